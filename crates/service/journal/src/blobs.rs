@@ -133,7 +133,6 @@ impl Drop for FileBlobWriter {
 }
 
 impl FileBlobWriter {
-    /// Writes the buffered bytes.
     async fn flush(&mut self) -> Result<Arc<dyn DiskFile>, StoreError> {
         self.context.health.check_writable()?;
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);

@@ -113,7 +113,6 @@ impl Plan {
     }
 }
 
-/// Batch that is written and synced.
 struct Written {
     number: u64,
     place: Place,
@@ -518,7 +517,6 @@ fn roll(log: &Log) {
 
 type Waiter = (Seq, oneshot::Sender<Result<Seq, StoreError>>);
 
-/// Splits staged batches into their records and their callers.
 fn split(staged: Vec<Staged>) -> (Vec<Entry>, Vec<Waiter>) {
     let mut waiters = Vec::with_capacity(staged.len());
     let mut entries = Vec::with_capacity(staged.len());

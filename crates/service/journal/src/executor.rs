@@ -18,7 +18,6 @@ const THREADS_MAX: usize = 64;
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Piece of work.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs, in any order.
@@ -118,7 +117,6 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Starts a thread.
     fn spawn(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = self.clone();
         std::thread::Builder::new().name("meerkat-store".to_owned()).spawn(move || shared.work())?;

@@ -27,7 +27,6 @@ pub struct Import {
     previous_end: u64,
 }
 
-/// Segment under construction.
 struct Begun {
     file: Arc<dyn DiskFile>,
     header: Header,

@@ -21,7 +21,6 @@ use meerkat_words::{
 
 /// File with the store's format.
 const FORMAT: &str = "format";
-/// Format of this version.
 const FORMAT_LINE: &str = "meerkat store 1";
 /// File with the store's id, which stays when the store is moved.
 const ID: &str = "id";

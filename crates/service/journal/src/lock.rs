@@ -83,7 +83,6 @@ impl OwnerLock {
     }
 }
 
-/// Reads the holder's pid from the lock file.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;

@@ -25,7 +25,6 @@ use meerkat_words::{
     store::{Frame, Lease, StoreError, TailRepair, Ticket},
 };
 
-/// Batch that waits to be written.
 pub(crate) struct Staged {
     pub(super) entries: Vec<Entry>,
     pub(super) done: oneshot::Sender<Result<Seq, StoreError>>,
@@ -46,7 +45,6 @@ pub(super) struct State {
     is_leased: bool,
     /// True if the session is deleted, or this state differs from the disk: it must be opened again.
     pub(super) is_over: bool,
-    /// Last staged seq.
     staged: Seq,
     pub(super) pending: Vec<Staged>,
     /// True during a commit or a hold; records staged meanwhile wait.
@@ -356,7 +354,6 @@ impl State {
         std::mem::take(&mut self.pending)
     }
 
-    /// Notes that no commit runs.
     pub(super) fn come_to_rest(&mut self) {
         self.is_writing = false;
         for told in self.quiet.drain(..) {

@@ -36,7 +36,6 @@ pub struct Drops {
 pub struct Rewritten {
     old: Segment,
     new: Segment,
-    /// Its path.
     made: PathBuf,
     /// Number of dropped records.
     pub dropped: u64,
@@ -124,13 +123,11 @@ pub async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<
     on(executor.as_ref(), move || rewrite_segment(&rewriting, number, &drops)).await
 }
 
-/// Finds a segment of the journal.
 fn segment(log: &Log, number: u64) -> Result<Segment, StoreError> {
     let found = lock(&log.state).segments.iter().find(|known| known.number == number).cloned();
     found.ok_or(StoreError::NotFound(log.id))
 }
 
-/// Calls `each` with the frames of a segment.
 fn frames(log: &Log, segment: &Segment, mut each: impl FnMut(u16, u64, Entry) -> bool) -> Result<Mark, StoreError> {
     let (segment, file) = log.open_segment(log.context.disk.as_ref(), segment.clone()).map_err(failed)?;
     let mut reader = segment.reader(file.as_ref(), segment.start);

@@ -85,9 +85,7 @@ struct Part {
     /// Places passed while reading.
     marks: Vec<Mark>,
     end: Mark,
-    /// True if the page is full.
     is_full: bool,
-    /// True if a frame was bad.
     is_bad: bool,
     is_newer: bool,
 }

@@ -41,7 +41,6 @@ impl Segment {
         Self { number, generation, start, end, index: vec![start], after }
     }
 
-    /// Makes a reader from one of its places.
     pub(super) fn reader<'a>(&self, file: &'a dyn DiskFile, from: Mark) -> Reader<'a> {
         Reader::new(file, from, self.end).of(self.after.is_some())
     }
@@ -65,12 +64,10 @@ impl Segment {
         Ok(found)
     }
 
-    /// Returns the origin of its frames.
     pub(super) const fn origin(&self) -> Origin {
         Origin { part: self.number, generation: self.generation }
     }
 
-    /// Returns its file name.
     pub(super) fn name(&self) -> String {
         segment_name(self.number, self.generation)
     }
@@ -79,7 +76,6 @@ impl Segment {
 /// Position of the next batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Number of the segment.
     pub(super) number: u64,
     /// Length of the file; 0 if the header is not written yet.
     pub(super) len: u64,
@@ -97,7 +93,6 @@ pub(super) struct Cut {
     quarantine: Option<String>,
 }
 
-/// Examined session directory.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) segments: Vec<Segment>,
@@ -209,7 +204,6 @@ fn look(
     Ok(Found { segments, place, head, damage, cuts })
 }
 
-/// Reason that a journal cannot be written.
 enum Trouble {
     Newer,
     Damage(String),

@@ -16,7 +16,6 @@ use meerkat_words::ids::{Seq, SessionId};
 
 /// First bytes of a segment.
 const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
-/// Version of the format.
 const VERSION: u64 = 1;
 /// Flag beside the version: journal compaction rewrote the segment, so its seqs may skip.
 const COMPACTED: u64 = 1 << 32;

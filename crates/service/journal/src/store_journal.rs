@@ -92,7 +92,6 @@ struct State {
     is_writing: bool,
 }
 
-/// Mark that waits to be written.
 struct Pending {
     marked: Marked,
     /// Called once it is written, before the sync.

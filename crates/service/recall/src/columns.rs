@@ -10,10 +10,8 @@ use meerkat_words::ids::{Seq, SessionId};
 /// Number of no text.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Metadata of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Doc {
-    /// Ordinal of its session.
     pub(super) session: u32,
     pub(super) part: u32,
     pub(super) seq: Seq,
@@ -48,7 +46,6 @@ impl Doc {
         names_time: false,
     };
 
-    /// Position in its session.
     pub(super) const fn place(&self) -> (Seq, u32) {
         (self.seq, self.part)
     }
@@ -61,7 +58,6 @@ pub(super) struct Session {
     pub(super) docs: Vec<u32>,
 }
 
-/// Metadata of all texts.
 #[derive(Clone, Default)]
 pub(super) struct Columns {
     /// By number; a removed text is [`Doc::GONE`].
@@ -70,7 +66,6 @@ pub(super) struct Columns {
     lengths: Vec<[u16; 2]>,
     /// Texts before and after each in its session, or [`NONE`].
     beside: Vec<[u32; 2]>,
-    /// By ordinal.
     sessions: Vec<Option<Session>>,
     ordinals: HashMap<SessionId, u32>,
     names: Vec<String>,
@@ -81,7 +76,6 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Returns the number of the next text.
     pub(super) fn next_doc(&self) -> u32 {
         u32::try_from(self.docs.len()).unwrap_or(NONE)
     }
@@ -109,7 +103,6 @@ impl Columns {
         (0..).zip(&self.docs).filter(|(_, doc)| doc.session != NONE)
     }
 
-    /// Returns the texts before and after one.
     pub(super) fn beside(&self, doc: u32) -> [u32; 2] {
         self.beside.get(doc as usize).copied().unwrap_or([NONE; 2])
     }
@@ -131,7 +124,6 @@ impl Columns {
         (0..).zip(&self.sessions).filter_map(|(ordinal, session)| Some((ordinal, session.as_ref()?)))
     }
 
-    /// Returns the ordinal of the next new session.
     pub(super) fn next_ordinal(&self) -> u32 {
         u32::try_from(self.sessions.len()).unwrap_or(NONE)
     }
@@ -158,7 +150,6 @@ impl Columns {
         self.docs.get(doc as usize).map_or((0, 0), Doc::place)
     }
 
-    /// Sets a session's row.
     pub(super) fn set_session(&mut self, ordinal: u32, row: SessionRow) {
         self.ordinals.insert(row.id, ordinal);
         if self.sessions.len() <= ordinal as usize {

@@ -30,7 +30,6 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// Name of the file.
 pub(super) const FILE_NAME: &str = "memory.redb";
 /// Entries of the log that are applied together.
 const REPLAYED_ENTRIES: usize = 256;
@@ -44,7 +43,6 @@ pub(super) struct Core {
     /// True if no journal outlives the process: memory's own log then records what is taken in.
     pub(super) records_intake: bool,
     open: RwLock<Option<Opened>>,
-    /// True if `open` is filled.
     is_ready: AtomicBool,
     /// True if the log is applied; false if the disk had no room for it.
     is_settled: AtomicBool,
@@ -100,7 +98,6 @@ impl Core {
         caught(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
     }
 
-    /// Reads the open file's state.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Opened) -> Result<T, Trouble>) -> Result<T, Trouble> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map_or_else(|| Err(closed()), read)

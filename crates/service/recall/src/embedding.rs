@@ -39,7 +39,6 @@ const QUERY_MAX: Duration = Duration::from_secs(1);
 /// Bytes of a text that the embedder gets.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
-/// Texts to embed together.
 #[derive(Default)]
 pub(super) struct Batch {
     /// First text without a vector.

@@ -15,7 +15,6 @@ use super::tables::{self, LAYOUT, meta};
 
 pub(super) use meerkat_journal::derived::Trouble;
 
-/// Bytes of redb's page cache.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
 #[cfg(test)]
@@ -24,7 +23,6 @@ thread_local! {
     pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// Open memory file.
 pub(super) struct MemoryFile {
     file: DerivedFile,
     /// True if a write met a full disk: redb refuses everything until the file is opened again.
@@ -99,7 +97,6 @@ impl MemoryFile {
         Ok(done)
     }
 
-    /// Reads the file as it is now.
     pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
         self.file.begin_read()
     }

@@ -22,7 +22,6 @@ use meerkat_words::{
     requests::ForgetMemory,
 };
 
-/// Year 9999.
 const END_OF_TIME_MS: i64 = 253_370_764_800_000;
 /// Texts removed in one transaction.
 const TAKEN_OUT: usize = 4_096;
@@ -153,7 +152,6 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
     asked.filter_map(forgetting).collect()
 }
 
-/// Maps each session to its forks.
 fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {
     let mut forks: HashMap<SessionId, Vec<&Session>> = HashMap::new();
     for (_, session) in open.columns.sessions() {
@@ -162,7 +160,6 @@ fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {
     forks
 }
 
-/// Finds the texts that a forgetting covers.
 fn covered(open: &Opened, forks: &HashMap<SessionId, Vec<&Session>>, forgetting: &Forgetting) -> Vec<u32> {
     let columns = &open.columns;
     let sessions: Vec<(SessionId, Seq, &Session)> = match forgetting.session_id {

@@ -88,7 +88,6 @@ pub(super) mod tuning {
     pub(super) const SHARE_OF_BEST_MIN: f32 = 0.05;
 }
 
-/// Filter on texts.
 pub(super) struct Filter {
     /// By ordinal; all sessions if `None`.
     sessions: Option<Vec<bool>>,
@@ -132,7 +131,6 @@ impl Filter {
     }
 }
 
-/// Text with its scores from the lanes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Candidate {
     doc: u32,

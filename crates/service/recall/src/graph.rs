@@ -18,14 +18,12 @@ use super::{
 const REMOVED_SHARE: f64 = 0.2;
 /// Vectors that a start adds to the saved graph; if more are missing, the graph is rebuilt in steps.
 const PUT_AT_START: usize = 1_000;
-/// Vectors of one step.
 const STEP_DOCS: u32 = 128;
 /// Vectors that may be unsaved when a process ends; none in unit tests.
 const UNSAVED_AT_END: usize = if cfg!(test) { 0 } else { 64 };
 /// Growth beyond a quarter after which the graph is saved.
 const GROWN_MIN: usize = 4_096;
 
-/// Graph under construction.
 #[derive(Default)]
 pub(super) struct Building {
     lane: Option<VectorLane>,

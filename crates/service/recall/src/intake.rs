@@ -30,7 +30,6 @@ const CHUNK_DOCS: usize = 1_024;
 /// Bytes of text of one transaction, except for its last passage.
 const CHUNK_BYTES: usize = 1024 * 1024;
 
-/// Passages and sessions of one transaction.
 struct Chunk {
     file: Arc<MemoryFile>,
     names: Vec<String>,

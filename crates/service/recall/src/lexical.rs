@@ -18,13 +18,11 @@ const LOOKED_UP_MAX: usize = 256;
 /// Postings that a lane reads, rarest terms first: a few milliseconds.
 const POSTINGS_MAX: u64 = 200_000;
 
-/// Scores of one lane.
 pub(super) struct Scores {
     /// By number; without the neighbours' shares.
     own: Vec<f32>,
     /// By number; the terms that a text holds, as bits.
     holds: Vec<u64>,
-    /// Rarity of each term.
     rarity: Vec<f32>,
     /// Sum of all rarities, including terms that no text holds.
     mass: f32,

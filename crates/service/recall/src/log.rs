@@ -42,7 +42,6 @@ const TOOK: u16 = 1;
 /// Kind of a frame that holds a [`Forgetting`].
 const FORGOT: u16 = 2;
 
-/// Entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Passages that were taken in.
@@ -57,7 +56,6 @@ pub(crate) enum Entry {
 pub(crate) struct Forgetting {
     /// Session; all if `None`.
     pub(crate) session_id: Option<SessionId>,
-    /// First seq.
     pub(crate) from_seq: Seq,
     /// Last seq; none if `None`.
     pub(crate) to_seq: Option<Seq>,
@@ -85,7 +83,6 @@ pub(crate) struct MemoryLog {
     segments: Vec<Segment>,
     /// Position of the next entry; `None` if a new segment must begin first.
     writer: Option<Writer>,
-    /// Place after the last entry.
     place: Place,
     segment_bytes: u64,
     is_whole: AtomicBool,

@@ -26,7 +26,6 @@ use meerkat_words::{
     memory::Passage,
 };
 
-/// State of the open file.
 pub(super) struct Opened {
     pub(super) file: Arc<MemoryFile>,
     pub(super) snapshot: Snapshot,
@@ -49,7 +48,6 @@ pub(super) struct Opened {
     pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
     /// Graph that will replace it.
     pub(super) building: Option<Building>,
-    /// Vectors in the saved graph.
     pub(super) saved_vectors: usize,
 }
 
@@ -107,7 +105,6 @@ impl Opened {
         self.segments.last().map_or(0, |segment| segment.end_doc)
     }
 
-    /// Adds a stored forgetting.
     pub(super) fn remember_forgotten(&mut self, number: u32, forgetting: Forgetting) {
         self.next_forgotten = self.next_forgotten.max(number.saturating_add(1));
         self.forgotten.entry(forgetting.session_id).or_default().push((number, forgetting));
@@ -134,7 +131,6 @@ impl Opened {
     }
 }
 
-/// Rows of the table `meta`.
 pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
 
 impl Meta<'_> {

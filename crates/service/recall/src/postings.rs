@@ -13,10 +13,8 @@ use super::{columns::Columns, file::Trouble, tables::BlockKey};
 /// Bytes of a block; with its key it fills a page of redb.
 const BLOCK_BYTES: usize = 3_900;
 
-/// Snapshot of the table of postings.
 pub(super) type BlockTable = ReadOnlyTable<BlockKey, &'static [u8]>;
 
-/// Text that holds a term, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Posting {
     pub(super) doc: u32,
@@ -59,7 +57,6 @@ impl Segment {
     }
 }
 
-/// Block with its first term and part.
 pub(super) type Block = ((u32, u32), Vec<u8>);
 
 /// Writes the blocks of a segment from its terms in order.
@@ -116,7 +113,6 @@ impl BlockWriter {
         self.last = term;
     }
 
-    /// Closes the current block.
     pub(super) fn close(&mut self) {
         self.close_as(0);
     }
@@ -216,7 +212,6 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Looks a term up.
     pub(super) fn look_up(table: &BlockTable, segment: &Segment, term: u32) -> Result<Option<Self>, Trouble> {
         let number = segment.number;
         let Some(block) = table.range((number, 0, 0)..=(number, term, 0))?.next_back() else { return Ok(None) };
@@ -267,7 +262,6 @@ impl<'a> Terms<'a> {
         Ok(terms)
     }
 
-    /// Returns the next term.
     pub(super) fn next_term(&self) -> Option<u32> {
         self.ready.front().map(|(term, _)| *term)
     }

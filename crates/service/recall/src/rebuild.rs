@@ -57,7 +57,6 @@ impl Core {
     }
 }
 
-/// Makes the postings of the next texts.
 fn gather(open: &Opened, number: u32, first_doc: u32) -> Result<(Segment, BlockWriter), Trouble> {
     let (mut tail, mut end_doc, mut live_docs, mut bytes) = (Tail::default(), first_doc, 0, 0);
     while end_doc < open.columns.next_doc() && live_docs < GATHERED_DOCS && bytes < GATHERED_BYTES {

@@ -51,7 +51,6 @@ impl Tail {
         self.bytes += bytes;
     }
 
-    /// Encodes its terms as the blocks of a segment.
     pub(super) fn blocks(&self, first_doc: u32) -> BlockWriter {
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_unstable_by_key(|(term, _)| **term);
@@ -132,7 +131,6 @@ impl Core {
         })
     }
 
-    /// Takes the next segment number.
     pub(super) fn next_segment(&self) -> Result<(std::sync::Arc<MemoryFile>, u32), Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
         let mut number = 0;
@@ -172,7 +170,6 @@ fn live(open: &Opened, first_doc: u32, end_doc: u32) -> u32 {
     u32::try_from((first_doc..end_doc).filter(is_live).count()).unwrap_or(u32::MAX)
 }
 
-/// Chooses the segments to merge next.
 fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     let segments = &open.segments;
     let written: u64 = segments.iter().map(|segment| u64::from(segment.live_docs)).sum();

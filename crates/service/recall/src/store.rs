@@ -34,11 +34,9 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// Memory with postings and vectors in redb, and a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
-    /// Held during a change.
     writer: Arc<Mutex<()>>,
     /// State of the worker that makes vectors in the background.
     making: Arc<watch::Sender<Making>>,
-    /// Cancels the worker.
     closing: CancellationToken,
 }
 
@@ -146,7 +144,6 @@ struct Worker {
     closing: CancellationToken,
 }
 
-/// Outcome of a step.
 enum Step {
     /// Vectors were made: texts that have theirs, and all texts.
     Embedded(u64, u64),

@@ -28,9 +28,7 @@ pub(super) const LAYOUT: u32 = 2;
 
 /// Rows of the table `meta`.
 pub(super) mod meta {
-    /// [`super::LAYOUT`].
     pub(in super::super) const LAYOUT: &str = "layout";
-    /// Number of the next text.
     pub(in super::super) const NEXT_DOC: &str = "next_doc";
     /// Embedder that made the vectors.
     pub(in super::super) const EMBEDDER: &str = "embedder";
@@ -58,7 +56,6 @@ pub(super) const POSTINGS: TableDefinition<'static, BlockKey, &[u8]> = TableDefi
 pub(super) const VECTORS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("vectors");
 pub(super) const FORGOTTEN: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("forgotten");
 
-/// Makes the missing tables.
 pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
     transaction.open_table(META)?;
     transaction.open_table(SESSIONS)?;
@@ -71,7 +68,6 @@ pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Snapshot of the tables that a search reads.
 pub(super) struct Snapshot {
     pub(super) postings: BlockTable,
     texts: ReadOnlyTable<u32, &'static [u8]>,
@@ -82,7 +78,6 @@ impl Snapshot {
         Ok(Self { postings: transaction.open_table(POSTINGS)?, texts: transaction.open_table(TEXTS)? })
     }
 
-    /// Reads a text.
     pub(super) fn text(&self, doc: u32) -> Result<String, Trouble> {
         let damaged = || Trouble::Damaged(format!("text {doc} is not as it was written"));
         let row = self.texts.get(doc)?.ok_or_else(damaged)?;
@@ -90,7 +85,6 @@ impl Snapshot {
     }
 }
 
-/// Row of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionRow {
     pub(super) id: SessionId,
@@ -133,7 +127,6 @@ fn decode_text(doc: u32, row: &[u8]) -> Option<String> {
     is_whole.then(|| String::from_utf8(text.to_vec()).ok()).flatten()
 }
 
-/// Bytes of a text's row in `columns`.
 pub(super) const DOC_BYTES: usize = 46;
 
 /// Encodes session, part, seq, last seq, time, role, source, words, runs, `asks`, `names_time`.
@@ -177,7 +170,6 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
     })
 }
 
-/// Encodes a vector.
 pub(super) fn encode_vector(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }

@@ -34,9 +34,7 @@ const BATCH_TEXTS: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Bytes of a text that are sent; models read at most some 8,000 tokens.
 const TEXT_BYTES_MAX: usize = 24 * 1024;
-/// Most bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Time limit of a request.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sent for a blank text, which servers refuse; its vector is not used.
 const BLANK: &str = "-";
@@ -136,7 +134,6 @@ impl EndpointEmbedder {
         }
     }
 
-    /// Sends one request.
     async fn ask(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         let input = texts.iter().map(|text| if text.trim().is_empty() { BLANK } else { head(text, TEXT_BYTES_MAX) });
         let input: Vec<&str> = input.collect();
@@ -198,7 +195,6 @@ impl EndpointEmbedder {
         Ok(vectors)
     }
 
-    /// Makes the caller's error.
     fn unavailable(&self, error: &ModelError) -> SessionError {
         let advice = match error.code {
             ErrorCode::ModelUnauthorized => "check its key, in the variable that memory.endpoint.key_variable names",

@@ -11,7 +11,6 @@ use meerkat_words::{
     memory::{EmbedFor, Embedder},
 };
 
-/// Components of a vector.
 const DIMENSION: usize = 256;
 /// Letters of a piece of a word.
 const PIECE_CHARS: usize = 4;

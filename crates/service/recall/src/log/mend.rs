@@ -22,7 +22,6 @@ use meerkat_words::{ids::Seq, store::StoreError};
 pub(crate) struct Examined {
     /// Damaged places, by file and offset; none if the log is whole.
     pub(crate) damages: Vec<String>,
-    /// Its forgettings.
     pub(crate) forgettings: Vec<Forgetting>,
     /// Copies of the damaged files after a repair.
     pub(crate) kept: Vec<String>,
@@ -31,15 +30,11 @@ pub(crate) struct Examined {
 /// Segment, with what it should follow.
 struct Part {
     segment: Segment,
-    /// Place before its first entry.
     base: Place,
-    /// End of the previous segment.
     previous_end: u64,
-    /// Readable frames.
     frames: Vec<(FrameView, Bytes)>,
     /// Position of the last entry that it held.
     last_seq: Seq,
-    /// Its damage.
     damage: Option<String>,
 }
 

@@ -21,14 +21,11 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// The folder.
 pub(super) const FOLDER: &str = "memory";
 /// Segment under construction.
 const NEW: &str = "memory/log.new";
-/// Session of the log's segments.
 const NO_SESSION: SessionId = SessionId::from_uuid(Uuid::nil());
 
-/// A segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Segment {
     pub(super) number: u64,
@@ -53,14 +50,11 @@ impl Segment {
     }
 }
 
-/// Segment file for appending.
 pub(super) struct Writer {
     pub(super) file: Arc<dyn DiskFile>,
-    /// Offset of the next frame.
     pub(super) offset: u64,
 }
 
-/// Segments on the disk.
 pub(super) struct Found {
     pub(super) segments: Vec<Segment>,
     /// File of the last segment, if it can be appended to.
@@ -70,7 +64,6 @@ pub(super) struct Found {
     /// True if it ends before a position that anyone relies on.
     pub(super) is_cut: bool,
     last: Option<Arc<dyn DiskFile>>,
-    /// Replaced generations.
     old: Vec<PathBuf>,
 }
 

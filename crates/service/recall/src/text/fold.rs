@@ -17,7 +17,6 @@ pub(super) enum Kind {
     Space,
 }
 
-/// Returns a letter's role.
 pub(super) fn kind(letter: char) -> Kind {
     match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' => Kind::Letter,

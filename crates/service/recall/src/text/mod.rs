@@ -38,7 +38,6 @@ const RUN_BIT: u32 = 1 << 31;
 pub(super) struct Terms {
     /// Words, and whole names, paths and numbers.
     pub(super) words: Vec<u32>,
-    /// Runs of letters.
     pub(super) runs: Vec<u32>,
     /// Of a query: its words as names of speakers.
     pub(super) speakers: Vec<u32>,
@@ -50,7 +49,6 @@ pub(super) struct Terms {
     pub(super) asks_when: bool,
 }
 
-/// Analyses a text.
 pub(super) fn analyse(text: &str) -> Terms {
     let mut terms = Analysis::default().all(text);
     terms.asks = manner::asks(text);

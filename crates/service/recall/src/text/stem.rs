@@ -3,7 +3,6 @@
 //! The rules are English; the plural serves related languages too. They only cut or replace an ending: a wrong cut
 //! happens in texts and queries alike.
 
-/// Shortest word that is stemmed.
 const LETTERS_MIN: usize = 4;
 
 /// Stems a word; one with other than plain Latin letters stays as it is.

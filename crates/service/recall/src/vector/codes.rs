@@ -40,7 +40,6 @@ pub(super) fn encode(vector: &[f32], dimension: usize) -> Result<Option<Vec<i16>
     Ok(Some(vector.iter().map(code).collect()))
 }
 
-/// Computes the dot product of two codes.
 pub(super) fn dot(one: &[i16], other: &[i16]) -> i32 {
     let (ones, one_rest) = one.as_chunks::<LANES>();
     let (others, other_rest) = other.as_chunks::<LANES>();

@@ -15,9 +15,7 @@ use super::{
     graph::{Graph, LINKS, LINKS_LOWEST, NONE, level_of},
 };
 
-/// Name of the file.
 const NAME: &str = "vectors.graph";
-/// Name while it is written.
 const NEW_NAME: &str = "vectors.graph.new";
 /// First bytes: kind and format version.
 const MAGIC: [u8; 8] = *b"\xFFmkvec\x001";
@@ -54,7 +52,6 @@ impl VectorLane {
         File::open(dir)?.sync_all()
     }
 
-    /// Removes the file in `dir`.
     pub(in super::super) fn discard(dir: &Path) {
         if let Err(error) = fs::remove_file(dir.join(NAME))
             && error.kind() != io::ErrorKind::NotFound

@@ -30,12 +30,10 @@ fn scored(score: i32, node: u32) -> Scored {
     u64::from(score.cast_unsigned() ^ 0x8000_0000) << 32 | u64::from(node)
 }
 
-/// The node.
 pub(super) const fn node_of(scored: Scored) -> u32 {
     scored as u32
 }
 
-/// The score.
 pub(super) const fn score_of(scored: Scored) -> i32 {
     (((scored >> 32) as u32) ^ 0x8000_0000).cast_signed()
 }
@@ -47,7 +45,6 @@ pub(super) struct Nearest {
 }
 
 impl Nearest {
-    /// Keeps the best `most`.
     pub(super) fn new(most: usize) -> Self {
         Self { heap: BinaryHeap::with_capacity(most.min(1024) + 1), most }
     }
@@ -77,7 +74,6 @@ impl Nearest {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Graph {
     pub(super) dimension: usize,
-    /// All codes in sequence.
     pub(super) codes: Vec<i16>,
     /// [`LINKS_LOWEST`] links of each node; [`NONE`] ends a shorter list.
     pub(super) lowest: Vec<u32>,
@@ -92,7 +88,6 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Makes an empty graph.
     pub(super) const fn new(dimension: usize) -> Self {
         Self {
             dimension,
@@ -105,12 +100,10 @@ impl Graph {
         }
     }
 
-    /// Returns the number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.twin.len()
     }
 
-    /// Returns a node's code.
     pub(super) fn code(&self, node: u32) -> &[i16] {
         let start = node as usize * self.dimension;
         &self.codes[start..start + self.dimension]
@@ -140,7 +133,6 @@ impl Graph {
         start..start + LINKS
     }
 
-    /// Adds a node.
     pub(super) fn insert(&mut self, code: &[i16]) -> u32 {
         let node = u32::try_from(self.nodes()).unwrap_or(NONE);
         let entry = self.entry;

@@ -35,9 +35,7 @@ const WALK_HITS_MAX: usize = 1_000;
 #[derive(Debug, PartialEq, Eq)]
 pub struct VectorLane {
     graph: Graph,
-    /// Number of each node's vector.
     ids: Vec<u32>,
-    /// Node of each number.
     nodes: HashMap<u32, u32>,
     /// Removed nodes: a walk passes through them, but does not return them.
     is_removed: Vec<bool>,

@@ -8,7 +8,6 @@ use super::{
 /// Reads a tensor by its name; the directory has checked its existence and shape.
 type Tensors<'a> = &'a dyn Fn(&str) -> Result<Vec<f32>, String>;
 
-/// Encoder with its weights.
 #[derive(Debug)]
 pub(super) struct Bert {
     shape: Shape,
@@ -84,7 +83,6 @@ impl Bert {
         Ok(Self { words, positions, norm, layers, shape })
     }
 
-    /// Encodes tokens and pools their states.
     pub(super) fn vector(&self, tokens: &[u32]) -> Vec<f32> {
         let width = self.shape.hidden;
         let mut states = Vec::with_capacity(tokens.len() * width);

@@ -33,17 +33,14 @@ const FILES: [&str; 9] = [CONFIG, WORDS, TOKENIZER, TOKENIZER_CONFIG, POOLING, M
 
 /// Most bytes of any other file.
 const TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Most bytes of the weights.
 const WEIGHTS_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// Most bytes of the list of tensors at the beginning of the weights.
 const HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Checked directory of a model.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     shape: Shape,
-    /// Prefix of the tensors' names.
     prefix: &'static str,
     pub(super) vocabulary: Vocabulary,
     /// Tokens of a text that the model reads.

@@ -33,7 +33,6 @@ pub struct LocalEmbedder {
     jobs: mpsc::Sender<Job>,
 }
 
-/// Text that waits for its vector.
 struct Job {
     text: String,
     answer: oneshot::Sender<Result<Vec<f32>, SessionError>>,
@@ -121,7 +120,6 @@ impl Embedder for LocalEmbedder {
     }
 }
 
-/// The error if the model's thread has ended.
 fn failed(error: &dyn std::fmt::Display) -> SessionError {
     SessionError::MemoryUnavailable { why: format!("the local model does not work: {error}; start anew") }
 }

@@ -25,7 +25,6 @@ pub(super) struct Reading {
     pub(super) parts_chinese: bool,
 }
 
-/// Pieces of words that a model knows.
 pub(super) struct Vocabulary {
     ids: HashMap<String, u32>,
     reading: Reading,
