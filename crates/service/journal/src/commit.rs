@@ -346,7 +346,7 @@ impl Commit {
             is_long = self.stand(&written);
         }
         if let Some(error) = &error {
-            tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
+            tracing::debug!(session_id = %log.id, %error, "a batch failed");
             fenced = split(lock(&log.state).fence()).1;
             // If it may count after all, its files stay until the next start.
             if !self.plan.exists && !is_unsure {

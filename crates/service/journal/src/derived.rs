@@ -147,7 +147,7 @@ pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
     });
     let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
     let name = path.file_name().unwrap_or_default().display();
-    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made anew");
+    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made again");
     std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
 }
 

@@ -192,7 +192,7 @@ impl StoreJournal {
             && let Err(error) = rewrite(disk.as_ref(), state.marks(), &mut writer)
         {
             // Reading works without it; the first mark tries again.
-            tracing::warn!(%error, "the store journal could not be written anew");
+            tracing::warn!(%error, "the store journal could not be rewritten");
         }
         Ok(Self { disk, executor, health, bytes_max, state: Mutex::new(state), writer: Mutex::new(writer) })
     }
@@ -355,7 +355,7 @@ impl StoreJournal {
         if let Some(kept) = kept
             && let Err(error) = rewrite(disk, kept, writer)
         {
-            tracing::warn!(%error, "the store journal could not be written anew");
+            tracing::warn!(%error, "the store journal could not be rewritten");
         }
         written.map_err(failed)
     }

@@ -239,7 +239,7 @@ impl Core {
         done?;
         if !log.is_whole() {
             tracing::warn!(
-                "the memory's log is damaged; `meerkat doctor` says where, and mends it before anything comes back"
+                "the memory's log is damaged; `meerkat doctor` says where; repair it, or forgotten texts may come back"
             );
         }
         if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }

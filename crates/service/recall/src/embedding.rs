@@ -138,7 +138,7 @@ impl Core {
             (Some(known), Some(new)) if known != new => Err(SessionError::MemoryUnavailable {
                 why: format!(
                     "the embedder answers with {new} components, and the vectors that are there have {known}; \
-                     `meerkat memory reindex` makes all of them anew"
+                     `meerkat memory reindex` makes all of them again"
                 ),
             }),
             _ => Ok(()),
@@ -150,7 +150,7 @@ impl Core {
         if self.is_embedder_failing.swap(true, Ordering::Relaxed) {
             tracing::debug!(%error, "the embedder still fails");
         } else {
-            tracing::warn!(%error, "words alone find what is said until the embedder answers");
+            tracing::warn!(%error, "searches use words alone until the embedder answers");
         }
     }
 

@@ -109,5 +109,5 @@ pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
     if matches!(trouble, Trouble::Full(_)) {
         return SessionError::StoreFull;
     }
-    SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
+    SessionError::MemoryUnavailable { why: "its index failed; try again, or rebuild it".to_owned() }
 }

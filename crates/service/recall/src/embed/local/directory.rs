@@ -388,7 +388,7 @@ fn missing(path: &Path, name: &str) -> String {
 }
 
 fn misfit(path: &Path, what: &str) -> String {
-    format!("The model in `{}` cannot be used: {what}. Put all files of one model there anew.", path.display())
+    format!("The model in `{}` cannot be used: {what}. Put all files of one model there again.", path.display())
 }
 
 #[cfg(test)]

@@ -121,5 +121,5 @@ impl Embedder for LocalEmbedder {
 }
 
 fn failed(error: &dyn std::fmt::Display) -> SessionError {
-    SessionError::MemoryUnavailable { why: format!("the local model does not work: {error}; start anew") }
+    SessionError::MemoryUnavailable { why: format!("the local model does not work: {error}; restart meerkat") }
 }
