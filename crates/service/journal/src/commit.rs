@@ -343,7 +343,7 @@ impl Commit {
         if let Ok(written) = written
             && (self.plan.exists || marked.is_ok())
         {
-            is_long = self.stand(&written);
+            is_long = self.apply(&written);
         }
         if let Some(error) = &error {
             tracing::debug!(session_id = %log.id, %error, "a batch failed");
@@ -366,7 +366,7 @@ impl Commit {
     }
 
     /// Applies a durable batch. Returns true if the segment is long enough to be sealed.
-    fn stand(&self, written: &Written) -> bool {
+    fn apply(&self, written: &Written) -> bool {
         let context = &self.log.context;
         let mut state = lock(&self.log.state);
         if let Some(header) = &written.header {
@@ -458,7 +458,7 @@ fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
 }
 
 /// Ends a hold or a commit: the records staged meanwhile come next.
-fn go_on(log: &Arc<Log>) {
+fn end_hold(log: &Arc<Log>) {
     if has_more(log) {
         submit(log);
     }
@@ -480,7 +480,7 @@ pub(super) fn seal(log: &Arc<Log>, number: u64) {
     struct Held<'a>(&'a Arc<Log>);
     impl Drop for Held<'_> {
         fn drop(&mut self) {
-            go_on(self.0);
+            end_hold(self.0);
         }
     }
     let _held = Held(log);

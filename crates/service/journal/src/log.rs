@@ -289,7 +289,7 @@ impl Log {
         drop(quiet.await);
     }
 
-    /// Prevents commits: records staged meanwhile wait until [`commit::go_on`].
+    /// Prevents commits: records staged meanwhile wait until [`commit::end_hold`].
     pub(super) async fn hold(&self) {
         loop {
             self.rest().await;
