@@ -1,4 +1,4 @@
-//! What a turn costs in process, side by side with its floor, in one interleaved run.
+//! Cost of a turn in process, next to its floor, in one interleaved run.
 //!
 //! `cargo bench -p meerkat-service` prints for each line the median of the work, the median of its floor,
 //! their ratio, and allocations and encodes per turn. Milliseconds are never asserted; the counts that are exact have

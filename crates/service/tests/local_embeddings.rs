@@ -1,4 +1,4 @@
-//! The configuration chooses the embedder that is a model in a local directory.
+//! Configuration of the embedder over a local model.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What the parts share: agents over a data directory, files and their sizes, fresh processes, medians.
+//! Helpers: agents over a data directory, files and their sizes, fresh processes, medians.
 
 use std::{
     path::{Path, PathBuf},
@@ -40,7 +40,7 @@ pub(crate) fn agent(data_dir: &Path, window_tokens: u64) -> Agent {
     config(data_dir, window_tokens).build().unwrap()
 }
 
-/// The same, before it is built.
+/// Like [`agent`], before it is built.
 pub(crate) fn config(data_dir: &Path, window_tokens: u64) -> AgentBuildConfig {
     let mut options = EngineOptions::default();
     options.context.overflow = Overflow::Slide;
@@ -99,7 +99,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// This program once more, as one of its roles at a place.
+/// Runs this program again, in a role and at a place.
 pub(crate) fn child(role: &str, place: &Path) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(ROLE, role).env(PLACE, place).stdout(Stdio::piped()).spawn().unwrap()

@@ -1,5 +1,4 @@
-//! What is made from the journals: how long it takes against parsing and writing the same lines, and what a turn feels
-//! of it while it is made.
+//! Data derived from journals: its cost against parsing and writing the same lines, and its effect on turns meanwhile.
 
 use std::{
     fs::File,
@@ -28,7 +27,7 @@ const TURNS: usize = 600;
 const WINDOW_TOKENS: u64 = 5_000;
 const READER: &str = "bench";
 
-/// An agent whose sessions stand as files too.
+/// Makes an agent with a projection.
 fn agent(dir: &TempDir) -> Agent {
     let mut options = EngineOptions::default();
     options.context.overflow = Overflow::Slide;
@@ -55,7 +54,7 @@ async fn long(agent: &Agent, events: usize) -> SessionCreated {
     session
 }
 
-/// Making the files of a long session anew, against reading and writing its lines.
+/// Rebuilds the files of a long session, against reading and writing its lines.
 pub(crate) fn projection() {
     let dir = in_memory();
     runtime().block_on(async {
@@ -89,7 +88,7 @@ pub(crate) fn projection() {
     });
 }
 
-/// Turns of one session while another's files are made anew, and while its journal is compacted.
+/// Runs turns of one session while another's files are rebuilt, and while its journal is compacted.
 pub(crate) fn beside() {
     let dir = in_memory();
     runtime().block_on(async {

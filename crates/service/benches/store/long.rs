@@ -1,5 +1,5 @@
-//! A turn late in a session against an early one, and what a long session takes on the disk. In memory, so that what is
-//! compared is the store's work and not the disk's mood.
+//! A late turn of a session against an early one, and the size of a long session on the disk. On tmpfs, to exclude the
+//! disk's own variation.
 
 use std::time::{Duration, Instant};
 

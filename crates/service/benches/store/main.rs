@@ -1,8 +1,8 @@
-//! What it costs to keep sessions on a disk, side by side with the raw writes, syncs and scans that no store can do
-//! without, each pair in one interleaved run.
+//! Costs of sessions on a disk and of what is derived of them, next to the raw writes, syncs, scans or parses that they
+//! cannot do without, each pair in one interleaved run.
 //!
-//! `cargo bench -p meerkat-service --bench store -- turns parallel` runs the parts that are named, and all of them where
-//! none is. What depends on the disk runs beneath the target folder; `MEERKAT_BENCH_DIR` names another place. What is
+//! `cargo bench -p meerkat-service --bench store -- turns parallel` runs the named parts, or all if none
+//! is named. What depends on the disk runs beneath the target folder; `MEERKAT_BENCH_DIR` names another place. What is
 //! to show the store's own work runs in memory, on `/dev/shm`. Milliseconds are never asserted.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
@@ -11,6 +11,7 @@
 
 mod common;
 
+mod compaction;
 mod derived;
 mod long;
 mod reopen;
@@ -28,12 +29,13 @@ fn main() {
         };
     }
     let named: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 7] = [
+    let parts: [(&str, fn()); 8] = [
         ("turns", turns::alone),
         ("parallel", turns::parallel),
         ("long", long::late_against_early),
         ("resume", resume::long_session),
         ("reopen", reopen::after_a_kill),
+        ("compaction", compaction::long),
         ("projection", derived::projection),
         ("beside", derived::beside),
     ];

@@ -1,6 +1,6 @@
-//! Blobs: bodies too large for an event, each a file in its session's directory, named by its hash.
+//! Blobs: bodies too large for an event, each in a file of its session's directory, named by its hash.
 //!
-//! A blob is durable, under its name, before a record can name it.
+//! A blob is durable under its name before a record can name it.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, if_there, is_full, read_range, write_all},
     executor::on,
     fork::abandon,
     layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
@@ -31,26 +31,25 @@ use meerkat_words::{
     store::{BlobStore, BlobWriter, StoreError, hex},
 };
 
-/// Bytes that gather before they are written.
+/// Bytes that are buffered before they are written.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Locks over the naming of blobs; sessions share them by their id.
+/// Number of naming locks; sessions share them by their id.
 const NAMING_LOCKS: usize = 64;
 
-/// The blobs of one store.
+/// Blobs of one store.
 pub struct FileBlobs {
     context: Arc<Context>,
-    /// Held as long as anything may be written.
+    /// Lock on the data directory, held while anything may be written.
     owner: Option<Arc<OwnerLock>>,
-    /// Numbers the blobs that are being written.
+    /// Numbers the unfinished blobs.
     count: Arc<AtomicU64>,
-    /// Held while a blob gets its name: its folder counts as durable once it is there, so nobody may see one that
-    /// another is still making.
-    /// It holds the session whose folder was made sure of last.
+    /// Locks held while a blob gets its name, because its folder counts as durable once it exists. Each has the session
+    /// whose folder was synced last.
     naming: [Arc<Mutex<Option<SessionId>>>; NAMING_LOCKS],
 }
 
 impl FileBlobs {
-    /// The blobs beside the journals.
+    /// Stores blobs next to the journals.
     pub fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
         Self { context, owner, count: Arc::default(), naming: std::array::from_fn(|_| Arc::default()) }
     }
@@ -80,21 +79,17 @@ impl BlobStore for FileBlobs {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        // A name is a hash and nothing else, so that no path is made of a caller's text.
+        // Only a hash is a name, so that no path is made of a caller's text.
         if blob.len() != 64 || !blob.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
             return Ok(None);
         }
         let (context, name) = (self.context.clone(), Path::new(BLOBS).join(blob));
         on(self.context.executor.as_ref(), move || {
             for dir in [session_dir(session_id), new_dir(session_id)] {
-                match context.disk.open(&dir.join(&name), false) {
-                    Err(error) if is_missing(&error) => {}
-                    Err(error) => return Err(failed(error)),
-                    Ok(file) => {
-                        let len = file.len().map_err(failed)?;
-                        let end = len.min(offset.saturating_add(limit as u64));
-                        return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
-                    }
+                if let Some(file) = if_there(context.disk.open(&dir.join(&name), false)).map_err(failed)? {
+                    let len = file.len().map_err(failed)?;
+                    let end = len.min(offset.saturating_add(limit as u64));
+                    return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
                 }
             }
             Ok(None)
@@ -102,14 +97,14 @@ impl BlobStore for FileBlobs {
         .await
     }
 
-    /// Those of a session go with its directory.
+    /// Removes the blobs of a session that was never made; a session's own go with its directory.
     async fn forget(&self, session_id: SessionId) {
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || {
             abandon(&context, session_id);
             Ok(())
         });
-        // An executor that has ended is followed by a start, which removes it.
+        // If the executor has ended, the next start removes them.
         drop(gone.await);
     }
 }
@@ -119,7 +114,7 @@ struct FileBlobWriter {
     context: Arc<Context>,
     _owner: Option<Arc<OwnerLock>>,
     naming: Arc<Mutex<Option<SessionId>>>,
-    /// Where it stands until it has a name.
+    /// Path until it gets its name.
     path: PathBuf,
     file: Option<Arc<dyn DiskFile>>,
     chunk: Vec<u8>,
@@ -131,14 +126,13 @@ impl Drop for FileBlobWriter {
     fn drop(&mut self) {
         if self.file.take().is_some() {
             let (context, path) = (self.context.clone(), std::mem::take(&mut self.path));
-            // What stays is removed at the next start.
+            // The next start removes it if this fails.
             self.context.executor.run(Box::new(move || drop(context.disk.remove(&path))));
         }
     }
 }
 
 impl FileBlobWriter {
-    /// Writes what has gathered.
     async fn flush(&mut self) -> Result<Arc<dyn DiskFile>, StoreError> {
         self.context.health.check_writable()?;
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
@@ -154,7 +148,7 @@ impl FileBlobWriter {
             };
             let written: io::Result<_> = attempt();
             match written {
-                // A blob of a session that exists belongs to a turn that runs; others can wait for room.
+                // A blob of an existing session belongs to a running turn; others can wait for room.
                 Err(error) if is_full(&error) && exists(disk, id) && context.health.release_reserve(disk) => attempt(),
                 written => written,
             }
@@ -189,7 +183,7 @@ impl BlobWriter for FileBlobWriter {
         on(executor, move || file.sync().map_err(unsynced)).await?;
         let mut naming = self.naming.clone().lock_owned().await;
         on(executor, move || {
-            // Held until this is done, also where nobody waits for it any more.
+            // Held until this is done, even if the caller has stopped waiting.
             let is_sure = naming.take() == Some(id);
             place(&context, &path, id, &name, is_sure).map_err(unsure)?;
             *naming = Some(id);
@@ -202,41 +196,34 @@ impl BlobWriter for FileBlobWriter {
     }
 }
 
-/// The names of a session's blobs.
+/// Lists the names of a session's blobs.
 pub fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-    match disk.list(&session_dir(id).join(BLOBS)) {
-        Err(error) if is_missing(&error) => Ok(BTreeSet::new()),
-        names => Ok(names.map_err(failed)?.into_iter().collect()),
-    }
+    let names = if_there(disk.list(&session_dir(id).join(BLOBS))).map_err(failed)?;
+    Ok(names.unwrap_or_default().into_iter().collect())
 }
 
-/// Removes blobs. Nothing is synced: one that comes back after a power failure takes room, and is found again.
+/// Removes blobs, without a sync: one that reappears after a power failure takes room until it is found again.
 pub fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
     let dir = session_dir(id).join(BLOBS);
-    names.iter().try_for_each(|name| match disk.remove(&dir.join(name)) {
-        Err(error) if is_missing(&error) => Ok(()),
-        removed => removed.map_err(failed),
-    })
+    names.iter().try_for_each(|name| if_there(disk.remove(&dir.join(name))).map(drop).map_err(failed))
 }
 
-/// Gives a blob its name in its session's directory. With `is_sure`, the folder of its blobs is durable if it is there.
+/// Gives a blob its name in its session's directory. With `is_sure`, the blobs' folder is durable if it exists.
 fn place(context: &Context, path: &Path, id: SessionId, name: &str, is_sure: bool) -> io::Result<()> {
     let disk = context.disk.as_ref();
-    let dir = match disk.list(&session_dir(id)) {
-        Ok(_) => session_dir(id),
-        Err(error) if is_missing(&error) => {
-            with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
-            new_dir(id)
-        }
-        Err(error) => return Err(error),
+    let dir = if if_there(disk.list(&session_dir(id)))?.is_some() {
+        session_dir(id)
+    } else {
+        with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
+        new_dir(id)
     };
     let blobs = dir.join(BLOBS);
     let is_made = ensure_dir(disk, &blobs)?;
-    // An empty one may be what a process left that was killed before it made sure of the name.
+    // A killed process may have left an empty folder whose name was not yet synced.
     if (is_made || (!is_sure && disk.list(&blobs)?.is_empty()))
         && let Err(error) = disk.sync_dir(&dir)
     {
-        // A folder with blobs counts as durable, so one that may not be must go.
+        // A folder with blobs counts as durable, so remove one that may not be.
         drop(disk.remove(&blobs));
         return Err(error);
     }

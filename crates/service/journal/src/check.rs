@@ -1,5 +1,4 @@
-//! A session's directory, read from end to end for whoever wants to know whether it is sound. It changes nothing, but
-//! for [`cut`], which is asked for by name.
+//! Examination of a session's whole directory for `meerkat doctor`. Only [`cut`] and [`mend_marks`] change anything.
 
 use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
@@ -7,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     End, Limits, Pool,
-    disk::{Disk, create_anew, is_missing, is_unreadable, read_range, write_all},
+    disk::{Disk, if_there, is_unreadable, read_range, write_new},
     executor::Executor as _,
     fork::{copy, link_blobs},
     frame::{BATCH_END, Place},
@@ -22,21 +21,21 @@ use meerkat_words::{
     store::{ReaderMark, StoreError},
 };
 
-/// A journal as it was found.
+/// Examined journal.
 pub struct Checked {
     found: Found,
-    /// Why it cannot be trusted to its end, and where the last good record ends.
+    /// Its damage, if any.
     pub damage: Option<Damage>,
 }
 
-/// Where a journal stops being good.
+/// Damage of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// What was found.
+    /// Description.
     pub why: String,
     /// Seq of the last good record.
     pub last_good_seq: Seq,
-    /// The segment, and where its last good batch ends; `None` where nothing can be cut away.
+    /// Segment and end of its last good batch; `None` if nothing can be cut.
     place: Option<(u64, u64)>,
 }
 
@@ -45,25 +44,25 @@ impl Damage {
         Self { why, last_good_seq: good.place.seq, place: Some((segment, good.offset)) }
     }
 
-    /// Whether something good is left when the rest is cut away.
+    /// Returns true if something good is left after cutting the rest.
     pub const fn can_be_cut(&self) -> bool {
         self.place.is_some() && self.last_good_seq > 0
     }
 }
 
 impl Checked {
-    /// Where it ends; what was durable beyond is lost.
+    /// Returns its end; durable records after that are lost.
     pub const fn end(&self) -> End {
         self.found.place.end()
     }
 
-    /// Bytes at its end that were never acknowledged.
+    /// Returns the bytes at its end that were never acknowledged.
     pub fn torn_bytes(&self) -> u64 {
         self.found.tail_repair().map_or(0, |repair| repair.bytes)
     }
 }
 
-/// Reads a session's journal whole, and hands each record to `see`; `None` where there is no such session.
+/// Reads a session's whole journal, and passes each record to `see`; `None` if there is no such session.
 pub fn check(
     disk: &dyn Disk,
     id: SessionId,
@@ -93,7 +92,7 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
             file => file?,
         };
         let mut reader = segment.reader(file.as_ref(), segment.start);
-        // Behind the last whole batch: a part of one would look like a write that was cut short.
+        // After the last whole batch: a partial one would look like a torn write.
         let mut good = segment.start;
         loop {
             match reader.next()? {
@@ -119,33 +118,33 @@ fn walk(disk: &dyn Disk, id: SessionId, found: &Found, see: &mut dyn FnMut(Seq, 
     Ok(None)
 }
 
-/// Ends a damaged journal behind its last good batch. All that stood behind it is kept in the quarantine, as whole
-/// segments, with the session's blobs. Answers where, or `None` where nothing can be cut.
+/// Cuts a damaged journal after its last good batch. The rest is kept in the quarantine, as whole segments, with the
+/// session's blobs. Returns the first path there, or `None` if nothing can be cut.
 pub fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option<String>> {
     let Some((number, offset)) = damage.place.filter(|_| damage.can_be_cut()) else { return Ok(None) };
     let dir = session_dir(id);
     let all = generations_of(&disk.list(&dir)?).into_iter().filter(|(at, _)| *at >= number);
     let of = |(at, generations): (u64, Vec<u64>)| generations.into_iter().map(move |generation| (at, generation));
-    // The newest generation is the first one of its number.
+    // The newest generation is the first of its number.
     let behind: Vec<(u64, u64)> = all.flat_map(of).collect();
     let mut kept = None;
     for &(at, generation) in &behind {
         let name = segment_name(at, generation);
         let path = free_in_quarantine(disk, &format!("{id}.{name}.whole"))?;
         match copy(disk, &dir.join(&name), Path::new(&path)).map_err(io::Error::from) {
-            // What cannot be read is kept as it is: nothing is written to that file any more.
+            // An unreadable file is linked instead: nothing writes to it any more.
             Err(error) if is_unreadable(&error) => {
-                disk.remove(Path::new(&path)).or_else(|error| if is_missing(&error) { Ok(()) } else { Err(error) })?;
+                if_there(disk.remove(Path::new(&path)))?;
                 disk.link(&dir.join(&name), Path::new(&path))?;
             }
             copied => copied?,
         }
         kept.get_or_insert(path);
     }
-    // What no record that is left names goes with the next compaction.
+    // The next compaction removes blobs that no remaining record names.
     link_blobs(disk, &dir.join(BLOBS), Path::new(&free_in_quarantine(disk, &format!("{id}.blobs"))?))?;
     disk.sync_dir(Path::new(QUARANTINE))?;
-    // The last one first: a kill in between leaves a journal that is damaged at the same place.
+    // Last segment first: a kill in between leaves a journal with the same damage.
     for (at, &(number, generation)) in behind.iter().enumerate().rev() {
         let name = segment_name(number, generation);
         if at > 0 {
@@ -158,8 +157,8 @@ pub fn cut(disk: &dyn Disk, id: SessionId, damage: &Damage) -> io::Result<Option
     Ok(kept)
 }
 
-/// Puts the beginning of a segment in its place, as a file and with a header of this session's own: a fork or a parent
-/// may have the same file, and goes on with it as it was. What a compacted one says of its end is put right with it.
+/// Replaces a segment by its beginning, in a new file with this session's header: a fork or the parent may share the
+/// old file. The header of a compacted segment gets the new end.
 fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Result<()> {
     let (dir, made) = (session_dir(id), Path::new(NEW).join(format!("{id}.cut")));
     let file = disk.open(&dir.join(name), false)?;
@@ -178,32 +177,30 @@ fn shorten(disk: &dyn Disk, id: SessionId, name: &str, offset: u64) -> io::Resul
     }
     let mut out = header.encode();
     out.extend(read_range(file.as_ref(), HEADER_BYTES, offset)?);
-    let copy = with_folders(disk, || create_anew(disk, &made))?;
-    write_all(copy.as_ref(), &out, 0)?;
-    copy.sync()?;
+    with_folders(disk, || write_new(disk, &made, &out))?;
     disk.rename(&made, &dir.join(name))?;
     disk.sync_dir(&dir)
 }
 
-/// A path in the quarantine, under the first number that is free.
+/// Returns a path in the quarantine with the first free number.
 pub fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
     let taken = with_folders(disk, || disk.list(Path::new(QUARANTINE)))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
     Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
 }
 
-/// What the store's marks are to say from now on.
+/// Marks to write after a repair.
 #[derive(Default)]
 pub struct Mended<'a> {
-    /// Sessions that go on from where their journals end, whatever was known of them before.
+    /// Sessions whose end is that of their journal, whatever was known before.
     pub ended: &'a [SessionId],
-    /// Sessions that the next start is to look at.
+    /// Sessions that the next start must examine.
     pub active: &'a [SessionId],
-    /// Whether the readers that are known are all there are.
+    /// True if the known readers are all there are.
     pub is_trusted: bool,
 }
 
-/// Writes marks, durably. A store journal that is damaged is made anew from its good marks.
+/// Writes marks, durably. A damaged store journal is rewritten from its good marks.
 pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
     let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
     let health = Arc::new(Health::new(limits.reserve_bytes));
@@ -216,7 +213,7 @@ pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bo
     for &id in mended.ended {
         let Some(found) = examine(disk.as_ref(), id, knows)? else { continue };
         let Place { seq, chain, .. } = found.place;
-        // What is relied on never goes back by itself; an empty mark makes it begin anew.
+        // A relied-on seq never decreases; an empty mark resets it first.
         let relied = marks.of_readers(|readers| readers.relied(id));
         if !relied.is_empty() {
             let clamped = relied.into_iter().map(|(reader, at)| (reader, at.min(seq))).collect();
@@ -225,7 +222,7 @@ pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bo
         }
         marks.mark_resting(Resting { session_id: id, seq, chain }, tell());
     }
-    // These are synced, and with them what was written before.
+    // These marks sync the earlier ones as well.
     for &id in mended.ended.iter().chain(mended.active) {
         marks.mark_active(id, None, tell());
     }

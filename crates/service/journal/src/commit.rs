@@ -1,8 +1,8 @@
-//! Group commit: everything that waits becomes one batch, written at once and synced once. While that runs, more
-//! gathers, and it is written only after the sync; so as many syncs are under way as there are sessions to write.
+//! Group commit: all waiting records become one batch, written and synced once. Records that arrive meanwhile wait for
+//! the next batch; so at most one sync per session runs at a time, and sessions sync in parallel.
 //!
-//! A session's first batch after it came to rest is durable only with its mark in the store journal, which is synced
-//! beside it. A session that is made appears under its name last, when all of it is durable.
+//! A session's first batch after an idle time is durable only with its mark in the store journal, which is synced in
+//! parallel. A new session gets its name last, when all of it is durable.
 
 use std::{
     io,
@@ -16,9 +16,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, is_full, is_unreadable, write_all, write_new},
     fork::{self, abandon, appear},
-    frame::{BATCH_END, Entry, Place, encode, footer, padded},
+    frame::{Entry, Place, encode_batch, footer, padded},
     layout::{new_dir, segment_name, session_dir, with_folders},
     lock,
     log::{Log, Staged, State},
@@ -30,44 +30,44 @@ use meerkat_words::{
     store::{Frame, StoreError},
 };
 
-/// Runs a commit of what waits. The log is marked as being written.
+/// Starts a commit of the waiting records. The log is marked as being written.
 pub(super) fn submit(log: &Arc<Log>) {
     let job = log.clone();
     log.context.executor.run(Box::new(move || write_waiting(&job)));
 }
 
-/// Commits what waits, and then what gathered meanwhile: nobody has to be woken for that. Should more have gathered by
-/// then, other sessions come first.
+/// Commits the waiting records, then once more those that arrived meanwhile, without another job. If yet more have
+/// arrived, other sessions come first.
 fn write_waiting(log: &Arc<Log>) {
     if begin(log) && begin(log) {
         submit(log);
     }
 }
 
-/// Why a batch does not stand.
+/// Reason that a batch does not count.
 enum Trouble {
-    /// There was no room; nothing of it stands.
+    /// The disk was full; nothing of it counts.
     Full,
-    /// It was not tried; nothing of it stands.
+    /// It was not tried; nothing of it counts.
     Refused(String),
-    /// A write or a sync failed: nobody knows what the disk holds.
+    /// A write or a sync failed: the content of the disk is unknown.
     Unsure(io::Error),
-    /// A session was given its name, and nobody knows whether it has it.
+    /// A session got its name, but the name may not survive.
     Unnamed(io::Error),
 }
 
 impl Trouble {
-    /// Before anything was written.
+    /// Converts an error from before the first write.
     fn refused(error: io::Error) -> Self {
         if is_full(&error) { Self::Full } else { Self::Refused(error.to_string()) }
     }
 
-    /// Without its mark nothing is written.
+    /// Converts an error of the mark, without which nothing is written.
     fn of(error: StoreError) -> Self {
         if error == StoreError::Full { Self::Full } else { Self::Refused(error.to_string()) }
     }
 
-    /// Whether there was no room; where a sync finds that, it costs the file, and says nothing about the disk.
+    /// Returns true if the disk was full. If a sync finds that, its file is lost, but the disk is not faulty.
     fn is_full(&self) -> bool {
         match self {
             Self::Full => true,
@@ -85,7 +85,7 @@ impl Trouble {
     }
 }
 
-/// Where a batch goes, as it was when its commit began.
+/// Target of a batch, as of the beginning of its commit.
 struct Plan {
     exists: bool,
     place: Place,
@@ -107,46 +107,35 @@ impl Plan {
         }
     }
 
-    /// The header of a segment that begins with the batch `skip` after the last one.
+    /// Makes the header of a segment that begins with the batch `skip` after the last one.
     fn header(&self, id: SessionId, number: u64, skip: u64) -> Header {
-        let Place { seq, batch, chain } = self.place;
-        Header {
-            session_id: id,
-            number,
-            generation: 1,
-            base_seq: seq + 1,
-            base_batch: batch + skip,
-            chain,
-            previous_end: self.previous_end,
-            compacted: None,
-        }
+        Header { base_batch: self.place.batch + skip, ..Header::after(id, number, self.place, self.previous_end) }
     }
 }
 
-/// A batch that is written and synced.
 struct Written {
     number: u64,
     place: Place,
     end: u64,
     file: Arc<dyn DiskFile>,
-    /// The header, where the batch is the first of its segment.
+    /// Header, if the batch is the first of its segment.
     header: Option<Header>,
 }
 
-/// A commit under way. It is over when both its halves are.
+/// Running commit. It ends when both halves have ended.
 struct Commit {
     log: Arc<Log>,
     plan: Plan,
     entries: Vec<Entry>,
-    /// Who waits, each with the last seq of what it staged.
+    /// Callers, each with the last seq that it staged.
     waiters: Mutex<Vec<Waiter>>,
     halves: Mutex<Halves>,
-    /// Whether its outcome was taken over.
+    /// True once its outcome was applied.
     is_finished: AtomicBool,
 }
 
 impl Drop for Commit {
-    /// A commit that never came to its end panicked. Who waits for it is told by its channel, which closes.
+    /// Handles a commit that panicked. Its callers get an error from their closed channels.
     fn drop(&mut self) {
         if !*self.is_finished.get_mut() {
             self.log.lose();
@@ -160,7 +149,7 @@ struct Halves {
     marked: Option<Result<(), StoreError>>,
 }
 
-/// Begins a commit. Answers whether it is over by now, and more waits.
+/// Begins a commit. Returns true if it has ended and more records wait.
 fn begin(log: &Arc<Log>) -> bool {
     let commit = {
         let mut state = lock(&log.state);
@@ -180,8 +169,8 @@ fn begin(log: &Arc<Log>) -> bool {
         lock(&commit.halves).marked = Some(Ok(()));
         return commit.write();
     }
-    // A process that is killed has written the mark, or nothing: what stands in a journal is always looked at again.
-    // Only the syncs of both go on at once.
+    // The mark is written first, so that the next start examines the journal even after a kill. Only the two syncs run
+    // in parallel.
     let (writing, marked) = (commit.clone(), commit);
     let written = move |result: Result<(), StoreError>| match result {
         Ok(()) => writing.log.context.executor.clone().run(Box::new(move || {
@@ -197,7 +186,7 @@ fn begin(log: &Arc<Log>) -> bool {
 }
 
 impl Commit {
-    /// Notes that a half is over; the last one ends the commit. Answers whether it did, and more waits.
+    /// Notes the end of a half; the last one ends the commit. Returns true if it did and more records wait.
     fn arrive(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) -> bool {
         let (written, marked) = {
             let mut halves = lock(&self.halves);
@@ -229,24 +218,24 @@ impl Commit {
         }
     }
 
-    /// As [`Self::arrive`], on a thread that has other things to do than to write what waits.
+    /// Like [`Self::arrive`], but leaves waiting records to another job.
     fn arrive_elsewhere(self: &Arc<Self>, note: impl FnOnce(&mut Halves)) {
         if self.arrive(note) {
             submit(&self.log);
         }
     }
 
-    /// One half of it: writes and syncs the batch. Answers as [`Self::arrive`] does.
+    /// Performs the half that writes and syncs the batch. Returns as [`Self::arrive`] does.
     fn write(self: &Arc<Self>) -> bool {
         let written = self.written();
         self.arrive(|halves| halves.written = Some(written))
     }
 
-    /// Writes and syncs the batch. On a full disk a session that exists may use the reserve.
+    /// Writes and syncs the batch. On a full disk an existing session may use the reserve.
     fn written(&self) -> Result<Written, Trouble> {
         let (health, disk) = (&self.log.context.health, self.log.context.disk.as_ref());
         health.check_writable().map_err(|error| Trouble::Refused(error.to_string()))?;
-        // A session that is to be made is new work.
+        // A new session may not use the reserve.
         if !self.plan.exists {
             return health.room(disk).map_err(|_| Trouble::Full).and_then(|()| self.try_write(disk, &self.plan));
         }
@@ -259,10 +248,10 @@ impl Commit {
         }
     }
 
-    /// Writes the batch behind what is durable: into a new segment, where the file of the last one is not used any more.
+    /// Writes the batch after the durable records: into a new segment if the last one's file must not be used any more.
     fn write_on(&self, disk: &dyn Disk) -> Result<Written, Trouble> {
         if lock(&self.log.state).must_stay {
-            begin_anew(&self.log).map_err(|error| {
+            begin_next(&self.log).map_err(|error| {
                 if !is_full(&error) {
                     self.log.context.health.failed(&format!("{}: {error}", self.log.id));
                 }
@@ -273,13 +262,13 @@ impl Commit {
             let state = lock(&self.log.state);
             (Plan::of(&state), state.damage.clone())
         };
-        // Nobody could read what stands behind the damage.
+        // Records after damage would be unreadable.
         damage.map_or(Ok(()), |damage| Err(Trouble::of(damage)))?;
         self.try_write(disk, &plan)
     }
 
-    /// After a write or a sync that failed its file is not used any more. Where a new segment can be begun at once, that
-    /// says that nothing of the batch counts; else the next batch begins it first.
+    /// Abandons the file after a failed write or sync. A new segment, begun now or before the next batch, says that
+    /// nothing of this batch counts.
     fn lose_file(&self, trouble: Trouble) -> Trouble {
         let (Trouble::Unsure(error) | Trouble::Unnamed(error)) = &trouble else { return trouble };
         let (log, exists, is_unnamed) = (&self.log, self.plan.exists, matches!(trouble, Trouble::Unnamed(_)));
@@ -288,13 +277,14 @@ impl Commit {
             health.failed(&format!("{}: {error}", log.id));
         }
         {
-            // What stands on the disk is not what stands here; until a new segment says so, nobody may look there.
+            // The disk may differ from this state; until a new segment settles that, the journal must not be read
+            // again.
             let mut state = lock(&log.state);
             (state.must_stay, state.is_over, state.file) = (exists, !exists, None);
         }
         let begun = match exists {
             true if health.check_writable().is_err() => return trouble,
-            true => begin_anew(log),
+            true => begin_next(log),
             false => Ok(()),
         };
         match begun {
@@ -311,7 +301,7 @@ impl Commit {
         if !exists {
             with_folders(disk, || ensure_dir(disk, &dir)).map_err(Trouble::refused)?;
         }
-        // All of it is kept before any of it goes: where a cut fails, the next segment takes the place of them all.
+        // All bytes are copied before any are cut: if a cut fails, the next segment replaces them all.
         plan.cuts.iter().try_for_each(|cut| cut.keep(disk, &dir)).map_err(Trouble::refused)?;
         plan.cuts.iter().try_for_each(|cut| cut.perform(disk, &dir)).map_err(Trouble::Unsure)?;
         let file = open(disk, &dir, plan)?;
@@ -320,13 +310,9 @@ impl Commit {
         out.reserve_exact(self.entries.iter().map(|entry| padded(entry.line.len())).sum());
         let mut place = plan.place;
         let batch = place.batch + 1;
-        let mut entries = self.entries.iter().peekable();
-        while let Some(entry) = entries.next() {
-            let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
-            encode(&mut out, &mut place, batch, flags, entry);
-        }
+        encode_batch(&mut out, &mut place, batch, &self.entries);
         write_all(file.as_ref(), &out, head.len).map_err(|error| match is_full(&error) {
-            // What was written of it is cut away again, so that the next batch follows the last good one.
+            // The partial write is cut again, so that the next batch follows the last good one.
             true => file.set_len(head.len).map_or_else(Trouble::Unsure, |()| Trouble::Full),
             false => Trouble::Unsure(error),
         })?;
@@ -337,14 +323,14 @@ impl Commit {
         Ok(Written { number: head.number, place, end: head.len + out.len() as u64, file, header })
     }
 
-    /// Takes the outcome over, and tells those who wait. Answers whether more waits.
+    /// Applies the outcome, and answers the callers. Returns true if more records wait.
     fn finish(&self, written: Result<Written, Trouble>, marked: Result<(), StoreError>) -> bool {
         let log = &self.log;
-        // What is made has no name yet, and is not looked at again before all of it is over.
+        // A new session has no name yet, and is not read before its commit ends.
         let written = if self.plan.exists { written } else { written.map_err(|trouble| self.lose_file(trouble)) };
         let error = match (&written, &marked) {
             (Err(trouble), _) => Some(trouble.error()),
-            // The batch is there, and may be passed over by the next start.
+            // The batch is written, but the next start may not look at it.
             (Ok(_), Err(StoreError::Full)) if self.plan.exists => {
                 Some(StoreError::Failed("there was no room to say that the session has changed".to_owned()))
             }
@@ -353,23 +339,23 @@ impl Commit {
         };
         let is_unsure = matches!(written, Err(Trouble::Unsure(_) | Trouble::Unnamed(_)));
         let (mut fenced, mut is_long) = (Vec::new(), false);
-        // A session that is made does not stand without its mark.
+        // A new session does not count without its mark.
         if let Ok(written) = written
             && (self.plan.exists || marked.is_ok())
         {
-            is_long = self.stand(&written);
+            is_long = self.apply(&written);
         }
         if let Some(error) = &error {
-            tracing::debug!(session_id = %log.id, %error, "a batch does not stand");
+            tracing::debug!(session_id = %log.id, %error, "a batch failed");
             fenced = split(lock(&log.state).fence()).1;
-            // Where it may stand after all, what it was made of stays until the next start.
+            // If it may count after all, its files stay until the next start.
             if !self.plan.exists && !is_unsure {
                 abandon(&log.context, log.id);
             }
         }
         let waiters = std::mem::take(&mut *lock(&self.waiters));
         for (last, done) in waiters.into_iter().chain(fenced) {
-            // Whoever waits may have gone.
+            // The caller may have stopped waiting.
             drop(done.send(error.clone().map_or(Ok(last), Err)));
         }
         if is_long {
@@ -379,8 +365,8 @@ impl Commit {
         has_more(log)
     }
 
-    /// The batch is durable. Answers whether the segment is long enough.
-    fn stand(&self, written: &Written) -> bool {
+    /// Applies a durable batch. Returns true if the segment is long enough to be sealed.
+    fn apply(&self, written: &Written) -> bool {
         let context = &self.log.context;
         let mut state = lock(&self.log.state);
         if let Some(header) = &written.header {
@@ -429,27 +415,25 @@ fn open(disk: &dyn Disk, dir: &Path, plan: &Plan) -> Result<Arc<dyn DiskFile>, T
     Ok(file)
 }
 
-/// Begins a new segment, which names the durable end of the one before: what stands behind that is ignored for ever.
-fn begin_anew(log: &Log) -> io::Result<()> {
+/// Begins a new segment, which names the durable end of the previous one: bytes after that are ignored for ever.
+fn begin_next(log: &Log) -> io::Result<()> {
     let (last, plan) = {
         let state = lock(&log.state);
         (state.segments.last().cloned(), Plan::of(&state))
     };
     let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
     let number = plan.head.number + u64::from(plan.head.len > 0);
-    // The id of the batch that failed is not used again.
+    // The failed batch's id is not used again.
     let header = plan.header(log.id, number, 2);
     let is_intact = last.as_ref().map_or(Ok(true), |last| is_intact(log, last, plan.place))?;
-    let file = create_anew(disk, &dir.join(segment_name(number, 1)))?;
-    write_all(file.as_ref(), &header.encode(), 0)?;
-    file.sync()?;
+    let file = write_new(disk, &dir.join(segment_name(number, 1)), &header.encode())?;
     disk.sync_dir(&dir)?;
     let mut state = lock(&log.state);
     let segment = Segment::begun(&header);
     state.head = Head { number, len: segment.end, is_made: true };
     state.place.batch += 1;
     state.segments.push(segment);
-    // The new segment says where the one before ends, so nothing of it is cut away any more.
+    // The new segment says where the previous one ends, so nothing of that is cut any more.
     state.cuts = Vec::new();
     (state.file, state.must_stay) = (Some(file), false);
     if !is_intact {
@@ -460,11 +444,11 @@ fn begin_anew(log: &Log) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the newest durable part of a segment can still be read.
+/// Returns true if the newest durable part of a segment is still readable.
 fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
     let (segment, file) = match log.open_segment(log.context.disk.as_ref(), segment.clone()) {
         Ok(opened) => opened,
-        // A file that cannot be read is its session's damage and not the store's.
+        // An unreadable file is damage of its session, not of the store.
         Err(error) if is_unreadable(&error) => return Ok(false),
         Err(error) => return Err(error),
     };
@@ -473,14 +457,14 @@ fn is_intact(log: &Log, segment: &Segment, end: Place) -> io::Result<bool> {
     Ok(found.end.offset == segment.end && (found.end.place.seq, found.end.place.chain) == (end.seq, end.chain))
 }
 
-/// Nothing is being written any more: what was staged meanwhile comes next.
-fn go_on(log: &Arc<Log>) {
+/// Ends a hold or a commit: the records staged meanwhile come next.
+fn end_hold(log: &Arc<Log>) {
     if has_more(log) {
         submit(log);
     }
 }
 
-/// Whether something was staged meanwhile; where nothing was, the log comes to rest.
+/// Returns true if records were staged meanwhile; otherwise the log comes to rest.
 fn has_more(log: &Log) -> bool {
     let mut state = lock(&log.state);
     if state.pending.is_empty() {
@@ -490,13 +474,13 @@ fn has_more(log: &Log) -> bool {
     true
 }
 
-/// Seals the segment that is written, where it is that one still. The log is held, and no longer is when this returns.
+/// Seals the segment `number` if it is still the current one. Ends the caller's hold on the log.
 pub(super) fn seal(log: &Arc<Log>, number: u64) {
-    /// Lets go of it whatever happens.
+    /// Ends the hold even after a panic.
     struct Held<'a>(&'a Arc<Log>);
     impl Drop for Held<'_> {
         fn drop(&mut self) {
-            go_on(self.0);
+            end_hold(self.0);
         }
     }
     let _held = Held(log);
@@ -505,8 +489,7 @@ pub(super) fn seal(log: &Arc<Log>, number: u64) {
     }
 }
 
-/// Seals a long segment, once the next one is there. Nobody waits for this, and where it fails, the journal goes on
-/// in whichever segment it has.
+/// Makes the next segment, and seals the current one. If this fails, the journal continues in the segment that it has.
 fn roll(log: &Log) {
     let (disk, dir) = (log.context.disk.as_ref(), session_dir(log.id));
     let (head, place, file) = {
@@ -525,7 +508,7 @@ fn roll(log: &Log) {
     let sealed =
         file.map_or(Ok(()), |file| write_all(file.as_ref(), &footer(place), head.len).and_then(|()| file.sync()));
     if let Err(error) = sealed {
-        // The next segment's header says where this one ends, footer or not.
+        // The next segment's header says where this one ends, even without a footer.
         tracing::warn!(session_id = %log.id, %error, "a segment could not be sealed");
     }
     let mut state = lock(&log.state);
@@ -534,7 +517,6 @@ fn roll(log: &Log) {
 
 type Waiter = (Seq, oneshot::Sender<Result<Seq, StoreError>>);
 
-/// What is to be written, and who waits for it.
 fn split(staged: Vec<Staged>) -> (Vec<Entry>, Vec<Waiter>) {
     let mut waiters = Vec::with_capacity(staged.len());
     let mut entries = Vec::with_capacity(staged.len());

@@ -1,8 +1,8 @@
-//! A file of copies in redb, which may be deleted: how it is opened, changed, set aside where it is damaged, and closed.
+//! A derived file in redb, which may be deleted: opening it, changing it, setting it aside if damaged, closing it.
 //!
-//! redb blocks its thread and panics on a damaged file: callers are on threads that may block, and use [`caught`]. Opening
-//! writes the header alone, and the first commit syncs all of the file before anything of it counts. Closing would commit
-//! once more, to leave a file that opens at once; but so does every commit of ours. It never deletes a file.
+//! redb blocks its thread and panics on a damaged file: callers use blocking threads and [`caught`]. Opening writes
+//! only the header, unsynced; the first commit syncs everything. Closing writes nothing: redb would commit once more so
+//! that the file opens quickly, but every commit here already ensures that. Nothing here deletes a file.
 
 use std::{
     fs::OpenOptions,
@@ -24,14 +24,14 @@ use redb::{
 
 use crate::disk::is_full;
 
-/// Why the file did not do what it was asked.
+/// Failure of the file.
 #[derive(Debug)]
 pub enum Trouble {
-    /// It holds what nobody wrote.
+    /// Its content is invalid.
     Damaged(String),
     /// It could not be read or written.
     Failed(String),
-    /// There is no room to write it.
+    /// The disk is full.
     Full(String),
 }
 
@@ -52,7 +52,7 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
 }
 
 impl Trouble {
-    /// Damage that showed as a panic.
+    /// Makes the failure of a panic in redb.
     #[must_use]
     pub fn panicked() -> Self {
         Self::Damaged("reading it panicked".to_owned())
@@ -63,7 +63,7 @@ fn is_of_the_content(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// An open file.
+/// Open file.
 pub struct DerivedFile {
     database: Database,
     phase: Arc<Phase>,
@@ -76,18 +76,16 @@ impl Drop for DerivedFile {
 }
 
 impl DerivedFile {
-    /// Opens the file at `path`, which is made if it is missing; redb keeps `cache_bytes` of its pages in memory.
+    /// Opens the file at `path`, or makes it, with a page cache of `cache_bytes`.
     ///
     /// # Errors
     /// If it is damaged, locked, or cannot be read.
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, Trouble> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let phase = Arc::<Phase>::default();
-        let backend = Backend { file: FileBackend::new(file.map_err(redb::Error::Io)?)?, phase: phase.clone() };
-        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+        Self::over(FileBackend::new(file.map_err(redb::Error::Io)?)?, cache_bytes)
     }
 
-    /// Opens a copy of a file's bytes in memory alone, or a new file if there are none.
+    /// Opens a copy of a file's bytes in memory, or a new file if there are none.
     ///
     /// # Errors
     /// If the bytes are damaged.
@@ -97,13 +95,16 @@ impl DerivedFile {
             let copied = backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, bytes));
             copied.map_err(redb::Error::Io)?;
         }
-        Ok(Self {
-            database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?,
-            phase: Arc::default(),
-        })
+        Self::over(backend, cache_bytes)
     }
 
-    /// Reads the file as it is now.
+    fn over(file: impl StorageBackend, cache_bytes: usize) -> Result<Self, Trouble> {
+        let phase = Arc::<Phase>::default();
+        let backend = Backend { file, phase: phase.clone() };
+        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+    }
+
+    /// Begins to read the file as it is now.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -118,7 +119,7 @@ impl DerivedFile {
     pub fn begin_write(&self) -> Result<WriteTransaction, Trouble> {
         self.phase.has_committed.store(true, Ordering::Release);
         let mut transaction = self.database.begin_write()?;
-        // Without it the first opening after a kill would walk the whole file.
+        // Otherwise the first opening after a kill would walk the whole file.
         transaction.set_quick_repair(true);
         Ok(transaction)
     }
@@ -134,7 +135,7 @@ impl DerivedFile {
     }
 }
 
-/// Renames a damaged file to the first name that is free.
+/// Renames a damaged file to the first free name.
 ///
 /// # Errors
 /// If it cannot be renamed.
@@ -146,11 +147,11 @@ pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
     });
     let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
     let name = path.file_name().unwrap_or_default().display();
-    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made anew");
+    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made again");
     std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
 }
 
-/// Does something with a file; a panic says that it is damaged.
+/// Does work on a file; a panic becomes damage.
 ///
 /// # Errors
 /// Those of the work.
@@ -158,23 +159,23 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Trouble::panicked()))
 }
 
-/// How far the use of the file has come.
+/// Progress of the file's use.
 #[derive(Debug, Default)]
 struct Phase {
-    /// Something was committed, or is about to be: syncs count.
+    /// True from the first commit on: syncs count.
     has_committed: AtomicBool,
-    /// The file stays as the last commit left it.
+    /// True once closing: the file stays as the last commit left it.
     is_closing: AtomicBool,
 }
 
-/// The file as redb sees it: without the syncs and writes that copies do not need.
+/// redb's view of the file, without the syncs and writes that a derived file does not need.
 #[derive(Debug)]
-struct Backend {
-    file: FileBackend,
+struct Backend<F> {
+    file: F,
     phase: Arc<Phase>,
 }
 
-impl Backend {
+impl<F> Backend<F> {
     fn check_open(&self) -> io::Result<()> {
         match self.phase.is_closing.load(Ordering::Acquire) {
             true => Err(io::Error::other("it is being closed")),
@@ -183,7 +184,7 @@ impl Backend {
     }
 }
 
-impl StorageBackend for Backend {
+impl<F: StorageBackend> StorageBackend for Backend<F> {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -224,5 +225,82 @@ impl StorageBackend for Backend {
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.file.query_lock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use redb::TableDefinition;
+
+    use super::*;
+
+    const TABLE: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
+
+    /// File in memory that counts its syncs; a clone is the same file.
+    #[derive(Clone, Debug)]
+    struct Counted(Arc<(InMemoryBackend, AtomicU32)>);
+
+    impl Counted {
+        fn bytes(&self) -> Vec<u8> {
+            let mut bytes = vec![0; usize::try_from(self.len().unwrap()).unwrap()];
+            self.read(0, &mut bytes).unwrap();
+            bytes
+        }
+
+        fn syncs(&self) -> u32 {
+            self.0.1.load(Ordering::Relaxed)
+        }
+    }
+
+    impl StorageBackend for Counted {
+        fn len(&self) -> io::Result<u64> {
+            self.0.0.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.0.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.0.0.set_len(len)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.0.1.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.0.write(offset, data)
+        }
+    }
+
+    fn put(transaction: WriteTransaction, number: u64) {
+        transaction.open_table(TABLE).unwrap().insert("it", number).unwrap();
+        transaction.commit().unwrap();
+    }
+
+    #[test]
+    fn the_first_durable_commit_syncs_and_closing_writes_nothing() {
+        let disk = Counted(Arc::new((InMemoryBackend::new(), AtomicU32::new(0))));
+        let file = DerivedFile::over(disk.clone(), 1 << 20).unwrap();
+        put(file.begin_loose_write().unwrap(), 1);
+        assert_eq!(disk.syncs(), 0);
+        put(file.begin_write().unwrap(), 2);
+        assert!(disk.syncs() > 0, "a durable commit syncs");
+        let bytes = disk.bytes();
+        drop(file);
+        assert!(disk.bytes() == bytes, "closing changes nothing");
+        let file = DerivedFile::over(disk, 1 << 20).unwrap();
+        let table = file.begin_read().unwrap().open_table(TABLE).unwrap();
+        assert_eq!(table.get("it").unwrap().unwrap().value(), 2);
+    }
+
+    #[test]
+    fn a_panic_is_damage() {
+        let read = caught(|| -> Result<(), Trouble> { panic!("the file holds noise") });
+        assert!(matches!(read, Err(Trouble::Damaged(_))));
     }
 }

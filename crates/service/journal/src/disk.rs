@@ -1,7 +1,7 @@
-//! The seam to the disk: the few operations that the journal needs, each of which may fail, and what they promise.
+//! The interface to the disk: the few operations that a journal needs, and their guarantees. Each may fail.
 //!
 //! Paths are relative to the data directory and made of typed ids; no file is opened through a symlink. Nothing here
-//! retries and nothing here decides: what a failure means is decided by whoever asked.
+//! retries, or decides what a failure means.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -11,46 +11,46 @@ use std::{
     sync::Arc,
 };
 
-/// A data directory. A name is durable once its folder is synced; a rename happens as a whole or not at all.
+/// Data directory. A name is durable once its folder is synced; a rename is atomic.
 pub trait Disk: Send + Sync + 'static {
-    /// Makes a folder that only its owner may enter.
+    /// Makes a folder with mode 700.
     fn create_dir(&self, path: &Path) -> io::Result<()>;
-    /// Makes a file that only its owner may open; there must be none.
+    /// Makes a file with mode 600, which must not exist.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file, to write it as well where that is said.
+    /// Opens a file for reading and, if `is_written`, writing.
     fn open(&self, path: &Path, is_written: bool) -> io::Result<Arc<dyn DiskFile>>;
     /// Moves a file or a folder.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Gives a file another name.
+    /// Gives a file a second name.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file, or a folder with all that is in it.
+    /// Removes a file, or a folder with its content.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// The names in a folder.
+    /// Lists the names in a folder.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
-    /// How long a file is, without opening it.
+    /// Returns a file's length without opening it.
     fn len(&self, path: &Path) -> io::Result<u64>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
-    /// Bytes that there is room for, about.
+    /// Estimates the free bytes.
     fn free_bytes(&self) -> io::Result<u64>;
 }
 
-/// An open file. What is written is durable once `sync` has returned without an error.
+/// Open file. Written bytes are durable once `sync` has succeeded.
 #[expect(clippy::len_without_is_empty, reason = "nobody asks; a file that is empty is read as any other")]
 pub trait DiskFile: Send + Sync {
-    /// Reads; fewer bytes than asked for only at the end.
+    /// Reads; returns fewer bytes than requested only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes, perhaps only a part; answers how much.
+    /// Writes some or all bytes; returns how many.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
-    /// Cuts or extends.
+    /// Cuts or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// How long it is.
+    /// Returns its length.
     fn len(&self) -> io::Result<u64>;
     /// Makes its bytes durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Writes all of it.
+/// Writes all bytes.
 pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write_at(bytes, offset) {
@@ -66,7 +66,7 @@ pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8], mut offset: u64) -> io::
     Ok(())
 }
 
-/// Reads the bytes from `offset` up to `end`, or to the file's end where that comes first.
+/// Reads the bytes from `offset` up to `end`, or to the file's end if that comes first.
 pub fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX)];
     let mut filled = 0;
@@ -82,7 +82,7 @@ pub fn read_range(file: &dyn DiskFile, offset: u64, end: u64) -> io::Result<Vec<
     Ok(buffer)
 }
 
-/// Makes a file, in place of one that an earlier attempt may have left.
+/// Makes a file, replacing one that an earlier attempt may have left.
 pub fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
     match disk.create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -93,7 +93,23 @@ pub fn create_anew(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn DiskFile>
     }
 }
 
-/// Makes a folder; answers whether there was none.
+/// Writes a file durably, replacing one that an earlier attempt may have left. Its name is not synced.
+pub fn write_new(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
+    let file = create_anew(disk, path)?;
+    write_all(file.as_ref(), bytes, 0)?;
+    file.sync()?;
+    Ok(file)
+}
+
+/// Turns the error that something is missing into `None`.
+pub fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if is_missing(&error) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Makes a folder if it is missing; returns true if it was.
 pub fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     match disk.create_dir(path) {
         Ok(()) => Ok(true),
@@ -102,13 +118,13 @@ pub fn ensure_dir(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether something is missing.
+/// Returns true if the file or folder is missing.
 pub fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Whether a file or a folder itself cannot be read, however often it is asked for. What the process lacks at the moment,
-/// such as descriptors or memory, says nothing about it.
+/// Returns true if the file or folder itself is unreadable, and a retry is useless. A lack of descriptors or memory is
+/// no sign of that.
 pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
     const REFUSALS: [Errno; 10] = [
@@ -127,24 +143,24 @@ pub fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error().map_or(error.kind() == io::ErrorKind::NotADirectory, |number| refusals.contains(&number))
 }
 
-/// Whether there is no room.
+/// Returns true if the disk is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The file system.
+/// Directory of the file system.
 pub struct RealDisk {
     root: PathBuf,
 }
 
 impl RealDisk {
-    /// The directory `root`.
+    /// Uses the directory `root`.
     pub const fn new(root: PathBuf) -> Self {
         Self { root }
     }
 }
 
-/// Refuses a symlink as the last part of a path.
+/// Flag that refuses a symlink as the last part of a path.
 pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 impl Disk for RealDisk {
@@ -179,7 +195,7 @@ impl Disk for RealDisk {
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let path = self.root.join(path);
-        // A folder that is a link leads out of the data directory.
+        // A folder that is a link would lead out of the data directory.
         if !fs::symlink_metadata(&path)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }

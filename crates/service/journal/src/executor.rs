@@ -1,4 +1,4 @@
-//! Where work that blocks on the disk runs: never on a thread that runs sessions.
+//! Threads for work that blocks on the disk, apart from those that run sessions.
 
 use std::{
     collections::VecDeque,
@@ -13,36 +13,35 @@ use tokio::sync::oneshot;
 use super::lock;
 use meerkat_words::store::StoreError;
 
-/// Threads, and so syncs that are under way at once.
+/// Most threads, and thus syncs at a time.
 const THREADS_MAX: usize = 64;
-/// How long a thread without work stays.
+/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A piece of work.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs, in whatever order.
+/// Runs jobs, in any order.
 pub trait Executor: Send + Sync {
-    /// Takes a job; it never runs within this call, unless nobody could tell.
+    /// Takes a job. The job does not run within this call.
     fn run(&self, job: Job);
 
-    /// Waits until every job that was taken has ended.
+    /// Waits until every accepted job has ended.
     fn drain(&self);
 }
 
-/// Runs a function on the executor and waits for what it answers.
+/// Runs a function on the executor and returns its answer.
 pub async fn on<T: Send + 'static>(
     executor: &dyn Executor,
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (done, answer) = oneshot::channel();
-    // Whoever asked may have gone; the work is done all the same.
+    // The caller may have stopped waiting; the work is done all the same.
     executor.run(Box::new(move || drop(done.send(work()))));
     answer.await.unwrap_or_else(|_| Err(StoreError::Failed("the store's thread ended".to_owned())))
 }
 
-/// Threads that are made as they are needed and end when they are not. One is there from the beginning to the end, so
-/// that whatever is asked for is done also where the system gives no more of them.
+/// Thread pool that grows and shrinks as needed. It keeps one thread from the beginning, so that jobs run even if the
+/// system refuses more threads.
 pub struct Pool {
     shared: Arc<Shared>,
     threads_max: usize,
@@ -51,9 +50,9 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// A job came, or the pool ends.
+    /// Notified when a job arrives or the pool closes.
     work: Condvar,
-    /// A job ended and none is left.
+    /// Notified when the last job has ended.
     rest: Condvar,
 }
 
@@ -62,21 +61,21 @@ struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// Those who wait for `rest`.
+    /// Callers that wait for `rest`.
     drains: usize,
     is_closed: bool,
 }
 
 impl Pool {
-    /// A pool with its one thread.
+    /// Makes a pool with one thread.
     ///
     /// # Errors
-    /// Where the system has no thread for it.
+    /// If the system refuses the thread.
     pub fn new() -> io::Result<Self> {
         Self::with(THREADS_MAX)
     }
 
-    /// A pool of at most `threads_max` threads.
+    /// Makes a pool of at most `threads_max` threads.
     fn with(threads_max: usize) -> io::Result<Self> {
         let pool = Self { shared: Arc::default(), threads_max };
         pool.shared.spawn(&mut lock(&pool.shared.queue))?;
@@ -89,13 +88,13 @@ impl Executor for Pool {
         let mut queue = lock(&self.shared.queue);
         queue.jobs.push_back(job);
         if queue.idle >= queue.jobs.len() {
-            // Who wakes up under a lock that is held goes to sleep once more.
+            // Unlock first, or the woken thread would sleep again at once.
             drop(queue);
             self.shared.work.notify_one();
         } else if queue.threads < self.threads_max
             && let Err(error) = self.shared.spawn(&mut queue)
         {
-            // The threads that there are do it, a little later.
+            // The existing threads do it, a little later.
             tracing::debug!(%error, "the store has no further thread");
         }
     }
@@ -118,7 +117,6 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// Makes a thread.
     fn spawn(self: &Arc<Self>, queue: &mut Queue) -> io::Result<()> {
         let shared = self.clone();
         std::thread::Builder::new().name("meerkat-store".to_owned()).spawn(move || shared.work())?;
@@ -126,13 +124,13 @@ impl Shared {
         Ok(())
     }
 
-    /// A thread's life.
+    /// Runs jobs until the thread is to end.
     fn work(&self) {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 drop(queue);
-                // A job that panics fails its own waiters; the thread and the others go on.
+                // A panic fails the job's own caller only.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a job of the store panicked");
                 }
@@ -153,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Waits for work; answers whether to end.
+    /// Waits for work; returns true if the thread is to end.
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> (MutexGuard<'a, Queue>, bool) {
         if queue.is_closed {
             return (queue, true);

@@ -1,11 +1,11 @@
-//! Whole directories of sessions: one made from another's beginning, and one taken away.
+//! Whole session directories: forking, naming, and deleting them.
 
 use std::{io, path::Path, sync::Arc};
 
 use super::{
     Context,
-    disk::{Disk, create_anew, ensure_dir, is_missing, read_range, write_all},
-    frame::{BATCH_END, Entry, Place, encode},
+    disk::{Disk, create_anew, ensure_dir, if_there, is_missing, read_range, write_all},
+    frame::{BATCH_END, Entry, encode_batch},
     health::Health,
     layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
     lock,
@@ -18,11 +18,11 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const COPY_BYTES: u64 = 1024 * 1024;
 
-/// Makes the directory of `child`: the parent's records up to `at` and `first` behind them, and the parent's blobs.
-/// It has another name until [`appear`].
+/// Makes the directory of `child`: the parent's records up to `at`, then `first`, and the parent's blobs. It has a
+/// temporary name until [`appear`].
 pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> Result<(), StoreError> {
     let context = &parent.context;
     let disk = context.disk.as_ref();
@@ -40,20 +40,20 @@ pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> R
         let Err(trouble) = make(disk, parent.id, &before, at, child, first) else { return Ok(()) };
         let is_same = segments()?.iter().map(Segment::name).eq(before.iter().map(Segment::name));
         match trouble {
-            // Journal compaction has put another segment in the place of one of them.
+            // Journal compaction has replaced one of the segments.
             Trouble::Failed(error) if is_missing(&error) && !is_same => {}
             trouble => return Err(trouble.error(&context.health, child)),
         }
     }
 }
 
-/// Why a session was not made.
+/// Reason that a session was not made.
 pub enum Trouble {
-    /// Before anything had to be durable.
+    /// It failed before anything had to be durable.
     Failed(io::Error),
-    /// A sync failed. What it was to make durable is removed and never asked for again.
+    /// A sync failed. Its files are removed, and never synced again.
     Unsynced(io::Error),
-    /// A name was given, and nobody knows whether it stays.
+    /// The directory got its name, but the name may not survive.
     Unnamed(io::Error),
 }
 
@@ -64,7 +64,7 @@ impl From<io::Error> for Trouble {
 }
 
 impl Trouble {
-    /// The store's error. What failed before a sync did has changed nothing.
+    /// Converts it to the store's error.
     pub fn error(self, health: &Health, id: SessionId) -> StoreError {
         match self {
             Self::Failed(error) => failed(error),
@@ -82,7 +82,7 @@ impl From<Trouble> for io::Error {
     }
 }
 
-/// Removes what was made of a session that is not to be.
+/// Removes an unfinished session.
 pub fn abandon(context: &Context, id: SessionId) {
     if let Err(error) = context.disk.remove(&new_dir(id))
         && !is_missing(&error)
@@ -117,43 +117,32 @@ fn make(
     while reader.at.place.seq < at {
         match reader.next()? {
             Step::Frame(frame, _) if frame.seq <= at => (is_whole_batch, count) = (frame.has(BATCH_END), count + 1),
-            // A record that is gone is no place to go on from.
+            // A fork cannot begin after a dropped record.
             Step::Frame(..) | Step::End | Step::Sealed | Step::Bad => {
                 return Err(io::Error::from(io::ErrorKind::InvalidData).into());
             }
         }
     }
     let cut = reader.at;
+    let previous_end = whole.last().map_or(0, |before| before.end);
     let header = Header {
-        session_id: child,
-        number: segment.number,
         generation: segment.generation,
-        base_seq: segment.start.place.seq + 1,
-        base_batch: segment.start.place.batch + 1,
-        chain: segment.start.place.chain,
-        previous_end: whole.last().map_or(0, |before| before.end),
-        // Nothing is appended to a compacted segment, so the fork goes on in one of its own.
+        // Nothing is appended to a compacted segment, so the fork continues in one of its own.
         compacted: segment.after.map(|_| Compacted { after: cut.place, count, end: cut.offset }),
+        ..Header::after(child, segment.number, segment.start.place, previous_end)
     };
     let mut out = header.encode();
     out.extend(read_range(file.as_ref(), HEADER_BYTES, cut.offset)?);
     let mut name = segment.name();
     if segment.after.is_some() {
         write(disk, &to.join(name), &out)?;
-        let Place { seq, batch, chain } = cut.place;
-        let (number, generation, previous_end) = (segment.number + 1, 1, cut.offset);
-        let (base_seq, base_batch, compacted) = (seq + 1, batch + 1, None);
-        let next = Header { number, generation, base_seq, base_batch, chain, previous_end, compacted, ..header };
-        (out, name) = (next.encode(), segment_name(number, generation));
+        let next = Header::after(child, segment.number + 1, cut.place, cut.offset);
+        (out, name) = (next.encode(), segment_name(next.number, next.generation));
     }
     let mut place = cut.place;
-    // A batch that the cut parts in two ends with the fork's own first records.
+    // If the cut splits a batch, the fork's own first records complete it.
     let batch = place.batch + u64::from(is_whole_batch || segment.after.is_some());
-    let mut entries = first.iter().peekable();
-    while let Some(entry) = entries.next() {
-        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
-        encode(&mut out, &mut place, batch, flags, entry);
-    }
+    encode_batch(&mut out, &mut place, batch, first);
     write(disk, &to.join(name), &out)?;
     link_blobs(disk, &from.join(BLOBS), &to.join(BLOBS))?;
     disk.sync_dir(&to).map_err(Trouble::Unsynced)
@@ -165,12 +154,9 @@ fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), Trouble> {
     file.sync().map_err(Trouble::Unsynced)
 }
 
-/// Gives the blobs in a folder, where there is one, a second name in a folder that is made.
+/// Makes a folder with second names of another folder's blobs, if that exists.
 pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
-    let names = match disk.list(from) {
-        Err(error) if is_missing(&error) => return Ok(()),
-        names => names?,
-    };
+    let Some(names) = if_there(disk.list(from))? else { return Ok(()) };
     disk.create_dir(to)?;
     for name in names {
         link_or_copy(disk, &from.join(&name), &to.join(&name))?;
@@ -178,7 +164,7 @@ pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), 
     disk.sync_dir(to).map_err(Trouble::Unsynced)
 }
 
-/// A file that is not written again may have two names; where the disk knows no such thing, it is copied.
+/// Links a file that is never written again, or copies it if the disk has no links.
 fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     match disk.link(from, to) {
         Err(error)
@@ -191,7 +177,7 @@ fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> 
     copy(disk, from, to)
 }
 
-/// Makes a copy of a file, durably.
+/// Copies a file, durably.
 pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     let (source, copy) = (disk.open(from, false)?, disk.create(to)?);
     let (mut at, len) = (0, source.len()?);
@@ -206,8 +192,8 @@ pub(super) fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Troubl
     copy.sync().map_err(Trouble::Unsynced)
 }
 
-/// Gives a session that was made its name. Where that cannot be made sure of, the name is taken back: a failed sync
-/// is never asked again, so a later attempt has to give the name anew.
+/// Gives a new session its name. If the sync fails, the name is taken back: a failed sync is never repeated, so a later
+/// attempt must rename again.
 pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     let (made, named) = (new_dir(id), session_dir(id));
     with_folders(context.disk.as_ref(), || context.disk.rename(&made, &named))?;
@@ -217,11 +203,11 @@ pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     appeared.map_err(Trouble::Unnamed)
 }
 
-/// Takes a session away: when this returns, it never comes back.
+/// Moves a session to the trash: once this succeeds, it never comes back.
 pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
     context.health.check_writable()?;
     let disk = context.disk.as_ref();
-    // An attempt that could not be made sure of may have left it there: only a fresh rename can be.
+    // A failed attempt may have left it in the trash: only a new rename can be synced.
     if lock(&context.returned).contains(&id)
         && let Err(error) = disk.rename(&trash_dir(id), &session_dir(id))
         && !is_missing(&error)
@@ -230,17 +216,17 @@ pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError
     }
     match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
         Err(error) if is_missing(&error) => {
-            // A session that never came to be may have left blobs.
+            // A session that was never made may have left blobs.
             drop(disk.remove(&new_dir(id)));
             return Ok(());
         }
         renamed => renamed.map_err(failed)?,
     }
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
-    // As in `appear`: whoever asks again gets a fresh rename, and not the word of a sync that failed before.
+    // As in `appear`: a later attempt must rename again, and not repeat the failed sync.
     let synced = synced.inspect_err(|_| {
         drop(disk.rename(&trash_dir(id), &session_dir(id)));
-        // Where it ends is known, and still its name may go: the next open makes sure of it.
+        // Its name may still be lost: the next opening syncs it.
         lock(&context.returned).insert(id);
     });
     context.forget_listing();
@@ -250,12 +236,12 @@ pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError
     Ok(())
 }
 
-/// Whether nothing is left of a session: neither its directory, nor what a list may show of it.
+/// Returns true if a session has neither a directory nor a row that a list may show.
 pub fn is_gone(context: &Context, id: SessionId) -> bool {
     context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
-/// Removes what was set aside. Where that fails, the next start does it.
+/// Removes a session from the trash. If this fails, the next start does it.
 pub fn discard(context: &Context, id: SessionId) {
     if let Err(error) = context.disk.remove(&trash_dir(id)) {
         tracing::debug!(session_id = %id, %error, "a deleted session could not be removed yet");

@@ -1,42 +1,44 @@
-//! The frame: a record as it stands in a segment. `docs/storage.md` draws it.
+//! The frame: the encoding of a record in a segment. `docs/storage.md` draws it.
 //!
-//! Every byte of a frame is under its checksum, and every frame names the one before it, so a frame that is read is one
-//! that was written, at this place and after this predecessor. Nothing here knows what a payload says.
+//! The checksum covers every byte, and every frame names the previous one, so a valid frame was written at this place
+//! and after this predecessor. Payloads are opaque here.
+
+use std::borrow::Borrow;
 
 use bytes::Bytes;
 
 use super::End;
 use meerkat_words::{ids::Seq, store::StoreError};
 
-/// What a frame begins with. Neither byte at its ends occurs in UTF-8, so no payload can hold it.
+/// First bytes of a frame. 0xFF and 0xFE never occur in UTF-8, so no payload contains them.
 pub(super) const MARKER: [u8; 4] = [0xFF, b'm', b'k', 0xFE];
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 48;
-/// Bytes that a payload may have; a length beyond is no length.
+/// Most bytes of a payload; a greater length is invalid.
 pub const PAYLOAD_BYTES_MAX: usize = meerkat_words::store::RECORD_BYTES_MAX;
 
-/// The last frame of its batch.
+/// Flag: last frame of its batch.
 pub const BATCH_END: u16 = 1;
-/// The footer of a sealed segment: it holds no record.
+/// Flag: footer of a sealed segment, without a record.
 pub(super) const SEALED: u16 = 1 << 2;
-/// Who does not know the record's kind may not write the session.
+/// Flag: a version that does not know the record's kind may not write the session.
 pub(super) const MUST_UNDERSTAND: u16 = 1 << 3;
 
-/// A record that is to be written.
+/// Record to write.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Its seq.
     pub seq: Seq,
-    /// The number of its kind.
+    /// Number of its kind.
     pub kind: u16,
-    /// Wall-clock milliseconds; they order nothing.
+    /// Wall-clock milliseconds; they determine no order.
     pub ms: i64,
     /// Its line.
     pub line: Bytes,
 }
 
 impl Entry {
-    /// A record whose line is not longer than a frame may be.
+    /// Makes an entry; fails if the line is too long for a frame.
     pub fn new(seq: Seq, kind: u16, ms: i64, line: Bytes) -> Result<Self, StoreError> {
         if line.len() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::Failed(format!("a record of {} bytes is too long", line.len())));
@@ -45,25 +47,25 @@ impl Entry {
     }
 }
 
-/// A place between two frames: what the frame that comes next has to follow.
+/// Place between two frames, which the next frame must continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The seq of the record before.
+    /// Seq of the previous record.
     pub seq: Seq,
     /// Its batch.
     pub batch: u64,
-    /// What the next frame's chain must be.
+    /// Chain value that the next frame must have.
     pub chain: u64,
 }
 
 impl Place {
-    /// The end that this is.
+    /// Returns the place as a journal's end.
     pub const fn end(&self) -> End {
         End { seq: self.seq, chain: self.chain }
     }
 }
 
-/// A frame that was read.
+/// Parsed frame.
 #[derive(Clone, Debug)]
 pub struct FrameView {
     /// Kind of the record.
@@ -86,7 +88,7 @@ pub struct FrameView {
 }
 
 impl FrameView {
-    /// The place behind this frame.
+    /// Returns the place after this frame.
     pub const fn after(&self) -> Place {
         Place { seq: self.seq, batch: self.batch, chain: link(self.chain, self.crc) }
     }
@@ -97,27 +99,27 @@ impl FrameView {
     }
 }
 
-/// What stands at a place.
+/// Result of parsing.
 pub enum Parsed {
-    /// A frame whose checksum holds.
+    /// Frame with a good checksum.
     Frame(FrameView),
-    /// The beginning of what may be a frame of this many bytes.
+    /// Possible beginning of a frame of this many bytes.
     Short(usize),
     /// No frame.
     Nothing,
 }
 
-/// The chain's value behind a frame.
+/// Computes the chain value after a frame.
 const fn link(chain: u64, crc: u32) -> u64 {
     (chain.rotate_left(23) ^ crc as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Bytes of a frame whose payload has `payload` bytes.
+/// Returns the bytes of a frame with a payload of `payload` bytes.
 pub(crate) const fn padded(payload: usize) -> usize {
     (HEADER_BYTES + payload).next_multiple_of(8)
 }
 
-/// Appends a frame to `out` and moves `place` behind it.
+/// Appends a frame to `out` and moves `place` after it.
 pub fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entry: &Entry) {
     let start = out.len();
     out.extend_from_slice(&MARKER);
@@ -136,7 +138,21 @@ pub fn encode(out: &mut Vec<u8>, place: &mut Place, batch: u64, flags: u16, entr
     *place = Place { seq: entry.seq, batch, chain: link(place.chain, crc) };
 }
 
-/// The footer of a segment that ends at `place`: it follows from the place alone.
+/// Appends a batch to `out` and moves `place` after it.
+pub fn encode_batch(
+    out: &mut Vec<u8>,
+    place: &mut Place,
+    batch: u64,
+    entries: impl IntoIterator<Item = impl Borrow<Entry>>,
+) {
+    let mut entries = entries.into_iter().peekable();
+    while let Some(entry) = entries.next() {
+        let flags = if entries.peek().is_none() { BATCH_END } else { 0 };
+        encode(out, place, batch, flags, entry.borrow());
+    }
+}
+
+/// Encodes the footer of a segment that ends at `place`, which alone determines it.
 pub(super) fn footer(place: Place) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES);
     let entry = Entry { seq: place.seq, kind: 0, ms: 0, line: Bytes::new() };
@@ -144,7 +160,7 @@ pub(super) fn footer(place: Place) -> Vec<u8> {
     out
 }
 
-/// Reads what stands at the beginning of `bytes`.
+/// Parses the frame at the beginning of `bytes`.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let Some(header) = bytes.get(..HEADER_BYTES) else { return Parsed::Short(HEADER_BYTES) };
     let payload = number(header, 8, 4);
@@ -172,7 +188,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     })
 }
 
-/// The unsigned number of `len` bytes, at most 8, at `at`.
+/// Reads a little-endian number of `len` bytes, at most 8, at `at`.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }

@@ -1,6 +1,7 @@
-//! Whether the store can be written: how many writes could not be made sure of, and whether there is room.
+//! Health of the store's disk: failed writes and syncs, and free space.
 //!
-//! The first failed sync costs the journal that met it; the second makes the store read-only until it is opened anew.
+//! The first failure costs the affected journal its file; the second makes the store read-only until it is opened
+//! again.
 
 use std::{
     io,
@@ -20,20 +21,20 @@ use meerkat_words::{ids::SessionId, store::StoreError};
 
 /// Failures after which the store is read-only.
 const FAILURES_MAX: u32 = 2;
-/// Bytes of the reserve that are written at a time.
+/// Bytes of the reserve written at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The state of a store's disk.
+/// Health of a store's disk.
 pub struct Health {
     failures: AtomicU32,
     read_only: OnceLock<String>,
     is_full: AtomicBool,
-    /// Bytes of the reserve; held while it is made or released.
+    /// Bytes of the reserve; locked while it is made or released.
     reserve_bytes: Mutex<u64>,
 }
 
 impl Health {
-    /// A store whose reserve has this many bytes.
+    /// Starts healthy, with a reserve of this many bytes.
     pub const fn new(reserve_bytes: u64) -> Self {
         Self {
             failures: AtomicU32::new(0),
@@ -43,13 +44,13 @@ impl Health {
         }
     }
 
-    /// Refuses where nothing may be written any more.
+    /// Fails if the store is read-only.
     pub fn check_writable(&self) -> Result<(), StoreError> {
         self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
     }
 
-    /// As `failed`, with the error for its caller. A disk that is found to be full only when a file is synced is
-    /// no broken one: that file is not used any more, and the store goes on.
+    /// Like `failed`, but returns the caller's error. A disk that turns out to be full in a sync is not faulty: only
+    /// that file is abandoned.
     pub fn unsure(&self, id: SessionId, error: io::Error) -> StoreError {
         if is_full(&error) {
             return StoreError::Full;
@@ -58,7 +59,7 @@ impl Health {
         StoreError::Failed(error.to_string())
     }
 
-    /// The same of a name that was given or taken: it may come to stand, so a full disk is not "nothing changed".
+    /// Like [`Self::unsure`], for an unsynced name: it may survive, so a full disk does not mean that nothing changed.
     pub(crate) fn unnamed(&self, id: SessionId, error: io::Error) -> StoreError {
         match is_full(&error) {
             true => StoreError::Failed(error.to_string()),
@@ -66,7 +67,7 @@ impl Health {
         }
     }
 
-    /// A write or a sync failed, so that nobody knows what the disk holds.
+    /// Counts a failed write or sync, after which the content of the disk is unknown.
     pub(super) fn failed(&self, why: &str) {
         tracing::error!(why, "a write to the store failed");
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
@@ -74,20 +75,20 @@ impl Health {
         }
     }
 
-    /// Nothing is written any more.
+    /// Makes the store read-only.
     pub fn end_writing(&self, why: &str) {
         if self.read_only.set(why.to_owned()).is_ok() {
             tracing::error!(why, "the store is read-only from now on");
         }
     }
 
-    /// Whether new work has to wait for room.
+    /// Returns true if new work must wait for room.
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The disk is full: gives the reserve to the turns that run. Answers whether it is free by now: another turn, which
-    /// met the full disk at the same time, may have been first.
+    /// Releases the reserve for running turns when the disk is full. Returns true if it is free now: another turn may
+    /// have released it first.
     pub(super) fn release_reserve(&self, disk: &dyn Disk) -> bool {
         let _held = lock(&self.reserve_bytes);
         if !self.is_full.swap(true, Ordering::Relaxed) {
@@ -96,10 +97,10 @@ impl Health {
         disk.remove(Path::new(RESERVE)).map_or_else(|error| is_missing(&error), |()| true)
     }
 
-    /// Makes the reserve, where it is missing or cut short; where there is no room the store is full.
+    /// Makes the reserve if it is missing or too short; without room for it the store counts as full.
     ///
     /// # Errors
-    /// `Full`, or what else the disk answers.
+    /// `Full`, or another error of the disk.
     pub fn make_reserve(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         let bytes = lock(&self.reserve_bytes);
         let path = Path::new(RESERVE);
@@ -119,7 +120,7 @@ impl Health {
             Ok(())
         });
         if let Err(error) = made {
-            // A part of a reserve is of no use; what is left of it is overwritten next time.
+            // A partial reserve is useless; the next attempt overwrites what is left.
             drop(disk.remove(path));
             self.is_full.store(true, Ordering::Relaxed);
             return Err(super::recovery::failed(error));
@@ -128,8 +129,8 @@ impl Health {
         Ok(())
     }
 
-    /// Whether new work may begin. A store that was full looks for room first: it takes none from the turns that run,
-    /// so the reserve is made again only where as much is left for them.
+    /// Fails if new work may not begin. A full store checks for room first, and makes the reserve again only if as much
+    /// is left for running turns.
     pub fn room(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         self.check_writable()?;
         if !self.is_full() {
@@ -143,7 +144,7 @@ impl Health {
     }
 }
 
-/// Fills bytes with what no file system makes smaller: room that is kept back by zeros may be none.
+/// Fills bytes with incompressible data: a file system may store zeros without taking any room.
 fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed ^ 0x9E37_79B9_7F4A_7C15;
     for word in bytes.chunks_mut(8) {

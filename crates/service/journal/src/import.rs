@@ -1,4 +1,4 @@
-//! A journal that is made at once from records that were written elsewhere. Nothing of it is seen before [`appear`].
+//! Importing a journal from records that were written elsewhere. It is invisible until [`appear`].
 //!
 //! [`appear`]: super::appear
 
@@ -7,7 +7,7 @@ use std::{io, sync::Arc};
 use super::{
     Context,
     disk::{DiskFile, create_anew, ensure_dir, write_all},
-    frame::{BATCH_END, Entry, Place, encode, footer},
+    frame::{Entry, Place, encode_batch, footer},
     layout::{BLOBS, new_dir, segment_name, with_folders},
     recovery::{Found, failed},
     segment::{Compacted, Header},
@@ -15,31 +15,30 @@ use super::{
 };
 use meerkat_words::{ids::SessionId, store::StoreError};
 
-/// A journal in the making.
+/// Journal under construction.
 pub struct Import {
     context: Arc<Context>,
     id: SessionId,
     place: Place,
-    /// The segment that is written; the next one where the last is sealed.
+    /// Number of the current or next segment.
     number: u64,
     segment: Option<Begun>,
-    /// Where the records of the segment before end.
+    /// End of the previous segment's records.
     previous_end: u64,
 }
 
-/// The segment that is written.
 struct Begun {
     file: Arc<dyn DiskFile>,
     header: Header,
-    /// Where its records end, and how many there are.
+    /// End of its records, and their number.
     end: u64,
     count: u64,
-    /// Whether records are missing in it: journal compaction dropped them where they come from.
+    /// True if records are missing, because journal compaction dropped them at their origin.
     has_gap: bool,
 }
 
 impl Begun {
-    /// What is to be written before the segment is synced.
+    /// Writes the header or footer before the segment is synced.
     fn close(&self, after: Place, is_sealed: bool) -> io::Result<()> {
         if self.has_gap {
             let compacted = Some(Compacted { after, count: self.count, end: self.end });
@@ -50,7 +49,7 @@ impl Begun {
 }
 
 impl Import {
-    /// Begins with nothing but the blobs that were written for the session.
+    /// Begins an import; only the session's blobs may exist already.
     pub fn begin(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let disk = context.disk.as_ref();
         context.health.room(disk)?;
@@ -58,7 +57,7 @@ impl Import {
             let dir = new_dir(id);
             if !with_folders(disk, || ensure_dir(disk, &dir))? {
                 let names = disk.list(&dir)?;
-                // What an attempt that failed has left is no part of this one.
+                // Removes the files of a failed attempt.
                 names.iter().filter(|name| *name != BLOBS).try_for_each(|name| disk.remove(&dir.join(name)))?;
             }
             Ok(())
@@ -68,7 +67,7 @@ impl Import {
         Ok(Self { context, id, place, number: 1, segment: None, previous_end: 0 })
     }
 
-    /// Writes some records as one batch. Their seqs rise from 1 on, and may skip.
+    /// Writes records as one batch. Seqs rise from 1, and may skip.
     pub fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         let mut before = self.place.seq;
         let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
@@ -83,16 +82,7 @@ impl Import {
         let mut segment = match self.segment.take() {
             Some(segment) => segment,
             None => {
-                let header = Header {
-                    session_id: self.id,
-                    number: self.number,
-                    generation: 1,
-                    base_seq: self.place.seq + 1,
-                    base_batch: self.place.batch + 1,
-                    chain: self.place.chain,
-                    previous_end: self.previous_end,
-                    compacted: None,
-                };
+                let header = Header::after(self.id, self.number, self.place, self.previous_end);
                 out = header.encode();
                 let path = new_dir(self.id).join(segment_name(self.number, 1));
                 let file = create_anew(self.context.disk.as_ref(), &path)?;
@@ -100,10 +90,9 @@ impl Import {
             }
         };
         let batch = self.place.batch + 1;
-        for (entry, left) in entries.iter().zip((0..entries.len()).rev()) {
-            segment.has_gap |= entry.seq != self.place.seq + 1;
-            encode(&mut out, &mut self.place, batch, if left == 0 { BATCH_END } else { 0 }, entry);
-        }
+        let seqs = entries.iter().map(|entry| entry.seq);
+        segment.has_gap |= !seqs.zip(self.place.seq + 1..).all(|(seq, next)| seq == next);
+        encode_batch(&mut out, &mut self.place, batch, entries);
         write_all(segment.file.as_ref(), &out, segment.end)?;
         segment.end += out.len() as u64;
         segment.count += entries.len() as u64;
@@ -117,7 +106,7 @@ impl Import {
         Ok(())
     }
 
-    /// Makes all of it durable; answers where it ends.
+    /// Makes the journal durable; returns its end.
     pub fn end(self) -> Result<Resting, StoreError> {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));

@@ -1,6 +1,6 @@
-//! What stands where in a data directory, and how an empty one becomes a store.
+//! Layout of a data directory, and its preparation.
 //!
-//! A path is made of a typed id or of a number, never of a caller's text.
+//! Paths are made of typed ids and numbers, never of a caller's text.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Witness,
-    disk::{Disk, create_anew, ensure_dir, is_missing, is_unreadable, write_all},
+    disk::{Disk, ensure_dir, if_there, is_missing, is_unreadable, write_new},
     store_journal::look,
 };
 use meerkat_words::{
@@ -19,64 +19,63 @@ use meerkat_words::{
     ids::SessionId,
 };
 
-/// The file that says what the directory is, and in which format.
+/// File with the store's format.
 const FORMAT: &str = "format";
-/// The format of this version.
 const FORMAT_LINE: &str = "meerkat store 1";
-/// The file that tells the store from every other, wherever it is moved.
+/// File with the store's id, which stays when the store is moved.
 const ID: &str = "id";
-/// The room that is kept back for turns that run when the disk is full.
+/// File that reserves room for running turns when the disk is full.
 pub(super) const RESERVE: &str = "reserve";
-/// The sessions, in 256 folders.
+/// Folder of the sessions, in 256 subfolders.
 pub(super) const JOURNAL: &str = "journal";
-/// The store journal.
+/// Folder of the store journal.
 pub(super) const STORE: &str = "store";
-/// What is being made and is nothing yet.
+/// Folder of unfinished files.
 pub(super) const NEW: &str = "new";
-/// What is deleted and not yet unlinked.
+/// Folder of deleted sessions that are not yet unlinked.
 pub(super) const TRASH: &str = "trash";
-/// What was taken out of a damaged journal.
+/// Folder of bytes removed from damaged files.
 pub const QUARANTINE: &str = "quarantine";
-/// A session's folder of blobs.
+/// Folder of blobs in a session's directory.
 pub(super) const BLOBS: &str = "blobs";
 
-/// The folder that a session's directory is in. The last byte of a UUIDv7 is random, so they fill evenly.
+/// Returns the folder of a session's directory, by the id's last byte, which is random in a UUIDv7.
 pub fn fan_out(id: SessionId) -> PathBuf {
     let [.., last] = id.as_uuid().into_bytes();
     Path::new(JOURNAL).join(format!("{last:02x}"))
 }
 
-/// A session's directory.
+/// Returns a session's directory.
 pub fn session_dir(id: SessionId) -> PathBuf {
     fan_out(id).join(id.to_string())
 }
 
-/// Whether a session is there.
+/// Returns true if a session exists.
 pub fn exists(disk: &dyn Disk, id: SessionId) -> bool {
     disk.list(&session_dir(id)).is_ok()
 }
 
-/// Where a session is made.
+/// Returns an unfinished session's directory.
 pub(super) fn new_dir(id: SessionId) -> PathBuf {
     Path::new(NEW).join(id.to_string())
 }
 
-/// Where a deleted session waits for its end.
+/// Returns a deleted session's directory.
 pub(super) fn trash_dir(id: SessionId) -> PathBuf {
     Path::new(TRASH).join(id.to_string())
 }
 
-/// The name of a segment.
+/// Returns the name of a segment.
 pub fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
 }
 
-/// The newest generation of a store journal among some names.
+/// Returns the newest generation of the store journal among some names.
 pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
     generations_of(names).first().and_then(|(_, generations)| generations.first().copied())
 }
 
-/// The segments among some names, by number, each with its generations, the newest first.
+/// Finds the segments among some names: numbers in order, each with its generations, newest first.
 pub fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     let mut found: Vec<(u64, u64)> = names
         .iter()
@@ -91,7 +90,7 @@ pub fn generations_of(names: &[String]) -> Vec<(u64, Vec<u64>)> {
     same.map(|segment| (segment[0].0, segment.iter().map(|&(_, generation)| generation).collect())).collect()
 }
 
-/// Every stored session, in the order of the ids. Of folders that cannot be listed `unlisted` is told.
+/// Lists every stored session, ordered by id. Folders that cannot be listed are passed to `unlisted`.
 pub fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::Error)) -> io::Result<Vec<SessionId>> {
     let mut ids = Vec::new();
     for folder in 0..=255_u8 {
@@ -112,38 +111,33 @@ pub fn sessions_on(disk: &dyn Disk, unlisted: &mut dyn FnMut(&Path, &io::Error))
     Ok(ids)
 }
 
-/// Says that a folder of sessions cannot be listed.
+/// Logs a folder of sessions that cannot be listed.
 pub fn log_unlisted(folder: &Path, error: &io::Error) {
     tracing::error!(folder = %folder.display(), %error, "a folder of sessions cannot be listed; what is in it is passed over");
 }
 
-/// Bytes of a session's files; what a fork shares with its parent counts for both.
+/// Returns the bytes of a session's files; files shared with a fork count for both.
 pub fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
     Ok(journal_bytes_of(disk, id)? + sum(disk, &session_dir(id).join(BLOBS))?)
 }
 
-/// Bytes of a session's segments.
+/// Returns the bytes of a session's segments.
 pub fn journal_bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
     sum(disk, &session_dir(id))
 }
 
-/// Bytes of a folder's files. None of them is opened.
+/// Sums the bytes of a folder's files, without opening them.
 fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
-    let names = match disk.list(dir) {
-        Err(error) if is_missing(&error) => return Ok(0),
-        names => names?,
-    };
-    names.iter().filter(|name| *name != BLOBS).try_fold(0, |sum, name| match disk.len(&dir.join(name)) {
-        // A file may go while they are counted.
-        Err(error) if is_missing(&error) => Ok(sum),
-        len => Ok(sum + len?),
-    })
+    let names = if_there(disk.list(dir))?.unwrap_or_default();
+    // A file may be removed meanwhile.
+    let len = |name: &String| if_there(disk.len(&dir.join(name))).map(Option::unwrap_or_default);
+    names.iter().filter(|name| *name != BLOBS).map(len).sum()
 }
 
-/// Whether the directory is a store of this format; `false` where it is none yet.
+/// Returns true if the directory is a store of this format, `false` if it is not a store yet.
 ///
 /// # Errors
-/// `STORE_FORMAT_UNSUPPORTED` where it is of another format. Nothing is changed.
+/// `STORE_FORMAT_UNSUPPORTED` if it has another format. Nothing is changed.
 pub(super) fn check_format(disk: &dyn Disk) -> Result<bool, SessionError> {
     match read(disk, FORMAT) {
         Ok(bytes) if bytes.strip_suffix(b"\n") == Some(FORMAT_LINE.as_bytes()) => Ok(true),
@@ -162,21 +156,18 @@ fn read(disk: &dyn Disk, name: &str) -> io::Result<Vec<u8>> {
     super::disk::read_range(file.as_ref(), 0, 256)
 }
 
-/// What tells the store from every other; `None` where nobody has asked for it yet.
+/// Reads the store's id; `None` if it has none yet.
 ///
 /// # Errors
-/// What the disk answers.
+/// The disk's.
 pub fn known_store_id(disk: &dyn Disk) -> io::Result<Option<String>> {
-    match read(disk, ID) {
-        Err(error) if is_missing(&error) => Ok(None),
-        id => Ok(Some(String::from_utf8_lossy(&id?).trim_end().to_owned())),
-    }
+    Ok(if_there(read(disk, ID))?.map(|id| String::from_utf8_lossy(&id).trim_end().to_owned()))
 }
 
-/// As [`known_store_id`], which is made when it is asked for first.
+/// Like [`known_store_id`], but makes the id if there is none.
 ///
 /// # Errors
-/// What the disk answers.
+/// The disk's.
 pub fn store_id(disk: &dyn Disk) -> io::Result<String> {
     if let Some(id) = known_store_id(disk)? {
         return Ok(id);
@@ -186,27 +177,28 @@ pub fn store_id(disk: &dyn Disk) -> io::Result<String> {
     Ok(id)
 }
 
-/// Makes what is missing, and empties what a process that ended left half-done. Answers whether the store is new.
+/// Makes missing folders, and removes unfinished and deleted files of an earlier process. Returns true if the store is
+/// new.
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
 pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<bool, SessionError> {
     let is_store = check_format(disk)?;
     let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
-    // Also in a store: a backup may have left out what was empty.
+    // Even in a store the folder may be missing: a backup may have left out empty folders.
     let is_left_out = |error| is_missing(&error) && witness.lists_none() && look(disk).is_ok_and(|it| it.names_none());
     let is_empty = !is_store || disk.list(Path::new(JOURNAL)).is_err_and(is_left_out);
     ensure_folders(disk, is_empty).map_err(refuse)?;
     for folder in [TRASH, NEW] {
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
-        // A session that a process took away, and then was killed, is gone for good before anything of it is.
+        // A deletion must be durable before its files are removed: a killed process may not have synced it.
         if folder == TRASH && !names.is_empty() {
             let ids = names.iter().filter_map(|name| name.parse().ok());
             ids.map(fan_out).try_for_each(|parent| disk.sync_dir(&parent)).map_err(refuse)?;
             disk.sync_dir(Path::new(TRASH)).map_err(refuse)?;
         }
         for name in names {
-            // What cannot be removed takes room and does no harm; the next start tries again.
+            // What cannot be removed only takes room; the next start tries again.
             if let Err(error) = disk.remove(&Path::new(folder).join(&name)) {
                 tracing::warn!(folder, name, %error, "what an earlier process left could not be removed");
             }
@@ -215,12 +207,12 @@ pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<bool, SessionEr
     Ok(!is_store)
 }
 
-/// Makes the folders that are missing, durably; answers whether one was. Those of an empty store may be what a killed
-/// process left in the system's memory, so all of them are synced.
+/// Makes missing folders, durably; returns true if one was missing. In an empty store all are synced, because a killed
+/// process may have left them in the system's memory alone.
 fn ensure_folders(disk: &dyn Disk, is_empty: bool) -> io::Result<bool> {
     let names = disk.list(Path::new(""))?;
     if !is_empty && !names.iter().any(|name| name == JOURNAL) {
-        // Made again, it would say that every session was deleted.
+        // If it were made again, every session would count as deleted.
         let why = "the folder of all sessions is missing in a store that may have some; mount or restore it, or make it \
                    by hand (mode 700) if there are no sessions to keep";
         return Err(io::Error::other(why));
@@ -245,8 +237,8 @@ fn ensure_folders(disk: &dyn Disk, is_empty: bool) -> io::Result<bool> {
     Ok(is_one_made || is_fan_out_made)
 }
 
-/// Does something that needs the store's folders. Where something is missing, it may be one of these: they are made, and
-/// it is done once more.
+/// Does work that needs the store's folders. If something is missing, the folders are made, and the work is tried once
+/// more.
 pub(super) fn with_folders<T>(disk: &dyn Disk, work: impl Fn() -> io::Result<T>) -> io::Result<T> {
     match work() {
         Err(error) if is_missing(&error) && ensure_folders(disk, false)? => {
@@ -257,20 +249,18 @@ pub(super) fn with_folders<T>(disk: &dyn Disk, work: impl Fn() -> io::Result<T>)
     }
 }
 
-/// Says that the directory is a whole store now.
+/// Marks the directory as a complete store.
 ///
 /// # Errors
-/// What the disk answers.
+/// The disk's.
 pub fn seal(disk: &dyn Disk) -> io::Result<()> {
     name(disk, FORMAT, FORMAT_LINE)
 }
 
-/// Makes a file of one line, durably.
+/// Writes a file of one line, durably.
 fn name(disk: &dyn Disk, name: &str, line: &str) -> io::Result<()> {
     let path = Path::new(NEW).join(name);
-    let file = with_folders(disk, || create_anew(disk, &path))?;
-    write_all(file.as_ref(), format!("{line}\n").as_bytes(), 0)?;
-    file.sync()?;
+    with_folders(disk, || write_new(disk, &path, format!("{line}\n").as_bytes()))?;
     disk.rename(&path, Path::new(name))?;
     disk.sync_dir(Path::new(""))
 }

@@ -1,8 +1,8 @@
-//! Bytes that survive: each session's records in files of its own, blobs beside them, and the store's own marks. It knows
-//! bytes, seqs and batches, and never what an event means.
+//! The files of a data directory: each session's journal, its blobs, and the store journal with the marks. It knows
+//! bytes, seqs and batches, but no events.
 //!
-//! In reading order: the disk, what stands on it, one session's open journal and how it is written, found again and
-//! read; then what belongs to the whole store.
+//! In reading order: the disk and its formats; one session's open journal, its writing, recovery and reading; then the
+//! whole store.
 
 pub mod disk;
 pub mod frame;
@@ -57,18 +57,18 @@ pub use read::page;
 pub use recovery::unreadable;
 pub use store_journal::{Marks, Resting, StoreJournal, look};
 
-/// Sizes that tests make small.
+/// Sizes, which tests reduce.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// A segment is sealed once it is this long.
+    /// Length at which a segment is sealed.
     pub segment_bytes: u64,
-    /// Lines of the newest records that an open journal keeps in memory.
+    /// Bytes of the newest lines that an open journal keeps in memory.
     pub cache_bytes: usize,
-    /// Journals with an open file and a cache.
+    /// Most journals with an open file and a cache.
     pub hot_max: usize,
-    /// The store journal is written anew once it is this long.
+    /// Length at which the store journal is rewritten.
     pub store_journal_bytes: u64,
-    /// Bytes kept back for turns that run when the disk is full.
+    /// Bytes reserved for running turns when the disk is full.
     pub reserve_bytes: u64,
 }
 
@@ -84,30 +84,30 @@ impl Default for Limits {
     }
 }
 
-/// Where a journal ends: what is missing up to there is a loss.
+/// End of a journal; any record missing before it is a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// The last record's seq.
+    /// Seq of the last record.
     pub seq: Seq,
-    /// The chain's value behind it.
+    /// Value of the chain after it.
     pub chain: u64,
 }
 
 impl End {
-    /// Whether a journal that ends at `end` lacks something of what was durable up to here.
+    /// Returns true if a journal that ends at `end` lacks durable records up to here.
     pub const fn is_lost_in(&self, end: Self) -> bool {
         end.seq < self.seq || (end.seq == self.seq && end.chain != self.chain)
     }
 }
 
-/// A place in a journal's last segment, shortly before the journal's end: where to look for the end again.
+/// Place in a journal's last segment shortly before the end, from which the end is found quickly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Near {
-    /// The segment.
+    /// Number of the segment.
     pub number: u64,
     /// Generation of the segment.
     pub generation: u64,
-    /// Where its next frame stands, and what that has to follow.
+    /// Offset of the next frame.
     pub offset: u64,
     /// Seq before that frame.
     pub seq: Seq,
@@ -117,33 +117,33 @@ pub struct Near {
     pub chain: u64,
 }
 
-/// What is known of where a journal ends.
+/// Known end of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownEnd {
     /// The end.
     pub end: End,
-    /// Place from which it is soon found again.
+    /// Place from which it is found quickly.
     pub near: Option<Near>,
 }
 
-/// What knows, beside the journals, how far each of them reached: copies, which may be missing or behind. It is asked
-/// on threads that may block, when a journal is opened, and never when one is written.
+/// Knowledge outside the journals of how far each of them reached: copies, which may be missing or outdated. It is
+/// asked on blocking threads, when a journal is opened, never when one is written.
 pub trait Witness: Send + Sync {
-    /// Everything of a session up to here is durable.
+    /// Notes that everything of a session up to here is durable.
     fn saw(&self, id: SessionId, end: End, near: Option<Near>);
-    /// What was durable, as far as is known.
+    /// Returns the known durable end of a session.
     fn end_of(&self, id: SessionId) -> Option<KnownEnd>;
-    /// Whether a list may show the session after a power failure.
+    /// Returns true if a list may show the session after a power failure.
     fn may_list(&self, id: SessionId) -> bool;
-    /// Whether a list is known to be empty.
+    /// Returns true if lists are known to be empty.
     fn lists_none(&self) -> bool;
 }
 
-/// What every open journal of one store shares.
+/// State shared by the open journals of one store.
 pub struct Context {
     /// The disk.
     pub disk: Arc<dyn Disk>,
-    /// Threads for what blocks on the disk.
+    /// Threads for work that blocks on the disk.
     pub executor: Arc<dyn Executor>,
     /// Room and failures of the disk.
     pub health: Arc<Health>,
@@ -153,30 +153,30 @@ pub struct Context {
     pub witness: Arc<dyn Witness>,
     /// Sizes.
     pub limits: Limits,
-    /// Whether this version understands a kind of record.
+    /// Returns true if this version understands a kind of record.
     pub knows: fn(u16) -> bool,
-    /// Sessions of which nobody knows what the disk holds, because making sure of it failed once. Asking again could
-    /// answer well and mean nothing, so they stay closed until the store is opened anew.
+    /// Sessions whose content on the disk is unknown because a sync failed. A second sync could succeed without meaning
+    /// anything, so they stay closed until the store is opened again.
     pub unsure: Mutex<std::collections::HashSet<SessionId>>,
-    /// Sessions of which a compaction could not make sure that newer segments have their names; the older ones stay until
-    /// the store is opened anew.
+    /// Sessions whose folder a compaction could not sync; their replaced segments stay until the store is opened again.
     pub unsynced: Mutex<std::collections::HashSet<SessionId>>,
-    /// Sessions that were to be deleted and are not.
+    /// Sessions whose deletion failed and was undone.
     pub returned: Mutex<std::collections::HashSet<SessionId>>,
-    /// The journals that hold an open file, oldest first.
+    /// Journals with an open file, oldest first.
     pub hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
-    /// The stored sessions, until one comes or goes; and how often one did, so that no list is kept that began before.
+    /// Number of changes to the set of sessions, and the list of them; a list begun before the latest change is not
+    /// kept.
     pub listing: Mutex<(u64, Option<Arc<Vec<SessionId>>>)>,
 }
 
 impl Context {
-    /// A session came or went.
+    /// Notes that a session was added or removed.
     fn forget_listing(&self) {
         let mut listing = lock(&self.listing);
         *listing = (listing.0 + 1, None);
     }
 
-    /// A journal has opened its file; the one that did so first gives its own back where there are too many.
+    /// Registers a journal that has opened its file; if there are too many, the oldest closes its own.
     fn keep_hot(&self, log: &Arc<Log>) {
         let mut hot = lock(&self.hot);
         hot.push_back(Arc::downgrade(log));
@@ -189,7 +189,7 @@ impl Context {
     }
 }
 
-/// A lock whose holder never leaves half a change, so that a panic elsewhere spoils nothing.
+/// Locks a mutex. Its holders never leave half a change, so poisoning is ignored.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! One owner per data directory, by a lock that the system frees however the owner ends.
+//! Lock that gives a data directory one owner; the system releases it however the owner ends.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
@@ -10,15 +10,15 @@ use std::{
 use super::{disk::RealDisk, layout::check_format};
 use meerkat_words::SessionError;
 
-/// The file that the lock stands on; it names its holder.
+/// Locked file, which names its holder.
 const LOCK: &str = "lock";
 
-/// Holds the data directory; dropping it lets go.
+/// Ownership of a data directory, until dropped.
 pub struct OwnerLock {
     _file: File,
 }
 
-/// Makes sure that nobody else may put anything into `dir`.
+/// Checks that not everybody may write to `dir`.
 ///
 /// # Errors
 /// `STORE_NOT_WRITABLE`.
@@ -31,10 +31,10 @@ pub fn check_private(dir: &Path) -> Result<(), SessionError> {
     }
 }
 
-/// Makes sure that `dir` is a directory of this user in a format that this version knows, or can become one.
+/// Makes `dir` if it is missing, and checks that it belongs to this user and is a store of this format or none yet.
 ///
 /// # Errors
-/// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; nothing was changed then.
+/// `STORE_NOT_WRITABLE` and `STORE_FORMAT_UNSUPPORTED`; then nothing was changed.
 pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
     let refuse = |why: String| SessionError::StoreNotWritable { path: dir.display().to_string(), why };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| refuse(error.to_string()))?;
@@ -76,14 +76,13 @@ impl OwnerLock {
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(format!("{line}\n").as_bytes()));
         if let Err(error) = written {
-            // The lock holds without the name; a full disk is no reason to refuse reads.
+            // The lock works without the name; a full disk must not prevent reads.
             tracing::warn!(%error, "the owner's name could not be written");
         }
         Ok(Self { _file: file })
     }
 }
 
-/// The pid that the lock file names.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;

@@ -1,6 +1,6 @@
-//! One session's open journal: what is durable, what waits to be written, and who may append.
+//! One session's open journal: its durable end, its waiting records, and its lease.
 //!
-//! Its lock is never held across the disk. What writes is `commit`; what reads is `read`.
+//! Its lock is never held during disk access. `commit` writes, `read` reads.
 
 use std::{
     collections::VecDeque,
@@ -25,13 +25,12 @@ use meerkat_words::{
     store::{Frame, Lease, StoreError, TailRepair, Ticket},
 };
 
-/// A batch that waits to be written.
 pub(crate) struct Staged {
     pub(super) entries: Vec<Entry>,
     pub(super) done: oneshot::Sender<Result<Seq, StoreError>>,
 }
 
-/// One session's open journal.
+/// Open journal of one session.
 pub struct Log {
     pub(super) id: SessionId,
     pub(super) context: Arc<Context>,
@@ -39,37 +38,36 @@ pub struct Log {
 }
 
 pub(super) struct State {
-    /// Whether the session's directory is there.
+    /// True if the session's directory exists.
     pub(super) exists: bool,
-    /// The newest lease's; no other may append.
+    /// Epoch of the newest lease, which alone may append.
     epoch: u64,
     is_leased: bool,
-    /// Deleted, or out of step with the disk: it is to be opened again.
+    /// True if the session is deleted, or this state differs from the disk: it must be opened again.
     pub(super) is_over: bool,
-    /// The last seq that was staged.
     staged: Seq,
     pub(super) pending: Vec<Staged>,
-    /// A commit is under way; what is staged meanwhile waits for it.
+    /// True during a commit or a hold; records staged meanwhile wait.
     pub(super) is_writing: bool,
-    /// Behind the last durable record.
+    /// Place after the last durable record.
     pub(super) place: Place,
-    /// In order; the last one is written where `head` is in it.
+    /// In order; the last one is being written if `head` is in it.
     pub(super) segments: Vec<Segment>,
     pub(super) head: Head,
     pub(super) file: Option<Arc<dyn DiskFile>>,
-    /// What stands on the disk must not be read again, because a part of it is no part of the journal.
+    /// True if the journal must not be read from the disk again, because some of its bytes do not belong to it.
     pub(super) must_stay: bool,
     pub(super) cache: Cache,
-    /// Dropped when the session is deleted.
+    /// `None` once the session is deleted.
     pub(super) durable: Option<watch::Sender<Seq>>,
     pub(super) damage: Option<StoreError>,
     pub(super) cuts: Vec<Cut>,
     pub(super) repair: Option<TailRepair>,
-    /// Told when nothing is being written.
+    /// Notified when no commit runs.
     quiet: Vec<oneshot::Sender<()>>,
 }
 
-/// The newest durable frames, without a gap up to the last.
+/// Newest durable frames, without gaps.
 #[derive(Default)]
 pub(super) struct Cache {
     pub(super) frames: VecDeque<Frame>,
@@ -89,26 +87,26 @@ impl Cache {
 }
 
 impl Log {
-    /// Opens a session's journal; where there is none, one that begins with its first batch.
+    /// Opens a session's journal, or one that its first batch will create.
     pub fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
         let marked = context.store_journal.resting(id);
         let is_active = context.store_journal.is_active(id) || lock(&context.returned).contains(&id);
         let ends_at = |found: &Found, known: Option<End>| known == Some(found.place.end());
-        // Marks are few; what they do not tell is asked beside them.
+        // Marks are few; the witness knows more.
         let witnessed = match &found {
             Some(found) if is_active || !ends_at(found, marked) => context.witness.end_of(id),
             _ => None,
         };
         let witnessed = witnessed.map(|known| known.end);
-        // What stands there and is not known to have come to rest may be in the system's memory alone: the mark that
-        // the session is active is written beside its first append, and a kill may have left only one of the two.
+        // Without a mark of this very end, the newest bytes may be in the system's memory alone: the active mark is
+        // written beside the first append, and a kill may have left only one of the two.
         if let Some(found) = &found
             && (is_active || !(ends_at(found, marked) || ends_at(found, witnessed)))
         {
             match found.damage {
                 None => make_sure(&context, id, &found.segments)?,
-                // Nothing is appended to it, and a file that cannot be read is no fault of the store's.
+                // Nothing is appended to it, and an unreadable file is no failure of the store.
                 Some(_) => {
                     if let Err(error) = settle(context.disk.as_ref(), id, &found.segments) {
                         tracing::warn!(session_id = %id, %error, "what a damaged journal holds may not be durable");
@@ -119,7 +117,7 @@ impl Log {
         let exists = found.is_some();
         let repair = found.as_ref().and_then(Found::tail_repair);
         let found = found.unwrap_or_else(|| Found::nothing(id));
-        // What was durable once must stand there now.
+        // Records that were durable must still exist.
         let is_lost = |known: &End| known.is_lost_in(found.place.end());
         let lost = [marked, witnessed].into_iter().flatten().find(|known| exists && is_lost(known));
         let lost = lost.map(|known| StoreError::Corrupted {
@@ -151,24 +149,24 @@ impl Log {
         Ok(Self { id, context, state: Mutex::new(state) })
     }
 
-    /// Whether the session's directory is there.
+    /// True if the session's directory exists.
     pub fn exists(&self) -> bool {
         lock(&self.state).exists
     }
 
-    /// Whether it is to be opened again.
+    /// Returns true if the journal must be opened again.
     pub fn is_over(&self) -> bool {
         lock(&self.state).is_over
     }
 
-    /// Whether nobody would miss it in memory.
+    /// Returns true if it has no lease, no write and no follower, and may be dropped from memory.
     pub fn is_idle(&self) -> bool {
         let state = lock(&self.state);
         let is_watched = state.durable.as_ref().is_some_and(|durable| durable.receiver_count() > 0);
         !state.is_leased && !state.is_writing && !state.must_stay && !is_watched
     }
 
-    /// What the first append takes away, until it has.
+    /// Returns the bytes that the first append will cut, until it has.
     pub fn tail_repair(&self) -> Option<TailRepair> {
         lock(&self.state).repair.clone()
     }
@@ -179,7 +177,7 @@ impl Log {
         state.durable.as_ref().filter(|_| state.exists).map(watch::Sender::subscribe)
     }
 
-    /// Takes the right to append from whoever had it; what was staged before is written first.
+    /// Takes the right to append from its holder, after writing staged records.
     pub async fn lease(&self, epoch: u64) -> Result<Lease, StoreError> {
         {
             let mut state = lock(&self.state);
@@ -196,7 +194,7 @@ impl Log {
         Ok(Lease { session_id: self.id, epoch, tail: state.place.seq })
     }
 
-    /// Queues a batch. It neither waits nor can be cancelled.
+    /// Queues a batch, without waiting. It cannot be cancelled.
     pub fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
         self.context.health.check_writable()?;
         let (done, ticket) = Ticket::new();
@@ -209,7 +207,7 @@ impl Log {
             return Err(StoreError::Fenced);
         }
         let Some(last) = entries.last() else {
-            // Nothing is to be written; what was staged before is not this batch's matter.
+            // An empty batch does not wait for earlier ones.
             drop(done.send(Ok(state.staged)));
             return Ok(ticket);
         };
@@ -222,7 +220,7 @@ impl Log {
         Ok(ticket)
     }
 
-    /// Gives the right to append back, if the lease still holds it.
+    /// Returns the right to append if the lease still holds it.
     pub async fn release(&self, epoch: u64) {
         self.rest().await;
         let marked = {
@@ -233,7 +231,7 @@ impl Log {
             state.is_leased = false;
             let store_journal = &self.context.store_journal;
             let is_settled = state.exists && !state.is_over && state.cuts.is_empty() && state.damage.is_none();
-            // Under the lock, so that no append comes between what rests and its mark.
+            // Under the lock, so that no append comes before the mark.
             (is_settled && store_journal.is_active(self.id)).then(|| {
                 let end @ End { seq, chain } = state.place.end();
                 self.context.witness.saw(self.id, end, state.near());
@@ -247,18 +245,18 @@ impl Log {
         if let Some(marked) = marked
             && let Ok(Err(error)) = marked.await
         {
-            // The next start looks at the session once more; nothing else depends on the mark.
+            // The next start examines the session again; nothing else depends on the mark.
             tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
         }
     }
 
-    /// Gives the right to append back and marks nothing, if the lease still holds it.
+    /// Like [`Self::release`], but without a mark.
     pub fn give_up(&self, epoch: u64) {
         let mut state = lock(&self.state);
         state.is_leased &= state.epoch != epoch;
     }
 
-    /// Ends it: nobody may append, nobody follows, and it is not used again.
+    /// Ends the journal's use: appending and following stop.
     pub async fn end(&self) {
         lock(&self.state).is_over = true;
         self.rest().await;
@@ -266,8 +264,8 @@ impl Log {
         (state.exists, state.durable, state.file) = (false, None, None);
     }
 
-    /// A commit panicked: nobody knows what the disk holds, nor what of the store is still as it should be. The store
-    /// takes no more writes, and whoever waits for one gets an error.
+    /// Handles a commit that panicked: the state of disk and store is unknown, so the store becomes read-only, and
+    /// waiting callers get an error.
     pub(super) fn lose(&self) {
         self.context.health.end_writing(&format!("{}: a commit panicked", self.id));
         let mut state = lock(&self.state);
@@ -276,7 +274,7 @@ impl Log {
         state.come_to_rest();
     }
 
-    /// Waits until nothing is being written.
+    /// Waits until no commit runs.
     pub async fn rest(&self) {
         let quiet = {
             let mut state = lock(&self.state);
@@ -287,11 +285,11 @@ impl Log {
             state.quiet.push(told);
             quiet
         };
-        // An error says that the journal is gone, and nothing writes it any more.
+        // An error means that the journal was dropped, so no commit runs.
         drop(quiet.await);
     }
 
-    /// Keeps commits away: what is staged meanwhile waits until [`commit::go_on`].
+    /// Prevents commits: records staged meanwhile wait until [`commit::end_hold`].
     pub(super) async fn hold(&self) {
         loop {
             self.rest().await;
@@ -301,7 +299,7 @@ impl Log {
         }
     }
 
-    /// Opens the file of a segment. Where journal compaction has put another in its place meanwhile, it is that one.
+    /// Opens the file of a segment, or of the generation that has replaced it meanwhile.
     pub(super) fn open_segment(
         &self,
         disk: &dyn Disk,
@@ -319,8 +317,7 @@ impl Log {
         }
     }
 
-    /// Gives back what it holds for speed alone.
-    /// Answers whether it could.
+    /// Drops its open file and its cache. Returns false if a commit runs.
     pub(super) fn cool(&self) -> bool {
         let mut state = lock(&self.state);
         if !state.is_writing {
@@ -330,14 +327,14 @@ impl Log {
     }
 }
 
-/// Makes durable what may be in the system's memory alone. Where that failed once, it is not asked again.
+/// Syncs what may be in the system's memory alone. After a failure the sync is not repeated.
 pub(super) fn make_sure(context: &Context, id: SessionId, segments: &[Segment]) -> Result<(), StoreError> {
     if lock(&context.unsure).contains(&id) {
         return Err(StoreError::Failed("what the disk holds of it is unknown until the next start".to_owned()));
     }
     settle(context.disk.as_ref(), id, segments).map_err(|error| {
         lock(&context.unsure).insert(id);
-        // Reading it is what fails, and needs no room.
+        // The caller wanted to read, which needs no room: never `Full`.
         let why = error.to_string();
         drop(context.health.unsure(id, error));
         StoreError::Failed(why)
@@ -345,23 +342,22 @@ pub(super) fn make_sure(context: &Context, id: SessionId, segments: &[Segment]) 
 }
 
 impl State {
-    /// Where to look for the end of what is durable.
+    /// Returns a place near the durable end.
     pub(super) fn near(&self) -> Option<Near> {
         near_end(&self.segments, self.place.seq)
     }
 
-    /// Nothing of what was staged and is not durable stands; who staged it has to lease again.
+    /// Drops staged records that are not durable; their callers must lease again.
     pub(super) fn fence(&mut self) -> Vec<Staged> {
         (self.epoch, self.is_leased) = (0, false);
         self.staged = self.place.seq;
         std::mem::take(&mut self.pending)
     }
 
-    /// Nothing is being written.
     pub(super) fn come_to_rest(&mut self) {
         self.is_writing = false;
         for told in self.quiet.drain(..) {
-            // Whoever waited may have gone.
+            // The caller may have stopped waiting.
             let _ = told.send(());
         }
     }

@@ -1,5 +1,5 @@
-//! The store journal's marks that belong to no session's life: readers, what is relied on of them, and what only a
-//! newer version understands. Bytes alone; what they change is decided where they are applied.
+//! Encoding of the marks that do not follow one session's use: readers, acknowledgements that pruning relies on, and
+//! marks of newer versions.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -12,13 +12,13 @@ use meerkat_words::{
     store::{ReaderMark, ReaderMarks, Registration},
 };
 
-/// The kind of a mark that a reader is registered.
+/// Kind of the mark: a reader is registered.
 const READER: u16 = 3;
-/// The kind of a mark that a reader is forgotten.
+/// Kind of the mark: a reader is deleted.
 const UNREADER: u16 = 4;
-/// The kind of a mark that pruning relies on acknowledgements.
+/// Kind of the mark: pruning relies on acknowledgements.
 const RELIED: u16 = 5;
-/// The kind of a mark that says whether every registration is certainly there.
+/// Kind of the mark: whether all registrations are known.
 const TRUSTED: u16 = 6;
 
 #[derive(Serialize, Deserialize)]
@@ -37,11 +37,11 @@ struct Trusted {
     trusted: bool,
 }
 
-/// A mark that is kept whenever the store journal is written anew.
+/// Mark that is kept when the store journal is rewritten.
 #[derive(Clone, Debug)]
 pub(super) enum Kept {
     Of(ReaderMark),
-    /// Of a newer version: its kind and its payload.
+    /// Kind and payload of a newer version's mark.
     Newer(u16, Bytes),
 }
 
@@ -81,19 +81,19 @@ impl Kept {
     }
 }
 
-/// The marks that make the same anew.
+/// Lists marks that reproduce the same readers.
 pub(super) fn marks_of(of: &ReaderMarks) -> impl Iterator<Item = ReaderMark> {
     let relied = of.relied.iter().map(|(id, readers)| ReaderMark::Relied(*id, readers.clone()));
     let doubt = of.is_doubted.then_some(ReaderMark::Trusted(false));
     of.readers().into_iter().map(ReaderMark::Reader).chain(relied).chain(doubt)
 }
 
-/// How many marks those are at most, a reader of what was relied on counted as one.
+/// Returns an upper bound of their number; each reader of a relied-on mark counts as one.
 pub(super) fn weight_of(of: &ReaderMarks) -> usize {
     of.readers.len() + of.relied.len() * of.readers.len().max(1)
 }
 
-/// The marks with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
+/// Finds marks with a good checksum anywhere in `bytes`, which begin at a multiple of 8.
 pub(super) fn kept_in(bytes: &Bytes) -> Vec<Kept> {
     let mut found = Vec::new();
     let mut at = 0;

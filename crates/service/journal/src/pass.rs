@@ -1,7 +1,6 @@
-//! A journal read once, from end to end or behind a place near its end, for whoever needs its lines and not the journal:
-//! a start after a kill, and an index that is made anew. It holds nothing open.
+//! Reads a journal's lines once without opening it: at a start after a kill, and to rebuild the index.
 //!
-//! It gives an answer only where everything is as it should be. What is not is for [`Log::open`](super::Log) to see to.
+//! It succeeds only if the journal has no fault at all; [`Log::open`](super::Log) handles the others.
 
 use std::{io, sync::Arc};
 
@@ -9,7 +8,7 @@ use bytes::Bytes;
 
 use super::{
     Context, Near,
-    disk::is_missing,
+    disk::if_there,
     frame::{BATCH_END, MUST_UNDERSTAND, Place},
     layout::{generations_of, session_dir},
     log::make_sure,
@@ -21,7 +20,7 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// Shows the lines after `after`. Answers whether these are all there are, and are durable.
+/// Passes the lines after `after` to `see`. Returns true if these are all, and durable.
 pub fn pass(
     context: &Arc<Context>,
     id: SessionId,
@@ -48,12 +47,10 @@ pub fn pass(
     Ok(true)
 }
 
-/// The last segment from a place that is known in it, if it is the last one still.
+/// Returns the last segment from a known place on, if it is still the last.
 fn last_segment(context: &Context, id: SessionId, near: Near) -> io::Result<Option<Vec<Segment>>> {
-    let names = match context.disk.list(&session_dir(id)) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        names => generations_of(&names?),
-    };
+    let Some(names) = if_there(context.disk.list(&session_dir(id)))? else { return Ok(None) };
+    let names = generations_of(&names);
     let is_last =
         names.last().is_some_and(|(number, all)| (*number, all[..] == [near.generation]) == (near.number, true));
     let Near { number, generation, offset, seq, batch, chain } = near;
@@ -61,8 +58,7 @@ fn last_segment(context: &Context, id: SessionId, near: Near) -> io::Result<Opti
     Ok(is_last.then(|| vec![Segment { number, generation, start, end: offset, index: vec![start], after: None }]))
 }
 
-/// Reads the segments; answers with their end, where they come to one as they should. What is the last segment's end is
-/// kept in it.
+/// Reads the segments, and sets the last one's end; returns the journal's end, or `None` if it has a fault.
 fn walk(
     context: &Context,
     id: SessionId,

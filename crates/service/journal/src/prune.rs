@@ -1,8 +1,7 @@
-//! Journal compaction on the disk: a sealed segment is written anew without the records that are to go, as its next
-//! generation, and takes the other's place.
+//! Journal compaction on the disk: a sealed segment is replaced by its next generation, without the dropped records.
 //!
-//! Whatever is under way when the power fails, the old segment stands or the new one, whole, and either links to the
-//! next. It never decides what may go, and never writes a segment that is still appended to: that one is sealed first.
+//! After a power failure the old or the new segment exists, complete, and either links to the next. It does not decide
+//! which records to drop, and seals a segment that is still appended to first.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +11,7 @@ use std::{
 
 use super::{
     commit,
-    disk::{create_anew, is_missing, write_all},
+    disk::{is_missing, write_new},
     executor::on,
     frame::{BATCH_END, Entry, encode},
     layout::{NEW, generations_of, segment_name, session_dir, with_folders},
@@ -23,28 +22,26 @@ use super::{
 };
 use meerkat_words::{ids::Seq, store::StoreError};
 
-/// Which records go: those up to a seq that are older than a time and are not kept.
+/// Records to drop: up to a seq, older than a time, and not among those to keep.
 pub struct Drops {
-    /// The last seq that may go.
+    /// Last seq that may be dropped.
     pub up_to: Seq,
-    /// Seqs that stay.
+    /// Seqs to keep.
     pub keep: BTreeSet<Seq>,
     /// Wall-clock milliseconds.
     pub older_than: i64,
 }
 
-/// A segment as its next generation, which has no name yet.
+/// Next generation of a segment, which has no name yet.
 pub struct Rewritten {
     old: Segment,
     new: Segment,
-    /// Where it stands.
     made: PathBuf,
-    /// How many records are gone.
+    /// Number of dropped records.
     pub dropped: u64,
 }
 
-/// The seqs that each segment was made for: what is rewritten is rewritten segment by segment. The last one is the one
-/// that is written, and may be yet to begin.
+/// Returns the seqs of each segment, the unit of rewriting. The last one is the current segment, which may be empty.
 pub fn parts(log: &Log) -> Vec<(Seq, Seq)> {
     let state = lock(&log.state);
     let is_begun = state.segments.last().is_some_and(|last| last.number == state.head.number);
@@ -55,7 +52,8 @@ pub fn parts(log: &Log) -> Vec<(Seq, Seq)> {
     starts.iter().copied().zip(ends).collect()
 }
 
-/// The numbers of the segments that may hold records that go. Generations that earlier attempts have left are removed.
+/// Returns the numbers of the segments that may hold records to drop. Removes replaced generations that earlier
+/// attempts left.
 pub fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
     let (health, disk) = (&log.context.health, log.context.disk.as_ref());
     health.room(disk)?;
@@ -72,7 +70,7 @@ pub fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
                 "a write to the journal failed; it is compacted after the next start".into(),
             ));
         }
-        // What is to be cut away stands at the end of the last one, or behind it.
+        // Pending cuts are in or after the last one.
         let settled = if state.cuts.is_empty() { state.segments.len() } else { state.segments.len().saturating_sub(1) };
         state.segments[..settled].to_vec()
     };
@@ -85,8 +83,8 @@ pub fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
         left.extend(old.map(|generation| dir.join(segment_name(number, generation))));
     }
     if !left.is_empty() {
-        // A process that was killed may not have made sure that the new name stays. Where that fails, asking again could
-        // answer well and mean nothing: what was left stays.
+        // A killed process may not have synced the new names. If the sync fails, repeating it could succeed without
+        // meaning anything: the old generations stay.
         let mut unsynced = lock(&log.context.unsynced);
         if unsynced.contains(&log.id) {
             left.clear();
@@ -100,7 +98,7 @@ pub fn candidates(log: &Log, up_to: Seq) -> Result<Vec<u64>, StoreError> {
     Ok(begun.map(|segment| segment.number).collect())
 }
 
-/// Writes a segment anew, where something goes that it holds. One that is still appended to is sealed first.
+/// Rewrites a segment if it holds records to drop. The current segment is sealed first.
 pub async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<Option<Rewritten>, StoreError> {
     let executor = log.context.executor.clone();
     let is_written = || lock(&log.state).head.number == number;
@@ -122,16 +120,14 @@ pub async fn rewrite(log: &Arc<Log>, number: u64, drops: &Arc<Drops>) -> Result<
         }
     }
     let (rewriting, drops) = (log.clone(), drops.clone());
-    on(executor.as_ref(), move || write_anew(&rewriting, number, &drops)).await
+    on(executor.as_ref(), move || rewrite_segment(&rewriting, number, &drops)).await
 }
 
-/// A segment of the journal.
 fn segment(log: &Log, number: u64) -> Result<Segment, StoreError> {
     let found = lock(&log.state).segments.iter().find(|known| known.number == number).cloned();
     found.ok_or(StoreError::NotFound(log.id))
 }
 
-/// Calls `each` with the frames of a segment.
 fn frames(log: &Log, segment: &Segment, mut each: impl FnMut(u16, u64, Entry) -> bool) -> Result<Mark, StoreError> {
     let (segment, file) = log.open_segment(log.context.disk.as_ref(), segment.clone()).map_err(failed)?;
     let mut reader = segment.reader(file.as_ref(), segment.start);
@@ -157,7 +153,7 @@ impl Drops {
     }
 }
 
-/// Whether a segment holds something that goes.
+/// Returns true if a segment holds records to drop.
 fn holds(log: &Log, number: u64, drops: &Drops) -> Result<bool, StoreError> {
     let mut is_found = false;
     frames(log, &segment(log, number)?, |_, _, entry| {
@@ -167,7 +163,7 @@ fn holds(log: &Log, number: u64, drops: &Drops) -> Result<bool, StoreError> {
     Ok(is_found)
 }
 
-fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>, StoreError> {
+fn rewrite_segment(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>, StoreError> {
     let old = segment(log, number)?;
     let (mut kept, mut dropped) = (Vec::new(), 0);
     let end = frames(log, &old, |flags, batch, entry| {
@@ -186,7 +182,7 @@ fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>
         return Err(StoreError::Failed(format!("the header of segment {} cannot be read", old.number)));
     };
     let (mut place, mut index) = (old.start.place, vec![old.start]);
-    // The header stands first and is known last.
+    // The header comes first, but is known last.
     let mut out = header.encode();
     for (at, (flags, batch, entry)) in kept.iter().enumerate() {
         let ends = kept.get(at + 1).is_none_or(|(_, next, _)| next != batch);
@@ -199,13 +195,12 @@ fn write_anew(log: &Log, number: u64, drops: &Drops) -> Result<Option<Rewritten>
     out[..bytes.len()].copy_from_slice(&bytes);
     let new = Segment { index, ..Segment::begun(&header) };
     let made = Path::new(NEW).join(format!("{}.{}", log.id, new.name()));
-    let written = with_folders(disk, || create_anew(disk, &made))
-        .and_then(|file| write_all(file.as_ref(), &out, 0).and_then(|()| file.sync()));
+    let written = with_folders(disk, || write_new(disk, &made, &out));
     written.map_err(failed).inspect_err(|_| remove(log, &made))?;
     Ok(Some(Rewritten { old, new, made, dropped }))
 }
 
-/// Gives a rewritten segment its name, and takes the other one's away. No other may open, delete or make the session
+/// Gives a rewritten segment its name, and removes the old one. The session must not be opened, deleted or made
 /// meanwhile.
 pub fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError> {
     let Rewritten { old, new, made, .. } = rewritten;
@@ -221,13 +216,13 @@ pub fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError> {
     }
     disk.rename(&made, &dir.join(new.name())).map_err(failed).inspect_err(|_| remove(log, &made))?;
     disk.sync_dir(&dir).map_err(|error| {
-        // Nobody knows whether the name stays, so nobody is to rely on it.
+        // The name may not survive, so it must not be used.
         remove(log, &dir.join(new.name()));
         log.context.health.unnamed(log.id, error)
     })?;
     {
         let mut state = lock(&log.state);
-        // What it holds in memory has no gaps.
+        // The cache must not have gaps.
         state.cache = Default::default();
         if let Some(known) = state.segments.iter_mut().find(|known| known.number == new.number) {
             *known = new;
@@ -237,7 +232,7 @@ pub fn replace(log: &Log, rewritten: Rewritten) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Removes a file that is no part of the journal. One that stays takes room until the next compaction or start.
+/// Removes a file that is not part of the journal. If this fails, it takes room until the next compaction or start.
 fn remove(log: &Log, path: &Path) {
     if let Err(error) = log.context.disk.remove(path)
         && !is_missing(&error)

@@ -1,6 +1,6 @@
 //! Reading a journal: the newest frames from memory, older ones from their segments.
 //!
-//! Only durable records are read. Where one cannot be trusted, reading ends before it and writing ends with it.
+//! Only durable records are read. Reading stops before a bad record, and writing stops for good.
 
 use std::{io, sync::Arc};
 
@@ -18,7 +18,7 @@ use meerkat_words::{
     store::{Frame, FramePage, Origin, ReadLimit, StoreError},
 };
 
-/// Durable frames after `after`; `None` where the session is not there.
+/// Reads durable frames after `after`; `None` if the session does not exist.
 pub async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
     let page = {
         let state = lock(&log.state);
@@ -38,7 +38,7 @@ pub async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option
 }
 
 impl Log {
-    /// The durable frame of this seq, where memory has it.
+    /// Returns the durable frame of this seq if it is in memory.
     pub fn at_hand(&self, seq: Seq) -> Option<Frame> {
         let state = lock(&self.state);
         let first = state.cache.frames.front().filter(|_| state.exists && seq <= state.readable())?.seq;
@@ -47,7 +47,7 @@ impl Log {
 }
 
 impl State {
-    /// The last record that can be trusted.
+    /// Returns the seq of the last good record.
     pub(super) fn readable(&self) -> Seq {
         match &self.damage {
             Some(StoreError::Corrupted { last_good_seq, .. }) => self.place.seq.min(*last_good_seq),
@@ -56,7 +56,7 @@ impl State {
     }
 }
 
-/// The page, where memory has it.
+/// Returns the page if it is in memory.
 fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> {
     let readable = state.readable();
     if after >= readable {
@@ -71,7 +71,7 @@ fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> 
         }
         frames.push(frame.clone());
     }
-    // What is in memory goes when another segment takes the place of one that holds it.
+    // The cache is dropped when a segment is replaced, so the origins are current.
     let origin = |frame: Option<&Frame>| {
         let holds = |segment: &&Segment| frame.is_some_and(|frame| segment.start.place.seq < frame.seq);
         state.segments.iter().rev().find(holds).map_or_else(Origin::default, Segment::origin)
@@ -79,15 +79,13 @@ fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> 
     Some(FramePage { origins: (origin(frames.first()), origin(frames.last())), frames })
 }
 
-/// What one segment gave.
+/// Part of a page, from one segment.
 struct Part {
     frames: Vec<Frame>,
-    /// Places that were passed.
+    /// Places passed while reading.
     marks: Vec<Mark>,
     end: Mark,
-    /// No more is wanted.
     is_full: bool,
-    /// A frame could not be trusted.
     is_bad: bool,
     is_newer: bool,
 }
@@ -113,11 +111,11 @@ fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, S
         let mut wanted = Wanted { after: at, last: readable, is_first: page.frames.is_empty(), limit };
         let part = from_segment(file.as_ref(), &segment, &mut wanted, log.context.knows).map_err(failed)?;
         limit = wanted.limit;
-        // What a segment held behind its last frame may be gone, and even all of it.
+        // A compacted segment may end, or even begin, after its last frame.
         let is_over = part.is_full || part.end.place.seq <= at;
         at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
-        // Also where it gave nothing: what would have followed another page may be gone since.
+        // Set even without frames: records after another page may have been dropped since.
         page.origins.0 = *first.get_or_insert(segment.origin());
         if !part.frames.is_empty() {
             page.origins.1 = segment.origin();
@@ -170,12 +168,12 @@ fn from_segment(
     Ok(Part { frames, marks, end: segment.passed(reader.at), is_full, is_bad, is_newer })
 }
 
-/// Keeps what reading a segment has shown. Answers whether the journal is damaged there.
+/// Applies what reading a segment has found. Returns true if the journal is damaged there.
 fn learn(log: &Log, segment: &Segment, part: &Part) -> bool {
     let mut state = lock(&log.state);
     let next = state.segments.iter().find(|next| next.number == segment.number + 1).map(|next| next.start.place);
     let is_it = |known: &Segment| (known.number, known.generation) == (segment.number, segment.generation);
-    // Where the segment has grown since it was looked at, its end then says nothing about the next one.
+    // If the segment has grown meanwhile, the end read says nothing about the next one.
     let is_whole = state.segments.iter().any(|known| is_it(known) && known.end == segment.end);
     let ends_here = is_whole && part.end.offset == segment.end;
     let is_apart =

@@ -1,12 +1,12 @@
-//! What a session's directory holds when it is opened, and what has to be done before its next append.
+//! Recovery: examines a session's directory when it is opened, and finds what the first append must repair.
 //!
-//! Examining changes nothing on the disk: reading works where nothing can be written. Damage is never cut away here;
-//! only a batch that was not written to its end is, and that by the first append (see `commit`).
+//! Examining changes nothing on the disk, so that a read-only store can be read. Damage is never cut; only an
+//! incomplete last batch is, by the first append (see `commit`).
 
 use std::{io, path::Path, sync::Arc};
 
 use super::{
-    disk::{Disk, DiskFile, create_anew, is_missing, is_unreadable, read_range, write_all},
+    disk::{Disk, DiskFile, if_there, is_missing, is_unreadable, read_range, write_new},
     frame::Place,
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
@@ -16,23 +16,23 @@ use meerkat_words::{
     store::{Origin, StoreError, TailRepair},
 };
 
-/// A segment whose header is good.
+/// Segment with a good header.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) generation: u64,
-    /// Where its first record stands, and what it follows.
+    /// Place of its first record.
     pub(super) start: Mark,
-    /// Where its last durable record ends.
+    /// End of its last durable record.
     pub(super) end: u64,
     /// Places to read from, in order; never empty.
     pub(super) index: Vec<Mark>,
-    /// What the next segment goes on from, where journal compaction wrote this one anew.
+    /// Of a compacted segment: place that the next segment continues.
     pub(super) after: Option<Place>,
 }
 
 impl Segment {
-    /// A segment with this header and nothing in it.
+    /// Makes an empty segment with this header.
     pub(super) fn begun(header: &Header) -> Self {
         let start = Mark { offset: HEADER_BYTES, place: header.place() };
         let (number, generation) = (header.number, header.generation);
@@ -41,67 +41,62 @@ impl Segment {
         Self { number, generation, start, end, index: vec![start], after }
     }
 
-    /// Reads it from one of its places.
     pub(super) fn reader<'a>(&self, file: &'a dyn DiskFile, from: Mark) -> Reader<'a> {
         Reader::new(file, from, self.end).of(self.after.is_some())
     }
 
-    /// The place that a reader of it came to: behind the last record the next segment goes on, also where the records
-    /// before it are gone.
+    /// Returns the place that a reader has reached; at the end it is the one that the next segment continues, even if
+    /// the last records were dropped.
     pub(super) fn passed(&self, at: Mark) -> Mark {
         let after = self.after.filter(|_| at.offset == self.end);
         Mark { place: after.unwrap_or(at.place), ..at }
     }
 
-    /// Reads it from one of its places to the end of a file that has `len` bytes.
+    /// Scans it from one of its places to the end of a file of `len` bytes.
     pub(super) fn scan(&self, file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
         if self.after.is_none() {
             return scan(Reader::new(file, from, len), knows);
         }
         let mut found = scan(self.reader(file, from), knows)?;
-        // It was whole when it got its name, and is never written again.
+        // It was complete when it got its name, and is never written again.
         found.rest = if found.end.offset == self.end { Rest::Footer } else { Rest::Corrupt };
         found.end = self.passed(found.end);
         Ok(found)
     }
 
-    /// What its frames are read from.
     pub(super) const fn origin(&self) -> Origin {
         Origin { part: self.number, generation: self.generation }
     }
 
-    /// Its name in the session's directory.
     pub(super) fn name(&self) -> String {
         segment_name(self.number, self.generation)
     }
 }
 
-/// Where the next batch goes.
+/// Position of the next batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The segment's number.
     pub(super) number: u64,
-    /// The file's length; 0 where the header is yet to be written.
+    /// Length of the file; 0 if the header is not written yet.
     pub(super) len: u64,
-    /// Whether the file is there, and its name durable.
+    /// True if the file exists and its name is durable.
     pub(super) is_made: bool,
 }
 
-/// Bytes to be cut away before the next append.
+/// Bytes to cut before the next append.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     name: String,
     from: u64,
     bytes: u64,
-    /// Its copy, where it is more than zeros.
+    /// Path of their copy, unless they are zeros.
     quarantine: Option<String>,
 }
 
-/// What a session's directory holds.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) segments: Vec<Segment>,
-    /// Behind the last complete batch; its batch is the last id that may have been used.
+    /// Place after the last complete batch; its batch is the last id that may have been used.
     pub(super) place: Place,
     pub(super) head: Head,
     pub(super) damage: Option<StoreError>,
@@ -109,7 +104,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// What a session holds that is yet to begin. Its chain begins with its id, so that no two are alike.
+    /// Returns the state of a session without records. Its chain begins with its id, so that every chain is different.
     pub(super) fn nothing(id: SessionId) -> Self {
         let (high, low) = id.as_uuid().as_u64_pair();
         let place = Place { seq: 0, batch: 0, chain: high.rotate_left(32) ^ low };
@@ -117,7 +112,7 @@ impl Found {
         Self { segments: Vec::new(), place, head, damage: None, cuts: Vec::new() }
     }
 
-    /// What the cuts take away, for the event that reports it.
+    /// Summarises the cuts, for the event that reports them.
     pub(super) fn tail_repair(&self) -> Option<TailRepair> {
         let kept = self.cuts.iter().filter(|cut| cut.quarantine.is_some());
         let bytes = kept.clone().map(|cut| cut.bytes).sum();
@@ -126,7 +121,7 @@ impl Found {
     }
 }
 
-/// Reads a session's directory; `None` where there is none.
+/// Examines a session's directory; `None` if there is none.
 pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) -> Result<Option<Found>, StoreError> {
     let dir = session_dir(id);
     let names = match disk.list(&dir) {
@@ -139,13 +134,11 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
     look(disk, id, &dir, &generations_of(&names), knows).map(Some).map_err(failed)
 }
 
-/// The segments of a session whose headers are all as they should be.
+/// Reads the segments of a session; `None` if there is none or a header has a fault.
 pub(super) fn headers(disk: &dyn Disk, id: SessionId) -> io::Result<Option<Vec<Segment>>> {
     let dir = session_dir(id);
-    let names = match disk.list(&dir) {
-        Err(error) if is_missing(&error) => return Ok(None),
-        names => generations_of(&names?),
-    };
+    let Some(names) = if_there(disk.list(&dir))? else { return Ok(None) };
+    let names = generations_of(&names);
     let Headers { segments, headless, trouble, .. } = read_headers(disk, id, &dir, &names)?;
     Ok((headless.is_none() && trouble.is_none() && segments.len() == names.len()).then_some(segments))
 }
@@ -175,7 +168,7 @@ fn look(
         Rest::Nothing | Rest::Footer | Rest::Corrupt => {}
         Rest::Zeros => cuts.push(Cut { name, from: end.offset, bytes: len - end.offset, quarantine: None }),
         Rest::Torn => {
-            // The id of the batch that is dropped is not used again.
+            // The dropped batch's id is not used again.
             place.batch += 1;
             cuts.push(Cut::kept(id, name, end.offset, len));
         }
@@ -191,10 +184,10 @@ fn look(
         let frames = frames_in(&bytes);
         let last_batch = frames.iter().map(|frame| frame.batch).max().unwrap_or(0);
         let first_batch = frames.iter().map(|frame| frame.batch).min().unwrap_or(0);
-        // A header is written with the first batch: behind a second one it was good once.
+        // A header is written with the first batch: if a second batch follows, the header was good once.
         is_corrupt |= last_batch > first_batch || last_batch > end.place.batch + 2;
         if !is_readable {
-            // It stays as it is.
+            // An unreadable file stays as it is.
         } else if bytes.iter().any(|&byte| byte != 0) {
             place.batch = last_batch.max(place.batch + 1);
             cuts.push(Cut::kept(id, name, 0, len));
@@ -211,7 +204,6 @@ fn look(
     Ok(Found { segments, place, head, damage, cuts })
 }
 
-/// Why a journal cannot be written.
 enum Trouble {
     Newer,
     Damage(String),
@@ -227,19 +219,19 @@ impl Trouble {
 }
 
 struct Headers {
-    /// The segments with good headers, up to the first without one.
+    /// Segments with good headers, up to the first bad one.
     segments: Vec<Segment>,
-    /// The file of the last of them, and its length.
+    /// File of the last of them, and its length.
     last: Option<(Arc<dyn DiskFile>, u64)>,
-    /// The very last file, where its header was perhaps never written: the file, its name and its length.
+    /// Last file if its header may never have been written: file, name and length.
     headless: Option<(Arc<dyn DiskFile>, String, u64)>,
     trouble: Option<Trouble>,
 }
 
-/// A segment's file, its name, and what its header is.
+/// Segment file with its name and header.
 type Opened = (Arc<dyn DiskFile>, String, HeaderFound);
 
-/// The newest generation of a segment whose header is good and fits; the newest of all where there is none.
+/// Opens the newest generation with a fitting header, or the newest of all if there is none.
 fn best(
     disk: &dyn Disk,
     dir: &Path,
@@ -279,7 +271,7 @@ fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, Vec<u
         let is_next = *number == at as u64 + 1;
         match header {
             HeaderFound::Good(header) if is_next && fits(&header, *number, header.generation, before) => {
-                // Only a fork has segments of another session, its parent's, and it goes on in one of its own.
+                // Only a fork has segments of another session, and its last one is its own.
                 if is_last && header.session_id != id {
                     found.trouble = Some(Trouble::Damage(format!("{name} is another session's")));
                 }
@@ -310,28 +302,26 @@ fn fits(header: &Header, number: u64, generation: u64, before: Option<&Segment>)
 }
 
 impl Cut {
-    /// The bytes from `from` on, with a copy of them.
+    /// Makes a cut of the bytes from `from` on, with a copy.
     fn kept(id: SessionId, name: String, from: u64, len: u64) -> Self {
         let quarantine = Some(format!("{QUARANTINE}/{id}.{name}.{from}"));
         Self { name, from, bytes: len - from, quarantine }
     }
 
-    /// Copies the bytes to the quarantine; the copy is durable when this returns. It may be asked for again.
+    /// Copies the bytes to the quarantine, durably. It may be repeated.
     pub(super) fn keep(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let Some(quarantine) = &self.quarantine else { return Ok(()) };
         let file = disk.open(&dir.join(&self.name), false)?;
         if file.len()? <= self.from {
-            // An earlier attempt came further than this.
+            // An earlier attempt has cut them already.
             return Ok(());
         }
         let bytes = read_range(file.as_ref(), self.from, self.from + self.bytes)?;
-        let copy = with_folders(disk, || create_anew(disk, Path::new(quarantine)))?;
-        write_all(copy.as_ref(), &bytes, 0)?;
-        copy.sync()?;
+        with_folders(disk, || write_new(disk, Path::new(quarantine), &bytes))?;
         disk.sync_dir(Path::new(QUARANTINE))
     }
 
-    /// Cuts the bytes away, durably. Where it fails nobody knows what the file holds, and it is not asked for again.
+    /// Cuts the bytes, durably. If this fails, the file's content is unknown, and it must not be repeated.
     pub(super) fn perform(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
         let file = disk.open(&dir.join(&self.name), true)?;
         if file.len()? <= self.from {
@@ -342,7 +332,7 @@ impl Cut {
     }
 }
 
-/// Makes durable what a process that ended without a word may have left in the system's memory alone.
+/// Syncs what a killed process may have left in the system's memory alone.
 pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io::Result<()> {
     let dir = session_dir(id);
     if let Some(segment) = segments.last() {
@@ -352,12 +342,12 @@ pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io
     disk.sync_dir(&fan_out(id))
 }
 
-/// The store's error where a session's files cannot be read at all.
+/// Makes the store's error for a session with unreadable files.
 pub fn unreadable(session_id: SessionId, error: &io::Error) -> StoreError {
     StoreError::Corrupted { session_id, last_good_seq: 0, why: format!("its files cannot be read: {error}") }
 }
 
-/// The store's error for one of the disk.
+/// Converts an error of the disk into the store's.
 pub fn failed(error: io::Error) -> StoreError {
     if super::disk::is_full(&error) { StoreError::Full } else { StoreError::Failed(error.to_string()) }
 }

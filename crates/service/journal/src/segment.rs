@@ -1,5 +1,5 @@
-//! A segment: a header, then frames, then perhaps a footer. It is read forwards, frame by frame, and searched where a
-//! frame cannot be trusted. It never decides what a damaged place means; see `recovery`.
+//! A segment: a header, then frames, then perhaps a footer. It is read forwards, frame by frame, and searched after a
+//! bad frame. `recovery` decides what damage means.
 
 use std::io;
 
@@ -14,64 +14,69 @@ use super::{
 };
 use meerkat_words::ids::{Seq, SessionId};
 
-/// What a segment begins with.
+/// First bytes of a segment.
 const MAGIC: [u8; 8] = *b"\xFFmklog\r\n";
-/// The version of the format.
 const VERSION: u64 = 1;
-/// Beside the version: journal compaction wrote the segment anew, so its seqs rise and may skip.
+/// Flag beside the version: journal compaction rewrote the segment, so its seqs may skip.
 const COMPACTED: u64 = 1 << 32;
 /// Bytes of a segment's header.
 pub const HEADER_BYTES: u64 = 128;
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_BYTES: u64 = 256 * 1024;
-/// Bytes between two places that are remembered.
+/// Bytes between two indexed places.
 const STRIDE_BYTES: u64 = 64 * 1024;
 
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The session that it was written for; a fork keeps those of its parent. Zero in the store journal.
+    /// Session that it was written for, which in a fork may be the parent. Zero in the store journal.
     pub session_id: SessionId,
     /// Number of the segment in its journal.
     pub number: u64,
-    /// How often journal compaction wrote the segment again.
+    /// Number of its version: 1, then one more for each rewrite.
     pub generation: u64,
-    /// The seq of its first record.
+    /// Seq of its first record.
     pub base_seq: Seq,
-    /// The id of its first batch.
+    /// Id of its first batch.
     pub base_batch: u64,
-    /// The chain's value behind the segment before.
+    /// Chain value after the previous segment.
     pub chain: u64,
-    /// Where the records of the segment before end; what follows there is ignored for ever.
+    /// End of the previous segment's records; bytes after that are ignored for ever.
     pub previous_end: u64,
-    /// Of a segment that journal compaction wrote anew.
+    /// Present if journal compaction rewrote the segment.
     pub compacted: Option<Compacted>,
 }
 
-/// What the header of a compacted segment says besides. It is whole when it gets its name, and nothing follows in it.
+/// Further fields of a compacted segment's header. Such a segment is complete when it gets its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// The place behind the last record that the segment held at first: the next segment goes on from there.
+    /// Place after the last record that it held at first, which the next segment continues.
     pub after: Place,
-    /// Records that it holds.
+    /// Number of its records.
     pub count: u64,
-    /// Where they end.
+    /// End of its records.
     pub end: u64,
 }
 
-/// What a header's bytes are.
+/// Header as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFound {
-    /// One of this version.
+    /// Header of this version.
     Good(Header),
-    /// A later version's.
+    /// Header of a later version.
     Newer,
-    /// None, or one whose checksum fails.
+    /// No header, or one with a bad checksum.
     Bad,
 }
 
 impl Header {
-    /// Its bytes.
+    /// Makes the header of a new segment whose first record comes after `place`, in a new batch.
+    pub const fn after(session_id: SessionId, number: u64, place: Place, previous_end: u64) -> Self {
+        let (base_seq, base_batch, chain) = (place.seq + 1, place.batch + 1, place.chain);
+        Self { session_id, number, generation: 1, base_seq, base_batch, chain, previous_end, compacted: None }
+    }
+
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let flag = if self.compacted.is_some() { COMPACTED } else { 0 };
@@ -102,7 +107,7 @@ impl Header {
             return Ok(HeaderFound::Bad);
         }
         let field = |n: usize| number(&bytes, 32 + n * 8, 8);
-        // Flags share the version's field, so that whoever does not know one takes the segment for a later version's.
+        // Flags share the version's field, so that a version that does not know a flag sees a later version.
         let compacted = match number(&bytes, 8, 8) {
             VERSION => None,
             version if version == VERSION | COMPACTED => {
@@ -124,58 +129,58 @@ impl Header {
         }))
     }
 
-    /// The place that its first frame follows.
+    /// Returns the place before its first frame.
     pub const fn place(&self) -> Place {
         Place { seq: self.base_seq.saturating_sub(1), batch: self.base_batch.saturating_sub(1), chain: self.chain }
     }
 }
 
-/// A place in a segment from which it can be read.
+/// Place in a segment from which it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Offset in the file.
     pub offset: u64,
-    /// Place that the next frame has to follow.
+    /// Place that the next frame must continue.
     pub place: Place,
 }
 
-/// What a reader came to.
+/// Step of a reader.
 pub enum Step {
-    /// A frame, with its payload.
+    /// Frame with its payload.
     Frame(FrameView, Bytes),
-    /// The end that was named, or the file's.
+    /// End of the range or of the file.
     End,
-    /// The footer.
+    /// Footer.
     Sealed,
-    /// Something that cannot be the next frame.
+    /// Anything but a valid next frame.
     Bad,
 }
 
-/// Reads a segment's frames in order. Each must have a good checksum and follow the one before it.
+/// Reads a segment's frames in order. Each must have a good checksum and continue the previous one.
 pub struct Reader<'a> {
     file: &'a dyn DiskFile,
-    /// Where to stop.
+    /// Offset at which to stop.
     end: u64,
-    /// Whether seqs and batches may skip.
+    /// True if seqs and batches may skip.
     is_compacted: bool,
     window: Bytes,
     window_at: u64,
-    /// The next frame's offset, and the place it has to follow.
+    /// Offset of the next frame, and the place that it must continue.
     pub at: Mark,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from a mark up to the offset `end`.
+    /// Makes a reader from a mark up to the offset `end`.
     pub const fn new(file: &'a dyn DiskFile, from: Mark, end: u64) -> Self {
         Self { file, end, is_compacted: false, window: Bytes::new(), window_at: from.offset, at: from }
     }
 
-    /// The same for a segment that may be a compacted one.
+    /// Sets if the segment is compacted.
     pub fn of(self, is_compacted: bool) -> Self {
         Self { is_compacted, ..self }
     }
 
-    /// The next frame.
+    /// Reads the next frame.
     #[expect(clippy::should_implement_trait, reason = "it may fail, and goes on saying that it is at its end")]
     pub fn next(&mut self) -> io::Result<Step> {
         let Mark { offset, place } = self.at;
@@ -187,7 +192,7 @@ impl<'a> Reader<'a> {
         while let Parsed::Short(needed) = parsed {
             let ahead = self.end.min(offset + READ_BYTES.max(needed as u64));
             let exact = self.end.min(offset + needed as u64);
-            // What lies before a place that cannot be read is as good as ever.
+            // The frame may be readable even if a later place is not.
             let read = read_range(self.file, offset, ahead).or_else(|error| match is_unreadable(&error) {
                 true => read_range(self.file, offset, exact),
                 false => Err(error),
@@ -198,7 +203,7 @@ impl<'a> Reader<'a> {
             };
             (self.window_at, skip) = (offset, 0);
             if self.window.len() < needed {
-                // The file ends here, or within what may be a frame.
+                // The file ends here, or within a frame.
                 return Ok(if self.window.is_empty() { Step::End } else { Step::Bad });
             }
             parsed = parse(&self.window);
@@ -222,35 +227,35 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How what follows the last complete batch looks.
+/// Kind of bytes after the last complete batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing follows.
+    /// None.
     Nothing,
-    /// The footer follows, whole or cut short.
+    /// Footer, whole or cut short.
     Footer,
-    /// Zeros follow: room that was never written.
+    /// Zeros: allocated, but never written.
     Zeros,
-    /// A batch that was not written to its end.
+    /// Incomplete batch.
     Torn,
-    /// A bad record, and behind it a good one of a later batch.
+    /// Bad record, followed by a good one of a later batch.
     Corrupt,
 }
 
-/// What a segment holds.
+/// Scanned segment.
 #[derive(Debug)]
 pub struct Scan {
-    /// Behind the last complete batch.
+    /// Place after the last complete batch.
     pub end: Mark,
-    /// What follows there.
+    /// Bytes that follow there.
     pub rest: Rest,
-    /// Whether it holds a record that only a newer version understands.
+    /// True if it holds a record that only a newer version understands.
     pub is_newer: bool,
     /// Places to read from.
     pub index: Vec<Mark>,
 }
 
-/// Reads a segment from where the reader is to its end and says where its last complete batch ends and what follows there.
+/// Reads a segment to its end, and finds the end of its last complete batch and what follows.
 pub fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> {
     let from = reader.at;
     let mut found = Scan { end: from, rest: Rest::Nothing, is_newer: false, index: vec![from] };
@@ -274,7 +279,7 @@ pub fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> 
     Ok(found)
 }
 
-/// A place in the last segment that is before the record `last` and near it.
+/// Returns a place in the last segment shortly before the record `last`.
 pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
     let segment = segments.last().filter(|segment| segment.after.is_none())?;
     let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
@@ -282,17 +287,17 @@ pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
     Some(Near { number, generation, offset: *offset, seq, batch, chain })
 }
 
-/// Adds a place, unless the one before is near.
+/// Adds a place, unless the previous one is near.
 pub(super) fn remember(index: &mut Vec<Mark>, mark: Mark) {
     if index.last().is_none_or(|last| mark.offset >= last.offset + STRIDE_BYTES) {
         index.push(mark);
     }
 }
 
-/// What follows the last complete batch, where the frame at `bad` cannot be trusted.
+/// Classifies the bytes after the last complete batch if the frame at `bad` is not valid.
 fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> {
     let bytes = match read_range(file, end.offset, len) {
-        // Nobody knows what is there, so nothing of it is cut away.
+        // The content is unknown, so nothing of it may be cut.
         Err(error) if is_unreadable(&error) => return Ok(Rest::Corrupt),
         bytes => bytes?,
     };
@@ -305,13 +310,13 @@ fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> 
         return Ok(Rest::Footer);
     }
     let skip = usize::try_from(bad - end.offset).unwrap_or(usize::MAX);
-    // A batch is written once the one before is synced, and the footer once all of them are.
+    // A batch is written after the previous one is synced, and the footer after all of them.
     let is_later =
         |frame: &FrameView| frame.seq > end.place.seq && (frame.batch > end.place.batch + 1 || frame.has(SEALED));
     Ok(if frames_in(&bytes[skip.min(bytes.len())..]).iter().any(is_later) { Rest::Corrupt } else { Rest::Torn })
 }
 
-/// The frames with a good checksum that stand anywhere in `bytes`, which begin at a multiple of 8.
+/// Finds frames with a good checksum anywhere in `bytes`, which begin at a multiple of 8.
 pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
     let mut found = Vec::new();
     let mut at = 0;

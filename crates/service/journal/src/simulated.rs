@@ -1,5 +1,5 @@
-//! A disk in memory that crashes: what was not synced is lost, kept, torn at 512 bytes or reordered, names too, as a
-//! seed says. It counts what is asked of it, and fails where it is told to.
+//! A simulated disk in memory for tests. In a crash, unsynced bytes and names are lost, kept, torn at 512 bytes or
+//! reordered, depending on a seed. It counts operations, and fails on request.
 
 #![expect(clippy::expect_used, reason = "a test that names what is not there should stop there and say so")]
 
@@ -15,15 +15,15 @@ use super::{
     lock,
 };
 
-/// Bytes that are written as a whole or not at all.
+/// Bytes that are written atomically.
 const SECTOR_BYTES: usize = 512;
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
+    /// Returns the next number.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so that no caller has to unwrap it")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -33,31 +33,31 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// True this many times out of a hundred.
+    /// Returns true with this probability.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// What goes wrong.
+/// Failure of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power fails: this operation and all that follow.
+    /// The power fails: this and all later operations fail.
     Crash,
-    /// The operation fails; what it was to make durable may never be.
+    /// The operation fails; what it should have made durable may be lost.
     Eio,
-    /// There is no room; a write is cut short first.
+    /// The disk is full; a write is cut short first.
     Full,
-    /// The store itself fails.
+    /// The operation panics.
     Panic,
 }
 
-/// What was asked of the disk.
+/// Counts of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes.
@@ -66,9 +66,9 @@ pub struct Counts {
     pub syncs: u64,
     /// Syncs of folders.
     pub dir_syncs: u64,
-    /// Names that were made, moved or removed.
+    /// Names made, moved or removed.
     pub names: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub bytes: u64,
 }
 
@@ -81,11 +81,11 @@ enum Change {
 #[derive(Clone, Default)]
 struct FileNode {
     now: Vec<u8>,
-    /// What a crash leaves for sure.
+    /// Content that survives a crash.
     kept: Vec<u8>,
-    /// What the next sync makes durable.
+    /// Changes that the next sync makes durable.
     changes: Vec<Change>,
-    /// What no sync makes durable any more, because one failed.
+    /// Changes that no sync makes durable any more, because one failed.
     limbo: Vec<Change>,
 }
 
@@ -101,16 +101,16 @@ enum Node {
     Dir(DirNode),
 }
 
-/// A change of names that no sync has made durable yet.
+/// Change of names that no sync has made durable yet.
 #[derive(Clone)]
 struct Naming {
-    /// The change that made it.
+    /// Operation that made it.
     number: u64,
-    /// Where a name goes.
+    /// Removed name, with its folder.
     removed: Option<(usize, String)>,
-    /// Where one comes, and of what.
+    /// Added name, with its folder and its node.
     added: Option<(usize, String, usize)>,
-    /// A sync of it failed.
+    /// True if a sync of it failed.
     is_lost: bool,
 }
 
@@ -119,20 +119,20 @@ struct Sim {
     nodes: Vec<Node>,
     namings: Vec<Naming>,
     counts: Counts,
-    /// Changes that were asked for so far.
+    /// Number of changes so far.
     operations: u64,
     fault: Option<(u64, Fault)>,
     is_down: bool,
     /// Bytes that all files together may have.
     capacity: Option<u64>,
-    /// Files from which nothing can be read from a byte on, and folders that cannot be listed.
+    /// Files that are unreadable from a byte on, and unlistable folders.
     unreadable: BTreeMap<usize, usize>,
-    /// Whether each sync finds no room, and each rename, as where room is given out late.
+    /// True if every sync, or every rename, finds the disk full.
     are_syncs_full: bool,
     are_renames_full: bool,
 }
 
-/// The disk; a clone is the same disk.
+/// Simulated disk; a clone is the same disk.
 #[derive(Clone)]
 pub struct SimulatedDisk(Arc<Mutex<Sim>>);
 
@@ -143,7 +143,7 @@ impl Default for SimulatedDisk {
 }
 
 impl SimulatedDisk {
-    /// An empty disk.
+    /// Makes an empty disk.
     pub fn new() -> Self {
         let root = Node::Dir(DirNode::default());
         Self(Arc::new(Mutex::new(Sim {
@@ -160,19 +160,19 @@ impl SimulatedDisk {
         })))
     }
 
-    /// Another disk with the same content.
+    /// Makes another disk with the same content.
     pub fn copy(&self) -> Self {
         Self(Arc::new(Mutex::new(lock(&self.0).clone())))
     }
 
-    /// The disk after its process was killed, wherever it was: the system still has everything.
+    /// Makes the disk as after a kill of the process: the system still has everything.
     pub fn revived(&self) -> Self {
         let mut sim = lock(&self.0).clone();
         (sim.fault, sim.is_down) = (None, false);
         Self(Arc::new(Mutex::new(sim)))
     }
 
-    /// The disk after a power failure.
+    /// Makes the disk as after a power failure.
     pub fn crashed(&self, random: &mut Random) -> Self {
         let mut sim = lock(&self.0).clone();
         let names = [0, 50, 100][random.below(3) as usize];
@@ -197,19 +197,19 @@ impl SimulatedDisk {
         sim.fault = Some((sim.operations + after, fault));
     }
 
-    /// Whether the power failed.
+    /// Returns true if the power has failed.
     pub fn is_down(&self) -> bool {
         lock(&self.0).is_down
     }
 
-    /// Whether a sync failed, so that something may never be durable.
+    /// Returns true if a sync failed, so that something may never become durable.
     pub fn has_lost(&self) -> bool {
         let sim = lock(&self.0);
         let is_lost = |node: &Node| matches!(node, Node::File(file) if !file.limbo.is_empty());
         sim.nodes.iter().any(is_lost) || sim.namings.iter().any(|naming| naming.is_lost)
     }
 
-    /// Changes that were asked for so far.
+    /// Number of changes so far.
     pub fn operations(&self) -> u64 {
         lock(&self.0).operations
     }
@@ -219,35 +219,35 @@ impl SimulatedDisk {
         lock(&self.0).capacity = capacity;
     }
 
-    /// Reading a file from byte `from` on fails, and so does listing a folder.
+    /// Makes a file unreadable from byte `from` on, or a folder unlistable.
     pub fn wear_out(&self, path: &Path, from: usize) {
         let mut sim = lock(&self.0);
         let node = sim.find(path).expect("a name");
         sim.unreadable.insert(node, from);
     }
 
-    /// Whether each sync and each rename finds no room from now on.
+    /// Sets if every sync and every rename finds the disk full.
     pub fn fill_late(&self, is_full: bool) {
         self.fill_syncs(is_full);
         lock(&self.0).are_renames_full = is_full;
     }
 
-    /// Whether each sync alone does.
+    /// Sets if every sync finds the disk full.
     pub fn fill_syncs(&self, is_full: bool) {
         lock(&self.0).are_syncs_full = is_full;
     }
 
-    /// Bytes that all files that have a name have together.
+    /// Returns the bytes of all files that have a name.
     pub fn used(&self) -> u64 {
         lock(&self.0).used()
     }
 
-    /// What was asked of it since the last time.
+    /// Returns the counts, and resets them.
     pub fn take_counts(&self) -> Counts {
         std::mem::take(&mut lock(&self.0).counts)
     }
 
-    /// A file's bytes.
+    /// Returns a file's bytes.
     pub fn bytes(&self, path: &Path) -> Vec<u8> {
         let sim = lock(&self.0);
         match &sim.nodes[sim.find(path).expect("a file")] {
@@ -256,7 +256,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Puts bytes into a file, durably.
+    /// Replaces a file's bytes, durably.
     pub fn set_bytes(&self, path: &Path, bytes: Vec<u8>) {
         let mut sim = lock(&self.0);
         let node = sim.find(path).expect("a file");
@@ -354,12 +354,12 @@ impl Sim {
         named.iter().map(len).sum()
     }
 
-    /// The power is on.
+    /// Fails if the power is off.
     fn check(&self) -> io::Result<()> {
         if self.is_down { Err(error(Fault::Crash)) } else { Ok(()) }
     }
 
-    /// A change is asked for; answers what goes wrong with it.
+    /// Counts a change; returns its failure, if any.
     fn begin(&mut self) -> io::Result<Option<Fault>> {
         self.check()?;
         let at = self.operations;
@@ -370,7 +370,21 @@ impl Sim {
         Ok(fault)
     }
 
-    /// Changes names now; a crash decides later.
+    /// Makes a file or a folder; returns its node.
+    fn make(&mut self, path: &Path, node: Node) -> io::Result<usize> {
+        let fault = self.begin()?;
+        self.changed(fault)?;
+        let (dir, name) = self.place(path)?;
+        if self.dir(dir).now.contains_key(&name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.nodes.push(node);
+        let node = self.nodes.len() - 1;
+        self.name(None, Some((dir, name, node)));
+        self.check().map(|()| node)
+    }
+
+    /// Changes names now; a crash may undo it.
     fn name(&mut self, removed: Option<(usize, String)>, added: Option<(usize, String, usize)>) {
         if let Some((dir, name)) = &removed {
             self.dir(*dir).now.remove(name);
@@ -381,7 +395,7 @@ impl Sim {
         self.namings.push(Naming { number: self.operations, removed, added, is_lost: false });
     }
 
-    /// The change of names is durable; one of the same name that came before it and was lost means nothing any more.
+    /// Makes a change of names durable; earlier lost changes of the same names no longer matter.
     fn keep(&mut self, naming: &Naming) {
         let removed = naming.removed.as_ref().map(|(dir, name)| (*dir, name.clone()));
         let added = naming.added.as_ref().map(|(dir, name, _)| (*dir, name.clone()));
@@ -404,7 +418,7 @@ impl Sim {
         Ok(self.begin()?.or(self.are_syncs_full.then_some(Fault::Full)))
     }
 
-    /// What is asked for can be read up to byte `end`.
+    /// Fails if a byte before `end` is unreadable.
     fn check_readable(&self, node: usize, end: usize) -> io::Result<()> {
         match self.unreadable.get(&node) {
             Some(from) if end > *from => Err(io::Error::from_raw_os_error(5)),
@@ -424,31 +438,11 @@ impl Sim {
 
 impl Disk for SimulatedDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
-        sim.changed(fault)?;
-        let (dir, name) = sim.place(path)?;
-        if sim.dir(dir).now.contains_key(&name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        sim.nodes.push(Node::Dir(DirNode::default()));
-        let node = sim.nodes.len() - 1;
-        sim.name(None, Some((dir, name, node)));
-        sim.check()
+        lock(&self.0).make(path, Node::Dir(DirNode::default())).map(drop)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut sim = lock(&self.0);
-        let fault = sim.begin()?;
-        sim.changed(fault)?;
-        let (dir, name) = sim.place(path)?;
-        if sim.dir(dir).now.contains_key(&name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        sim.nodes.push(Node::File(FileNode::default()));
-        let node = sim.nodes.len() - 1;
-        sim.name(None, Some((dir, name, node)));
-        sim.check()?;
+        let node = lock(&self.0).make(path, Node::File(FileNode::default()))?;
         Ok(Arc::new(SimulatedFile { disk: self.clone(), node }))
     }
 
@@ -510,7 +504,7 @@ impl Disk for SimulatedDisk {
         let fault = sim.begin_sync()?;
         sim.counts.dir_syncs += 1;
         let dir = sim.find(path)?;
-        // A name that moved is durable where it came to.
+        // A move is durable with its target folder.
         let is_here = |naming: &Naming| match (&naming.removed, &naming.added) {
             (_, Some((at, ..))) | (Some((at, _)), None) => *at == dir,
             (None, None) => false,
@@ -558,11 +552,11 @@ impl DiskFile for SimulatedFile {
         let over = used.zip(sim.capacity).map_or(0, |(used, capacity)| (used + grows).saturating_sub(capacity));
         let written = match fault {
             Some(Fault::Crash) | None => bytes.len() - (over as usize).min(bytes.len()),
-            // Short writes halve until a write is refused.
+            // Short writes halve until one is refused.
             Some(_) => bytes.len() / 2,
         };
         if fault == Some(Fault::Full) && written > 0 {
-            // The rest of it finds no room either.
+            // The rest finds no room either.
             sim.fault = Some((sim.operations, Fault::Full));
         }
         let change = Change::Write { offset: offset as usize, bytes: bytes[..written].to_vec() };
@@ -607,7 +601,7 @@ impl DiskFile for SimulatedFile {
                 Ok(())
             }
             Some(fault) => {
-                // The system forgets that these bytes were never written.
+                // The system forgets that these bytes are unwritten.
                 let lost = std::mem::take(&mut file.changes);
                 file.limbo.extend(lost);
                 Err(error(fault))

@@ -1,7 +1,7 @@
-//! The store journal: which sessions may have changed since they were last put to rest, and which readers there are.
+//! The store journal: marks of sessions that are active or idle, and of readers.
 //!
-//! It never says whether a session exists. It is one segment, written anew when it has grown long, when a write to it
-//! failed, and when it was found damaged.
+//! It never determines if a session exists. It is one segment, rewritten when it is long, damaged, or a write to it has
+//! failed.
 
 mod file;
 
@@ -32,26 +32,26 @@ use meerkat_words::{
     store::{ReaderMark, ReaderMarks, StoreError},
 };
 
-/// Resting sessions whose end is remembered; those that came to rest before are trusted as they stand.
+/// Idle sessions whose end is remembered; older ones are trusted without it.
 const RESTING_MAX: usize = 1024;
-/// At its opening the journal is written anew from this length on.
+/// Length from which the journal is rewritten when it is opened.
 const OPEN_BYTES_MAX: u64 = 256 * 1024;
-/// Bytes that a mark takes, about.
+/// Approximate bytes of a mark.
 const MARK_BYTES: u64 = 160;
 
-/// Where a session's journal ended when it came to rest.
+/// End of a session's journal when it became idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resting {
     /// The session.
     pub session_id: SessionId,
     /// Seq of the last record.
     pub seq: Seq,
-    /// Value of the chain behind it.
+    /// Chain value after it.
     pub chain: u64,
 }
 
 impl Resting {
-    /// Where the journal ends.
+    /// Returns it as a journal's end.
     pub const fn end(&self) -> End {
         End { seq: self.seq, chain: self.chain }
     }
@@ -65,17 +65,17 @@ enum Marked {
     Gone(SessionId),
 }
 
-/// Told whether a mark is written, or stands.
+/// Callback for a written, or for a durable mark.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// The marks of a store.
+/// Marks of a store.
 pub struct StoreJournal {
     disk: Arc<dyn Disk>,
     executor: Arc<dyn Executor>,
     health: Arc<Health>,
     bytes_max: u64,
     state: Mutex<State>,
-    /// Held by the one job that writes.
+    /// Held by the single writing job.
     writer: Mutex<Writer>,
 }
 
@@ -83,24 +83,23 @@ pub struct StoreJournal {
 struct State {
     active: BTreeSet<SessionId>,
     resting: HashMap<SessionId, Resting>,
-    /// Those that rest, the one that has rested longest first; some may be active again.
+    /// Idle sessions, longest idle first; some may be active again.
     order: VecDeque<SessionId>,
     readers: ReaderMarks,
-    /// Marks of a newer version, in their order.
+    /// Marks of a newer version, in order.
     newer: Vec<(u16, Bytes)>,
     pending: Vec<Pending>,
     is_writing: bool,
 }
 
-/// A mark that waits to be written.
 struct Pending {
     marked: Marked,
-    /// Told once it is written, and before it is synced.
+    /// Called once it is written, before the sync.
     written: Option<Done>,
     done: Done,
 }
 
-/// The job that writes. It leaves nobody waiting, also where it panics.
+/// Writing job. It leaves no caller waiting, even if it panics.
 struct Writing {
     journal: Arc<StoreJournal>,
     is_over: bool,
@@ -123,7 +122,7 @@ impl Drop for Writing {
         state.is_writing = false;
         let lost = std::mem::take(&mut state.pending);
         drop(state);
-        // Whoever waits is told as its end of this goes.
+        // Callers get an error when their callbacks are dropped.
         drop(lost);
     }
 }
@@ -161,7 +160,7 @@ impl State {
         }
     }
 
-    /// The marks that make the same anew.
+    /// Lists marks that reproduce this state.
     fn marks(&self) -> impl Iterator<Item = Marked> {
         let resting = self.order.iter().filter_map(|id| self.resting.get(id)).map(|it| Marked::Resting(*it));
         let active = self.active.iter().map(|id| Marked::Active(*id));
@@ -170,15 +169,15 @@ impl State {
         resting.chain(active).chain(readers.chain(newer).map(Marked::Kept))
     }
 
-    /// Bytes that those take at least, about, besides what sessions at rest take.
+    /// Estimates the least bytes of those marks, without idle sessions.
     fn kept_bytes(&self) -> u64 {
         MARK_BYTES * (self.active.len() + weight_of(&self.readers) + self.newer.len()) as u64
     }
 }
 
 impl StoreJournal {
-    /// Opens the store journal, or makes one where the store is new. A damaged one is set aside, its good marks are
-    /// kept, and every session counts as active.
+    /// Opens the store journal, or makes one if the store is new. A damaged one is set aside, its good marks are kept,
+    /// and every session counts as active.
     pub fn open(
         disk: Arc<dyn Disk>,
         executor: Arc<dyn Executor>,
@@ -192,33 +191,33 @@ impl StoreJournal {
         if (writer.file.is_none() || writer.at.offset > OPEN_BYTES_MAX.max(2 * state.kept_bytes()))
             && let Err(error) = rewrite(disk.as_ref(), state.marks(), &mut writer)
         {
-            // Reading goes on; the first mark tries again.
-            tracing::warn!(%error, "the store journal could not be written anew");
+            // Reading works without it; the first mark tries again.
+            tracing::warn!(%error, "the store journal could not be rewritten");
         }
         Ok(Self { disk, executor, health, bytes_max, state: Mutex::new(state), writer: Mutex::new(writer) })
     }
 
-    /// The sessions that may have changed since they were last put to rest.
+    /// Returns the active sessions: those that may have changed since they were last idle.
     pub fn active(&self) -> Vec<SessionId> {
         lock(&self.state).active.iter().copied().collect()
     }
 
-    /// Whether a session may have changed since it was last put to rest.
+    /// Returns true if a session may have changed since it was last idle.
     pub fn is_active(&self, id: SessionId) -> bool {
         lock(&self.state).active.contains(&id)
     }
 
-    /// Where a session's journal ended when it last came to rest.
+    /// Returns the end of a session's journal when it last became idle.
     pub fn resting(&self, id: SessionId) -> Option<End> {
         lock(&self.state).resting.get(&id).map(Resting::end)
     }
 
-    /// Marks a session as one that may change; `written` is told once that is written, `done` once it is durable.
+    /// Marks a session as active; calls `written` once the mark is written, `done` once it is durable.
     pub(super) fn mark_active(self: &Arc<Self>, id: SessionId, written: Option<Done>, done: Done) {
         self.push(Pending { marked: Marked::Active(id), written, done });
     }
 
-    /// Marks a session as one that comes, changes or goes, and waits until that is durable.
+    /// Marks a session as active, and waits until the mark is durable.
     pub async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
         if self.is_active(id) {
             return Ok(());
@@ -226,17 +225,17 @@ impl StoreJournal {
         self.write_durably(Marked::Active(id)).await
     }
 
-    /// Marks what becomes of readers, and waits until that is durable.
+    /// Writes a mark of readers, and waits until it is durable.
     pub async fn mark_reader(self: &Arc<Self>, mark: ReaderMark) -> Result<(), StoreError> {
         self.write_durably(Marked::Kept(Kept::Of(mark))).await
     }
 
-    /// What is known of readers.
+    /// Looks at the readers.
     pub fn of_readers<T>(&self, look: impl FnOnce(&ReaderMarks) -> T) -> T {
         look(&lock(&self.state).readers)
     }
 
-    /// Marks what becomes of readers; `done` is told once that is durable.
+    /// Writes a mark of readers; calls `done` once it is durable.
     pub(super) fn mark_of_reader(self: &Arc<Self>, mark: ReaderMark, done: Done) {
         self.push(Pending { marked: Marked::Kept(Kept::Of(mark)), written: None, done });
     }
@@ -247,18 +246,18 @@ impl StoreJournal {
         written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))
     }
 
-    /// Marks a session as one that rests; `done` is told once that is written. It needs no sync: where it is lost,
-    /// the next start looks at the session once more.
+    /// Marks a session as idle; calls `done` once the mark is written. It needs no sync: if it is lost, the next start
+    /// examines the session once more.
     pub fn mark_resting(self: &Arc<Self>, resting: Resting, done: Done) {
         self.push(Pending { marked: Marked::Resting(resting), written: None, done });
     }
 
-    /// A session's directory is gone. It stays active: a list may show it until that, too, is forgotten for good.
+    /// Forgets the end of a session whose directory is deleted. The session stays active until no list can show it.
     pub(super) fn forget_end(&self, id: SessionId) {
         lock(&self.state).forget_end(id);
     }
 
-    /// Nothing is left of a session, anywhere. It needs no sync: where the mark is lost, the next start finds the same.
+    /// Marks a session as deleted everywhere. The mark needs no sync: if it is lost, the next start finds the same.
     pub fn mark_gone(self: &Arc<Self>, id: SessionId) {
         let done = move |result: Result<(), StoreError>| {
             if let Err(error) = result {
@@ -268,18 +267,16 @@ impl StoreJournal {
         self.push(Pending { marked: Marked::Gone(id), written: None, done: Box::new(done) });
     }
 
-    /// Marks a session that is about to appear: first where it ends, then that it may change, and waits until both are
-    /// durable. An older mark of the same id, which was deleted since, would count as a loss otherwise.
+    /// Marks a session that is about to appear: first its end, then as active, and waits until both are durable.
+    /// Otherwise an older mark of the same, since deleted, id would count as a loss.
     pub async fn mark_made(self: &Arc<Self>, resting: Resting) -> Result<(), StoreError> {
-        let (done, written) = oneshot::channel();
-        self.mark_resting(resting, Box::new(|result| drop(done.send(result))));
-        written.await.unwrap_or_else(|_| Err(StoreError::Failed("the store journal ended".to_owned())))?;
+        self.write_durably(Marked::Resting(resting)).await?;
         self.mark(resting.session_id).await
     }
 
     fn push(self: &Arc<Self>, pending: Pending) {
         let mut state = lock(&self.state);
-        // From now on such a session is not active, so that whoever appends to it next marks it anew, behind this mark.
+        // From now on the session is not active, so that the next append marks it again, after this mark.
         if let Marked::Resting(Resting { session_id: id, .. }) | Marked::Gone(id) = &pending.marked {
             state.active.remove(id);
         }
@@ -291,7 +288,7 @@ impl StoreJournal {
         }
     }
 
-    /// Writes what is pending, as often as more has gathered meanwhile.
+    /// Writes the pending marks until none are left.
     fn write_pending(&self) {
         let mut writer = lock(&self.writer);
         loop {
@@ -322,14 +319,14 @@ impl StoreJournal {
         let mut tell = || pending.iter_mut().filter_map(|waiting| waiting.written.take()).for_each(|told| told(Ok(())));
         let mut attempt = || {
             if writer.file.is_none() {
-                // The disk is not waited for under a lock that everybody asks.
+                // Copied first: the state's lock is not held during disk access.
                 let kept: Vec<Marked> = lock(&self.state).marks().collect();
                 rewrite(disk, kept, writer)?;
             }
             append(writer, marks(), needs_sync, &mut tell)
         };
         let mut written = attempt();
-        // What is only being made can wait for room, and so can what the next start finds by itself.
+        // Unfinished sessions can wait for room, and the next start finds the other marks by itself.
         let may_use_reserve = |marked: Marked| match marked {
             Marked::Active(id) => exists(disk, id),
             Marked::Kept(_) => true,
@@ -339,8 +336,8 @@ impl StoreJournal {
             written = attempt();
         }
         let mut state = lock(&self.state);
-        // Where it failed, nobody knows what stands, and counting a session as active is never wrong. Where there was no
-        // room, nothing does, and whoever appends next marks it again.
+        // After a failure the outcome is unknown, and counting a session as active is never wrong. On a full disk
+        // nothing was written, and the next append marks the session again.
         let is_unknown = written.as_ref().is_err_and(|error| !is_full(error));
         let counts = |marked: &Marked| written.is_ok() || (is_unknown && matches!(marked, Marked::Active(_)));
         marks().filter(counts).for_each(|it| state.apply(it));
@@ -358,7 +355,7 @@ impl StoreJournal {
         if let Some(kept) = kept
             && let Err(error) = rewrite(disk, kept, writer)
         {
-            tracing::warn!(%error, "the store journal could not be written anew");
+            tracing::warn!(%error, "the store journal could not be rewritten");
         }
         written.map_err(failed)
     }

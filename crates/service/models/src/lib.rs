@@ -42,7 +42,7 @@ pub trait ModelClient: Send + Sync {
 pub type ModelStream = BoxStream<'static, Result<ModelPart, ModelError>>;
 
 /// Request to a model: the live context, rendered in order.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ModelRequest {
     /// Name that the model's vendor uses.
     pub model: String,

@@ -1,36 +1,33 @@
-//! What memory knows of each text without reading it: whose it is, who said it, when, how long it is, what stands next
-//! to it. All of it is in RAM, a few dozen bytes a text.
+//! Metadata of every text, in RAM: session, role, time, length, neighbours; a few dozen bytes per text.
 //!
-//! It never reads the file: whoever changes the file changes this after the commit.
+//! It never reads the file: code that changes the file changes this after the commit.
 
 use std::collections::HashMap;
 
 use super::tables::SessionRow;
 use meerkat_words::ids::{Seq, SessionId};
 
-/// No text.
+/// Number of no text.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What is known of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Doc {
-    /// The session's ordinal.
     pub(super) session: u32,
     pub(super) part: u32,
     pub(super) seq: Seq,
     pub(super) to_seq: Seq,
     pub(super) time_ms: i64,
-    /// A number among the names.
+    /// Index into the names.
     pub(super) role: u16,
-    /// A number among the names.
+    /// Index into the names.
     pub(super) source: u16,
-    /// Terms of its words, at most what fits.
+    /// Number of its word terms, capped.
     pub(super) words: u16,
-    /// Terms of its runs, at most what fits.
+    /// Number of its run terms, capped.
     pub(super) runs: u16,
-    /// It ends with a question.
+    /// True if it ends with a question.
     pub(super) asks: bool,
-    /// It names a time.
+    /// True if it names a time.
     pub(super) names_time: bool,
 }
 
@@ -49,45 +46,41 @@ impl Doc {
         names_time: false,
     };
 
-    /// Its place in its session.
     pub(super) const fn place(&self) -> (Seq, u32) {
         (self.seq, self.part)
     }
 }
 
-/// A session, and its texts by their places.
+/// Session with its texts, ordered by position.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) row: SessionRow,
     pub(super) docs: Vec<u32>,
 }
 
-/// Everything that is known of the texts.
 #[derive(Clone, Default)]
 pub(super) struct Columns {
-    /// By number; those that are gone are [`Doc::GONE`].
+    /// By number; a removed text is [`Doc::GONE`].
     docs: Vec<Doc>,
-    /// The terms of their words and runs, packed for the search; zeros for those that are gone.
+    /// Numbers of word and run terms, packed for the search; zeros for a removed text.
     lengths: Vec<[u16; 2]>,
-    /// The texts before and after each in its session, or [`NONE`].
+    /// Texts before and after each in its session, or [`NONE`].
     beside: Vec<[u32; 2]>,
-    /// By ordinal.
     sessions: Vec<Option<Session>>,
     ordinals: HashMap<SessionId, u32>,
     names: Vec<String>,
     pub(super) live: u32,
-    /// Sums over the texts that are there.
+    /// Sums over the texts that are not removed.
     pub(super) words: u64,
     pub(super) runs: u64,
 }
 
 impl Columns {
-    /// The number of the next text.
     pub(super) fn next_doc(&self) -> u32 {
         u32::try_from(self.docs.len()).unwrap_or(NONE)
     }
 
-    /// Texts that have gone up to the number `next`: their numbers are not used again.
+    /// Skips the numbers of removed texts up to `next`: they are not used again.
     pub(super) fn skip_to(&mut self, next: u32) {
         let length = self.docs.len().max(next as usize);
         self.docs.resize(length, Doc::GONE);
@@ -95,22 +88,21 @@ impl Columns {
         self.beside.resize(length, [NONE; 2]);
     }
 
-    /// How many terms of words and of runs a text has; none where it is gone.
+    /// Returns the numbers of a text's word and run terms; zeros if it is removed.
     pub(super) fn lengths(&self, doc: u32) -> [u16; 2] {
         self.lengths.get(doc as usize).copied().unwrap_or([0; 2])
     }
 
-    /// A text that is there.
+    /// Returns a text that is not removed.
     pub(super) fn doc(&self, doc: u32) -> Option<&Doc> {
         self.docs.get(doc as usize).filter(|it| it.session != NONE)
     }
 
-    /// All texts that are there.
+    /// Iterates over the texts that are not removed.
     pub(super) fn docs(&self) -> impl Iterator<Item = (u32, &Doc)> {
         (0..).zip(&self.docs).filter(|(_, doc)| doc.session != NONE)
     }
 
-    /// The texts before and after one.
     pub(super) fn beside(&self, doc: u32) -> [u32; 2] {
         self.beside.get(doc as usize).copied().unwrap_or([NONE; 2])
     }
@@ -127,12 +119,11 @@ impl Columns {
         self.sessions.get(ordinal as usize).and_then(Option::as_ref)
     }
 
-    /// All sessions, with their ordinals.
+    /// Iterates over all sessions, with their ordinals.
     pub(super) fn sessions(&self) -> impl Iterator<Item = (u32, &Session)> {
         (0..).zip(&self.sessions).filter_map(|(ordinal, session)| Some((ordinal, session.as_ref()?)))
     }
 
-    /// The ordinal of the next new session.
     pub(super) fn next_ordinal(&self) -> u32 {
         u32::try_from(self.sessions.len()).unwrap_or(NONE)
     }
@@ -149,7 +140,7 @@ impl Columns {
         self.names.push(name);
     }
 
-    /// The text at a place of a session.
+    /// Finds the text at a position of a session.
     pub(super) fn at(&self, session: &Session, place: (Seq, u32)) -> Option<u32> {
         let found = session.docs.binary_search_by_key(&place, |doc| self.place(*doc)).ok()?;
         session.docs.get(found).copied()
@@ -159,7 +150,6 @@ impl Columns {
         self.docs.get(doc as usize).map_or((0, 0), Doc::place)
     }
 
-    /// Sets what is known of a session.
     pub(super) fn set_session(&mut self, ordinal: u32, row: SessionRow) {
         self.ordinals.insert(row.id, ordinal);
         if self.sessions.len() <= ordinal as usize {
@@ -200,7 +190,7 @@ impl Columns {
         }
     }
 
-    /// Takes texts out. The session stays known.
+    /// Removes texts. Their sessions stay.
     pub(super) fn remove(&mut self, numbers: &[u32]) {
         let mut touched: Vec<u32> = Vec::new();
         for number in numbers {
@@ -223,7 +213,7 @@ impl Columns {
         }
     }
 
-    /// Takes a session out, whose texts are out already.
+    /// Removes a session whose texts are removed already.
     pub(super) fn remove_session(&mut self, id: SessionId) {
         if let Some(slot) = self.ordinals.remove(&id).and_then(|ordinal| self.sessions.get_mut(ordinal as usize)) {
             *slot = None;

@@ -1,8 +1,8 @@
-//! The memory as one thing that many threads use: opened when it is first needed, changed by one at a time, read by
-//! many, given up and opened anew where its file fails.
+//! Memory shared by threads: opened when first needed, changed by one thread at a time, read by many, closed and opened
+//! again if its file fails.
 //!
-//! Everything here blocks; [`super::store`] keeps it off the async threads. A change is committed first and stands in
-//! RAM after that, so a search never sees what a kill would take away.
+//! Everything here blocks; [`super::store`] keeps it off the async threads. A change is committed before it is applied
+//! in RAM, so a search never sees what a kill could undo.
 
 #[cfg(test)]
 mod tests;
@@ -30,34 +30,32 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// The file's name.
 pub(super) const FILE_NAME: &str = "memory.redb";
-/// Entries of the log that are applied at once.
+/// Entries of the log that are applied together.
 const REPLAYED_ENTRIES: usize = 256;
 
-/// The memory of one directory, or of this process.
+/// Memory of one directory, or of this process alone.
 pub(super) struct Core {
     pub(super) dir: Option<PathBuf>,
     pub(super) embedder: Arc<dyn Embedder>,
-    /// Whether it failed when it was asked last.
+    /// True if the embedder failed the last time.
     pub(super) is_embedder_failing: AtomicBool,
-    /// No journal outlives the process: what is taken in is in the memory's own log.
+    /// True if no journal outlives the process: memory's own log then records what is taken in.
     pub(super) records_intake: bool,
     open: RwLock<Option<Opened>>,
-    /// Whether `open` is filled.
     is_ready: AtomicBool,
-    /// Whether the log is applied; it is not where there was no room for it.
+    /// True if the log is applied; false if the disk had no room for it.
     is_settled: AtomicBool,
-    /// The log, once it is open; whoever holds it may open the memory.
+    /// Log, once open. Opening the memory needs this lock.
     log: Mutex<Option<MemoryLog>>,
-    /// Held while something is changed.
+    /// Held during a change.
     changing: Mutex<()>,
-    /// Nothing is opened any more.
+    /// True once nothing may be opened any more.
     is_shut: AtomicBool,
 }
 
 impl Core {
-    /// Nothing is opened yet.
+    /// Makes a memory without opening its files.
     pub(super) fn new(dir: Option<PathBuf>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
         Self {
             dir,
@@ -73,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Closes the file for good, once what is being done with it is done.
+    /// Closes the file for good, after work in progress.
     pub(super) fn shut(&self) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let _log = self.log();
@@ -82,7 +80,7 @@ impl Core {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Does some work that changes the memory: no other does meanwhile.
+    /// Does work that changes the memory, without other changes meanwhile.
     pub(super) fn work_alone<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.work(|| {
@@ -91,40 +89,39 @@ impl Core {
         })
     }
 
-    /// Does some work on the memory, which is opened where it is not. A file that failed is closed, and set aside where
-    /// it is damaged. Nobody else's code may run in it: a panic is the file's fault.
+    /// Does work on the memory, after opening it if needed. A file that fails is closed, and set aside if damaged. No
+    /// foreign code may run in it: a panic counts as the file's damage.
     pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         self.make_ready()?;
-        // It is not kept open by this: whoever finds it damaged first closes it.
+        // Weak, so that the first thread to find damage can close the file.
         let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
-        caught(work).or_else(|trouble| self.give_up(Some(&file), trouble))
+        caught(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
     }
 
-    /// Reads what is open.
     pub(super) fn read<T>(&self, read: impl FnOnce(&Opened) -> Result<T, Trouble>) -> Result<T, Trouble> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map_or_else(|| Err(closed()), read)
     }
 
-    /// Brings what is open to the state of `file`, in which something was committed.
+    /// Applies a change in RAM that was committed to `file`.
     pub(super) fn change<T>(
         &self,
         file: &Arc<MemoryFile>,
         change: impl FnOnce(&mut Opened) -> Result<T, Trouble>,
     ) -> Result<T, Trouble> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        // Another file may have been opened since.
+        // Another file may be open by now.
         open.as_mut().filter(|open| Arc::ptr_eq(&open.file, file)).map_or_else(|| Err(closed()), change)
     }
 
-    /// Appends to the log; answers its new end, or `None` where no log is kept.
+    /// Appends to the log; returns its new end, or `None` if there is no log.
     pub(super) fn record(&self, entries: &[Entry]) -> Result<Option<u64>, Trouble> {
         let mut log = self.log();
         let Some(log) = log.as_mut() else { return Ok(None) };
         log.append(entries).map(Some).map_err(log_failed)
     }
 
-    /// Records what is to be forgotten, and leaves nothing of it in the log.
+    /// Records forgettings, and removes the passages they cover from the log.
     pub(super) fn record_forgetting(&self, forgettings: &[Forgetting]) -> Result<Option<u64>, Trouble> {
         let entries: Vec<Entry> = forgettings.iter().cloned().map(Entry::Forgot).collect();
         let position = self.record(&entries)?;
@@ -149,11 +146,11 @@ impl Core {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(closed());
         }
-        caught(|| self.open_all(&mut log)).or_else(|trouble| self.give_up(None, trouble))
+        caught(|| self.open_all(&mut log)).or_else(|trouble| self.close_failed(None, trouble))
     }
 
     fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
-        let known = self.open_anew()?;
+        let known = self.reopen()?;
         if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
             let disk = Arc::new(RealDisk::new(dir.to_owned()));
             *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
@@ -161,7 +158,7 @@ impl Core {
         let is_settled = match self.settle_by(log.as_mut()) {
             Err(Trouble::Full(why)) => {
                 tracing::warn!(%why, "the memory has no room for what its log says; it is searched as it is");
-                self.open_anew()?;
+                self.reopen()?;
                 false
             }
             settled => settled.map(|()| true)?,
@@ -172,8 +169,8 @@ impl Core {
         Ok(())
     }
 
-    /// Opens the file, once what was open is closed; answers up to where the log is applied.
-    fn open_anew(&self) -> Result<u64, Trouble> {
+    /// Closes the open file and opens it again; returns the log position applied to it.
+    fn reopen(&self) -> Result<u64, Trouble> {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
         let opened = self.open_file()?;
         let known = opened.log_position;
@@ -193,13 +190,13 @@ impl Core {
         };
         let (opened, is_new) = opened?;
         if let Some(dir) = self.dir.as_deref().filter(|_| is_new) {
-            // It was made of another file's texts.
+            // The graph belongs to another file's texts.
             VectorLane::discard(dir);
         }
         Ok(opened)
     }
 
-    /// Applies what the log says, where there was no room for it when the file was opened: no change may overtake it.
+    /// Applies the log before any change, if there was no room for that when the file was opened.
     fn settle(&self) -> Result<(), Trouble> {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(());
@@ -215,7 +212,7 @@ impl Core {
         self.drop_unfinished()
     }
 
-    /// Applies what the log holds and the file does not: all of it where the file was lost.
+    /// Applies the log's entries that the file lacks: all of them if the file was lost.
     fn replay(&self, log: &mut MemoryLog) -> Result<(), Trouble> {
         let (known, is_whole) = self.read(|open| Ok((open.log_position, open.is_whole)))?;
         if !is_whole && !self.records_intake {
@@ -242,7 +239,7 @@ impl Core {
         done?;
         if !log.is_whole() {
             tracing::warn!(
-                "the memory's log is damaged; `meerkat doctor` says where, and mends it before anything comes back"
+                "the memory's log is damaged; `meerkat doctor` says where; repair it, or forgotten texts may come back"
             );
         }
         if log.position() == known { Ok(()) } else { self.apply(entries, log.position()) }
@@ -258,9 +255,9 @@ impl Core {
         self.applied(position)
     }
 
-    /// Closes a file that failed, so that the next use opens it anew; where it is damaged, it is set aside. Another one
-    /// that was opened since is not to blame.
-    fn give_up<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
+    /// Closes a file that failed, so that the next use opens it again; a damaged one is set aside. A newer file, opened
+    /// since, stays open.
+    fn close_failed<T>(&self, file: Option<&Weak<MemoryFile>>, trouble: Trouble) -> Result<T, Trouble> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let is_to_blame = |open: &mut Opened| {
             file.is_none_or(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(&open.file)))
@@ -276,8 +273,8 @@ impl Core {
     }
 }
 
-/// Leaves nothing in the log of what is to be forgotten. A kill before that is made good at the next start. Where it
-/// fails, the bytes stay in the log until memory is made from it anew.
+/// Removes from the log the passages that forgettings cover. After a kill the next start does it. If it fails, the
+/// bytes stay in the log until memory is rebuilt from it.
 fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
     if forgettings.is_empty() {
         return;
@@ -288,8 +285,7 @@ fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
     }
 }
 
-/// Where journals are still to tell what was said, but the log no longer tells all that is to be forgotten of it, nothing is
-/// taken in: what was forgotten would come back.
+/// Refuses to take in journals from the start if the log may have lost forgettings: what was forgotten would come back.
 fn check_forgettings(log: &MemoryLog) -> Result<(), Trouble> {
     log.replay(0, |_, _| ()).map_err(log_failed)?;
     if log.is_whole() {

@@ -1,4 +1,4 @@
-//! The memory's log for whoever examines a data directory, and how it is mended without bringing back what was forgotten.
+//! Examination and repair of memory's log for `meerkat doctor`. A repair never brings back what was forgotten.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -12,37 +12,37 @@ use super::{
 use meerkat_journal::{RealDisk, derived::caught};
 use meerkat_words::store::StoreError;
 
-/// The index while it is looked at.
+/// Copy of the index that is examined.
 const COPY_NAME: &str = "memory.redb.examined";
-/// Forgettings that are told one by one.
+/// Forgettings that are listed one by one.
 const TOLD_MAX: usize = 20;
 
-/// Up to where an index has applied the log, and what it knows is to be forgotten.
+/// Log position that an index has applied, and the forgettings that it has.
 type Known = (u64, Vec<Forgetting>);
 
-/// What is damaged in the log of a data directory, each place by its file and offset. Its owner is asked about the index,
-/// too, which knows where the log ended; another process may be writing that.
+/// Lists the damaged places in a data directory's log, by file and offset. Only with `is_owned` the index is read too,
+/// which knows where the log ended: another process may be writing it.
 ///
 /// # Errors
-/// Where it cannot be read.
+/// If the log cannot be read.
 pub fn examine_log(data_dir: &Path, is_owned: bool) -> Result<Vec<String>, StoreError> {
-    // Where there is no room for a copy, the log alone is looked at.
+    // Without room for a copy, only the log is examined.
     let index = if is_owned { read_index(data_dir).ok().flatten() } else { None };
     let known = index.map_or(0, |(known, _)| known);
     Ok(log::examine(&RealDisk::new(data_dir.to_owned()), known)?.damages)
 }
 
-/// Keeps all that can be read of a damaged log, and what the index knows besides of what is to be forgotten; says so, and
-/// where the damaged files are. No other process may own the directory.
+/// Repairs a damaged log: keeps every readable entry and the forgettings that only the index has. Returns a report that
+/// also names the copies of the damaged files. No other process may own the directory.
 ///
 /// # Errors
-/// What the disk answers.
+/// The disk's.
 pub fn mend_log(data_dir: &Path) -> Result<String, StoreError> {
     let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
     let index = read_index(data_dir)?;
     let (known, in_index) = index.clone().unwrap_or_default();
     let in_log = log::examine(disk.as_ref(), known)?.forgettings;
-    // First, so that a kill in between leaves nothing that seems whole and lacks them.
+    // They come first, so that a kill in between leaves no log that looks whole without them.
     let lost = in_index.into_iter().filter(|it| !in_log.contains(it));
     let lost: Vec<Entry> = lost.map(Entry::Forgot).collect();
     if !lost.is_empty() {
@@ -61,8 +61,8 @@ pub fn mend_log(data_dir: &Path) -> Result<String, StoreError> {
     Ok(format!("all that can be read of it stands{kept}; it says to forget: {told} ({besides})"))
 }
 
-/// Up to where the index has applied the log, and all that it knows is forgotten; `None` where there is none that can be
-/// read. A copy is looked at, because opening the file would change it.
+/// Reads the log position and the forgettings of the index; `None` if there is no readable one. It reads a copy,
+/// because opening the file would change it.
 fn read_index(data_dir: &Path) -> Result<Option<Known>, StoreError> {
     let (path, copy) = (data_dir.join(FILE_NAME), data_dir.join(COPY_NAME));
     if !path.exists() {

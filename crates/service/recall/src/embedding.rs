@@ -1,8 +1,8 @@
-//! The vectors of the texts: made in the order of the texts, and made anew where another embedder made them. The built-in
-//! one's are durable with their texts, others after them: nobody waits for an embedder.
+//! Vectors of the texts, made in the texts' order, and all again after a change of embedder. Those of the built-in
+//! embedder are durable together with their texts, others later: nothing waits for an embedder.
 //!
-//! A text without a vector is found by its terms alone. An embedder that fails is asked again when memory takes in more
-//! or is built anew; how far it came is durable, so nothing is made twice.
+//! A text without a vector is found by its terms alone. A failed embedder is asked again when memory takes in more or
+//! is rebuilt; progress is durable, so no vector is made twice.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -30,37 +30,36 @@ use meerkat_words::{
     memory::{EmbedFor, Embedder as _},
 };
 
-/// Texts that an embedder is given at once.
+/// Texts of one batch.
 const BATCH_DOCS: usize = 64;
-/// Bytes of text that an embedder is given at once, but for the last text.
+/// Bytes of text of one batch, except for its last text.
 const BATCH_BYTES: usize = 128 * 1024;
-/// How long a search waits for its query's vector.
+/// Longest time that a search waits for its query's vector.
 const QUERY_MAX: Duration = Duration::from_secs(1);
-/// Bytes of a text that its vector is made of.
+/// Bytes of a text that the embedder gets.
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
-/// Texts that are to get their vectors.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// The first one whose vector is missing.
+    /// First text without a vector.
     start: u32,
     docs: Vec<u32>,
     texts: Vec<String>,
-    /// The texts before this one have theirs then.
+    /// Texts before this one have vectors once the batch is stored.
     end: u32,
 }
 
-/// Vectors that are written together.
+/// Vectors of one transaction.
 pub(super) struct Vectors {
     embedder: String,
     made: Vec<(u32, Vec<f32>)>,
-    /// The texts before this one have theirs then.
+    /// Texts before this one have vectors once the batch is stored.
     embedded_to: u32,
 }
 
 impl Vectors {
     fn new(embedder: String, mut made: Vec<(u32, Vec<f32>)>, embedded_to: u32) -> Self {
-        // A text whose vector has no direction is found by its words alone.
+        // A vector without a direction finds nothing.
         made.retain(|(_, vector)| has_direction(vector));
         Self { embedder, made, embedded_to }
     }
@@ -76,13 +75,13 @@ impl Vectors {
 }
 
 impl Core {
-    /// The next texts that are to get their vectors; `None` where all have theirs.
+    /// Returns the next texts to embed; `None` if all have vectors.
     pub(super) fn next_batch(&self) -> Result<Option<Batch>, Trouble> {
         let id = self.embedder.id();
         self.read(|open| if open.embedder == id { next_batch(open) } else { Ok(Some(Batch::default())) })
     }
 
-    /// The vectors of a batch. It may take as long as the embedder does, but no longer than until the memory closes.
+    /// Embeds a batch. Takes as long as the embedder does, but ends when the memory closes.
     pub(super) fn embed(
         &self,
         runtime: &Handle,
@@ -105,7 +104,7 @@ impl Core {
         Ok(vectors)
     }
 
-    /// The vector of a query; `None` where it has none, or the embedder fails or is silent.
+    /// Embeds a query; `None` if its vector has no direction, or the embedder fails or does not answer in time.
     pub(super) async fn embed_query(&self, query: &str) -> Option<Vec<f32>> {
         let texts = [head(query, TEXT_BYTES_MAX).to_owned()];
         let embedded = AssertUnwindSafe(async { self.embedder.embed(&texts, EmbedFor::Query).await }).catch_unwind();
@@ -131,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Whether vectors are as long as those that are there: a server may have another model under the same name.
+    /// Checks that vectors are as long as the stored ones: a server may run another model under the same name.
     fn fits(&self, dimension: Option<usize>) -> Result<(), SessionError> {
         let of = |lane: &Option<VectorLane>| lane.as_ref().map(VectorLane::dimension);
         let known = self.read(|open| Ok(of(&open.lane.read().unwrap_or_else(PoisonError::into_inner))));
@@ -139,23 +138,23 @@ impl Core {
             (Some(known), Some(new)) if known != new => Err(SessionError::MemoryUnavailable {
                 why: format!(
                     "the embedder answers with {new} components, and the vectors that are there have {known}; \
-                     `meerkat memory reindex` makes all of them anew"
+                     `meerkat memory reindex` makes all of them again"
                 ),
             }),
             _ => Ok(()),
         }
     }
 
-    /// Once is enough to know; what goes on failing is told of in a whisper.
+    /// Warns once; further failures are logged at debug.
     pub(super) fn embedder_failed(&self, error: &SessionError) {
         if self.is_embedder_failing.swap(true, Ordering::Relaxed) {
             tracing::debug!(%error, "the embedder still fails");
         } else {
-            tracing::warn!(%error, "words alone find what is said until the embedder answers");
+            tracing::warn!(%error, "searches use words alone until the embedder answers");
         }
     }
 
-    /// Puts the vectors of a batch, if it is still the next one; answers how many texts have theirs, of how many.
+    /// Stores the vectors of a batch if it is still the next one; returns how many texts have vectors, of how many.
     pub(super) fn put_batch(&self, batch: &Batch, vectors: &[Vec<f32>]) -> Result<(u64, u64), Trouble> {
         let id = self.embedder.id();
         if self.read(|open| Ok(open.embedder != id))? {
@@ -166,7 +165,7 @@ impl Core {
         self.read(|open| Ok((u64::from(open.embedded_to), u64::from(open.columns.next_doc()))))
     }
 
-    /// Begins the vectors anew, for this embedder.
+    /// Deletes all vectors, and begins with this embedder.
     pub(super) fn drop_vectors(&self, embedder: &str) -> Result<(), Trouble> {
         let (file, generation) = self.read(|open| Ok((open.file.clone(), open.generation + 1)))?;
         file.write(|transaction| {
@@ -193,11 +192,11 @@ impl Core {
             Ok((open.file.clone(), Vectors::new(id, live, batch.end)))
         })?;
         file.write(|transaction| vectors.write(transaction))?;
-        self.stand(&file, vectors)
+        self.add_to_lane(&file, vectors)
     }
 
-    /// The vectors of texts that are about to be written, where they cost no more than that does and none is missing
-    /// before them: one transaction takes both.
+    /// Makes the vectors of texts about to be stored if the embedder is the built-in one and no earlier vector is
+    /// missing: one transaction then holds both.
     pub(super) fn vectors_at_once<'a>(
         &self,
         texts: impl Iterator<Item = (u32, &'a str)>,
@@ -213,14 +212,14 @@ impl Core {
         Ok(is_quick.then(|| Vectors::new(id, texts.map(vector).collect(), end)))
     }
 
-    /// Lets vectors that were written stand in RAM.
-    pub(super) fn stand(&self, file: &Arc<MemoryFile>, vectors: Vectors) -> Result<(), Trouble> {
+    /// Adds stored vectors to the lane in RAM.
+    pub(super) fn add_to_lane(&self, file: &Arc<MemoryFile>, vectors: Vectors) -> Result<(), Trouble> {
         let lane = self.change(file, |open| {
             (open.embedder, open.embedded_to) = (vectors.embedder, vectors.embedded_to);
             Ok(open.lane.clone())
         })?;
         for (doc, vector) in &vectors.made {
-            // One at a time: searches go on in between.
+            // One at a time, so that searches run in between.
             put(&mut lane.write().unwrap_or_else(PoisonError::into_inner), *doc, vector);
         }
         Ok(())
@@ -230,7 +229,7 @@ impl Core {
         self.read(|open| Ok(open.lane.read().unwrap_or_else(PoisonError::into_inner).is_some()))
     }
 
-    /// Whether texts are without their vectors, or vectors outside the graph.
+    /// Returns true if texts lack vectors, or the graph lacks some of the vectors.
     pub(super) fn is_behind(&self) -> Result<bool, Trouble> {
         let id = self.embedder.id();
         self.read(|open| {

@@ -1,7 +1,6 @@
-//! `memory.redb`: how it is opened, changed and read.
+//! `memory.redb`: opening, writing and reading it.
 //!
-//! redb blocks its thread and panics on a damaged file: whoever calls this stands on a thread that may block, and
-//! catches panics.
+//! redb blocks its thread and panics on a damaged file: call this on a thread that may block, and catch panics.
 
 use std::{
     path::Path,
@@ -16,24 +15,22 @@ use super::tables::{self, LAYOUT, meta};
 
 pub(super) use meerkat_journal::derived::Trouble;
 
-/// Bytes of pages that redb keeps in memory.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
 #[cfg(test)]
 thread_local! {
-    /// How many writes of this thread find room, where that is bounded.
+    /// Writes of this thread that still find room, if a test limits them.
     pub(super) static WRITES_LEFT: std::cell::Cell<Option<u32>> = const { std::cell::Cell::new(None) };
 }
 
-/// The open file.
 pub(super) struct MemoryFile {
     file: DerivedFile,
-    /// Whether a write met a full disk: redb does nothing more with it, and it is to be opened anew.
+    /// True if a write met a full disk: redb refuses everything until the file is opened again.
     is_stuck: AtomicBool,
 }
 
 impl MemoryFile {
-    /// Opens the file at `path`, or one in memory; with whether it was made just now.
+    /// Opens the file at `path`, or one in memory; returns true with it if it is new.
     pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
         let file =
             path.map_or_else(|| DerivedFile::in_memory(&[], CACHE_BYTES), |path| DerivedFile::open(path, CACHE_BYTES))?;
@@ -45,7 +42,7 @@ impl MemoryFile {
         Ok((file, is_new))
     }
 
-    /// They are durable with what is first put into them.
+    /// Makes the tables. They become durable with the first rows.
     fn make_tables(&self) -> Result<(), Trouble> {
         let transaction = self.file.begin_loose_write()?;
         tables::make_all(&transaction)?;
@@ -65,7 +62,7 @@ impl MemoryFile {
         }
     }
 
-    /// Changes the file in one durable transaction.
+    /// Performs one durable transaction.
     pub(super) fn write<T>(&self, change: impl FnOnce(&WriteTransaction) -> Result<T, Trouble>) -> Result<T, Trouble> {
         let done = self.try_write(change);
         if matches!(done, Err(Trouble::Full(_))) {
@@ -74,7 +71,7 @@ impl MemoryFile {
         done
     }
 
-    /// Whether it is of no use until it is opened anew.
+    /// Returns true if the file must be opened again before any use.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Acquire)
     }
@@ -100,18 +97,17 @@ impl MemoryFile {
         Ok(done)
     }
 
-    /// Reads the file as it is now.
     pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
         self.file.begin_read()
     }
 }
 
-/// What is answered where the memory's files did not do what they were asked.
+/// Converts a failure of memory's files into the caller's error.
 pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
     let (Trouble::Damaged(why) | Trouble::Failed(why) | Trouble::Full(why)) = trouble;
     tracing::warn!(%why, "the memory's index is not available");
     if matches!(trouble, Trouble::Full(_)) {
         return SessionError::StoreFull;
     }
-    SessionError::MemoryUnavailable { why: "its index failed; try again, or build it anew".to_owned() }
+    SessionError::MemoryUnavailable { why: "its index failed; try again, or rebuild it".to_owned() }
 }

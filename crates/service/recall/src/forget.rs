@@ -1,8 +1,8 @@
-//! Forgetting, for good, and letting a deleted session go.
+//! Forgetting texts for good, and removing a deleted session.
 //!
-//! What is forgotten is recorded before anything is taken out, and bounded to what was taken in so far: a kill in
-//! between is made good at the next start, and no rebuild brings it back. What comes later is not covered. It holds for
-//! the session's forks, too, also once the session is deleted: they have its records.
+//! A forgetting is recorded before any text is removed, so the next start completes it after a kill, and no rebuild
+//! brings the texts back. It covers what was taken in so far, not what comes later. It also covers the session's forks,
+//! which have its records, even after the session is deleted.
 
 use std::collections::HashMap;
 
@@ -22,13 +22,12 @@ use meerkat_words::{
     requests::ForgetMemory,
 };
 
-/// The year 9999.
 const END_OF_TIME_MS: i64 = 253_370_764_800_000;
-/// Texts that are taken out in one transaction.
+/// Texts removed in one transaction.
 const TAKEN_OUT: usize = 4_096;
 
 impl Core {
-    /// Forgets; answers how many passages that were.
+    /// Forgets passages; returns how many.
     pub(super) fn forget(&self, request: &ForgetMemory) -> Result<u64, Trouble> {
         let forgettings = self.read(|open| Ok(forgettings(open, request)))?;
         if forgettings.is_empty() {
@@ -38,7 +37,7 @@ impl Core {
         self.forget_now(forgettings, position)
     }
 
-    /// Forgets what is recorded, up to this position of the log.
+    /// Applies forgettings that are recorded up to this position of the log.
     pub(super) fn forget_now(&self, forgettings: Vec<Forgetting>, position: Option<u64>) -> Result<u64, Trouble> {
         let (file, numbered, docs) = self.read(|open| {
             let known = |it: &Forgetting| {
@@ -70,7 +69,7 @@ impl Core {
         Ok(forgotten)
     }
 
-    /// Leaves nothing of a session.
+    /// Removes everything of a session.
     pub(super) fn gone(&self, id: SessionId) -> Result<(), Trouble> {
         let request = ForgetMemory { session_id: Some(id), ..ForgetMemory::default() };
         let forgettings = self.read(|open| Ok(forgettings(open, &request)))?;
@@ -96,7 +95,7 @@ impl Core {
         })
     }
 
-    /// Takes texts out, in bounded transactions; answers how many.
+    /// Removes texts, in bounded transactions; returns how many.
     pub(super) fn take_out(&self, mut docs: Vec<u32>) -> Result<u64, Trouble> {
         docs.sort_unstable();
         docs.dedup();
@@ -130,7 +129,7 @@ impl Core {
     }
 }
 
-/// What a request forgets of each session, up to what was taken in of it so far.
+/// Makes the forgettings of a request, one per session, each up to what was taken in so far.
 fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
     let forks = forks(open);
     let asked = open.columns.sessions().filter(|(_, it)| request.session_id.is_none_or(|id| id == it.row.id));
@@ -143,17 +142,16 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
             from_seq,
             to_seq: Some(to_seq),
             source: request.source.clone(),
-            // The seqs bound it; clocks may stand still or go back.
+            // The seqs are the limit: clocks may stop or go back.
             until: Timestamp::from_millis(END_OF_TIME_MS),
         };
-        // A source that a session has not said anything of yet is not forgotten there.
+        // A session without texts of the source gets no forgetting, unless it was named.
         let is_any = request.session_id.is_some() || !covered(open, &forks, &forgetting).is_empty();
         (is_any && from_seq <= to_seq).then_some(forgetting)
     };
     asked.filter_map(forgetting).collect()
 }
 
-/// The forks of each session that has some.
 fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {
     let mut forks: HashMap<SessionId, Vec<&Session>> = HashMap::new();
     for (_, session) in open.columns.sessions() {
@@ -162,7 +160,6 @@ fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {
     forks
 }
 
-/// The texts that a forgetting covers.
 fn covered(open: &Opened, forks: &HashMap<SessionId, Vec<&Session>>, forgetting: &Forgetting) -> Vec<u32> {
     let columns = &open.columns;
     let sessions: Vec<(SessionId, Seq, &Session)> = match forgetting.session_id {
@@ -181,7 +178,7 @@ fn covered(open: &Opened, forks: &HashMap<SessionId, Vec<&Session>>, forgetting:
     docs
 }
 
-/// The texts of a session that are forgotten once it is known what this says.
+/// Finds stored texts that become forgotten once an intake names the session's parents.
 pub(super) fn forgotten_in(open: &Opened, intake: &Intake) -> Vec<u32> {
     let Some(session) = open.columns.session(intake.session_id) else { return Vec::new() };
     let row = SessionRow::with(Some(&session.row), intake, false);
@@ -192,7 +189,7 @@ pub(super) fn forgotten_in(open: &Opened, intake: &Intake) -> Vec<u32> {
     session.docs.iter().filter(|doc| open.columns.doc(**doc).is_some_and(is_forgotten)).copied().collect()
 }
 
-/// A text as a forgetting looks at it.
+/// Makes a passage with the fields that a forgetting compares.
 fn place_of(open: &Opened, doc: &Doc) -> Passage {
     Passage {
         seq: doc.seq,

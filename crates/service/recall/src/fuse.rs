@@ -1,6 +1,6 @@
-//! One ranking of three lanes: words, runs of letters, vectors; and the floor under which nothing is answered.
+//! Ranking: three lanes (words, runs of letters, vectors) give one score, and hits under a floor are not answered.
 //!
-//! Filters come before ranking. A score says how a hit compares within its answer.
+//! Filters apply before ranking. Scores compare hits of one answer only.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,77 +21,75 @@ use meerkat_words::{
     requests::{SearchMemory, SearchScope},
 };
 
-/// Hits where no number is asked for.
+/// Hits if the request sets no limit.
 const HITS: usize = 10;
-/// Hits at most; who answers a request may want more than it answers.
+/// Most hits; the service may ask for more than it returns.
 pub(super) const HITS_MAX: usize = 1_000;
-/// Bytes of a query that are looked at.
+/// Bytes of a query that count.
 pub(super) const QUERY_BYTES_MAX: usize = 4 * 1024;
-/// Vectors that are looked for, and for each hit that is asked for.
+/// Vectors to find, at least and for each hit.
 const VECTORS_MIN: usize = 50;
 const VECTORS_PER_HIT: usize = 4;
 
-/// What the ranking depends on: measured on a split of the retrieval benchmark that is not reported, and on half of
-/// LoCoMo's conversations.
+/// Constants of the ranking, chosen on the tuning corpus of the retrieval benchmark and on half of LoCoMo.
 pub(super) mod tuning {
     /// BM25.
     pub(in super::super) struct Lane {
-        /// How soon a term that stands there again counts no more.
+        /// Saturation: how soon further occurrences of a term stop counting.
         pub(in super::super) saturation: f32,
-        /// How much a long text is held against it, from 0 to 1.
+        /// Penalty for long texts, from 0 to 1.
         pub(in super::super) length: f32,
-        /// The power of a term's rarity that it is worth.
+        /// Exponent of a term's rarity.
         pub(in super::super) rarity: i32,
     }
 
     pub(in super::super) const WORDS: Lane = Lane { saturation: 1.2, length: 0.4, rarity: 1 };
     pub(in super::super) const RUNS: Lane = Lane { saturation: 0.9, length: 0.3, rarity: 2 };
 
-    /// The share that a text gets of the score of the text before it in its session.
+    /// Share of the previous text's score that a text gets.
     pub(in super::super) const BEFORE: f32 = 0.45;
-    /// And more of it where that text asks.
+    /// Further share if the previous text asks.
     pub(in super::super) const ASKED_BEFORE: f32 = 0.4;
-    /// And of the one before that: a question, a word in between, the answer.
+    /// Share of the score of the text before that: a question, a word in between, the answer.
     pub(in super::super) const BEFORE_TWO: f32 = 0.15;
-    /// And of the one after it: an answer takes up what it answers.
+    /// Share of the next text's score: an answer repeats words of its question.
     pub(in super::super) const AFTER: f32 = 0.5;
 
-    /// What the best of each lane gets.
+    /// Weight of each lane's best text.
     pub(super) const WORDS_WEIGHT: f32 = 0.55;
     pub(super) const RUNS_WEIGHT: f32 = 0.6;
-    /// Of vectors that know nothing of meaning: they see what the two other lanes see.
+    /// Weight of the built-in vectors, which see only what the two other lanes see.
     pub(super) const BUILTIN_WEIGHT: f32 = 0.05;
-    /// Of all others, half of what the two other lanes give: chosen, not measured.
+    /// Weight of other vectors, half of what the two other lanes give: chosen, not measured.
     pub(super) const VECTOR_WEIGHT: f32 = 0.6;
-    /// The share that a text gets of what the best text of its session got.
+    /// Share of the score of its session's best text that a text gets.
     pub(super) const SESSION: f32 = 0.5;
 
-    /// What the newest of the candidates gets over the oldest.
+    /// Bonus of the newest candidate over the oldest.
     pub(super) const NEWEST: f32 = 0.02;
-    /// What a text gets more whose speaker the question names.
+    /// Bonus if the question names the text's speaker.
     pub(super) const SPEAKER: f32 = 0.8;
-    /// What a text gets more that was said in a month that the question names.
+    /// Bonus if the question names the text's month.
     pub(super) const DATED: f32 = 1.0;
-    /// What a text gets more that names a time, where the question asks for one.
+    /// Bonus if the question asks for a time and the text names one.
     pub(super) const NAMES_TIME: f32 = 0.4;
-    /// How much less a text gets that asks: it seldom tells.
+    /// Malus of a text that asks: it seldom answers.
     pub(super) const ASKS: f32 = 0.2;
-    /// How much less a tool's output gets than what was said.
+    /// Malus of a tool's output.
     pub(super) const TOOL_RESULTS: f32 = 0.05;
 
-    /// The share of a query's rarity that some hit must hold, in words.
+    /// Least share of a query's rarity that some hit must cover in words.
     pub(super) const WORDS_COVERED_MIN: f32 = 0.2;
-    /// And in runs alone: a slip of the pen leaves more than a third, and words that are not alike share an ending.
+    /// Least share in runs alone: a misspelt word keeps more than a third, and unrelated words may share an ending.
     pub(super) const RUNS_COVERED_MIN: f32 = 0.33;
-    /// The cosine that answers without any of its words.
+    /// Least cosine of a hit that has none of the query's words.
     pub(super) const COSINE_MIN: f32 = 0.5;
-    /// The share of the best score that every hit must have.
+    /// Least share of the best score that every hit must have.
     pub(super) const SHARE_OF_BEST_MIN: f32 = 0.05;
 }
 
-/// Which texts may be found.
 pub(super) struct Filter {
-    /// By ordinal; all where `None`.
+    /// By ordinal; all sessions if `None`.
     sessions: Option<Vec<bool>>,
     role: Option<u16>,
     since_ms: i64,
@@ -99,7 +97,7 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// What a request lets pass; `None` where nothing can.
+    /// Makes a request's filter; `None` if no text can pass.
     pub(super) fn of(columns: &Columns, request: &SearchMemory) -> Option<Self> {
         let role = match &request.role {
             None => None,
@@ -133,7 +131,6 @@ impl Filter {
     }
 }
 
-/// What the lanes give one text.
 #[derive(Clone, Copy, Debug, Default)]
 struct Candidate {
     doc: u32,
@@ -146,7 +143,7 @@ struct Candidate {
 }
 
 impl Core {
-    /// What a request looks for, and whether there are vectors to compare its own with; `None` where nothing can be found.
+    /// Analyses a request; also returns true if there are vectors to compare with, or `None` if nothing can be found.
     pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, bool)>, Trouble> {
         let terms = text::analyse_query(head(&request.query, QUERY_BYTES_MAX));
         if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
@@ -155,7 +152,7 @@ impl Core {
         Ok(Some((terms, self.has_vectors()?)))
     }
 
-    /// The best hits, and whether texts are without their vectors.
+    /// Finds the best hits; also returns true if some texts lack vectors.
     pub(super) fn search(
         &self,
         request: &SearchMemory,
@@ -176,7 +173,7 @@ fn best(
     let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
     let (words, runs, cosines) = std::thread::scope(|scope| {
-        // Beside the others: it may take as long as both of them.
+        // In parallel: it may take as long as the two other lanes together.
         let cosines = vector.map(|vector| scope.spawn(|| nearest(open, vector, limit, &filter)));
         let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
         let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
@@ -207,7 +204,7 @@ fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Hash
     lane.as_ref().map_or_else(HashMap::new, |lane| lane.search(vector, wanted, &passes).into_iter().collect())
 }
 
-/// The texts that pass and that some lane found.
+/// Collects the texts that pass the filter and that some lane found.
 fn candidates(
     columns: &Columns,
     filter: &Filter,
@@ -231,7 +228,7 @@ fn candidates(
     scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect()
 }
 
-/// Scores each by what the lanes give it and the best of its session.
+/// Scores each candidate by its lanes and by the best of its session.
 fn fuse(columns: &Columns, candidates: &mut [Candidate], vector_weight: f32) {
     let best = candidates.iter().fold(Candidate::default(), |best, it| Candidate {
         words: best.words.max(it.words),
@@ -252,8 +249,7 @@ fn fuse(columns: &Columns, candidates: &mut [Candidate], vector_weight: f32) {
     }
 }
 
-/// Lets count what speaks for a text or against it beside what the lanes found; what cannot be among the best by that is
-/// left out.
+/// Applies bonuses and maluses, after dropping candidates that these cannot bring among the best.
 fn weigh(
     columns: &Columns,
     candidates: &mut Vec<Candidate>,
@@ -280,25 +276,25 @@ fn weigh(
     }
 }
 
-/// What a text is weighed with at most, and at least.
+/// Largest and smallest factor that `weigh` applies.
 const MOST: f32 = (1.0 + tuning::SPEAKER) * (1.0 + tuning::DATED) * (1.0 + tuning::NAMES_TIME) * (1.0 + tuning::NEWEST);
 const LEAST: f32 = (1.0 - tuning::ASKS) * (1.0 - tuning::TOOL_RESULTS);
 
-/// Leaves out what is not among the best whatever is weighed.
+/// Drops candidates that no factor can bring among the best.
 fn keep_possible(candidates: &mut Vec<Candidate>, limit: usize) {
     if limit == 0 || candidates.len() <= limit {
         return;
     }
     let mut scores: Vec<f32> = candidates.iter().map(|it| it.score).collect();
     let (_, last, _) = scores.select_nth_unstable_by(limit - 1, |a, b| b.total_cmp(a));
-    // What rounds is less than this.
+    // Rounding errors are smaller than this.
     let least = *last * (LEAST / MOST) * 0.999;
     candidates.retain(|it| it.score >= least);
 }
 
-/// Leaves the best, at most so many, the best first.
+/// Keeps the best `limit`, best first.
 fn keep_best(columns: &Columns, candidates: &mut Vec<Candidate>, limit: usize) {
-    // Ties do not depend on how the texts are numbered: the newer one, then the one that was said first.
+    // Ties do not depend on the texts' numbers: the newer text first, then by session and position.
     let tie = |it: &Candidate| {
         let doc = columns.doc(it.doc);
         let session = doc.and_then(|doc| columns.session_at(doc.session)).map(|session| session.row.id);
@@ -321,7 +317,7 @@ fn recency(time_ms: i64, oldest: i64, newest: i64) -> f32 {
     if newest > oldest { (time_ms - oldest) as f32 / (newest - oldest) as f32 } else { 0.0 }
 }
 
-/// Whether it is more than noise.
+/// Returns true if a candidate is more than noise.
 fn is_answer(columns: &Columns, candidate: &Candidate, words: &Scores, runs: &Scores) -> bool {
     words.covered(columns, candidate.doc) >= tuning::WORDS_COVERED_MIN
         || runs.covered(columns, candidate.doc) >= tuning::RUNS_COVERED_MIN
@@ -357,7 +353,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever texts are weighed with, none of the best is left out before.
+        /// Whatever the factors, none of the best is dropped before.
         #[test]
         fn nothing_is_left_out_that_could_be_among_the_best(
             texts in prop::collection::vec((0.0_f32..2.0, LEAST..MOST), 1..60),

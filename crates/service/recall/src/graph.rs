@@ -1,7 +1,7 @@
-//! The graph over the vectors: read at the start, saved as it grows, built anew in small steps where it was lost or much
-//! of it was forgotten.
+//! The graph of the vectors: loaded at the start, saved as it grows, rebuilt in small steps if it was lost or if many
+//! of its vectors were removed.
 //!
-//! It is a cache of the table of vectors. While one is built, searches use the one there is, or the words alone.
+//! It is a cache of the table of vectors. During a rebuild, searches use the old graph, or the words alone.
 
 use std::sync::PoisonError;
 
@@ -14,18 +14,16 @@ use super::{
     vector::{Stamp, VectorLane},
 };
 
-/// The share of removed vectors past which the graph is built anew.
+/// Share of removed vectors above which the graph is rebuilt.
 const REMOVED_SHARE: f64 = 0.2;
-/// Vectors that a start puts into the graph that was saved; where more are missing, it is built in steps.
+/// Vectors that a start adds to the saved graph; if more are missing, the graph is rebuilt in steps.
 const PUT_AT_START: usize = 1_000;
-/// Vectors of one step.
 const STEP_DOCS: u32 = 128;
-/// Vectors that the end of a process leaves to the next start. In unit tests none.
+/// Vectors that may be unsaved when a process ends; none in unit tests.
 const UNSAVED_AT_END: usize = if cfg!(test) { 0 } else { 64 };
-/// A graph is saved when it has grown by a quarter, and by this many.
+/// Growth beyond a quarter after which the graph is saved.
 const GROWN_MIN: usize = 4_096;
 
-/// A graph that is being built.
 #[derive(Default)]
 pub(super) struct Building {
     lane: Option<VectorLane>,
@@ -33,16 +31,16 @@ pub(super) struct Building {
 }
 
 impl Core {
-    /// Reads the graph that was saved, and makes good what was added and forgotten since.
+    /// Loads the saved graph, and applies what was added and removed since.
     pub(super) fn load_lane(&self) -> Result<(), Trouble> {
         let id = self.embedder.id();
         let file = self.read(|open| Ok(open.file.clone()))?;
         let (saved, lane, is_whole) = self.read(|open| {
-            // Another embedder's vectors are no use to a query.
+            // A query cannot be compared with another embedder's vectors.
             let is_ours = open.embedder == id;
             let saved = self.dir.as_deref().filter(|_| is_ours).and_then(|dir| VectorLane::load(dir, stamp(open)));
             let vectors = saved.as_ref().map_or(0, VectorLane::len);
-            let (lane, is_whole) = if is_ours { made_good(open, saved)? } else { (None, true) };
+            let (lane, is_whole) = if is_ours { brought_up_to_date(open, saved)? } else { (None, true) };
             Ok((vectors, lane, is_whole))
         })?;
         self.change(&file, |open| {
@@ -53,7 +51,7 @@ impl Core {
         })
     }
 
-    /// Does a step of what is to be done for the graph; answers whether more is to be done.
+    /// Does one step of pending work on the graph; returns true if more is left.
     pub(super) fn step(&self) -> Result<bool, Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
         let building = self.change(&file, |open| {
@@ -93,12 +91,12 @@ impl Core {
         self.save_if(|saved| saved + saved / 4 + GROWN_MIN)
     }
 
-    /// Saves the graph for the next start, where that would have much to make good.
+    /// Saves the graph if the next start would have much to add.
     pub(super) fn save_at_end(&self) -> Result<(), Trouble> {
         self.save_if(|saved| saved + UNSAVED_AT_END)
     }
 
-    /// Saves the graph where it has more vectors than this for so many that are saved.
+    /// Saves the graph if it has more vectors than `most` allows for the number saved.
     fn save_if(&self, most: impl FnOnce(usize) -> usize) -> Result<(), Trouble> {
         let has_grown = self.read(|open| {
             let lane = open.lane.read().unwrap_or_else(PoisonError::into_inner);
@@ -122,8 +120,8 @@ impl Core {
     }
 }
 
-/// What was saved, with what was added and without what was forgotten since; and whether that is all of it.
-fn made_good(open: &Opened, saved: Option<VectorLane>) -> Result<(Option<VectorLane>, bool), Trouble> {
+/// Brings the saved graph up to date; returns false with it if too many vectors are missing.
+fn brought_up_to_date(open: &Opened, saved: Option<VectorLane>) -> Result<(Option<VectorLane>, bool), Trouble> {
     let mut lane = saved;
     let vectors = open.file.read()?.open_table(tables::VECTORS)?;
     let mut missing = 0;
@@ -149,6 +147,6 @@ fn stamp(open: &Opened) -> Stamp {
         .embedder
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    // What was added or forgotten since is made good when it is loaded.
+    // Loading applies what was added or removed since, so the count does not matter.
     Stamp { embedder, count: 0, generation: open.generation }
 }

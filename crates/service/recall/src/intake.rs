@@ -1,7 +1,7 @@
-//! Taking in: each passage once, in bounded transactions, with how far its session is taken in.
+//! Taking in passages: each once, in bounded transactions, together with the session's progress.
 //!
-//! A session counts as taken in up to a seq in the very transaction that holds the last passages up to there. After a
-//! kill the rest is taken in again, and what is there already changes nothing.
+//! The transaction with the last passages up to a seq also records that seq. After a kill the rest is taken in again,
+//! and stored passages change nothing.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -27,10 +27,9 @@ use meerkat_words::{
 
 /// Passages of one transaction.
 const CHUNK_DOCS: usize = 1_024;
-/// Bytes of text of one transaction, but for its last passage.
+/// Bytes of text of one transaction, except for its last passage.
 const CHUNK_BYTES: usize = 1024 * 1024;
 
-/// What one transaction takes in.
 struct Chunk {
     file: Arc<MemoryFile>,
     names: Vec<String>,
@@ -49,14 +48,14 @@ struct NewDoc {
 }
 
 impl Core {
-    /// Takes in what is new of it, and records it first where no journal does.
+    /// Takes in new passages, after recording them if no journal does.
     pub(super) fn add(&self, intakes: Vec<Intake>) -> Result<(), Trouble> {
         let fresh = self.read(|open| Ok(intakes.into_iter().filter_map(|intake| fresh(open, intake)).collect()))?;
         let fresh: Vec<Intake> = fresh;
         if fresh.is_empty() {
             return Ok(());
         }
-        // A long fork is taken in by parts, and a later one may name another session that it is a fork of.
+        // A long fork is taken in by parts, and a later part may name another parent.
         let forgotten = self.read(|open| Ok(fresh.iter().flat_map(|intake| forgotten_in(open, intake)).collect()))?;
         self.take_out(forgotten)?;
         let position = if self.records_intake {
@@ -69,7 +68,7 @@ impl Core {
         self.flush(false)
     }
 
-    /// Takes in what the log holds, up to this position of it, or what it does not.
+    /// Takes in passages; the log is applied up to `log_position` afterwards.
     pub(super) fn take_in(
         &self,
         intakes: Vec<Intake>,
@@ -93,14 +92,14 @@ impl Core {
                 chunk.write(transaction)?;
                 vectors.as_ref().map_or(Ok(()), |vectors| vectors.write(transaction))
             })?;
-            self.change(&file, |open| chunk.stand(open))?;
-            vectors.map_or(Ok(()), |vectors| self.stand(&file, vectors))?;
+            self.change(&file, |open| chunk.apply(open))?;
+            vectors.map_or(Ok(()), |vectors| self.add_to_lane(&file, vectors))?;
             self.flush(false)?;
         }
         Ok(())
     }
 
-    /// The log is applied up to here.
+    /// Notes that the log is applied up to here.
     pub(super) fn applied(&self, log_position: u64) -> Result<(), Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
         file.write(|transaction| put_number(transaction, meta::LOG, log_position))?;
@@ -111,7 +110,7 @@ impl Core {
     }
 }
 
-/// What is new of it; nothing where all of it is known.
+/// Reduces an intake to its news; `None` if there are none.
 fn fresh(open: &Opened, mut intake: Intake) -> Option<Intake> {
     let id = intake.session_id;
     let known = open.columns.session(id);
@@ -125,7 +124,7 @@ fn fresh(open: &Opened, mut intake: Intake) -> Option<Intake> {
 }
 
 impl Chunk {
-    /// Takes as much from the queue as one transaction may hold.
+    /// Takes one transaction's passages from the queue.
     fn next(
         open: &Opened,
         queue: &mut VecDeque<(Intake, VecDeque<Passage>)>,
@@ -235,8 +234,8 @@ impl Chunk {
         self.log_position.map_or(Ok(()), |position| put_number(transaction, meta::LOG, position))
     }
 
-    /// Lets it stand in RAM.
-    fn stand(self, open: &mut Opened) -> Result<(), Trouble> {
+    /// Applies the committed chunk in RAM.
+    fn apply(self, open: &mut Opened) -> Result<(), Trouble> {
         for name in self.names {
             open.columns.add_name(name);
         }

@@ -1,7 +1,7 @@
-//! The lanes of words and of runs: BM25 over the texts that are there, with a share of what stands beside them.
+//! The lanes of words and of runs: BM25 over the stored texts, with a share of their neighbours' scores.
 //!
-//! A score depends on the texts alone, not on how their postings came to lie in segments or on what was forgotten. Its
-//! cost is bounded: a query's rarest terms count, up to a number of terms and of postings.
+//! A score depends on the texts alone, not on segments or on what was forgotten. Its cost is bounded: a query's rarest
+//! terms count, up to a number of terms and of postings.
 
 use super::{
     columns::Columns,
@@ -11,34 +11,32 @@ use super::{
     postings::{Found, Posting},
 };
 
-/// Terms that a lane looks for: one bit each.
+/// Terms of a query in one lane: one bit each.
 pub(super) const TERMS_MAX: usize = 64;
-/// Terms of a query that are looked up to find the rarest.
+/// Terms of a query that are looked up, to find the rarest.
 const LOOKED_UP_MAX: usize = 256;
-/// Postings that a lane goes through, those of the rarest terms first: a few milliseconds.
+/// Postings that a lane reads, rarest terms first: a few milliseconds.
 const POSTINGS_MAX: u64 = 200_000;
 
-/// What a lane gives each text.
 pub(super) struct Scores {
-    /// By number; without what stands beside it.
+    /// By number; without the neighbours' shares.
     own: Vec<f32>,
-    /// By number; which of the terms it holds.
+    /// By number; the terms that a text holds, as bits.
     holds: Vec<u64>,
-    /// How rare each of the terms is.
     rarity: Vec<f32>,
-    /// The sum of the rarities of all terms, also of those that no text holds.
+    /// Sum of all rarities, including terms that no text holds.
     mass: f32,
 }
 
-/// A term that is looked for, and where it is found.
+/// Term of a query, with its postings in the segments.
 struct Term {
     term: u32,
     found: Vec<Found>,
-    /// How many texts hold it, about.
+    /// Texts that hold it, about.
     count: u64,
 }
 
-/// A text, and what stands beside it in its session.
+/// Text with its neighbours in its session.
 pub(super) struct Window {
     doc: u32,
     after: u32,
@@ -57,11 +55,11 @@ impl Window {
     }
 }
 
-/// Scores the texts by these terms; `length` picks the length that counts.
+/// Scores the texts by these terms; `lane` is 0 for words, 1 for runs.
 pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) -> Result<Scores, Trouble> {
     let columns = &open.columns;
     let terms = rarest(open, terms)?;
-    // Where no text holds any, there is nothing to be written down.
+    // If no text holds any, the lists stay empty.
     let texts = if terms.iter().any(|term| term.count > 0) { columns.next_doc() as usize } else { 0 };
     let mut scores = Scores { own: vec![0.0; texts], holds: vec![0; texts], rarity: Vec::new(), mass: 0.0 };
     let mut postings = Vec::new();
@@ -77,7 +75,7 @@ pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) 
     Ok(scores)
 }
 
-/// The terms that tell most, in the order of the query.
+/// Chooses the rarest terms, in the order of the query.
 fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
     let mut wanted: Vec<u32> = Vec::new();
     for term in terms {
@@ -134,19 +132,19 @@ impl Scores {
         }
     }
 
-    /// A text's score with what stands beside it in its session.
+    /// Returns a text's score with its neighbours' shares.
     pub(super) fn windowed(&self, window: &Window) -> f32 {
         let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
         let before = window.share_of_before * own(window.before) + BEFORE_TWO * own(window.further_before);
         own(window.doc) + (AFTER * own(window.after) + before)
     }
 
-    /// Whether a text itself holds any of the terms.
+    /// Returns true if a text itself holds any of the terms.
     pub(super) fn holds_any(&self, doc: u32) -> bool {
         self.holds.get(doc as usize).is_some_and(|holds| *holds != 0)
     }
 
-    /// The share of the query's rarity that a text and its neighbours hold.
+    /// Returns the share of the query's rarity that a text and its neighbours hold.
     pub(super) fn covered(&self, columns: &Columns, doc: u32) -> f32 {
         if self.mass <= 0.0 {
             return 0.0;

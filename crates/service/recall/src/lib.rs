@@ -1,19 +1,19 @@
-//! Texts found again: project memory over redb, with texts, postings and vectors in one file, and a graph of the vectors
+//! Project memory: finds what was said. Texts, postings and vectors are in one redb file, a graph of the vectors is
 //! beside it.
 //!
-//! redb here is derived, as it is everywhere: it may be deleted, and comes back from the journals and from what was
-//! forgotten. No backend's type crosses this folder.
+//! The redb file is derived: it may be deleted, and is rebuilt from the journals and from the log of what was
+//! forgotten. No type of a backend leaves this crate.
 
 mod store;
 
 mod core;
 mod opened;
 
-mod anew;
 mod embedding;
 mod forget;
 mod graph;
 mod intake;
+mod rebuild;
 mod segments;
 
 mod fuse;
@@ -50,8 +50,8 @@ use meerkat_words::{
     options::{EndpointConfig, LocalConfig},
 };
 
-/// The project's memory in `data_dir`, or in this process alone. The directory is owned by this process. Its files are
-/// opened when they are first needed.
+/// Makes the project's memory in `data_dir`, which this process owns, or in memory alone. Its files are opened when
+/// they are first needed.
 ///
 /// # Errors
 /// None in this build.
@@ -60,10 +60,10 @@ pub fn open_memory(data_dir: Option<&Path>, options: MemoryOptions) -> Result<Sh
     Ok(Arc::new(HnswMemoryStore::new(data_dir, embedder, options.records_intake)))
 }
 
-/// The embedder behind a server. Nothing is sent yet.
+/// Makes an embedder over a server. Nothing is sent yet.
 ///
 /// # Errors
-/// `CONFIG_INVALID` where it cannot be reached so.
+/// `CONFIG_INVALID` if an option is not valid.
 pub fn endpoint_embedder(
     config: &EndpointConfig,
     access: EndpointAccess,
@@ -76,10 +76,10 @@ pub fn endpoint_embedder(
     Ok(Arc::new(EndpointEmbedder::new(options, world)?))
 }
 
-/// The embedder that is a model in a local directory. Its weights are not read yet.
+/// Makes an embedder over a model in a local directory. Its weights are not read yet.
 ///
 /// # Errors
-/// `CONFIG_INVALID` where no directory is named, or none with a model that can be used.
+/// `CONFIG_INVALID` if no directory is named, or the one named has no model that can be used.
 pub fn local_embedder(config: &LocalConfig) -> Result<Arc<dyn Embedder>, SessionError> {
     let Some(dir) = &config.dir else {
         let message = "Name the directory of a model: config.json, model.safetensors and vocab.txt.".to_owned();

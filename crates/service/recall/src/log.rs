@@ -1,10 +1,10 @@
-//! What memory must not lose with its index: what it took in where no journal is kept, and what it is to forget.
+//! Log of what memory must not lose with its index: its forgettings, and its intakes if there is no journal.
 //!
-//! It is a journal of its own, in the frames of all others: numbered segments in one folder, of which the last is
-//! written. Nothing is ever written over where it was durable: behind a torn end, a failed sync and damage the log goes
-//! on in a new segment, which names where the good part of the one before ends. What is forgotten is left out of it by
-//! writing its segments anew, each as its next generation. It never decides that something is lost:
-//! [`MemoryLog::is_whole`] says whether all that was asked for could be read.
+//! It is a journal in the same frames as the others: numbered segments in one folder, of which the last is written.
+//! Durable bytes are never overwritten: after a torn end, a failed sync or damage the log continues in a new segment,
+//! whose header says where the good part of the previous one ends. Forgotten passages are removed by writing their
+//! segments again as the next generation. The log never decides that something is lost: [`MemoryLog::is_whole`] says if
+//! everything could be read.
 
 mod segments;
 
@@ -25,7 +25,7 @@ pub(crate) use self::mend::{Examined, examine, mend};
 use self::segments::{Segment, Writer, begin, look, read, replace};
 use meerkat_journal::{
     disk::{Disk, is_full, write_all},
-    frame::{BATCH_END, Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode},
+    frame::{Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode_batch},
     recovery::failed,
 };
 use meerkat_words::{
@@ -35,40 +35,38 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// A segment is followed by another once it is this long.
+/// Length at which the next segment begins.
 const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
-/// The kind of a frame that holds an [`Intake`].
+/// Kind of a frame that holds an [`Intake`].
 const TOOK: u16 = 1;
-/// The kind of a frame that holds a [`Forgetting`].
+/// Kind of a frame that holds a [`Forgetting`].
 const FORGOT: u16 = 2;
 
-/// What the log holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// This was taken in.
+    /// Passages that were taken in.
     Took(Intake),
-    /// This is to be forgotten.
+    /// Passages to forget.
     Forgot(Forgetting),
 }
 
-/// What memory was told to forget: all that fits each of these, and was said by then.
+/// Passages to forget: those that match every field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Forgetting {
-    /// Of this session; of all where `None`.
+    /// Session; all if `None`.
     pub(crate) session_id: Option<SessionId>,
-    /// From this seq on.
     pub(crate) from_seq: Seq,
-    /// Up to this seq; to the end where `None`.
+    /// Last seq; none if `None`.
     pub(crate) to_seq: Option<Seq>,
-    /// From this source; from all where `None`.
+    /// Source; all if `None`.
     pub(crate) source: Option<String>,
-    /// What was said later stays.
+    /// Time after which passages stay.
     pub(crate) until: Timestamp,
 }
 
 impl Forgetting {
-    /// Whether a passage is to be forgotten. One that only overlaps the range goes, too.
+    /// Returns true if a passage is to be forgotten. Overlapping the range suffices.
     pub(crate) fn covers(&self, session_id: SessionId, passage: &Passage) -> bool {
         self.session_id.is_none_or(|id| id == session_id)
             && passage.to_seq >= self.from_seq
@@ -78,25 +76,24 @@ impl Forgetting {
     }
 }
 
-/// The log, open. One at a time writes it, on a thread that may block.
+/// Open log. One thread at a time writes it, and may block.
 pub(crate) struct MemoryLog {
     disk: Arc<dyn Disk>,
-    /// The segments, in order; the last may be written.
+    /// Segments, in order; the last may be written.
     segments: Vec<Segment>,
-    /// Where the next entry goes; `None` where a new segment has to be begun first.
+    /// Position of the next entry; `None` if a new segment must begin first.
     writer: Option<Writer>,
-    /// Behind the last entry.
     place: Place,
     segment_bytes: u64,
     is_whole: AtomicBool,
 }
 
 impl MemoryLog {
-    /// Opens the log, or makes one. `known` is the last position that anyone relies on: where the log ends before it,
-    /// something was lost, and positions go on behind it.
+    /// Opens the log, or makes one. `known` is the last position that anyone relies on: if the log ends before it,
+    /// something was lost, and positions continue after it.
     ///
     /// # Errors
-    /// What the disk answers, or where a newer version wrote the log.
+    /// The disk's, or if a newer version wrote the log.
     pub(crate) fn open(disk: Arc<dyn Disk>, known: u64) -> Result<Self, StoreError> {
         Self::open_with(disk, known, SEGMENT_BYTES)
     }
@@ -112,48 +109,47 @@ impl MemoryLog {
             is_whole: AtomicBool::new(found.is_whole),
         };
         if found.is_cut {
-            // Nothing else would know of it where the one who relied on it is lost, too.
+            // If the index that relied on it is lost too, only a new segment still shows the gap.
             log.writer = begin(log.disk.as_ref(), &mut log.segments, &mut log.place).ok();
         }
         Ok(log)
     }
 
-    /// The position of the last entry; 0 where there is none.
+    /// Returns the position of the last entry; 0 if there is none.
     pub(crate) const fn position(&self) -> u64 {
         self.place.seq
     }
 
-    /// Whether all that was read so far could be read.
+    /// Returns true if nothing was unreadable so far.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)
     }
 
-    /// Appends entries, all or none of them, and answers the position of the last once they are durable.
+    /// Appends all entries or none, and returns the position of the last once they are durable.
     ///
     /// # Errors
-    /// `Full` where there is no room: nothing of them stands. Else nobody knows what stands.
+    /// `Full` if there is no room, and nothing was appended. After any other error the outcome is unknown.
     pub(crate) fn append(&mut self, entries: &[Entry]) -> Result<u64, StoreError> {
         let mut frames = Vec::new();
         entries.iter().try_for_each(|entry| frames_of(entry, &mut frames))?;
-        let Some((last, others)) = frames.split_last() else { return Ok(self.place.seq) };
+        if frames.is_empty() {
+            return Ok(self.place.seq);
+        }
         let mut writer = self.writer()?;
         let (mut place, mut out) = (self.place, Vec::new());
-        let flagged = others.iter().map(|frame| (frame, 0)).chain([(last, BATCH_END)]);
-        for ((kind, line), flags) in flagged {
-            let frame = Frame { seq: place.seq + 1, kind: *kind, ms: 0, line: line.clone() };
-            encode(&mut out, &mut place, self.place.batch + 1, flags, &frame);
-        }
+        let frames = (place.seq + 1..).zip(frames).map(|(seq, (kind, line))| Frame { seq, kind, ms: 0, line });
+        encode_batch(&mut out, &mut place, self.place.batch + 1, frames);
         match write_all(writer.file.as_ref(), &out, writer.offset) {
             Ok(()) => {}
             Err(error) => {
-                // Cut back, it may be written again; otherwise nobody knows what it holds, and it is left as it is.
+                // Once cut back, it may be written again; otherwise its content is unknown, and it is left alone.
                 if is_full(&error) && writer.file.set_len(writer.offset).is_ok() {
                     self.writer = Some(writer);
                 }
                 return Err(failed(error));
             }
         }
-        // A full disk that shows itself only now is a failed sync like any.
+        // A full disk that shows only now is a failed sync like any other.
         writer.file.sync().map_err(|error| StoreError::Failed(error.to_string()))?;
         writer.offset += out.len() as u64;
         if let Some(segment) = self.segments.last_mut() {
@@ -163,7 +159,7 @@ impl MemoryLog {
         Ok(place.seq)
     }
 
-    /// What the next entry is written to. Unless it is put back, the one after goes to a new segment.
+    /// Takes the writer for the next entry. If it is not put back, the next append begins a new segment.
     fn writer(&mut self) -> Result<Writer, StoreError> {
         match self.writer.take().filter(|writer| writer.offset < self.segment_bytes) {
             Some(writer) => Ok(writer),
@@ -171,11 +167,11 @@ impl MemoryLog {
         }
     }
 
-    /// Leaves nothing of these passages in the log: each segment that holds some is written anew without them, under
-    /// the same positions. One that is damaged stays as it is.
+    /// Removes these passages from the log: each segment that holds some is written again without them, keeping the
+    /// positions. A damaged segment stays as it is.
     ///
     /// # Errors
-    /// What the disk answers. The log holds the same as before, or less of these passages.
+    /// The disk's. The log then holds some or all of these passages still, and everything else.
     pub(crate) fn leave_out(&mut self, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<(), StoreError> {
         let mut previous_end = 0;
         for at in 0..self.segments.len() {
@@ -199,10 +195,10 @@ impl MemoryLog {
         Ok(())
     }
 
-    /// Hands over the entries behind a position, in order, each with its position.
+    /// Reads the entries after a position, in order, each with its position.
     ///
     /// # Errors
-    /// What the disk answers.
+    /// The disk's.
     pub(crate) fn replay(&self, after: u64, mut each: impl FnMut(u64, Entry)) -> Result<(), StoreError> {
         let begins = |segment: &Segment| segment.base_seq.is_some_and(|base_seq| base_seq <= after.saturating_add(1));
         let from = self.segments.iter().rposition(begins).unwrap_or(0);
@@ -230,7 +226,7 @@ impl MemoryLog {
     }
 }
 
-/// What is left of a frame's line without the passages that are gone; `None` where it holds none of them.
+/// Encodes a frame's line without the passages that are gone; `None` if it holds none of them.
 fn without(kind: u16, line: &Bytes, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Option<Bytes> {
     let Some(Entry::Took(mut intake)) = entry_of(kind, line) else { return None };
     let before = intake.passages.len();
@@ -242,7 +238,7 @@ fn without(kind: u16, line: &Bytes, is_gone: impl Fn(SessionId, &Passage) -> boo
     serde_json::to_vec(&intake).ok().map(Into::into)
 }
 
-/// An entry's frames: more than one where what was taken in is too much for one.
+/// Encodes an entry; an intake too large for one frame is split.
 fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreError> {
     let json = |error: serde_json::Error| StoreError::Failed(error.to_string());
     match entry {
@@ -269,7 +265,7 @@ fn frames_of(entry: &Entry, frames: &mut Vec<(u16, Bytes)>) -> Result<(), StoreE
     Ok(())
 }
 
-/// What a frame says, if this version knows it.
+/// Decodes a frame; `None` if this version does not know it.
 fn entry_of(kind: u16, line: &Bytes) -> Option<Entry> {
     match kind {
         TOOK => serde_json::from_slice(line).ok().map(Entry::Took),

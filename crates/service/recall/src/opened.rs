@@ -1,6 +1,6 @@
-//! What stands in RAM while the file is open, and how it is read from the file.
+//! State in RAM while the file is open, and its loading from the file.
 //!
-//! It always equals the file after the last commit. Only [`super::core`] changes it, after a commit.
+//! It always equals the file after the last commit. It changes only through [`super::core`], after a commit.
 
 use std::{
     collections::HashMap,
@@ -26,35 +26,33 @@ use meerkat_words::{
     memory::Passage,
 };
 
-/// The open memory.
 pub(super) struct Opened {
     pub(super) file: Arc<MemoryFile>,
     pub(super) snapshot: Snapshot,
     pub(super) columns: Columns,
     pub(super) segments: Vec<Segment>,
-    /// The number of the next segment; those that were begun and not finished count.
+    /// Number of the next segment, after unfinished ones too.
     pub(super) next_segment: u32,
-    /// The texts after the last segment.
+    /// Terms of the texts after the last segment.
     pub(super) tail: Tail,
     pub(super) forgotten: HashMap<Option<SessionId>, Vec<(u32, Forgetting)>>,
     pub(super) next_forgotten: u32,
-    /// What made the vectors.
+    /// Embedder that made the vectors.
     pub(super) embedder: String,
-    /// The texts before this one have their vectors.
+    /// Texts before this one have vectors.
     pub(super) embedded_to: u32,
     pub(super) generation: u64,
     pub(super) log_position: u64,
     pub(super) is_whole: bool,
-    /// Vectors are put one at a time, so that no search waits for many.
+    /// Vectors are added one at a time, so that no search waits for many.
     pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
-    /// The graph that will take its place.
+    /// Graph that will replace it.
     pub(super) building: Option<Building>,
-    /// How many vectors the saved graph has.
     pub(super) saved_vectors: usize,
 }
 
 impl Opened {
-    /// Opens the file at `path`, or one in memory.
+    /// Opens the file at `path`, or one in memory; returns true with it if it is new.
     pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
         let (file, is_new) = MemoryFile::open(path)?;
         let file = Arc::new(file);
@@ -92,7 +90,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Reads the terms of the texts that are in no segment yet.
+    /// Analyses the texts that are in no segment yet.
     fn read_tail(&mut self) -> Result<(), Trouble> {
         for doc in self.tail_start()..self.columns.next_doc() {
             if self.columns.doc(doc).is_some() {
@@ -107,13 +105,12 @@ impl Opened {
         self.segments.last().map_or(0, |segment| segment.end_doc)
     }
 
-    /// Takes note of what was forgotten.
     pub(super) fn remember_forgotten(&mut self, number: u32, forgetting: Forgetting) {
         self.next_forgotten = self.next_forgotten.max(number.saturating_add(1));
         self.forgotten.entry(forgetting.session_id).or_default().push((number, forgetting));
     }
 
-    /// Whether a passage of a session was forgotten: there, or where the session has it from.
+    /// Returns true if a passage was forgotten, in its session or in one that the session inherits it from.
     pub(super) fn is_forgotten(&self, session: &SessionRow, passage: &Passage) -> bool {
         let covers = |of, id| {
             let forgotten: &[(u32, Forgetting)] = self.forgotten.get(&of).map_or(&[], Vec::as_slice);
@@ -123,7 +120,7 @@ impl Opened {
         covers(Some(session.id), session.id) || covers(None, session.id) || session.inherited.iter().any(is_inherited)
     }
 
-    /// Reads the file anew for the searches to come.
+    /// Makes later searches see the last commit.
     pub(super) fn refresh(&mut self) -> Result<(), Trouble> {
         self.snapshot = Snapshot::new(&self.file.read()?)?;
         Ok(())
@@ -134,7 +131,6 @@ impl Opened {
     }
 }
 
-/// The rows of the table `meta`.
 pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
 
 impl Meta<'_> {
@@ -153,7 +149,7 @@ impl Meta<'_> {
     }
 }
 
-/// What was forgotten, each with its number.
+/// Reads the forgettings, each with its number.
 pub(super) fn forgotten(transaction: &ReadTransaction) -> Result<Vec<(u32, Forgetting)>, Trouble> {
     let table = transaction.open_table(tables::FORGOTTEN)?;
     let rows = table.range::<u32>(..)?.map(|row| {
@@ -184,7 +180,7 @@ fn columns(transaction: &ReadTransaction, next_doc: u32) -> Result<Columns, Trou
     Ok(columns)
 }
 
-/// The number after all segments, those included that were begun and not finished.
+/// Returns the number after all segments, including unfinished ones.
 fn next_segment(transaction: &ReadTransaction, segments: &[Segment]) -> Result<u32, Trouble> {
     let last = transaction.open_table(tables::POSTINGS)?.range::<tables::BlockKey>(..)?.next_back().transpose()?;
     let last = last.map_or(0, |(key, _)| key.value().0);

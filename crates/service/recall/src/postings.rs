@@ -1,8 +1,8 @@
-//! Which texts hold a term, and how often, as bytes: blocks of terms in order, each with its texts in order.
+//! Postings as bytes: the texts that hold a term, and how often, in blocks ordered by term and text.
 //!
-//! A segment covers a range of texts and is never changed: what is new makes a new segment, and neighbouring segments
-//! are merged into one. So a text costs what it adds, however many terms it has. Bytes that nobody wrote are read as
-//! nothing and never make it panic.
+//! A segment covers a range of texts and never changes: new texts make a new segment, and neighbouring segments are
+//! merged. So a text costs what it adds, however many terms there are. Invalid bytes read as nothing and never cause a
+//! panic.
 
 use std::{collections::VecDeque, ops::Range};
 
@@ -10,26 +10,24 @@ use redb::{AccessGuard, ReadOnlyTable};
 
 use super::{columns::Columns, file::Trouble, tables::BlockKey};
 
-/// Bytes of a block: with its key it fills a page of redb.
+/// Bytes of a block; with its key it fills a page of redb.
 const BLOCK_BYTES: usize = 3_900;
 
-/// The postings as they are read at one moment.
 pub(super) type BlockTable = ReadOnlyTable<BlockKey, &'static [u8]>;
 
-/// A text that holds a term, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Posting {
     pub(super) doc: u32,
     pub(super) count: u32,
 }
 
-/// Postings of the texts from `first_doc` to before `end_doc`.
+/// Postings of the texts from `first_doc` up to, but not including, `end_doc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) number: u32,
     pub(super) first_doc: u32,
     pub(super) end_doc: u32,
-    /// Texts that were alive when it was written.
+    /// Texts that were not removed when it was written.
     pub(super) live_docs: u32,
 }
 
@@ -59,10 +57,9 @@ impl Segment {
     }
 }
 
-/// A block, and the term and part that it begins with.
 pub(super) type Block = ((u32, u32), Vec<u8>);
 
-/// Makes the blocks of a segment from its terms in order.
+/// Writes the blocks of a segment from its terms in order.
 pub(super) struct BlockWriter {
     base: u32,
     current: Vec<u8>,
@@ -77,7 +74,7 @@ impl BlockWriter {
         Self { base, current: Vec::new(), first: 0, last: 0, done: Vec::new(), done_bytes: 0 }
     }
 
-    /// Adds a term, which comes after those before.
+    /// Adds a term, greater than all before.
     pub(super) fn term(&mut self, term: u32, postings: &[Posting]) {
         if postings.is_empty() {
             return;
@@ -90,7 +87,7 @@ impl BlockWriter {
             self.entry(term, postings.len(), &bytes);
             return;
         }
-        // Too long for a block: it has blocks of its own.
+        // A term too long for a block gets blocks of its own.
         self.close();
         let mut rest = postings;
         for part in 0.. {
@@ -116,7 +113,6 @@ impl BlockWriter {
         self.last = term;
     }
 
-    /// Closes the block at hand.
     pub(super) fn close(&mut self) {
         self.close_as(0);
     }
@@ -129,7 +125,7 @@ impl BlockWriter {
     }
 }
 
-/// As many postings as fit a block, and how many they are.
+/// Encodes as many postings as fit a block, and returns how many.
 fn encode(base: u32, postings: &[Posting]) -> (Vec<u8>, usize) {
     let (mut bytes, mut last) = (Vec::new(), base);
     for (n, posting) in postings.iter().enumerate() {
@@ -175,14 +171,14 @@ fn take_short(bytes: &mut &[u8]) -> Option<u32> {
     take(bytes).and_then(|value| u32::try_from(value).ok())
 }
 
-/// A term's postings within a block, and where they stand.
+/// Term within a block, with the range of its postings.
 struct Entry {
     term: u32,
     count: u32,
     place: Range<usize>,
 }
 
-/// The entries of a block that begins with `first`.
+/// Iterates over the entries of a block that begins with `first`.
 fn entries(first: u32, block: &[u8]) -> impl Iterator<Item = Entry> {
     let (mut term, mut rest) = (first, block);
     std::iter::from_fn(move || {
@@ -206,17 +202,16 @@ fn decode(base: u32, mut bytes: &[u8], columns: &Columns, into: &mut Vec<Posting
     }
 }
 
-/// Where the postings of a term stand in one segment.
+/// Location of a term's postings in one segment.
 pub(super) struct Found {
     base: u32,
-    /// A block, and where the term's bytes stand in it.
+    /// Blocks, each with the range of the term's bytes.
     blocks: Vec<(AccessGuard<'static, &'static [u8]>, Range<usize>)>,
-    /// How many there are, those of forgotten texts included.
+    /// Number of postings, including removed texts.
     pub(super) count: u32,
 }
 
 impl Found {
-    /// Looks a term up.
     pub(super) fn look_up(table: &BlockTable, segment: &Segment, term: u32) -> Result<Option<Self>, Trouble> {
         let number = segment.number;
         let Some(block) = table.range((number, 0, 0)..=(number, term, 0))?.next_back() else { return Ok(None) };
@@ -242,7 +237,7 @@ impl Found {
         Ok(())
     }
 
-    /// Its postings of texts that are not forgotten, in order.
+    /// Decodes its postings of texts that are not removed, in order.
     pub(super) fn postings(&self, columns: &Columns, into: &mut Vec<Posting>) {
         for (block, place) in &self.blocks {
             decode(self.base, block.value().get(place.clone()).unwrap_or_default(), columns, into);
@@ -250,7 +245,7 @@ impl Found {
     }
 }
 
-/// The terms of a segment in order, each with its postings.
+/// Reads a segment's terms in order, each with its postings.
 pub(super) struct Terms<'a> {
     base: u32,
     columns: &'a Columns,
@@ -267,12 +262,11 @@ impl<'a> Terms<'a> {
         Ok(terms)
     }
 
-    /// The term that is next.
     pub(super) fn next_term(&self) -> Option<u32> {
         self.ready.front().map(|(term, _)| *term)
     }
 
-    /// Takes the postings of `term`, if it is next.
+    /// Takes the postings of `term` if it is next.
     pub(super) fn take(&mut self, term: u32, into: &mut Vec<Posting>) -> Result<(), Trouble> {
         while self.next_term() == Some(term) {
             if let Some((_, postings)) = self.ready.pop_front() {

@@ -1,8 +1,8 @@
-//! How postings get into the file: the terms of the newest texts in RAM, a segment once there are enough of them, and
-//! fewer, larger segments as they grow in number.
+//! Writing postings to the file: the newest texts' terms stay in RAM until they fill a segment, and similar segments
+//! are merged into larger ones.
 //!
-//! A segment counts from the transaction that lists it; blocks of one that is not listed are left behind by a kill and
-//! are taken out by the next merge. It never changes what can be found.
+//! A segment counts once a transaction lists it; a kill may leave blocks of an unlisted one, which the next start
+//! removes. Nothing here changes what a search finds.
 
 use std::collections::HashMap;
 
@@ -17,20 +17,20 @@ use super::{
     text::Terms,
 };
 
-/// Texts after which they get a segment. In unit tests a few, so that every road is taken.
+/// Texts that fill a segment; few in unit tests, so that merges happen.
 const TAIL_DOCS: u32 = if cfg!(test) { 8 } else { 1_024 };
-/// Bytes of text after which they get a segment: a start reads them anew.
+/// Bytes of text that fill a segment: a start must analyse those outside again.
 const TAIL_BYTES: usize = 1024 * 1024;
-/// One of how many of either is enough for a segment at the end of a process; fewer are read anew by the next start.
+/// Divisor of both limits at the end of a process; fewer texts are analysed again by the next start.
 const SHARE_AT_END: u32 = 16;
-/// Segments of like size that are merged into one.
+/// Segments of similar size that are merged into one.
 const MERGED_AT_ONCE: usize = 4;
-/// Bytes of blocks that are written in one transaction.
+/// Bytes of blocks of one transaction.
 const WRITTEN_BYTES: usize = 4 * 1024 * 1024;
-/// One of how many texts of all segments may be forgotten before they are written without them.
+/// Inverse of the share of removed texts above which all segments are rewritten.
 const FORGOTTEN_SHARE: u64 = 5;
 
-/// The terms of the newest texts.
+/// Terms of the newest texts.
 #[derive(Default)]
 pub(super) struct Tail {
     pub(super) terms: HashMap<u32, Vec<Posting>>,
@@ -51,7 +51,6 @@ impl Tail {
         self.bytes += bytes;
     }
 
-    /// Its terms as the blocks of a segment.
     pub(super) fn blocks(&self, first_doc: u32) -> BlockWriter {
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_unstable_by_key(|(term, _)| **term);
@@ -69,7 +68,7 @@ impl Tail {
 }
 
 impl Core {
-    /// Gives the newest texts a segment when there are enough of them; at the end fewer are enough.
+    /// Writes the newest texts as a segment if there are enough of them; at the end fewer suffice.
     pub(super) fn flush(&self, is_end: bool) -> Result<(), Trouble> {
         let share = if is_end { SHARE_AT_END } else { 1 };
         let wanted = |open: &Opened| open.tail.docs > 0 && open.tail.holds(share);
@@ -100,7 +99,7 @@ impl Core {
         self.merge()
     }
 
-    /// Merges segments until there are few of them, and few forgotten texts in them.
+    /// Merges segments until they are few and hold few removed texts.
     pub(super) fn merge(&self) -> Result<(), Trouble> {
         while let Some(range) = self.read(|open| Ok(due(open)))? {
             self.merge_range(range)?;
@@ -132,7 +131,6 @@ impl Core {
         })
     }
 
-    /// Takes a number for a segment, whether it is finished or not.
     pub(super) fn next_segment(&self) -> Result<(std::sync::Arc<MemoryFile>, u32), Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
         let mut number = 0;
@@ -144,7 +142,7 @@ impl Core {
         Ok((file, number))
     }
 
-    /// Takes out the blocks of segments that were begun and never finished.
+    /// Removes the blocks of unfinished segments.
     pub(super) fn drop_unfinished(&self) -> Result<(), Trouble> {
         let (file, unfinished) = self.read(|open| {
             let mut unfinished = Vec::new();
@@ -166,13 +164,12 @@ impl Core {
     }
 }
 
-/// The texts of a range that are there.
+/// Counts the texts of a range that are not removed.
 fn live(open: &Opened, first_doc: u32, end_doc: u32) -> u32 {
     let is_live = |doc: &u32| open.columns.doc(*doc).is_some();
     u32::try_from((first_doc..end_doc).filter(is_live).count()).unwrap_or(u32::MAX)
 }
 
-/// The segments that are to be merged next.
 fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     let segments = &open.segments;
     let written: u64 = segments.iter().map(|segment| u64::from(segment.live_docs)).sum();
@@ -180,14 +177,14 @@ fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     if (written - now) * FORGOTTEN_SHARE > written {
         return Some(0..segments.len());
     }
-    // Each level holds segments four times as large as the one before.
+    // Each level has segments four times as large as the level below.
     let level = |segment: &Segment| (segment.live_docs / TAIL_DOCS).max(1).ilog(4);
     let last = level(segments.last()?);
     let alike = segments.iter().rev().take_while(|segment| level(segment) <= last).count();
     (alike >= MERGED_AT_ONCE).then(|| segments.len() - alike..segments.len())
 }
 
-/// Writes the blocks of a segment that holds what others hold, in bounded transactions.
+/// Writes the blocks of a segment merged from others, in bounded transactions.
 fn write_merged(open: &Opened, segment: &Segment, merged: &[Segment]) -> Result<(), Trouble> {
     let of = |old| TermsOf::of(&open.snapshot.postings, old, &open.columns);
     let mut sources = merged.iter().map(of).collect::<Result<Vec<_>, _>>()?;

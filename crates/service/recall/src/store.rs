@@ -1,6 +1,6 @@
-//! [`HnswMemoryStore`]: the memory as the service uses it. Everything that blocks is done on a thread that may.
+//! [`HnswMemoryStore`]: memory for the service. Blocking work runs on blocking threads.
 //!
-//! One change is made at a time, and one that was begun is finished, whether its caller waits or not.
+//! Changes run one at a time, and each completes even if its caller stops waiting.
 
 use std::{
     path::Path,
@@ -28,28 +28,26 @@ use meerkat_words::{
     requests::{ForgetMemory, SearchMemory},
 };
 
-/// How long the end waits for vectors that are being made; a later process makes the rest.
+/// Longest wait for vectors at the end; a later process makes the rest.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Memory whose postings and vectors stand in redb, with a graph over the vectors.
+/// Memory with postings and vectors in redb, and a graph over the vectors.
 pub struct HnswMemoryStore {
     core: Arc<Core>,
-    /// Held by whoever changes something.
     writer: Arc<Mutex<()>>,
-    /// What is made beside all else: nobody waits for an embedder.
+    /// State of the worker that makes vectors in the background.
     making: Arc<watch::Sender<Making>>,
-    /// Ends what nobody needs to be finished.
     closing: CancellationToken,
 }
 
-/// Whether vectors are being made, and whether somebody wanted some since that began.
+/// State of the worker: running or not, and if more was requested since it began.
 #[derive(Default)]
 struct Making {
     is_wanted: bool,
     is_running: bool,
 }
 
-/// Whoever makes vectors, while it does.
+/// Exclusive right to make vectors, until dropped.
 struct Alone<'a>(&'a watch::Sender<Making>);
 
 impl Drop for Alone<'_> {
@@ -59,7 +57,7 @@ impl Drop for Alone<'_> {
 }
 
 impl HnswMemoryStore {
-    /// The memory in `data_dir`, or in this process alone. Its files are opened when they are first needed.
+    /// Makes the memory in `data_dir`, or in this process alone. Its files are opened when they are first needed.
     #[must_use]
     pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
@@ -71,7 +69,7 @@ impl HnswMemoryStore {
         Worker { core, writer, making: self.making.clone(), closing: self.closing.clone() }
     }
 
-    /// Makes what vectors are missing, without anybody waiting for it.
+    /// Starts the worker, unless it runs.
     fn catch_up(&self) {
         let mut begins = false;
         self.making.send_modify(|making| {
@@ -83,7 +81,7 @@ impl HnswMemoryStore {
         }
     }
 
-    /// Waits until no vectors are being made, and keeps all others from making some.
+    /// Waits until the worker ends, and keeps it from starting.
     async fn alone(&self) -> Alone<'_> {
         loop {
             self.made().await;
@@ -95,9 +93,9 @@ impl HnswMemoryStore {
         }
     }
 
-    /// Waits until no vectors are being made.
+    /// Waits until the worker ends.
     pub(super) async fn made(&self) {
-        // It fails where nobody makes any more.
+        // An error means that no worker is left.
         let _ = self.making.subscribe().wait_for(|making| !making.is_running).await;
     }
 
@@ -127,7 +125,7 @@ impl HnswMemoryStore {
 impl Drop for HnswMemoryStore {
     fn drop(&mut self) {
         self.closing.cancel();
-        // What is made beside all else holds the file no longer: the directory may be opened again at once.
+        // The worker no longer holds the file, so the directory may be opened again at once.
         self.core.shut();
     }
 }
@@ -137,7 +135,7 @@ fn answer<T>(done: Result<Result<T, Trouble>, JoinError>) -> Result<T, SessionEr
     done.map_err(|trouble| unavailable(&trouble))
 }
 
-/// What makes the vectors and the graph, beside all else.
+/// Makes the vectors and the graph in the background.
 #[derive(Clone)]
 struct Worker {
     core: Weak<Core>,
@@ -146,26 +144,25 @@ struct Worker {
     closing: CancellationToken,
 }
 
-/// What a step of it came to.
 enum Step {
-    /// So many texts have their vectors, of so many.
+    /// Vectors were made: texts that have theirs, and all texts.
     Embedded(u64, u64),
-    /// The graph was worked on.
+    /// The graph was extended.
     Built,
     /// Nothing is left to do.
     Done,
 }
 
 impl Worker {
-    /// Works as long as somebody wants it to.
+    /// Works until nothing more is requested.
     async fn work(self) {
-        // Also where its runtime ends before it does.
+        // Resets the state even if the runtime ends first.
         let making = self.making.clone();
         let running = Alone(&making);
         while self.is_wanted() {
             while let Ok(Step::Embedded(..) | Step::Built) = self.step().await {}
         }
-        // It is said, and another may be running.
+        // `is_wanted` has reset the state, and another worker may run by now.
         std::mem::forget(running);
     }
 
@@ -178,7 +175,7 @@ impl Worker {
         is_wanted
     }
 
-    /// Makes the vectors of some texts, or works on the graph. Others may change the memory while the embedder works.
+    /// Makes the vectors of one batch, or extends the graph. Memory may change while the embedder works.
     async fn step(&self) -> Result<Step, SessionError> {
         if self.closing.is_cancelled() {
             return Ok(Step::Done);
@@ -250,7 +247,7 @@ impl MemoryStore for HnswMemoryStore {
         let vector = if has_vectors { self.core.embed_query(&request.query).await } else { None };
         let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
         let (items, is_behind) = found.await?;
-        // One that fails is asked again when more is taken in, not by every search.
+        // A failed embedder is asked again when more is taken in, not by every search.
         if is_behind && !self.core.is_embedder_failing.load(Ordering::Relaxed) {
             self.catch_up();
         }
@@ -270,10 +267,10 @@ impl MemoryStore for HnswMemoryStore {
         let (told, mut tells) = mpsc::unbounded_channel();
         let work = self.change(move |core| {
             let tell = |done: u64, of: u64| {
-                // Who listens may have gone.
+                // The caller may have stopped waiting.
                 let _ = told.send((done, of));
             };
-            let indexed = core.index_anew(&tell)?;
+            let indexed = core.rebuild_postings(&tell)?;
             core.drop_vectors(&core.embedder.id())?;
             Ok(indexed)
         });
@@ -297,7 +294,7 @@ impl MemoryStore for HnswMemoryStore {
             }
         }
         drop(alone);
-        // Something may have been taken in since.
+        // More may have been taken in meanwhile.
         self.catch_up();
         Ok(Reindexed { indexed })
     }
@@ -311,7 +308,7 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn close(&self) {
-        // What is not made by then is made by who opens it next.
+        // The next process makes the rest.
         if tokio::time::timeout(END_MAX, self.made()).await.is_err() {
             tracing::warn!("not all that was said has its vector yet; a process that runs longer makes the rest");
         }

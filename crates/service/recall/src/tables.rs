@@ -11,7 +11,7 @@
 //! | vectors | text | `f32`s, little-endian |
 //! | forgotten | number | what was forgotten (JSON) |
 //!
-//! A text's number is never used again. Changing any of it, or how a text is analysed, is a new layout.
+//! A text's number is never used again. Any change here, or to the analysis of texts, needs a new layout number.
 
 use redb::{ReadOnlyTable, ReadTransaction, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
@@ -23,30 +23,28 @@ use meerkat_words::{
     memory::Intake,
 };
 
-/// The layout of the tables, and the analysis of texts.
+/// Version of the tables and of the analysis of texts.
 pub(super) const LAYOUT: u32 = 2;
 
-/// The rows of the table `meta`.
+/// Rows of the table `meta`.
 pub(super) mod meta {
-    /// [`super::LAYOUT`].
     pub(in super::super) const LAYOUT: &str = "layout";
-    /// The number of the next text.
     pub(in super::super) const NEXT_DOC: &str = "next_doc";
-    /// What made the vectors.
+    /// Embedder that made the vectors.
     pub(in super::super) const EMBEDDER: &str = "embedder";
-    /// The texts before this one have their vectors.
+    /// Texts before this one have vectors.
     pub(in super::super) const EMBEDDED_TO: &str = "embedded_to";
-    /// How many times the vectors were begun anew.
+    /// Times that all vectors were deleted.
     pub(in super::super) const GENERATION: &str = "generation";
-    /// Up to where the memory's log was applied.
+    /// Position up to which memory's log is applied.
     pub(in super::super) const LOG: &str = "log";
-    /// The segments in the order of their texts.
+    /// Segments in the order of their texts.
     pub(in super::super) const SEGMENTS: &str = "segments";
-    /// Every stored session was taken in since the file was made.
+    /// Present if every stored session was taken in since the file was made.
     pub(in super::super) const WHOLE: &str = "whole";
 }
 
-/// The segment, the first term of the block, and the part where one term has many blocks.
+/// Segment, first term of the block, and part if one term has several blocks.
 pub(super) type BlockKey = (u32, u32, u32);
 
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -58,7 +56,6 @@ pub(super) const POSTINGS: TableDefinition<'static, BlockKey, &[u8]> = TableDefi
 pub(super) const VECTORS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("vectors");
 pub(super) const FORGOTTEN: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("forgotten");
 
-/// Makes the tables that are not there.
 pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
     transaction.open_table(META)?;
     transaction.open_table(SESSIONS)?;
@@ -71,7 +68,6 @@ pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// What a search reads of the file, at one moment.
 pub(super) struct Snapshot {
     pub(super) postings: BlockTable,
     texts: ReadOnlyTable<u32, &'static [u8]>,
@@ -82,7 +78,6 @@ impl Snapshot {
         Ok(Self { postings: transaction.open_table(POSTINGS)?, texts: transaction.open_table(TEXTS)? })
     }
 
-    /// A text.
     pub(super) fn text(&self, doc: u32) -> Result<String, Trouble> {
         let damaged = || Trouble::Damaged(format!("text {doc} is not as it was written"));
         let row = self.texts.get(doc)?.ok_or_else(damaged)?;
@@ -90,21 +85,20 @@ impl Snapshot {
     }
 }
 
-/// A session's row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SessionRow {
     pub(super) id: SessionId,
     pub(super) labels: BTreeMap<String, String>,
-    /// It is taken in up to here.
+    /// Seq up to which it is taken in.
     pub(super) up_to: Seq,
-    /// The sessions that it is a fork of, and up to where it has their records.
+    /// Sessions that it is a fork of, each with the last seq that it inherits.
     pub(super) inherited: BTreeMap<SessionId, Seq>,
-    /// What is known of it stands in the memory's log, and in no journal.
+    /// True if memory's log records its intakes, because no journal does.
     pub(super) is_recorded: bool,
 }
 
 impl SessionRow {
-    /// What stands in the row of a session once this is known of it besides, but for how far it is taken in.
+    /// Updates a session's row with an intake, except for `up_to`.
     pub(super) fn with(known: Option<&Self>, intake: &Intake, is_recorded: bool) -> Self {
         let new = || {
             let (id, labels, inherited) = (intake.session_id, BTreeMap::new(), BTreeMap::new());
@@ -121,7 +115,7 @@ impl SessionRow {
     }
 }
 
-/// A text with its checksum: redb does not look at its own when it reads.
+/// Encodes a text with a checksum: redb does not check its own when it reads.
 pub(super) fn encode_text(doc: u32, text: &str) -> Vec<u8> {
     let sum = crc32c::crc32c_append(crc32c::crc32c(&doc.to_le_bytes()), text.as_bytes());
     [&sum.to_le_bytes(), text.as_bytes()].concat()
@@ -133,10 +127,9 @@ fn decode_text(doc: u32, row: &[u8]) -> Option<String> {
     is_whole.then(|| String::from_utf8(text.to_vec()).ok()).flatten()
 }
 
-/// Bytes of a text's row in `columns`.
 pub(super) const DOC_BYTES: usize = 46;
 
-/// Session, part, seq, last seq, time, role, source, words, runs, whether it asks, whether it names a time.
+/// Encodes session, part, seq, last seq, time, role, source, words, runs, `asks`, `names_time`.
 pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
     let mut row = [0; DOC_BYTES];
     row[0..4].copy_from_slice(&doc.session.to_le_bytes());
@@ -177,7 +170,6 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
     })
 }
 
-/// The vector's bytes.
 pub(super) fn encode_vector(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|value| value.to_le_bytes()).collect()
 }

@@ -1,11 +1,11 @@
-//! The months that a question names, so that what was said then comes before what was said at another time.
+//! Months that a question names, so that texts of those months rank higher.
 //!
-//! It never hides anything: a date in a question may be what was spoken of, and not when.
+//! It never filters: a date in a question may be the subject rather than the time.
 
 use jiff::{Span, civil::Date, tz::TimeZone};
 
-/// The months as they are written in English, German, French, Spanish, Italian and Portuguese; a word is one
-/// only beside a number or with a capital within the sentence: to march and may are verbs.
+/// Months in English, German, French, Spanish, Italian and Portuguese. A word counts only next to a number or with a
+/// capital within the sentence: "march" and "may" are verbs too.
 const MONTHS: [&[&str]; 12] = [
     &["january", "januar", "janvier", "enero", "gennaio", "janeiro"],
     &["february", "februar", "février", "febrero", "febbraio", "fevereiro"],
@@ -23,12 +23,12 @@ const MONTHS: [&[&str]; 12] = [
 
 /// Years that a number may name.
 const YEARS: std::ops::RangeInclusive<i16> = 1970..=2199;
-/// Years that are looked through where a question names a month alone.
+/// Years to consider if a question names a month alone.
 const YEARS_MAX: i16 = 50;
-/// Words of a question that are looked at.
+/// Words of a question that count.
 const WORDS_MAX: usize = 200;
 
-/// The months that a question names, between the oldest and the newest text: from, and up to but not with.
+/// Finds the months that a question names, between the oldest and the newest text, as half-open ranges.
 pub(super) fn months(query: &str, oldest_ms: i64, newest_ms: i64) -> Vec<(i64, i64)> {
     let words: Vec<&str> =
         query.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()).take(WORDS_MAX).collect();

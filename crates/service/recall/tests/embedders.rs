@@ -1,4 +1,4 @@
-//! Embedders as a memory uses them: the built-in one, and one behind a server whose answers are played back on loopback.
+//! Embedders: the built-in one, and one over a server that plays answers on loopback.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
 
@@ -61,9 +61,12 @@ fn the_built_in_embedder_brings_texts_near_that_share_rare_words() {
     );
 }
 
-#[test]
-fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
+#[tokio::test]
+async fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
     let vector = HashedEmbedder::vector;
+    let vectors = HashedEmbedder.embed(&texts(&["one", "", "two"]), EmbedFor::Query).await.unwrap();
+    assert_eq!(vectors, ["one", "", "two"].map(vector));
+    assert_eq!(HashedEmbedder.id(), "hashed-256-1");
     assert_eq!(vector("Zürich 2026!"), vector("zürich, 2026"));
     for nothing in ["", " \n", "?!…—", "\u{0}\u{7f}"] {
         assert_eq!(vector(nothing), vec![0.0; 256], "{nothing:?}");
@@ -74,14 +77,7 @@ fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
     }
 }
 
-#[tokio::test]
-async fn the_built_in_embedder_answers_for_each_text() {
-    let vectors = HashedEmbedder.embed(&texts(&["one", "", "two"]), EmbedFor::Query).await.unwrap();
-    assert_eq!(vectors, ["one", "", "two"].map(HashedEmbedder::vector));
-    assert_eq!(HashedEmbedder.id(), "hashed-256-1");
-}
-
-/// What the server answers for some vectors, each with its index.
+/// Makes the server's answer with some vectors, each with its index.
 fn answer(vectors: &[(usize, Value)]) -> Reply {
     let data: Vec<Value> = vectors
         .iter()
@@ -112,7 +108,7 @@ fn embedder(server: &Server) -> EndpointEmbedder {
     EndpointEmbedder::new(options(&server.url), World::system()).unwrap()
 }
 
-/// The error for two texts that are answered so, and how often the server was asked.
+/// Embeds two texts; returns the error and the number of requests.
 async fn failure(play: impl Fn(usize) -> Reply + Send + Sync + 'static) -> (String, usize) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -178,7 +174,7 @@ async fn what_passes_is_tried_again() {
         _ => answer(&[(0, json!([1.0, 0.0]))]),
     });
     let embedder = embedder(&server.await);
-    // A query waits for no second answer, and is told why at once.
+    // A query is not retried, and fails at once.
     let refused = embedder.embed(&texts(&["one"]), EmbedFor::Query).await.unwrap_err();
     assert!(refused.to_string().contains("slow down"), "{refused}");
     assert_eq!(embedder.embed(&texts(&["one"]), EmbedFor::Passage).await.unwrap(), [[1.0, 0.0]]);

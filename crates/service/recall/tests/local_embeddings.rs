@@ -1,4 +1,4 @@
-//! The embedder that is a model in a local directory, against what another implementation makes of the same model.
+//! The embedder over a local model, compared with another implementation of the same model.
 //!
 //! `fixtures/bert/reference.py` made the model and the expectations.
 
@@ -22,7 +22,7 @@ use meerkat_words::{
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// How near vectors come to those that were computed elsewhere.
+/// Largest deviation from the reference's vectors.
 const DIFFERENCE_MAX: f32 = 1e-4;
 const COSINE_MIN: f32 = 0.9999;
 
@@ -35,7 +35,7 @@ fn published() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/bert")
 }
 
-/// A copy of the model that a test may change.
+/// Copy of the model that a test may change.
 struct Copied(TempDir);
 
 impl Copied {
@@ -87,7 +87,7 @@ impl Copied {
     }
 }
 
-/// How a directory is refused.
+/// Returns the message that refuses a directory.
 #[track_caller]
 fn refusal(dir: &Path) -> String {
     let error = LocalEmbedder::open(dir).unwrap_err();
@@ -106,7 +106,7 @@ fn texts() -> Vec<String> {
     serde_json::from_value(expected()["texts"].clone()).unwrap()
 }
 
-/// Holds a model's vectors against those that were computed elsewhere.
+/// Compares a model's vectors with the reference's.
 async fn agrees(dir: &Path, key: &str) {
     let expected: Vec<Vec<f32>> = serde_json::from_value(expected()[key].clone()).unwrap();
     let vectors = LocalEmbedder::open(dir).unwrap().embed(&texts(), EmbedFor::Passage).await.unwrap();
@@ -122,7 +122,7 @@ async fn agrees(dir: &Path, key: &str) {
 #[tokio::test]
 async fn vectors_are_those_of_the_reference() {
     agrees(&published(), "mean").await;
-    // Means where nothing says how.
+    // Mean pooling is the default.
     agrees(Copied::new().without("1_Pooling/config.json").path(), "mean").await;
     let first = json!({ "pooling_mode_mean_tokens": false, "pooling_mode_cls_token": true });
     agrees(Copied::new().setting("1_Pooling/config.json", first).path(), "cls").await;
@@ -130,7 +130,7 @@ async fn vectors_are_those_of_the_reference() {
     agrees(Copied::new().without("vocab.txt").path(), "mean").await;
     let half = fs::read(published().join("half.safetensors")).unwrap();
     agrees(Copied::new().with(WEIGHTS, half).path(), "half").await;
-    // As models are published that can do more than encode.
+    // As in models that can do more than encode.
     let prefixed = Copied::new().listing(|list| {
         *list = std::mem::take(list).into_iter().map(|(name, tensor)| (under_bert(&name), tensor)).collect();
     });
@@ -225,7 +225,7 @@ async fn memory_finds_by_it() {
         inherited: BTreeMap::new(),
     };
     memory.add(vec![intake]).await.unwrap();
-    // When it is done, every text has its vector.
+    // Afterwards every text has its vector.
     memory.reindex(&|_, _| {}).await.unwrap();
     let query: SearchMemory = serde_json::from_value(json!({ "query": "the deployment failed" })).unwrap();
     let hits = memory.search(query).await.unwrap().items;

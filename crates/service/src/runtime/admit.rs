@@ -28,15 +28,9 @@ impl Sessions {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         #[async_trait]
         impl SessionService for Sessions {
             fn capabilities(&self) -> Capabilities {
@@ -114,7 +108,7 @@ macro_rules! declare {
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 impl Sessions {
     /// Loads a session that was given up after a failure of the store, as its next caller would. If that fails, the

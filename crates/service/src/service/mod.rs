@@ -12,15 +12,10 @@ pub use meerkat_words::{answers::*, operators::*, requests::*};
 use crate::{SessionError, capability::Capabilities, follow::Follower, ids::SessionId};
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[doc = $doc:literal] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        { $( #[$doc:meta] )+ }
+        $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         /// Every operation of meerkat, in process.
         #[async_trait]
         pub trait SessionService: Send + Sync {
@@ -94,14 +89,14 @@ macro_rules! declare {
             async fn shut_down(&self, drain_ms: u64);
 
             $(
-                $( #[doc = $doc] )+
+                $( #[$doc] )+
                 async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError>;
             )*
         }
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 /// Finds the location of a session.
 #[async_trait]

@@ -94,15 +94,9 @@ macro_rules! ask {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         /// Performs one operation and returns its answer as JSON.
         ///
         /// # Errors
@@ -130,7 +124,7 @@ macro_rules! declare {
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 /// Makes the session of a `create_session`, for callers that read the answer; the request's span names the session.
 ///

@@ -46,15 +46,9 @@ pub fn request_schema(operation: Operation) -> Schema {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         fn typed_request(operation: Operation) -> Schema {
             match operation {
                 Operation::CreateSession => request::<CreateSession>(),
@@ -77,7 +71,7 @@ macro_rules! declare {
     };
 }
 
-crate::operations!(declare);
+crate::operations!(plain declare);
 
 /// The schema of an operation's answer.
 #[must_use]

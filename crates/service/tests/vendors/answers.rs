@@ -1,4 +1,4 @@
-//! Answers that come whole: their parts, their blocks, their cost, and what the next request makes of them.
+//! Whole answers: their parts, blocks and usage, and their form in the next request.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use meerkat_service::{
 };
 use serde_json::{Value, json};
 
-use crate::{ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines, replay::Reply, user};
+use crate::{ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines, replay::Reply, sent, user};
 
 #[tokio::test]
 async fn a_text_comes_in_parts_and_whole_however_the_bytes_are_cut_into_chunks() {
@@ -24,16 +24,10 @@ async fn a_text_comes_in_parts_and_whole_however_the_bytes_are_cut_into_chunks()
     }
 }
 
-/// The first step of a turn and the request of its second, whole.
+/// Performs the first step of a turn, and checks the whole request of its second.
 async fn two_steps(wire: &'static Wire, reasoning: &str, blocks: &[&str], next_body: Value) {
-    let bodies = Arc::new(Mutex::new(Vec::new()));
-    let seen = bodies.clone();
-    let call = wire.start(move |request| {
-        let mut bodies = seen.lock().unwrap();
-        bodies.push(request.body);
-        Reply::stream(wire.on_wire(if bodies.len() == 1 { wire.calls } else { wire.text }))
-    });
-    let call = call.await;
+    let stories = Mutex::new([wire.text, wire.calls].to_vec());
+    let call = wire.start(move |_| Reply::stream(wire.on_wire(stories.lock().unwrap().pop().unwrap()))).await;
     let mut request = call.request(vec![user("Look.")]);
     request.system = Some("Be brief.".into());
     request.tail = Some("<reminder>It rains.</reminder>".into());
@@ -63,10 +57,10 @@ async fn two_steps(wire: &'static Wire, reasoning: &str, blocks: &[&str], next_b
     request.messages.push(Arc::new(Message::ToolResults { results }));
     let second = call.send(request).await.unwrap();
     assert_eq!(second.text, "Grüße, 世界 🦦", "{}", wire.model);
-    assert_eq!(bodies.lock().unwrap()[1], next_body, "{}", wire.model);
+    assert_eq!(call.bodies.lock().unwrap()[1], next_body, "{}", wire.model);
 }
 
-/// The blocks as the engine keeps them: with the vendor, and with a name for each call.
+/// Converts blocks as the engine does: with the vendor, and with an id for each call.
 fn recorded(blocks: Vec<AnswerBlock>, wire: &Wire) -> Vec<Block> {
     let vendor = match wire.model {
         model if model.starts_with("claude") => "anthropic",
@@ -234,12 +228,6 @@ async fn gemini_gets_each_signature_back_on_its_call() {
 #[tokio::test]
 async fn what_another_vendor_thought_and_blank_texts_are_left_out() {
     for wire in WIRES {
-        let bodies = Arc::new(Mutex::new(Vec::new()));
-        let seen = bodies.clone();
-        let call = wire.start(move |request| {
-            seen.lock().unwrap().push(request.body.to_string());
-            Reply::stream(wire.on_wire(wire.text))
-        });
         let opaque = Some(RawJson::parse(r#""foreign-signature""#).unwrap());
         let thought =
             || Block::Reasoning { text: "foreign-thought".into(), opaque: opaque.clone(), vendor: "other".into() };
@@ -262,9 +250,7 @@ async fn what_another_vendor_thought_and_blank_texts_are_left_out() {
             Message::Assistant { content: "Well.".into() },
             user("Three."),
         ];
-        let call = call.await;
-        call.ask(messages).await.unwrap_or_else(|error| panic!("{}: {error}", wire.model));
-        let body = bodies.lock().unwrap().concat();
+        let body = sent(wire, |_| {}, messages).await.to_string();
         assert!(!body.contains("foreign"), "{}: {body}", wire.model);
         assert!(body.contains("malformed_arguments"), "{}: {body}", wire.model);
     }
@@ -313,7 +299,7 @@ async fn a_stop_is_told_apart_and_malformed_arguments_come_as_they_are() {
     assert_eq!(heard.answer.stop_reason, StopReason::ContentFilter);
 }
 
-/// The tools stay as they are for the cache's sake; that none may be called is said where the cache survives it.
+/// The tools stay, for the cache; the choice changes only if the cache survives that.
 #[tokio::test]
 async fn a_request_that_forbids_tools_differs_in_its_choice_alone() {
     let none = json!({ "tool_choice": "none" });
@@ -325,23 +311,17 @@ async fn a_request_that_forbids_tools_differs_in_its_choice_alone() {
         (&GEMINI, json!({ "toolConfig": { "functionCallingConfig": { "mode": "NONE" } } })),
     ];
     for (wire, choice) in choices {
-        let bodies = Arc::new(Mutex::new(Vec::new()));
-        let seen = bodies.clone();
-        let call = wire.start(move |request| {
-            seen.lock().unwrap().push(request.body);
-            Reply::stream(wire.on_wire(wire.text))
-        });
-        let call = call.await;
-        let mut request = call.request(vec![user("Look.")]);
-        let schema = RawJson::parse(r#"{"type":"object","properties":{}}"#).unwrap();
-        request.tools = Arc::new([ToolSpec { name: "look".to_owned(), description: "Looks.".to_owned(), schema }]);
-        for forbids_tools in [false, true] {
-            call.send(ModelRequest { forbids_tools, ..request.clone() }).await.unwrap();
-        }
-        let bodies = bodies.lock().unwrap();
-        let mut expected = bodies[0].clone();
+        let body = async |forbids_tools| {
+            let change = |request: &mut ModelRequest| {
+                let schema = RawJson::parse(r#"{"type":"object","properties":{}}"#).unwrap();
+                let tool = ToolSpec { name: "look".to_owned(), description: "Looks.".to_owned(), schema };
+                (request.tools, request.forbids_tools) = (Arc::new([tool]), forbids_tools);
+            };
+            sent(wire, change, vec![user("Look.")]).await
+        };
+        let mut expected = body(false).await;
+        assert!(expected.get("tools").is_some());
         expected.as_object_mut().unwrap().extend(choice.as_object().unwrap().clone());
-        assert_eq!(bodies[1], expected, "{}", wire.model);
-        assert!(bodies[0].get("tools").is_some());
+        assert_eq!(body(true).await, expected, "{}", wire.model);
     }
 }

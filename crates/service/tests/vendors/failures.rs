@@ -1,4 +1,4 @@
-//! Calls that fail: classed by code, without the key, and never taken for an answer.
+//! Failed calls: classed by code, without the key, and never an answer.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 use futures::StreamExt;
 use meerkat_service::{
     ErrorCode,
-    model::{ModelError, ModelPart, ModelResolver},
+    model::{ModelError, ModelPart, ModelRequest, ModelResolver},
 };
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -29,8 +29,8 @@ async fn failure(wire: &Wire, reply: impl Fn() -> Reply + Send + Sync + 'static)
     error
 }
 
-/// Cuts a stream after each of its bytes. Only a prefix that holds the whole frame which says why the model stopped is an
-/// answer; that frame is the last one but in chat completions.
+/// Cuts a stream after each of its bytes. Only a prefix with the whole frame of the stop reason is an answer; that
+/// frame is the last, except in chat completions.
 async fn cut(wire: &'static Wire, story: &str, ends: Ends) {
     let story = wire.on_wire(story);
     let reason = story.find(r#""finish_reason":"stop"}"#).or_else(|| story.find(r#""finish_reason":"tool_calls"}"#));
@@ -80,7 +80,7 @@ async fn a_stalled_stream_pends_and_dropping_it_closes_the_connection() {
         let mut stream = call.stream(call.request(vec![user("Hello.")])).await;
         let first = stream.next().await.unwrap().unwrap();
         assert!(matches!(first, ModelPart::Text(text) if text == "Grüße, "), "{}", wire.model);
-        // A frame may have come that shows nothing.
+        // A frame without visible content may have come.
         while let std::task::Poll::Ready(part) = futures::poll!(stream.next()) {
             assert!(matches!(part, Some(Ok(ModelPart::Hidden(_)))), "{}: {part:?}", wire.model);
         }
@@ -106,7 +106,7 @@ async fn a_status_is_classed_and_the_message_holds_no_key() {
         (504, ErrorCode::ModelOverloaded),
         (529, ErrorCode::ModelOverloaded),
     ];
-    // The key stands where a bound that counts before it redacts would leave a part of it.
+    // A limit applied before redaction would leave a part of the key.
     let wordy = format!("{}{KEY} {}", "x".repeat(470), "y".repeat(10_000));
     for wire in [&ANTHROPIC, &CHAT, &RESPONSES, &GEMINI] {
         for (status, code) in by_status {
@@ -213,7 +213,7 @@ async fn the_wait_that_a_vendor_asks_for_is_read() {
     assert_eq!(error.retry_after, Some(Duration::from_millis(34_500)));
 }
 
-/// What was paid for does not come back within a turn; a rate does, and Gemini names both alike.
+/// A used-up quota does not recover within a turn; a rate limit does, and Gemini names both alike.
 #[tokio::test]
 async fn a_used_up_quota_is_told_from_a_rate() {
     let said = [
@@ -291,30 +291,37 @@ async fn an_error_within_a_stream_of_status_200_is_classed() {
     }
 }
 
+/// Returns the error of a call to this address; checks that nothing follows.
+async fn unreachable(wire: &Wire, url: &str) -> ModelError {
+    let resolved = models(&(wire.options)(url.to_owned())).unwrap().resolve(wire.model).unwrap();
+    let request = ModelRequest {
+        model: resolved.vendor_model,
+        messages: vec![Arc::new(user("Hello."))],
+        ..ModelRequest::default()
+    };
+    let mut stream = resolved.client.stream_response(request).await.unwrap();
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert!(stream.next().await.is_none());
+    error
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1", gone.local_addr().unwrap());
     drop(gone);
     for wire in WIRES {
-        let resolved = models(&(wire.options)(url.clone())).unwrap().resolve(wire.model).unwrap();
-        let call = wire.start(|_| Reply::stream("")).await;
-        let mut stream = resolved.client.stream_response(call.request(vec![user("Hello.")])).await.unwrap();
-        let error = stream.next().await.unwrap().unwrap_err();
+        let error = unreachable(wire, &url).await;
         assert_eq!((error.code, error.is_lasting), (ErrorCode::ModelTimeout, true), "{}: {error}", wire.model);
         let address = url.trim_end_matches("/v1");
         assert!(error.message.contains(address) && error.message.contains("base_url"), "{}: {error}", wire.model);
-        assert!(stream.next().await.is_none());
     }
-    // It is there, and breaks off where the connection begins: that may pass.
+    // A server that closes each new connection may recover.
     let breaks = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}/v1", breaks.local_addr().unwrap());
     let breaking = tokio::spawn(async move { while breaks.accept().await.is_ok() {} });
     for wire in WIRES {
-        let resolved = models(&(wire.options)(url.clone())).unwrap().resolve(wire.model).unwrap();
-        let call = wire.start(|_| Reply::stream("")).await;
-        let mut stream = resolved.client.stream_response(call.request(vec![user("Hello.")])).await.unwrap();
-        let error = stream.next().await.unwrap().unwrap_err();
+        let error = unreachable(wire, &url).await;
         assert_eq!((error.code, error.is_lasting), (ErrorCode::ModelTimeout, false), "{}: {error}", wire.model);
     }
     breaking.abort();

@@ -1,4 +1,4 @@
-//! The vendors' clients against servers that speak as the vendors do, and refuse what the vendors refuse.
+//! The vendors' clients against servers that answer and refuse as the vendors do.
 //!
 //! Nothing here leaves the machine: every base URL is a listener on loopback.
 
@@ -18,7 +18,7 @@ mod signs;
 mod strict;
 mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -30,15 +30,16 @@ use meerkat_service::{
     },
     session::message::Message,
 };
+use serde_json::Value;
 
 use crate::replay::{Reply, Request, Server};
 
-/// The key of every vendor. It may stand in a request's header, and nowhere else.
+/// Key of every vendor. It may appear in a request's header only.
 pub(crate) const KEY: &str = "sk-planted-0123456789abcdef";
 
-/// A vendor and its wire format.
+/// Vendor with its wire format.
 pub(crate) struct Wire {
-    /// A model, as it is asked for.
+    /// Name of a model.
     model: &'static str,
     options: fn(String) -> VendorOptions,
     accepts: fn(&Request) -> Result<(), String>,
@@ -101,7 +102,7 @@ fn access(url: String) -> VendorAccess {
     VendorAccess { key: Some(KEY.into()), base_url: Some(url) }
 }
 
-/// Stands for the scripted model, which no test here asks.
+/// Scripted model, which no test here calls.
 pub(crate) struct NoScript;
 
 #[async_trait]
@@ -119,45 +120,51 @@ pub(crate) fn models(options: &VendorOptions) -> Result<VendorModels, SessionErr
     VendorModels::new(options, Arc::new(NoScript))
 }
 
-/// A vendor's server and the client that reaches it.
+/// Vendor's server and its client.
 pub(crate) struct Call {
     pub(crate) server: Server,
     client: Arc<dyn ModelClient>,
     model: String,
+    /// Bodies of the accepted requests.
+    pub(crate) bodies: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Wire {
-    /// Starts the vendor's server: what the vendor would refuse is refused, anything else gets the reply of `play`.
+    /// Starts the vendor's server, which refuses what the vendor would refuse, and answers with `play`.
     pub(crate) async fn start(&self, play: impl Fn(Request) -> Reply + Send + Sync + 'static) -> Call {
-        let accepts = self.accepts;
+        let (accepts, bodies) = (self.accepts, Arc::<Mutex<Vec<Value>>>::default());
+        let seen = bodies.clone();
         let server = Server::start(move |request| match accepts(&request) {
-            Ok(()) => play(request),
+            Ok(()) => {
+                seen.lock().unwrap().push(request.body.clone());
+                play(request)
+            }
             Err(rule) => Reply::refusal(400, serde_json::json!({ "error": { "message": rule } }).to_string()),
         });
         let server = server.await;
         let resolved = models(&(self.options)(server.url.clone())).unwrap().resolve(self.model).unwrap();
-        Call { server, client: resolved.client, model: resolved.vendor_model }
+        Call { server, client: resolved.client, model: resolved.vendor_model, bodies }
     }
 
-    /// The story as it stands on the wire: Gemini ends lines with CR and LF.
+    /// Returns the story's bytes: Gemini ends lines with CR and LF.
     pub(crate) fn on_wire(&self, story: &str) -> String {
         if self.model.contains("gemini") { story.replace('\n', "\r\n") } else { story.to_owned() }
     }
 
-    /// The first text, up to the frame before the second.
+    /// Returns the story up to its first piece of text.
     pub(crate) fn begun(&self) -> String {
         let second = self.text.find("世界").unwrap();
         self.on_wire(&self.text[..self.text[..second].rfind("\n\n").unwrap() + 2])
     }
 
-    /// What comes of one call that is answered with `reply`.
+    /// Makes one call that is answered with `reply`.
     pub(crate) async fn hear(&self, reply: impl Fn() -> Reply + Send + Sync + 'static) -> Result<Heard, ModelError> {
         let call = self.start(move |_| reply()).await;
         call.ask(vec![user("Hello.")]).await
     }
 }
 
-/// An answer, with what was streamed of it.
+/// Answer with its streamed parts.
 pub(crate) struct Heard {
     pub(crate) text: String,
     pub(crate) reasoning: String,
@@ -168,14 +175,8 @@ impl Call {
     pub(crate) fn request(&self, messages: Vec<Message>) -> ModelRequest {
         ModelRequest {
             model: self.model.clone(),
-            system: None,
             messages: messages.into_iter().map(Arc::new).collect(),
-            tail: None,
-            tools: Arc::new([]),
-            forbids_tools: false,
-            max_output_tokens: None,
-            thinking_tokens: 0,
-            attempt: 0,
+            ..ModelRequest::default()
         }
     }
 
@@ -187,7 +188,7 @@ impl Call {
         self.client.stream_response(request).await.unwrap()
     }
 
-    /// Reads the whole stream; nothing may come after its end or its failure.
+    /// Reads the whole stream; checks that nothing follows its end or failure.
     pub(crate) async fn send(&self, request: ModelRequest) -> Result<Heard, ModelError> {
         let mut stream = self.client.stream_response(request).await?;
         let (mut text, mut reasoning) = (String::new(), String::new());
@@ -205,11 +206,21 @@ impl Call {
     }
 }
 
+/// Sends a request that the vendor accepts; returns its body.
+pub(crate) async fn sent(wire: &Wire, change: impl FnOnce(&mut ModelRequest), messages: Vec<Message>) -> Value {
+    let story = wire.on_wire(wire.text);
+    let call = wire.start(move |_| Reply::stream(story.clone())).await;
+    let mut request = call.request(messages);
+    change(&mut request);
+    call.send(request).await.unwrap_or_else(|error| panic!("{}: {error}", wire.model));
+    call.bodies.lock().unwrap().remove(0)
+}
+
 pub(crate) fn user(text: &str) -> Message {
     Message::User { content: text.into() }
 }
 
-/// The blocks, one line each.
+/// Formats the blocks, one line each.
 pub(crate) fn lines(blocks: &[AnswerBlock]) -> Vec<String> {
     let line = |block: &AnswerBlock| match block {
         AnswerBlock::Text(text) => format!("text {text}"),

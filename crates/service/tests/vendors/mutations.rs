@@ -1,5 +1,4 @@
-//! Streams with bytes that no vendor meant, made of the stories: each is an answer that agrees with what was streamed,
-//! or a failure of the model's, and never more than that.
+//! Damaged streams: each is an answer that equals its streamed text, or a failure of the model.
 
 use std::{
     cell::Cell,
@@ -12,11 +11,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Call, Heard, KEY, WIRES, Wire, lines, replay::Reply, user};
 
-/// A vendor's server that plays whatever it is told to.
+/// Vendor's server that plays a given body.
 struct Stage {
     runtime: Runtime,
     call: Call,
-    /// The body of the next answer, and the bytes of its chunks.
+    /// Body of the next answer, and its chunk size.
     next: Arc<Mutex<(Vec<u8>, usize)>>,
 }
 
@@ -38,7 +37,7 @@ impl Stage {
     }
 }
 
-/// What is done to some bytes: at a place, some are taken out and others put in, or some are said twice.
+/// Damage to bytes: some are replaced, or repeated.
 #[derive(Clone, Debug)]
 enum Damage {
     Replace(Index, usize, Vec<u8>),
@@ -46,7 +45,7 @@ enum Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    // Bytes that mean something to frames or to JSON, more often than others.
+    // Bytes with a meaning in frames or JSON are more frequent.
     let byte = prop_oneof![3 => proptest::sample::select(&b"\n\r: data\"{}[],\\0\xff"[..]), 1 => any::<u8>()];
     prop_oneof![
         (any::<Index>(), 0..4_usize, vec(byte, 0..4)).prop_map(|(at, taken, put)| Damage::Replace(at, taken, put)),
@@ -98,7 +97,7 @@ fn a_damaged_stream_is_an_answer_or_a_failure() {
     }
 }
 
-/// A server that keeps a connection alive says nothing with it.
+/// Comments that keep a connection alive have no meaning.
 #[test]
 fn comments_between_frames_change_nothing() {
     for wire in WIRES {

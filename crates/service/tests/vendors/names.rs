@@ -1,4 +1,4 @@
-//! Which name means which vendor, and which addresses may be configured.
+//! Vendors by model name, and permitted addresses.
 
 use meerkat_service::{
     ErrorCode, SessionError,

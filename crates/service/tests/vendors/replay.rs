@@ -1,4 +1,4 @@
-//! A vendor's server on loopback, as far as HTTP/1.1 goes: it hands each request to the test and plays its reply back.
+//! Vendor's server on loopback, over HTTP/1.1: passes each request to the test and plays its reply.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,29 +9,29 @@ use tokio::{
     sync::mpsc,
 };
 
-/// A request as it came.
+/// Received request.
 pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Value,
 }
 
-/// How a stream ends.
+/// End of a stream.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Ends {
     Cleanly,
     /// The connection closes in the middle of the body.
     Abruptly,
-    /// Nothing more comes; the server waits until the client goes.
+    /// Nothing more comes; the server waits until the client leaves.
     Never,
 }
 
-/// What the server answers.
+/// Answer of the server.
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
-    /// The bytes of one chunk of the body.
+    /// Bytes of one chunk of the body.
     pub(crate) chunk: usize,
     pub(crate) ends: Ends,
 }
@@ -50,10 +50,10 @@ impl Reply {
 
 type Play = dyn Fn(Request) -> Reply + Send + Sync;
 
-/// The server. It ends with the test's runtime.
+/// Server, which ends with the test's runtime.
 pub(crate) struct Server {
     pub(crate) url: String,
-    /// Tells each time that a client left a stream that never ends.
+    /// Receives a message each time that a client leaves an endless stream.
     pub(crate) left: mpsc::UnboundedReceiver<()>,
 }
 
@@ -74,7 +74,7 @@ impl Server {
     }
 }
 
-/// Serves one connection until the client closes it, or a reply says so.
+/// Serves one connection until the client or a reply closes it.
 async fn serve(mut stream: BufReader<TcpStream>, play: &Play, leaves: mpsc::UnboundedSender<()>) -> Option<()> {
     loop {
         let reply = play(read(&mut stream).await?);

@@ -1,6 +1,6 @@
-//! What goes back to a vendor of what models said: names, reasoning, calls of tools that are not there any more.
+//! Earlier answers in requests: names, reasoning, calls of tools that no longer exist.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use meerkat_service::{
     model::{
@@ -14,25 +14,10 @@ use serde_json::{Value, json};
 use crate::{
     ANTHROPIC, COMPATIBLE, GEMINI, WIRES, Wire, models,
     replay::{Reply, Server},
-    strict, user, wire,
+    sent, strict, user, wire,
 };
 
-/// What a vendor is sent that takes the request.
-async fn sent(wire: &'static Wire, change: impl FnOnce(&mut ModelRequest), messages: Vec<Message>) -> Value {
-    let bodies = Arc::new(Mutex::new(Vec::new()));
-    let seen = bodies.clone();
-    let call = wire.start(move |request| {
-        seen.lock().unwrap().push(request.body);
-        Reply::stream(wire.on_wire(wire.text))
-    });
-    let call = call.await;
-    let mut request = call.request(messages);
-    change(&mut request);
-    call.send(request).await.unwrap_or_else(|error| panic!("{}: {error}", wire.model));
-    bodies.lock().unwrap().remove(0)
-}
-
-/// A call with its result, of a tool that is called so.
+/// Makes a call of a tool with this name, and its result.
 fn called(wire: &Wire, name: &str) -> Vec<Message> {
     let signature = RawJson::parse(r#"["c2ln"]"#).unwrap();
     let call = ToolCall {
@@ -50,7 +35,7 @@ fn called(wire: &Wire, name: &str) -> Vec<Message> {
     ]
 }
 
-/// A model made a name up; the vendor refused it in every later request, so the session was of no use any more.
+/// A vendor once refused an invented name in every later request, which made the session useless.
 #[tokio::test]
 async fn a_name_that_a_model_made_up_goes_back_as_a_legal_one() {
     let long = "x".repeat(200);
@@ -74,7 +59,7 @@ async fn calls_of_tools_that_are_not_there_any_more_have_stubs() {
     assert_eq!(sent(&ANTHROPIC, |_| {}, vec![user("Hello.")]).await.get("tools"), None);
 }
 
-/// Vendors count thoughts as output, so a bound on what is said needs room for them.
+/// Vendors count thoughts as output, so a limit on the answer needs room for them.
 #[tokio::test]
 async fn a_bound_on_an_answer_leaves_room_to_think() {
     let bound = |request: &mut ModelRequest| {
@@ -93,7 +78,7 @@ async fn a_bound_on_an_answer_leaves_room_to_think() {
     }
 }
 
-/// Some servers refuse a call that comes back without the reasoning before it, others refuse the field.
+/// Some servers refuse a call without its reasoning, others refuse the field.
 #[tokio::test]
 async fn a_server_that_wants_its_reasoning_back_gets_it() {
     for returns_reasoning in [false, true] {
@@ -122,14 +107,8 @@ async fn a_server_that_wants_its_reasoning_back_gets_it() {
         }
         let request = ModelRequest {
             model: resolved.vendor_model,
-            system: None,
             messages: messages.into_iter().map(Arc::new).collect(),
-            tail: None,
-            tools: Arc::new([]),
-            forbids_tools: false,
-            max_output_tokens: None,
-            thinking_tokens: 0,
-            attempt: 0,
+            ..ModelRequest::default()
         };
         let mut stream = resolved.client.stream_response(request).await.unwrap();
         let first = futures::StreamExt::next(&mut stream).await.unwrap();

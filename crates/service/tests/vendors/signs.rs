@@ -1,4 +1,4 @@
-//! Signs of life: whatever arrives shows that a vendor works on its answer, and is counted.
+//! Signs of life: every byte that arrives shows that a vendor is working, and is counted.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     user,
 };
 
-/// Counts the bytes of what shows nothing, in a stream that goes on saying nothing, until there are so many.
+/// Counts hidden bytes of an endless stream until there are `bytes`.
 async fn hidden(wire: &Wire, story: String, bytes: usize) -> usize {
     let call = wire.start(move |_| Reply { ends: Ends::Never, ..Reply::stream(story.clone()) }).await;
     let mut stream = call.stream(call.request(vec![user("Hello.")])).await;
@@ -33,7 +33,7 @@ async fn hidden(wire: &Wire, story: String, bytes: usize) -> usize {
     counted
 }
 
-/// The idle timeout ended calls while a long argument came, or while the server said only that it was there.
+/// The idle timeout once ended calls during a long argument, or while the server only sent pings.
 #[tokio::test]
 async fn arguments_and_pings_are_signs_of_life() {
     let comment = ": alive\n\n".repeat(50);
@@ -51,7 +51,7 @@ async fn arguments_and_pings_are_signs_of_life() {
     hidden(&ANTHROPIC, ping, 300).await;
 }
 
-/// Arguments without an end were kept, and copied with each of their frames.
+/// Endless arguments were once kept, and copied with each frame.
 #[tokio::test]
 async fn arguments_without_an_end_are_refused_as_they_come() {
     let begin = CHAT.calls.find(r#"data: {"id":"chatcmpl-2","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id""#);
@@ -68,7 +68,7 @@ async fn arguments_without_an_end_are_refused_as_they_come() {
     assert_eq!(heard.err().unwrap().code, ErrorCode::ModelRejected);
 }
 
-/// Servers leave out `[DONE]`: the reason to stop has come, and with it the whole answer.
+/// Servers may omit `[DONE]`: the answer is whole once its stop reason has come.
 #[tokio::test]
 async fn a_reason_to_stop_ends_an_answer_of_chat_completions() {
     for wire in [&CHAT, &COMPATIBLE] {

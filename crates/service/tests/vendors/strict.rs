@@ -1,4 +1,4 @@
-//! What the vendors refuse, after their documentation. Every request of every test passes here first.
+//! The vendors' documented rules. Every request of every test is checked by them.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn marks(value: &Value) -> usize {
     }
 }
 
-/// A name of a tool, as a vendor takes it in tools, calls and results.
+/// Checks a tool's name as vendors do in tools, calls and results.
 fn name(name: &Value, others: &str) -> Verdict {
     let name = name.as_str().unwrap_or_default();
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
@@ -46,7 +46,7 @@ pub(crate) fn anthropic(request: &Request) -> Verdict {
         need(tool["input_schema"]["type"] == "object", "a schema is of an object")
     })?;
     need(marks(body) <= 4, "at most four cache marks")?;
-    // Adjacent messages of one role count as one, as the vendor joins them.
+    // The vendor joins adjacent messages of one role.
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in items(&body["messages"]) {
         let role = message["role"].as_str().unwrap_or_default();

@@ -11,41 +11,28 @@ pub const COMPACTION_PROMPT: &str = include_str!("prompts/compaction.txt");
 /// Most tokens of a summary, whatever a config says.
 pub const SUMMARY_TOKENS_MAX: u32 = 16_384;
 
-/// Settings of the default compactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct CompactionConfig {
-    /// Tokens at which it compacts; 80 % of the model's window if that is less.
-    #[schemars(range(min = 1))]
-    pub auto_compact_threshold: u64,
-    /// Recent turns to keep whole.
-    #[schemars(range(min = 1))]
-    pub recent_turn_budget: usize,
-    /// Most tokens of a summary.
-    #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
-    pub max_summary_tokens: u32,
-    /// Least turns between two compactions; within a turn, steps.
-    #[schemars(range(min = 1))]
-    pub min_turns_between_compactions: u32,
-    /// Bytes of a request that trigger it as well; 0 for no limit.
-    pub max_request_bytes: u64,
-    /// Masks stale tool results before anything is summarised.
-    pub mask_tool_results: bool,
-    /// Moves the cut back to the nearest turn that finished a piece of work or resolved an error.
-    pub prefer_anchors: bool,
-}
-
-impl Default for CompactionConfig {
-    fn default() -> Self {
-        Self {
-            auto_compact_threshold: 100_000,
-            recent_turn_budget: 4,
-            max_summary_tokens: 4096,
-            min_turns_between_compactions: 3,
-            max_request_bytes: 0,
-            mask_tool_results: false,
-            prefer_anchors: false,
-        }
+crate::options::options! {
+    /// Settings of the default compactor.
+    #[derive(Copy, Eq)]
+    CompactionConfig {
+        /// Tokens at which it compacts; 80 % of the model's window if that is less.
+        #[schemars(range(min = 1))]
+        auto_compact_threshold: u64 = 100_000,
+        /// Recent turns to keep whole.
+        #[schemars(range(min = 1))]
+        recent_turn_budget: usize = 4,
+        /// Most tokens of a summary.
+        #[schemars(range(min = 1, max = SUMMARY_TOKENS_MAX))]
+        max_summary_tokens: u32 = 4096,
+        /// Least turns between two compactions; within a turn, steps.
+        #[schemars(range(min = 1))]
+        min_turns_between_compactions: u32 = 3,
+        /// Bytes of a request that trigger it as well; 0 for no limit.
+        max_request_bytes: u64 = 0,
+        /// Masks stale tool results before anything is summarised.
+        mask_tool_results: bool = false,
+        /// Moves the cut back to the nearest turn that finished a piece of work or resolved an error.
+        prefer_anchors: bool = false,
     }
 }
 

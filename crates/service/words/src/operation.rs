@@ -1,6 +1,6 @@
 //! The table of operations. A row gives an operation's name, request, answer, capability, effect and own errors.
 //!
-//! `operations!` hands the table to another macro: the enum here, the trait's methods (`service`), the path from
+//! `operations!` hands the rows to another macro: the enum here, the trait's methods (`service`), the path from
 //! parameters to bytes and the schemas (`wire`), a client's methods. Each surface has its own table of spellings; a
 //! test checks that none misses an operation.
 
@@ -8,15 +8,22 @@ use meerkat_errors::ErrorCode;
 
 use crate::capability::Capability;
 
-/// Hands the table of operations to a macro, after that macro's own input.
+/// Hands the rows of the table to a macro: with `all` every row whole, with `plain` what calls an operation, of the
+/// rows that take a request and give an answer.
 ///
-/// Rows of `apart` differ between surfaces or begin a turn, and are written by hand; rows of `plain` take a request and
-/// give an answer.
+/// The other rows, `apart`, differ between surfaces or begin a turn; each consumer writes them by hand.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! operations {
-    ($make:ident $($more:tt)*) => { $make! {
-        { $($more)* }
+    (all $make:ident apart { $( $apart:tt )* } plain { $( $plain:tt )* }) => { $make! { $( $apart )* $( $plain )* } };
+    (plain $make:ident apart $apart:tt plain { $(
+        $( #[$doc:meta] )+
+        $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+        $request:ident, $needs:ident, $effect:ident, $refusals:tt;
+    )* }) => {
+        $make! { $( { $( #[$doc] )+ } $operation $name($( $argument: $type ),*) -> $answer, $request; )* }
+    };
+    ($rows:ident $make:ident) => { $crate::operations! { $rows $make
         apart {
             /// Creates a session.
             CreateSession = create_session(request: CreateSession) -> SessionCreated, CreateSession, None, Changes, [
@@ -208,47 +215,47 @@ macro_rules! capability {
 }
 
 macro_rules! declare {
-    ({} $( $group:ident { $(
+    ($(
         #[doc = $summary:literal] $( #[doc = $more:literal] )*
         $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
         $request:ident, $needs:ident, $effect:ident, [$( $code:ident ),* $(,)?];
-    )* } )*) => {
+    )*) => {
         /// Operation that the service offers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Operation { $( $( #[doc = $summary] $operation, )* )* }
+        pub enum Operation { $( #[doc = $summary] $operation, )* }
 
         impl Operation {
             /// Every operation, in the order of the table.
-            pub const ALL: &'static [Self] = &[$( $( Self::$operation, )* )*];
+            pub const ALL: &'static [Self] = &[$( Self::$operation, )*];
 
             /// Its name.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $( $( Self::$operation => stringify!($name), )* )* }
+                match self { $( Self::$operation => stringify!($name), )* }
             }
 
             /// Its summary, in a sentence.
             #[must_use]
             pub const fn summary(self) -> &'static str {
-                match self { $( $( Self::$operation => $summary.trim_ascii(), )* )* }
+                match self { $( Self::$operation => $summary.trim_ascii(), )* }
             }
 
             /// The capability that it needs.
             #[must_use]
             pub const fn needs(self) -> Option<Capability> {
-                match self { $( $( Self::$operation => capability!($needs), )* )* }
+                match self { $( Self::$operation => capability!($needs), )* }
             }
 
             /// Its effect.
             #[must_use]
             pub const fn effect(self) -> OperationEffect {
-                match self { $( $( Self::$operation => OperationEffect::$effect, )* )* }
+                match self { $( Self::$operation => OperationEffect::$effect, )* }
             }
 
             /// Errors of its own, besides those of a session, of the store and of a capability.
             #[must_use]
             pub const fn refusals(self) -> &'static [ErrorCode] {
-                match self { $( $( Self::$operation => &[$( ErrorCode::$code ),*], )* )* }
+                match self { $( Self::$operation => &[$( ErrorCode::$code ),*], )* }
             }
 
             /// Finds the operation with this name.
@@ -260,4 +267,4 @@ macro_rules! declare {
     };
 }
 
-operations!(declare);
+operations!(all declare);

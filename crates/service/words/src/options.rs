@@ -5,6 +5,25 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Declares structs of options, each field with its default.
+macro_rules! options {
+    ($( $( #[$attribute:meta] )* $name:ident {
+        $( $( #[$field:meta] )* $key:ident: $type:ty = $default:expr, )*
+    } )*) => { $(
+        $( #[$attribute] )*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $( $( #[$field] )* pub $key: $type, )* }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $( $key: $default, )* }
+            }
+        }
+    )* };
+}
+pub(crate) use options;
+
 /// Limits of one turn. Those that a turn leaves out come from its session, then from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -101,64 +120,41 @@ pub enum Overflow {
     Slide,
 }
 
-/// Options of a turn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TurnOptions {
-    /// Most model calls of a turn, whatever it or its session asks for; 0 for no limit.
-    pub max_steps: u64,
-    /// Most tool calls of a turn; 0 for no limit.
-    pub max_tool_calls: u64,
-    /// Most tokens of a turn; 0 for no limit.
-    pub max_tokens: u64,
-    /// Most milliseconds of a turn; 0 for no limit.
-    pub max_wall_ms: u64,
-    /// Model calls of a turn if neither it nor its session sets a number; 0 for no limit.
-    pub default_steps: u64,
-    /// Tool calls of such a turn; 0 for no limit.
-    pub default_tool_calls: u64,
-    /// Tokens of such a turn; 0 for no limit.
-    pub default_tokens: u64,
-    /// Milliseconds of such a turn; 0 for no limit.
-    pub default_wall_ms: u64,
-    /// Tokens that one answer may have; 0 leaves it to the vendor.
-    pub max_output_tokens: u32,
-    /// Milliseconds of silence from the model after which a call fails.
-    pub model_idle_timeout_ms: u64,
-    /// Model calls for one step, including the first.
-    pub model_attempts: u32,
-    /// Milliseconds before the second call; doubled for each further one.
-    pub retry_base_ms: u64,
-    /// Longest wait before another call, in milliseconds; if a vendor asks for more, the call fails.
-    pub retry_max_ms: u64,
-    /// Identical calls with identical results, or turns of a cycle of up to four calls, that end the turn.
-    pub loop_repeats: u32,
-    /// Steps in a row whose calls all had malformed arguments that end the turn.
-    pub repair_rounds: u32,
-    /// Turns that may wait in one session's queue.
-    pub max_queued: usize,
-}
-
-impl Default for TurnOptions {
-    fn default() -> Self {
-        Self {
-            max_steps: 0,
-            max_tool_calls: 0,
-            max_tokens: 0,
-            max_wall_ms: 0,
-            default_steps: 100,
-            default_tool_calls: 500,
-            default_tokens: 0,
-            default_wall_ms: 3_600_000,
-            max_output_tokens: 0,
-            model_idle_timeout_ms: 120_000,
-            model_attempts: 4,
-            retry_base_ms: 500,
-            retry_max_ms: 30_000,
-            loop_repeats: 3,
-            repair_rounds: 3,
-            max_queued: 32,
-        }
+options! {
+    /// Options of a turn.
+    TurnOptions {
+        /// Most model calls of a turn, whatever it or its session asks for; 0 for no limit.
+        max_steps: u64 = 0,
+        /// Most tool calls of a turn; 0 for no limit.
+        max_tool_calls: u64 = 0,
+        /// Most tokens of a turn; 0 for no limit.
+        max_tokens: u64 = 0,
+        /// Most milliseconds of a turn; 0 for no limit.
+        max_wall_ms: u64 = 0,
+        /// Model calls of a turn if neither it nor its session sets a number; 0 for no limit.
+        default_steps: u64 = 100,
+        /// Tool calls of such a turn; 0 for no limit.
+        default_tool_calls: u64 = 500,
+        /// Tokens of such a turn; 0 for no limit.
+        default_tokens: u64 = 0,
+        /// Milliseconds of such a turn; 0 for no limit.
+        default_wall_ms: u64 = 3_600_000,
+        /// Tokens that one answer may have; 0 leaves it to the vendor.
+        max_output_tokens: u32 = 0,
+        /// Milliseconds of silence from the model after which a call fails.
+        model_idle_timeout_ms: u64 = 120_000,
+        /// Model calls for one step, including the first.
+        model_attempts: u32 = 4,
+        /// Milliseconds before the second call; doubled for each further one.
+        retry_base_ms: u64 = 500,
+        /// Longest wait before another call, in milliseconds; if a vendor asks for more, the call fails.
+        retry_max_ms: u64 = 30_000,
+        /// Identical calls with identical results, or turns of a cycle of up to four calls, that end the turn.
+        loop_repeats: u32 = 3,
+        /// Steps in a row whose calls all had malformed arguments that end the turn.
+        repair_rounds: u32 = 3,
+        /// Turns that may wait in one session's queue.
+        max_queued: usize = 32,
     }
 }
 
@@ -180,40 +176,25 @@ impl TurnOptions {
     }
 }
 
-/// Options of tool calls.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ToolOptions {
-    /// Milliseconds that one call may take.
-    pub timeout_ms: u64,
-    /// Milliseconds that a call gets to stop after it was asked to.
-    pub grace_ms: u64,
-    /// Read-only and idempotent calls of one message that run together.
-    pub max_parallel: usize,
-    /// Bytes of output that the event holds; more goes to a blob.
-    pub inline_bytes: usize,
-    /// Bytes of output after which the call is ended.
-    pub max_output_bytes: u64,
-    /// Milliseconds that a call waits for its approval.
-    pub approval_timeout_ms: u64,
-    /// Approval rules by tool name; they override the tool's own.
-    pub approval: std::collections::BTreeMap<String, crate::tool::Approval>,
-    /// Folder that the scripted model's test tools may write in; without it there are no test tools.
-    pub test_dir: Option<std::path::PathBuf>,
-}
-
-impl Default for ToolOptions {
-    fn default() -> Self {
-        Self {
-            timeout_ms: 120_000,
-            grace_ms: 2_000,
-            max_parallel: 8,
-            inline_bytes: 32 * 1024,
-            max_output_bytes: 64 * 1024 * 1024,
-            approval_timeout_ms: 600_000,
-            approval: std::collections::BTreeMap::new(),
-            test_dir: None,
-        }
+options! {
+    /// Options of tool calls.
+    ToolOptions {
+        /// Milliseconds that one call may take.
+        timeout_ms: u64 = 120_000,
+        /// Milliseconds that a call gets to stop after it was asked to.
+        grace_ms: u64 = 2_000,
+        /// Read-only and idempotent calls of one message that run together.
+        max_parallel: usize = 8,
+        /// Bytes of output that the event holds; more goes to a blob.
+        inline_bytes: usize = 32 * 1024,
+        /// Bytes of output after which the call is ended.
+        max_output_bytes: u64 = 64 * 1024 * 1024,
+        /// Milliseconds that a call waits for its approval.
+        approval_timeout_ms: u64 = 600_000,
+        /// Approval rules by tool name; they override the tool's own.
+        approval: std::collections::BTreeMap<String, crate::tool::Approval> = std::collections::BTreeMap::new(),
+        /// Folder that the scripted model's test tools may write in; without it there are no test tools.
+        test_dir: Option<std::path::PathBuf> = None,
     }
 }
 
@@ -227,144 +208,81 @@ pub struct ContextOptions {
     pub summary_model: String,
 }
 
-/// Sizes that requests may have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Bytes of a prompt.
-    pub prompt_bytes: u64,
-    /// Bytes of a system prompt.
-    pub system_prompt_bytes: u64,
-    /// Bytes of a reminder's text.
-    pub reminder_bytes: u64,
-    /// Reminders of one session.
-    pub reminders: usize,
-    /// Bytes of a pin.
-    pub pin_bytes: u64,
-    /// Pins of one session.
-    pub pins: usize,
-    /// Labels of one session.
-    pub labels: usize,
-    /// Bytes of a label's name and value together, and of an idempotency key.
-    pub label_bytes: u64,
-    /// Events or items of one page.
-    pub page_items: usize,
-    /// Longest wait of a long poll in milliseconds, whatever it asks for. Clients and proxies drop silent connections;
-    /// an early, empty answer makes the client ask again.
-    pub wait_ms: u64,
-    /// Bytes of a bundle that is imported.
-    pub bundle_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            prompt_bytes: 4 * 1024 * 1024,
-            system_prompt_bytes: 1024 * 1024,
-            reminder_bytes: 16 * 1024,
-            reminders: 32,
-            pin_bytes: 4 * 1024,
-            pins: 64,
-            labels: 64,
-            label_bytes: 1024,
-            page_items: 1000,
-            wait_ms: 5_000,
-            bundle_bytes: 1024 * 1024 * 1024,
-        }
+options! {
+    /// Sizes that requests may have.
+    Limits {
+        /// Bytes of a prompt.
+        prompt_bytes: u64 = 4 * 1024 * 1024,
+        /// Bytes of a system prompt.
+        system_prompt_bytes: u64 = 1024 * 1024,
+        /// Bytes of a reminder's text.
+        reminder_bytes: u64 = 16 * 1024,
+        /// Reminders of one session.
+        reminders: usize = 32,
+        /// Bytes of a pin.
+        pin_bytes: u64 = 4 * 1024,
+        /// Pins of one session.
+        pins: usize = 64,
+        /// Labels of one session.
+        labels: usize = 64,
+        /// Bytes of a label's name and value together, and of an idempotency key.
+        label_bytes: u64 = 1024,
+        /// Events or items of one page.
+        page_items: usize = 1000,
+        /// Longest wait of a long poll in milliseconds, whatever it asks for. Clients and proxies drop silent connections;
+        /// an early, empty answer makes the client ask again.
+        wait_ms: u64 = 5_000,
+        /// Bytes of a bundle that is imported.
+        bundle_bytes: u64 = 1024 * 1024 * 1024,
     }
-}
 
-/// Limits of a service that keeps its sessions in memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EphemeralOptions {
-    /// Most sessions to hold.
-    pub max_sessions: usize,
-    /// Most bytes of events and blobs over all sessions.
-    pub max_bytes: u64,
-    /// Bytes of events that one session keeps; older ones are pruned.
-    pub session_event_bytes: u64,
-    /// Milliseconds without a command after which a session is dropped.
-    pub idle_ms: u64,
-}
-
-impl Default for EphemeralOptions {
-    fn default() -> Self {
-        Self {
-            max_sessions: 10_000,
-            max_bytes: 1024 * 1024 * 1024,
-            session_event_bytes: 64 * 1024 * 1024,
-            idle_ms: 3_600_000,
-        }
+    /// Limits of a service that keeps its sessions in memory.
+    EphemeralOptions {
+        /// Most sessions to hold.
+        max_sessions: usize = 10_000,
+        /// Most bytes of events and blobs over all sessions.
+        max_bytes: u64 = 1024 * 1024 * 1024,
+        /// Bytes of events that one session keeps; older ones are pruned.
+        session_event_bytes: u64 = 64 * 1024 * 1024,
+        /// Milliseconds without a command after which a session is dropped.
+        idle_ms: u64 = 3_600_000,
     }
-}
 
-/// Options of stored sessions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreOptions {
-    /// Milliseconds without a command after which a session is dropped from memory.
-    pub idle_ms: u64,
-    /// Runs turns that were queued when their process ended; otherwise they wait for the next turn.
-    pub queue_goes_on: bool,
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self { idle_ms: 60_000, queue_goes_on: false }
+    /// Options of stored sessions.
+    StoreOptions {
+        /// Milliseconds without a command after which a session is dropped from memory.
+        idle_ms: u64 = 60_000,
+        /// Runs turns that were queued when their process ended; otherwise they wait for the next turn.
+        queue_goes_on: bool = false,
     }
-}
 
-/// Options of journal compaction, which drops only records that every reader has handled.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct JournalOptions {
-    /// Milliseconds that every record is kept at least.
-    pub min_record_age_ms: u64,
-    /// Newest replies outside the live context to keep when history is dropped.
-    pub keep_last_replies: usize,
-    /// Milliseconds to keep a request that has its result.
-    pub keep_answered_request_ttl_ms: u64,
-    /// Milliseconds between compactions of the journals of active sessions; 0 for never.
-    pub rolling_ms: u64,
-    /// Compacts a journal when a turn has ended, by the following keys.
-    pub end_of_run: bool,
-    /// As `min_record_age_ms`, when a turn has ended.
-    pub end_min_record_age_ms: u64,
-    /// As `keep_last_replies`, when a turn has ended.
-    pub end_keep_last_replies: usize,
-    /// As `keep_answered_request_ttl_ms`, when a turn has ended.
-    pub end_keep_answered_request_ttl_ms: u64,
-}
-
-impl Default for JournalOptions {
-    fn default() -> Self {
-        Self {
-            min_record_age_ms: 120_000,
-            keep_last_replies: 10,
-            keep_answered_request_ttl_ms: 0,
-            rolling_ms: 0,
-            end_of_run: false,
-            end_min_record_age_ms: 900_000,
-            end_keep_last_replies: 3,
-            end_keep_answered_request_ttl_ms: 3_600_000,
-        }
+    /// Options of journal compaction, which drops only records that every reader has handled.
+    JournalOptions {
+        /// Milliseconds that every record is kept at least.
+        min_record_age_ms: u64 = 120_000,
+        /// Newest replies outside the live context to keep when history is dropped.
+        keep_last_replies: usize = 10,
+        /// Milliseconds to keep a request that has its result.
+        keep_answered_request_ttl_ms: u64 = 0,
+        /// Milliseconds between compactions of the journals of active sessions; 0 for never.
+        rolling_ms: u64 = 0,
+        /// Compacts a journal when a turn has ended, by the following keys.
+        end_of_run: bool = false,
+        /// As `min_record_age_ms`, when a turn has ended.
+        end_min_record_age_ms: u64 = 900_000,
+        /// As `keep_last_replies`, when a turn has ended.
+        end_keep_last_replies: usize = 3,
+        /// As `keep_answered_request_ttl_ms`, when a turn has ended.
+        end_keep_answered_request_ttl_ms: u64 = 3_600_000,
     }
-}
 
-/// Options of the projection: sessions as files for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ProjectionOptions {
-    /// Writes the files.
-    pub enabled: bool,
-    /// Folder of the files; without it none are written.
-    pub dir: Option<std::path::PathBuf>,
-}
-
-impl Default for ProjectionOptions {
-    fn default() -> Self {
-        Self { enabled: true, dir: None }
+    /// Options of the projection: sessions as files for people.
+    #[derive(Eq)]
+    ProjectionOptions {
+        /// Writes the files.
+        enabled: bool = true,
+        /// Folder of the files; without it none are written.
+        dir: Option<std::path::PathBuf> = None,
     }
 }
 
@@ -419,51 +337,33 @@ pub struct LocalConfig {
     pub dir: Option<std::path::PathBuf>,
 }
 
-/// An embeddings endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EndpointConfig {
-    /// Base URL, without `/embeddings`.
-    pub base_url: String,
-    /// Its model.
-    pub model: String,
-    /// Environment variable of its key; without it no key is sent.
-    pub key_variable: Option<String>,
-    /// Dimensions to ask for; 0 leaves them to the model.
-    pub dimensions: u32,
-}
-
-impl Default for EndpointConfig {
-    fn default() -> Self {
-        Self {
-            base_url: "http://localhost:8080/v1".to_owned(),
-            model: "text-embedding-3-small".to_owned(),
-            key_variable: None,
-            dimensions: 0,
-        }
+options! {
+    /// An embeddings endpoint.
+    #[derive(Eq)]
+    EndpointConfig {
+        /// Base URL, without `/embeddings`.
+        base_url: String = "http://localhost:8080/v1".to_owned(),
+        /// Its model.
+        model: String = "text-embedding-3-small".to_owned(),
+        /// Environment variable of its key; without it no key is sent.
+        key_variable: Option<String> = None,
+        /// Dimensions to ask for; 0 leaves them to the model.
+        dimensions: u32 = 0,
     }
-}
 
-/// Options of memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct MemoryConfig {
-    /// Turns memory on.
-    pub enabled: bool,
-    /// Indexes every ended turn; otherwise only what compactions discard.
-    pub index_turns: bool,
-    /// Source of the vectors.
-    pub embedder: EmbedderChoice,
-    /// Endpoint, if `embedder` is `endpoint`.
-    pub endpoint: EndpointConfig,
-    /// Model, if `embedder` is `local`.
-    pub local: LocalConfig,
-}
-
-impl Default for MemoryConfig {
-    fn default() -> Self {
-        let (endpoint, local) = (EndpointConfig::default(), LocalConfig::default());
-        Self { enabled: true, index_turns: true, embedder: EmbedderChoice::default(), endpoint, local }
+    /// Options of memory.
+    #[derive(Eq)]
+    MemoryConfig {
+        /// Turns memory on.
+        enabled: bool = true,
+        /// Indexes every ended turn; otherwise only what compactions discard.
+        index_turns: bool = true,
+        /// Source of the vectors.
+        embedder: EmbedderChoice = EmbedderChoice::Builtin,
+        /// Endpoint, if `embedder` is `endpoint`.
+        endpoint: EndpointConfig = EndpointConfig::default(),
+        /// Model, if `embedder` is `local`.
+        local: LocalConfig = LocalConfig::default(),
     }
 }
 

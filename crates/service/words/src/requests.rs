@@ -356,7 +356,7 @@ pub enum SearchScope {
 }
 
 /// Request of `search_memory`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchMemory {
     /// Text to search for.

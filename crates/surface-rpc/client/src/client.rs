@@ -211,15 +211,9 @@ macro_rules! request {
 }
 
 macro_rules! declare {
-    (
-        {}
-        apart { $( $apart:tt )* }
-        plain { $(
-            $( #[$doc:meta] )+
-            $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
-            $request:ident, $needs:ident, $effect:ident, $refusals:tt;
-        )* }
-    ) => {
+    ($(
+        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
+    )*) => {
         #[async_trait]
         impl SessionService for Client {
             fn capabilities(&self) -> Capabilities {
@@ -338,7 +332,7 @@ macro_rules! declare {
     };
 }
 
-operations!(declare);
+operations!(plain declare);
 
 /// Waits until `done` for as long as `limit`; says whether it was.
 pub(crate) async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {

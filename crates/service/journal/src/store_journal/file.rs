@@ -1,4 +1,4 @@
-//! The store journal's file: marks as bytes, appended, read again and written anew. One job at a time writes it.
+//! The store journal's file: appending, reading and rewriting marks. One job at a time writes it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -7,13 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
-        disk::{Disk, DiskFile, create_anew, is_full, read_range, write_all},
-        frame::{BATCH_END, Entry, Place, encode},
+        disk::{Disk, DiskFile, is_full, read_range, write_all, write_new},
+        frame::{Entry, Place, encode_batch},
         layout::{NEW, QUARANTINE, STORE, log_unlisted, newest_generation, segment_name, sessions_on, with_folders},
         marks::{Kept, kept_in},
         segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
@@ -25,28 +24,28 @@ use meerkat_words::{
     store::{ReaderMark, ReaderMarks},
 };
 
-/// The kind of a mark that a session may change.
+/// Kind of the mark: a session is active.
 const ACTIVE: u16 = 1;
-/// The kind of a mark that a session rests.
+/// Kind of the mark: a session is idle.
 const IDLE: u16 = 2;
-/// The kind of a mark that a session is gone, and nothing shows it any more.
+/// Kind of the mark: a session is deleted, and nothing shows it any more.
 const GONE: u16 = 7;
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Named {
     session_id: SessionId,
 }
 
-/// Where the next marks go.
+/// Position of the next marks.
 pub(super) struct Writer {
-    /// `None` where the journal has to be written anew first.
+    /// `None` if the journal must be rewritten first.
     pub(super) file: Option<Arc<dyn DiskFile>>,
     generation: u64,
     pub(super) at: Mark,
-    /// Whether all that was written is synced; what follows then is another batch.
+    /// True if all marks are synced; the next ones then begin another batch.
     is_synced: bool,
 }
 
-/// Appends marks as one batch, and says when they are written; on a full disk it is cut back to what stood before.
+/// Appends marks as one batch, and calls `tell` when they are written; on a full disk the file is cut back.
 pub(super) fn append(
     writer: &mut Writer,
     marks: impl Iterator<Item = Marked>,
@@ -63,7 +62,7 @@ pub(super) fn append(
     }
     tell();
     if needs_sync {
-        // A file whose sync failed is not written again, also where all that is wrong is that there is no room.
+        // A file whose sync failed is not written again, even if the disk was only full.
         file.sync().inspect_err(|_| writer.file = None)?;
     }
     writer.is_synced = needs_sync;
@@ -77,18 +76,17 @@ fn encode_marks(
     batch: u64,
     marks: impl Iterator<Item = Marked>,
 ) -> io::Result<()> {
-    let mut marks = marks.peekable();
-    while let Some(marked) = marks.next() {
+    let entry = |(seq, marked): (u64, Marked)| -> serde_json::Result<Entry> {
         let (kind, line) = match marked {
             Marked::Active(session_id) => (ACTIVE, serde_json::to_vec(&Named { session_id })?),
             Marked::Gone(session_id) => (GONE, serde_json::to_vec(&Named { session_id })?),
             Marked::Resting(resting) => (IDLE, serde_json::to_vec(&resting)?),
             Marked::Kept(kept) => kept.encode()?,
         };
-        let flags = if marks.peek().is_none() { BATCH_END } else { 0 };
-        let entry = Entry { seq: place.seq + 1, kind, ms: 0, line: Bytes::from(line) };
-        encode(out, place, batch, flags, &entry);
-    }
+        Ok(Entry { seq, kind, ms: 0, line: line.into() })
+    };
+    let entries: Vec<Entry> = (place.seq + 1..).zip(marks).map(entry).collect::<Result<_, _>>()?;
+    encode_batch(out, place, batch, entries);
     Ok(())
 }
 
@@ -96,32 +94,25 @@ fn path_of(generation: u64) -> PathBuf {
     Path::new(STORE).join(segment_name(1, generation))
 }
 
-/// Writes what counts as the next generation, and drops the one before.
+/// Writes the next generation with these marks, and removes the previous one.
 pub(super) fn rewrite(disk: &dyn Disk, marks: impl IntoIterator<Item = Marked>, writer: &mut Writer) -> io::Result<()> {
     let generation = writer.generation + 1;
     let before = writer.at.place;
     let header = Header {
-        session_id: SessionId::from_uuid(uuid::Uuid::nil()),
-        number: 1,
         generation,
-        base_seq: before.seq + 1,
         base_batch: before.batch + 2,
-        chain: before.chain,
-        previous_end: 0,
-        compacted: None,
+        ..Header::after(SessionId::from_uuid(uuid::Uuid::nil()), 1, before, 0)
     };
     let mut out = header.encode();
     let mut place = header.place();
     encode_marks(&mut out, &mut place, header.base_batch, marks.into_iter())?;
     let made = Path::new(NEW).join(STORE);
-    let file = with_folders(disk, || create_anew(disk, &made))?;
-    write_all(file.as_ref(), &out, 0)?;
-    file.sync()?;
-    // From here on the old generation may be passed over, so nothing is appended to it any more.
+    let file = with_folders(disk, || write_new(disk, &made, &out))?;
+    // From here on the old generation may be ignored, so nothing is appended to it any more.
     writer.file = None;
     disk.rename(&made, &path_of(generation))?;
     disk.sync_dir(Path::new(STORE))?;
-    // An old generation that stays is passed over, and removed the next time.
+    // An old generation that stays is ignored, and removed the next time.
     drop(disk.remove(&path_of(writer.generation)));
     *writer = Writer { file: Some(file), generation, at: Mark { offset: out.len() as u64, place }, is_synced: true };
     Ok(())
@@ -140,7 +131,7 @@ pub(super) fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Resu
     if !is_good {
         tracing::warn!("the store journal is damaged or missing: every session is looked at");
         state.active.extend(sessions_on(disk, &mut log_unlisted)?);
-        // A reader may have been registered where it cannot be read, and nobody may prune what it has not got.
+        // A reader's registration may be lost, and records that it has not handled must not be pruned.
         state.readers.apply(ReaderMark::Trusted(false));
         writer.file = None;
         let aside = Path::new(QUARANTINE).join(format!("store.{}", segment_name(1, generation)));
@@ -153,7 +144,7 @@ pub(super) fn load(disk: &dyn Disk, state: &mut State, is_new: bool) -> io::Resu
     Ok(writer)
 }
 
-/// Reads a generation; answers whether it can be trusted. A batch that was not written to its end is cut away.
+/// Reads a generation; returns true if it is undamaged. An incomplete last batch is cut.
 fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Writer) -> io::Result<bool> {
     let file = disk.open(path, true)?;
     let (found, is_good) = read_file(file.as_ref(), state)?;
@@ -167,27 +158,27 @@ fn read_into(disk: &dyn Disk, path: &Path, state: &mut State, writer: &mut Write
     Ok(is_good)
 }
 
-/// What the marks of a store say.
+/// Content of a store's marks.
 #[derive(Default)]
 pub struct Marks {
-    /// The sessions that may have changed since they were last put to rest.
+    /// Active sessions.
     pub active: BTreeSet<SessionId>,
-    /// Where journals ended when they came to rest.
+    /// Ends of idle sessions' journals.
     pub resting: HashMap<SessionId, Resting>,
-    /// Readers, and what is relied on of them.
+    /// Readers, and the acknowledgements that pruning relies on.
     pub readers: ReaderMarks,
-    /// Whether all of them could be read.
+    /// True if all marks could be read.
     pub is_whole: bool,
 }
 
 impl Marks {
-    /// Whether it is sure that no session is named.
+    /// Returns true if certainly no session is named.
     pub(crate) fn names_none(&self) -> bool {
         self.is_whole && self.active.is_empty() && self.resting.is_empty()
     }
 }
 
-/// What the newest generation says. Nothing is changed.
+/// Reads the newest generation without changing anything.
 pub fn look(disk: &dyn Disk) -> io::Result<Marks> {
     let mut state = State::default();
     let Some(generation) = newest_generation(&disk.list(Path::new(STORE))?) else { return Ok(Marks::default()) };
@@ -195,9 +186,8 @@ pub fn look(disk: &dyn Disk) -> io::Result<Marks> {
     Ok(Marks { active: state.active, resting: state.resting, readers: state.readers, is_whole })
 }
 
-/// Applies a file's marks; answers what it holds, where its header can be read, and whether all of it can be trusted.
-/// Behind damage what can be read of readers is applied, too: one that is there too many keeps journals from being
-/// pruned, one that is missing would let them be.
+/// Applies a file's marks; returns its scan if its header is good, and true if it is undamaged. Marks of readers after
+/// damage are applied too: a surplus reader only delays pruning, a missing one would permit it.
 fn read_file(file: &dyn DiskFile, state: &mut State) -> io::Result<(Option<Scan>, bool)> {
     let len = file.len()?;
     let (found, is_good) = match Header::read(file)? {
@@ -219,7 +209,7 @@ fn read_file(file: &dyn DiskFile, state: &mut State) -> io::Result<(Option<Scan>
     Ok((found, is_good))
 }
 
-/// Applies the marks; answers whether each could be read.
+/// Applies the marks; returns true if each could be decoded.
 fn read_marks(file: &dyn DiskFile, from: Mark, end: u64, state: &mut State) -> io::Result<bool> {
     let mut reader = Reader::new(file, from, end);
     let mut is_good = true;

@@ -13,14 +13,8 @@ fn user(text: &str) -> Message {
 fn request(messages: Vec<Message>) -> ModelRequest {
     ModelRequest {
         model: "scripted".to_owned(),
-        system: None,
         messages: messages.into_iter().map(Arc::new).collect(),
-        tail: None,
-        tools: Arc::new([]),
-        forbids_tools: false,
-        max_output_tokens: None,
-        thinking_tokens: 0,
-        attempt: 0,
+        ..ModelRequest::default()
     }
 }
 
@@ -114,15 +108,6 @@ fn check(prompt: &str, expected: &[&str]) {
     assert_eq!(answers, expected, "{prompt}");
 }
 
-/// Compares the parts of one call.
-#[track_caller]
-fn check_parts(prompt: &str, attempt: u32, expected: &[&str]) {
-    let heard = hear(ModelRequest { attempt, ..request(vec![user(prompt)]) }).unwrap();
-    let mut parts = heard.parts;
-    parts.extend(heard.answer.map(|_| "end".to_owned()));
-    assert_eq!(parts, expected, "{prompt}");
-}
-
 #[track_caller]
 fn check_refused(messages: Vec<Message>, why: &str) {
     let Err(error) = hear(request(messages)) else { panic!("it is not refused: {why}") };
@@ -130,68 +115,61 @@ fn check_refused(messages: Vec<Message>, why: &str) {
 }
 
 #[test]
-fn text_and_reasoning_are_blocks_in_order() {
-    check("@say Hello there", &["say:Hello there|EndTurn"]);
-    check("@think hm @say a\nb  c\n@say d", &["think:hm|say:a\nb  c|say:d|EndTurn"]);
-    check("  \n@say late", &["say:late|EndTurn"]);
+fn a_script_is_played_as_it_is_written() {
+    let scripts: [(&str, &[&str]); 17] = [
+        ("@say Hello there", &["say:Hello there|EndTurn"]),
+        // Text and reasoning are blocks in order.
+        ("@think hm @say a\nb  c\n@say d", &["think:hm|say:a\nb  c|say:d|EndTurn"]),
+        ("  \n@say late", &["say:late|EndTurn"]),
+        // An at sign can be said, and escapes are replaced.
+        ("@say mail a@b.example @@say @@ @@@", &["say:mail a@b.example @say @ @@|EndTurn"]),
+        (r"@say \sa\nb\tc\\n\u{1b}\u{e9} @say \s", &["say: a\nb\tc\\n\u{1b}é|say: |EndTurn"]),
+        // Calls of one step are made together.
+        (
+            r#"@say first @call a {"x": 1e2, "y":"} @say \" "} @call b @call c {}@say done"#,
+            &[r#"say:first|a{"x":1e2,"y":"} @say \" "}|b{}|c{}|ToolUse"#, "say:done|EndTurn"],
+        ),
+        // A step ends at `@step`, or after its calls.
+        ("@step @call a @step @call b @think x", &["a{}|ToolUse", "b{}|ToolUse", "think:x|EndTurn"]),
+        ("@call a", &["a{}|ToolUse", "say:Done: the script has no further step.|EndTurn"]),
+        ("@call a @step", &["a{}|ToolUse", "EndTurn"]),
+        ("@repeat 2 @say go @call a @say done", &["say:go|a{}|ToolUse", "say:go|a{}|ToolUse", "say:done|EndTurn"]),
+        // Malformed arguments are a string.
+        (r#"@args a {"x": \\ @say done"#, &[r#"a"{\"x\": \\"|ToolUse"#, "say:done|EndTurn"]),
+        ("@note remember @call a {} @note this @say ok", &["a{}|ToolUse", "say:ok|EndTurn"]),
+        ("@say half @stop max_tokens", &["say:half|MaxTokens"]),
+        ("@stop refusal", &["Refusal"]),
+        ("@stop content_filter", &["ContentFilter"]),
+        ("@call a @stop end_turn", &["a{}|EndTurn"]),
+        ("@echo", &["say:messages: 3\ntail: none\ntools: none\nsystem: none|EndTurn"]),
+    ];
+    for (prompt, answers) in scripts {
+        check(prompt, answers);
+    }
 }
 
 #[test]
-fn an_at_sign_can_be_said() {
-    check("@say mail a@b.example @@say @@ @@@", &["say:mail a@b.example @say @ @@|EndTurn"]);
-}
-
-#[test]
-fn escapes_stand_for_what_cannot_be_typed() {
-    check(r"@say \sa\nb\tc\\n\u{1b}\u{e9} @say \s", &["say: a\nb\tc\\n\u{1b}é|say: |EndTurn"]);
-}
-
-#[test]
-fn calls_of_one_step_are_made_together() {
-    check(
-        r#"@say first @call a {"x": 1e2, "y":"} @say \" "} @call b @call c {}@say done"#,
-        &[r#"say:first|a{"x":1e2,"y":"} @say \" "}|b{}|c{}|ToolUse"#, "say:done|EndTurn"],
-    );
-}
-
-#[test]
-fn a_step_ends_where_it_is_said_or_after_its_calls() {
-    check("@step @call a @step @call b @think x", &["a{}|ToolUse", "b{}|ToolUse", "think:x|EndTurn"]);
-    check("@call a", &["a{}|ToolUse", "say:Done: the script has no further step.|EndTurn"]);
-    check("@call a @step", &["a{}|ToolUse", "EndTurn"]);
-}
-
-#[test]
-fn malformed_arguments_travel_as_a_string() {
-    check(r#"@args a {"x": \\ @say done"#, &[r#"a"{\"x\": \\"|ToolUse"#, "say:done|EndTurn"]);
-}
-
-#[test]
-fn a_step_is_repeated() {
-    check(
-        "@repeat 3 @say go @call a @say done",
-        &["say:go|a{}|ToolUse"; 3].into_iter().chain(["say:done|EndTurn"]).collect::<Vec<_>>(),
-    );
-}
-
-#[test]
-fn notes_are_not_said() {
-    check("@note remember @call a {} @note this @say ok", &["a{}|ToolUse", "say:ok|EndTurn"]);
-}
-
-#[test]
-fn a_stop_reason_belongs_to_its_step() {
-    check("@say half @stop max_tokens", &["say:half|MaxTokens"]);
-    check("@stop refusal", &["Refusal"]);
-    check("@stop content_filter", &["ContentFilter"]);
-    check("@call a @stop end_turn", &["a{}|EndTurn"]);
-}
-
-#[test]
-fn text_is_streamed_by_word_or_by_characters() {
-    check_parts("@say a  bc d", 0, &["a ", " ", "bc ", "d", "end"]);
-    check_parts("@chunks 2 @say abéde @think fgh", 0, &["ab", "éd", "e", "think:fg", "think:h", "end"]);
-    check_parts("@chunks 9 @say a @say b", 0, &["a", "b", "end"]);
+fn text_is_streamed_by_word_or_by_characters_and_trouble_passes_after_so_many_attempts() {
+    let calls: [(&str, u32, &[&str]); 10] = [
+        ("@say a  bc d", 0, &["a ", " ", "bc ", "d", "end"]),
+        ("@chunks 2 @say abéde @think fgh", 0, &["ab", "éd", "e", "think:fg", "think:h", "end"]),
+        ("@chunks 9 @say a @say b", 0, &["a", "b", "end"]),
+        ("@say a @fail overloaded times=2 @say b", 1, &["a", "error:MODEL_OVERLOADED"]),
+        ("@say a @fail overloaded times=2 @say b", 2, &["a", "b", "end"]),
+        ("@say a @cut times=1", 0, &["a"]),
+        ("@say a @cut times=1", 1, &["a", "end"]),
+        ("@cut", u32::MAX - 1, &[]),
+        ("@say a @stall times=1 @say b", 0, &["a", "stall"]),
+        ("@say a @stall times=1 @say b", 1, &["a", "b", "end"]),
+    ];
+    for (prompt, attempt, expected) in calls {
+        let heard = hear(ModelRequest { attempt, ..request(vec![user(prompt)]) }).unwrap();
+        let mut parts = heard.parts;
+        parts.extend(heard.answer.map(|_| "end".to_owned()));
+        assert_eq!(parts, expected, "{prompt}");
+    }
+    let failing = ModelRequest { attempt: 2, ..request(vec![user("@fail timeout times=3 @say b")]) };
+    assert_eq!(hear(failing).err().unwrap().code, ErrorCode::ModelTimeout);
 }
 
 #[test]
@@ -211,19 +189,6 @@ fn usage_is_as_scripted_or_a_quarter_of_the_bytes() {
     assert_eq!(usage("@say x @usage in=100 out=20 cached=5"), (100, 20, 5));
     assert_eq!(usage("@usage out=7 @call a"), (5, 7, 0));
     assert_eq!(usage("@call abc {\"d\":1} @usage in=9"), (9, 3, 0));
-}
-
-#[test]
-fn trouble_passes_after_so_many_attempts() {
-    check_parts("@say a @fail overloaded times=2 @say b", 1, &["a", "error:MODEL_OVERLOADED"]);
-    check_parts("@say a @fail overloaded times=2 @say b", 2, &["a", "b", "end"]);
-    check_parts("@say a @cut times=1", 0, &["a"]);
-    check_parts("@say a @cut times=1", 1, &["a", "end"]);
-    check_parts("@cut", u32::MAX - 1, &[]);
-    check_parts("@say a @stall times=1 @say b", 0, &["a", "stall"]);
-    check_parts("@say a @stall times=1 @say b", 1, &["a", "b", "end"]);
-    let failing = ModelRequest { attempt: 2, ..request(vec![user("@fail timeout times=3 @say b")]) };
-    assert_eq!(hear(failing).err().unwrap().code, ErrorCode::ModelTimeout);
 }
 
 #[test]
@@ -258,11 +223,6 @@ fn an_echo_tells_what_the_request_holds() {
     let expected =
         ["messages: 6", "first: s", "tail: pins", "tools: a b", &system, "last_result: result of 2", "attempt: 3"];
     assert_eq!(hear(full).unwrap().parts, expected);
-}
-
-#[test]
-fn a_bare_echo_tells_the_most_of_it() {
-    check("@echo", &["say:messages: 3\ntail: none\ntools: none\nsystem: none|EndTurn"]);
 }
 
 #[test]
@@ -407,31 +367,21 @@ fn a_context_that_a_strict_vendor_refuses_is_refused() {
     check_refused(vec![], "the request has no user message");
     check_refused(vec![user("x"), system], "there is a system message among the messages");
     check_refused(vec![Message::User { content: Body::Blob(blob) }], "a user message is not inline");
-    check_refused(vec![user("x"), calls(&["1"])], r#"the tool calls ["1"] have no results"#);
-    check_refused(
-        vec![user("x"), calls(&["1"]), calls(&["2"]), results(&["2"])],
-        r#"the tool calls ["1"] have no results"#,
-    );
-    check_refused(vec![user("x"), results(&["1"])], r#"tool results for ["1"] follow the calls []"#);
-    check_refused(
-        vec![user("x"), calls(&["1"]), results(&["1"]), results(&["1"])],
-        r#"tool results for ["1"] follow the calls []"#,
-    );
-    check_refused(
-        vec![user("x"), calls(&["1", "2"]), results(&["2", "1"])],
-        r#"tool results for ["2", "1"] follow the calls ["1", "2"]"#,
-    );
-    check_refused(
-        vec![user("x"), calls(&["1", "2"]), results(&["1"])],
-        r#"tool results for ["1"] follow the calls ["1", "2"]"#,
-    );
-}
-
-#[test]
-fn calls_left_open_right_before_the_turn_are_refused_too() {
-    check_refused(vec![user("x"), calls(&["1"]), user("y")], r#"the tool calls ["1"] have no results"#);
-    check_refused(vec![user("x"), results(&["1"]), user("y")], r#"tool results for ["1"] follow the calls []"#);
-    check_refused(vec![results(&["1"]), user("y")], r#"tool results for ["1"] follow the calls []"#);
+    let open = r#"the tool calls ["1"] have no results"#;
+    check_refused(vec![user("x"), calls(&["1"])], open);
+    check_refused(vec![user("x"), calls(&["1"]), calls(&["2"]), results(&["2"])], open);
+    let orphans = r#"tool results for ["1"] follow the calls []"#;
+    check_refused(vec![user("x"), results(&["1"])], orphans);
+    check_refused(vec![user("x"), calls(&["1"]), results(&["1"]), results(&["1"])], orphans);
+    let both = || vec![user("x"), calls(&["1", "2"])];
+    let swapped = r#"tool results for ["2", "1"] follow the calls ["1", "2"]"#;
+    check_refused([both(), vec![results(&["2", "1"])]].concat(), swapped);
+    let one = r#"tool results for ["1"] follow the calls ["1", "2"]"#;
+    check_refused([both(), vec![results(&["1"])]].concat(), one);
+    // Calls left open right before the turn.
+    check_refused(vec![user("x"), calls(&["1"]), user("y")], open);
+    check_refused(vec![user("x"), results(&["1"]), user("y")], orphans);
+    check_refused(vec![results(&["1"]), user("y")], orphans);
     hear(request(vec![user("x"), calls(&["1"]), results(&["1"]), user("y")])).unwrap();
 }
 

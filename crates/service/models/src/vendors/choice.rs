@@ -6,62 +6,49 @@ use serde::Deserialize;
 use super::{SCRIPTED, VENDORS, VendorAccess, VendorModels, VendorOptions};
 use crate::ModelResolver as _;
 
-/// Popular server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Preset {
-    /// Ollama.
-    #[serde(rename = "ollama")]
-    Ollama,
-    /// LM Studio.
-    #[serde(rename = "lmstudio")]
-    LmStudio,
-    /// vLLM.
-    #[serde(rename = "vllm")]
-    Vllm,
-    /// The server of llama.cpp.
-    #[serde(rename = "llama.cpp")]
-    LlamaCpp,
-    /// OpenRouter.
-    #[serde(rename = "openrouter")]
-    OpenRouter,
+/// Declares the presets: name in a configuration, base URL, and the variable of the key if one is needed.
+macro_rules! presets {
+    ($( $( #[$doc:meta] )+ $preset:ident $name:literal $base_url:literal $variable:expr; )*) => {
+        /// Popular server.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        pub enum Preset { $( $( #[$doc] )+ #[serde(rename = $name)] $preset, )* }
+
+        impl Preset {
+            /// Every preset.
+            pub const ALL: [Self; [$( $name ),*].len()] = [$( Self::$preset ),*];
+
+            /// Its name in a configuration.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $( Self::$preset => $name, )* }
+            }
+
+            /// Returns its default base URL.
+            #[must_use]
+            pub const fn base_url(self) -> &'static str {
+                match self { $( Self::$preset => $base_url, )* }
+            }
+
+            /// Returns the environment variable of its key, if it needs one.
+            #[must_use]
+            pub const fn key_variable(self) -> Option<&'static str> {
+                match self { $( Self::$preset => $variable, )* }
+            }
+        }
+    };
 }
 
-impl Preset {
-    /// Every preset.
-    pub const ALL: [Self; 5] = [Self::Ollama, Self::LmStudio, Self::Vllm, Self::LlamaCpp, Self::OpenRouter];
-
-    /// Its name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ollama => "ollama",
-            Self::LmStudio => "lmstudio",
-            Self::Vllm => "vllm",
-            Self::LlamaCpp => "llama.cpp",
-            Self::OpenRouter => "openrouter",
-        }
-    }
-
-    /// Returns its default base URL.
-    #[must_use]
-    pub const fn base_url(self) -> &'static str {
-        match self {
-            Self::Ollama => "http://localhost:11434/v1",
-            Self::LmStudio => "http://localhost:1234/v1",
-            Self::Vllm => "http://localhost:8000/v1",
-            Self::LlamaCpp => "http://localhost:8080/v1",
-            Self::OpenRouter => "https://openrouter.ai/api/v1",
-        }
-    }
-
-    /// Returns the environment variable of its key, if it needs one.
-    #[must_use]
-    pub const fn key_variable(self) -> Option<&'static str> {
-        match self {
-            Self::OpenRouter => Some("OPENROUTER_API_KEY"),
-            Self::Ollama | Self::LmStudio | Self::Vllm | Self::LlamaCpp => None,
-        }
-    }
+presets! {
+    /// Ollama.
+    Ollama "ollama" "http://localhost:11434/v1" None;
+    /// LM Studio.
+    LmStudio "lmstudio" "http://localhost:1234/v1" None;
+    /// vLLM.
+    Vllm "vllm" "http://localhost:8000/v1" None;
+    /// The server of llama.cpp.
+    LlamaCpp "llama.cpp" "http://localhost:8080/v1" None;
+    /// OpenRouter.
+    OpenRouter "openrouter" "https://openrouter.ai/api/v1" Some("OPENROUTER_API_KEY");
 }
 
 /// Model, and the reason if it cannot answer.

@@ -18,10 +18,7 @@ use super::{
     failure::Failures,
     request,
 };
-use crate::ModelClient;
-use crate::ModelError;
-use crate::ModelRequest;
-use crate::ModelStream;
+use crate::{ModelClient, ModelError, ModelRequest, ModelStream};
 
 /// Vendor, or compatible server, with its key.
 pub(super) struct VendorClient {

@@ -1,4 +1,4 @@
-//! What memory is held against: plain searches over single messages, as short as they can be and still be fair.
+//! Baselines: plain searches over single messages, as short as is fair.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -8,11 +8,11 @@ use super::corpus::Place;
 
 /// Finds messages.
 pub(crate) trait Search {
-    /// The best places, the best first.
+    /// Returns the best places, best first.
     fn search(&self, query: &str, limit: usize) -> Vec<Place>;
 }
 
-/// Words that say nothing by themselves.
+/// Stop words.
 const STOP: &str = "a an and are at be been by did do does for from go has had have how i in is it its of on or s she he \
                     so t that the their them they this to was we were what when where which who whose why will with you";
 
@@ -33,14 +33,14 @@ fn messages(sessions: &[Intake]) -> impl Iterator<Item = (Place, Vec<String>)> {
     })
 }
 
-/// The best by score; of the same score, the newest. What has none is left out.
+/// Returns the best places with a score above 0; of equal scores, the newest.
 fn best(mut scored: Vec<(f64, usize)>, places: &[Place], limit: usize) -> Vec<Place> {
     scored.retain(|(score, _)| *score > 0.0);
     scored.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
     scored.into_iter().take(limit).map(|(_, nth)| places[nth]).collect()
 }
 
-/// Whole words, as they are written: the more of the question's words a message has, the better.
+/// Exact match: counts the question's words in a message.
 pub(crate) struct Exact {
     places: Vec<Place>,
     words: Vec<HashSet<String>>,
@@ -61,13 +61,13 @@ impl Search for Exact {
     }
 }
 
-/// Vectors of hashed words with signs, compared by their angle: what is often shipped as local embeddings.
+/// Vectors of hashed words with signs, compared by cosine, as often shipped as local embeddings.
 pub(crate) struct Hashed {
     places: Vec<Place>,
     vectors: Vec<Vec<f32>>,
 }
 
-/// As long as the vectors of the common small sentence encoders.
+/// Length of common small sentence encoders' vectors.
 const DIMENSIONS: usize = 384;
 
 impl Hashed {
@@ -99,7 +99,7 @@ impl Search for Hashed {
     }
 }
 
-/// BM25 over the words of single messages, with the usual constants and without words that say nothing.
+/// BM25 over the words of single messages, with the usual constants and without stop words.
 pub(crate) struct PlainBm25 {
     places: Vec<Place>,
     lengths: Vec<f64>,

@@ -1,12 +1,12 @@
-//! What the dialogues are made of: the topics of a book, each with its values, its scenes and the questions about it.
+//! Source of the dialogues: the topics of a book, each with its values, scenes and questions.
 //!
-//! A book is a text file, so that a reviewer sees what is asked of whom. One book is for tuning and one for reporting;
-//! they share no topic, no name and no template. A line is a key and a text; a scene is lines with ` / ` between them,
-//! each with its author (`U` the person, `A` the assistant, `T` a tool) and `*` where the answer stands.
+//! A book is a text file, for reviewers to read. The book for tuning and the one for reporting share no topic, name or
+//! template. A line is a key and a text; a scene is lines separated by ` / `, each with its author (`U` the person, `A`
+//! the assistant, `T` a tool) and `*` if it has the answer.
 
 use std::collections::BTreeMap;
 
-/// A line of a scene.
+/// Line of a scene.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     pub(crate) author: char,
@@ -14,22 +14,22 @@ pub(crate) struct Line {
     pub(crate) text: &'static str,
 }
 
-/// What is said about one thing, and asked.
+/// Topic with its scenes and questions.
 #[derive(Default)]
 pub(crate) struct Topic {
     pub(crate) language: &'static str,
-    /// Whether one person tells several values, each of which stays true.
+    /// True if one person has several values, all of them true.
     pub(crate) is_many: bool,
     lines: BTreeMap<&'static str, Vec<&'static str>>,
 }
 
 impl Topic {
-    /// The lines with a key.
+    /// Returns the lines with a key.
     pub(crate) fn lines(&self, key: &str) -> &[&'static str] {
         self.lines.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// The values that can be told.
+    /// Returns the possible values.
     pub(crate) fn values(&self) -> Vec<&'static str> {
         self.lines("v").iter().flat_map(|line| line.split(" | ")).collect()
     }
@@ -39,23 +39,23 @@ impl Topic {
 #[derive(Default)]
 pub(crate) struct Book {
     pub(crate) names: Vec<&'static str>,
-    /// What people begin with, and what they add, whatever it is about.
+    /// Beginnings and endings of messages, for any topic.
     pub(crate) fillers: Vec<&'static str>,
     pub(crate) tails: Vec<&'static str>,
     pub(crate) topics: Vec<Topic>,
-    /// What is said about nothing in particular, by language.
+    /// Small talk, by language.
     pub(crate) chat: BTreeMap<&'static str, Vec<&'static str>>,
-    /// Questions about what nobody ever spoke of.
+    /// Questions about things never said.
     pub(crate) foreign: Vec<&'static str>,
 }
 
 impl Book {
-    /// The book to tune with.
+    /// Returns the book for tuning.
     pub(crate) fn tune() -> Self {
         Self::parse(include_str!("books/tune.txt"))
     }
 
-    /// The book to report with.
+    /// Returns the book for reporting.
     pub(crate) fn report() -> Self {
         Self::parse(include_str!("books/report.txt"))
     }
@@ -92,7 +92,7 @@ impl Book {
     }
 }
 
-/// The lines of a scene.
+/// Parses the lines of a scene.
 pub(crate) fn scene(text: &'static str) -> Vec<Line> {
     let line = |part: &'static str| {
         let (author, text) = part.split_once(' ').unwrap();

@@ -1,7 +1,8 @@
-//! Dialogues of many sessions, made from a book by a seed, with questions whose evidence is known by session and seq.
+//! Dialogues of many sessions, generated from a book by a seed, with questions whose evidence is known by session and
+//! seq.
 //!
-//! Several people talk with one assistant over two years. The same things are told by many of them with other values,
-//! some are told again later with a new one, and most messages tell nothing. Nothing here knows how memory searches.
+//! Several people talk with one assistant over two years. Many of them tell the same kinds of facts with other values,
+//! some facts change later, and most messages have no fact. Nothing here knows how memory searches.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ use super::{
     random::Random,
 };
 
-/// Where a message stands.
+/// Position of a message.
 pub(crate) type Place = (SessionId, Seq);
 
-/// How much is made.
+/// Size of a corpus.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     /// Sessions in English; each other language has a twelfth of that.
@@ -38,37 +39,37 @@ const SPAN_MS: i64 = 700 * 24 * 3_600_000;
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Form {
     Plain,
-    /// What it is about stands in a message beside the evidence.
+    /// The subject is in a message next to the evidence.
     Near,
-    /// Told twice; the second value supersedes the first.
+    /// Said twice; the second value supersedes the first.
     Update,
     /// Several values, all of them true.
     Many,
 }
 
-/// What one person tells about one topic.
+/// Fact of one person about one topic.
 pub(crate) struct Fact<'a> {
     pub(crate) topic: &'a Topic,
     pub(crate) who: &'static str,
     pub(crate) form: Form,
-    /// An id of the topic's pattern; empty where it has none.
+    /// An id of the topic's pattern; empty if it has none.
     pub(crate) key: String,
     pub(crate) values: Vec<&'static str>,
-    /// Where each value was told, and when.
+    /// Position and time of each value.
     pub(crate) told: Vec<(Place, Timestamp)>,
 }
 
-/// What is said in one piece.
+/// Scene of a dialogue.
 struct Scene {
     text: &'static str,
     who: &'static str,
     key: String,
     value: &'static str,
-    /// The fact that it tells, and which of its values.
+    /// Its fact, and the index of the value.
     tells: Option<(usize, usize)>,
 }
 
-/// The facts of a book, and the sessions in which they are told.
+/// Generates the facts of a book, and the sessions that have them.
 pub(crate) fn generate<'a>(book: &'a Book, seed: u64, size: Size) -> (Vec<Intake>, Vec<Fact<'a>>) {
     let mut random = Random::new(seed);
     let mut facts = facts(book, size.people, &mut random);
@@ -88,7 +89,7 @@ pub(crate) fn generate<'a>(book: &'a Book, seed: u64, size: Size) -> (Vec<Intake
         session.fill(book, language, scenes, size.messages, &mut random);
         for (fact, value, place, time) in session.told {
             let told = &mut facts[fact].told;
-            // A fact's scenes stand in sessions of rising time.
+            // A fact's scenes are in sessions of rising time.
             assert_eq!(told.len(), value);
             told.push((place, time));
         }
@@ -160,7 +161,7 @@ fn place(fact: &Fact<'_>, nth: usize, languages: &[&str], scenes: &mut [Vec<Scen
     }
 }
 
-/// A session while it is made.
+/// Session under construction.
 struct Session {
     intake: Intake,
     time_ms: i64,
@@ -232,7 +233,7 @@ impl Session {
     }
 
     fn push(&mut self, role: &str, source: &str, text: String, random: &mut Random) -> (Seq, Timestamp) {
-        // Between two messages a journal has events that say nothing.
+        // A journal has other events between two messages.
         self.intake.up_to += 1 + random.below(4) as u64;
         self.time_ms += 5_000 + random.below(120_000) as i64;
         let (seq, time) = (self.intake.up_to, Timestamp::from_millis(self.time_ms));
@@ -244,7 +245,7 @@ impl Session {
 
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// A scene that tells nothing: about one of the topics, two times of three, or about nothing at all.
+/// Makes a scene without a fact, two times of three about one of the topics.
 fn chat(book: &Book, language: &str, who: &'static str, random: &mut Random) -> Scene {
     let topics: Vec<&Topic> =
         book.topics.iter().filter(|topic| topic.language == language && !topic.lines("chat").is_empty()).collect();
@@ -254,17 +255,17 @@ fn chat(book: &Book, language: &str, who: &'static str, random: &mut Random) -> 
     }
     let topic = random.pick(&topics);
     let text = random.pick(topic.lines("chat"));
-    // Ids here are like those that are asked for, and not the same.
+    // Ids here resemble those of questions, but differ.
     let key = topic.lines("id").first().map_or(String::new(), |pattern| key(pattern, random));
     Scene { text, who, key, value: random.pick(&topic.values()), tells: None }
 }
 
-/// A text with its slots filled.
+/// Fills a text's slots.
 pub(crate) fn fill(text: &str, slots: &[(&str, &str)]) -> String {
     slots.iter().fold(text.to_owned(), |text, (slot, value)| text.replace(slot, value))
 }
 
-/// A session's id, the same for the same numbers.
+/// Makes a session's id from numbers.
 pub(crate) fn session_id(seed: u64, nth: u64) -> SessionId {
     SessionId::from_uuid(Uuid::from_u64_pair(0x0190_0000_0000_7000 | (seed & 0xfff), 0x8000_0000_0000_0000 | nth))
 }

@@ -1,5 +1,4 @@
-//! Reads the public tests of long-term memory, LoCoMo and LongMemEval, one haystack after the other: their files are
-//! large.
+//! Parsers of the public datasets LoCoMo and LongMemEval, one haystack at a time: their files are large.
 
 use std::{collections::BTreeMap, fmt, io::Read};
 
@@ -18,10 +17,10 @@ use super::{
     questions::{Haystack, Question},
 };
 
-/// LoCoMo's questions whose premise is false; its own evaluation counts them apart.
+/// Category of LoCoMo's questions with a false premise, which are counted separately.
 pub(crate) const ADVERSARIAL: &str = "adversarial";
 
-/// Hands each element of an array over as soon as it is read.
+/// Passes each element of an array on as soon as it is parsed.
 fn each<T: DeserializeOwned>(file: impl Read, mut take: impl FnMut(T)) -> serde_json::Result<()> {
     struct Each<'a, T>(&'a mut dyn FnMut(T));
 
@@ -43,7 +42,7 @@ fn each<T: DeserializeOwned>(file: impl Read, mut take: impl FnMut(T)) -> serde_
     serde_json::Deserializer::from_reader(std::io::BufReader::new(file)).deserialize_seq(Each(&mut take))
 }
 
-/// A session while it is read; without a date, the epoch stands for it.
+/// Session being parsed; without a date, the epoch is used.
 fn session(seed: u64, nth: u64) -> Intake {
     Intake {
         session_id: session_id(seed, nth),
@@ -91,8 +90,7 @@ struct LocomoTurn {
     blip_caption: Option<String>,
 }
 
-/// Reads LoCoMo, each of whose samples is a haystack of its own. What is known of a turn is what a person would see:
-/// who says it, the text, and what its picture shows.
+/// Parses LoCoMo; each sample is a haystack. A turn has its speaker, its text and its picture's description.
 pub(crate) fn locomo(file: impl Read, mut take: impl FnMut(Haystack)) -> serde_json::Result<()> {
     let mut seed = 0;
     each(file, |sample: LocomoSample| {
@@ -131,7 +129,7 @@ fn locomo_haystack(seed: u64, sample: LocomoSample) -> Haystack {
         let mut evidence: Vec<Place> = ids.filter_map(|id| known.get(&id).copied()).collect();
         evidence.sort_unstable();
         evidence.dedup();
-        // Without any evidence that exists, there is nothing to find and nothing to abstain from.
+        // A question without existing evidence is neither answerable nor a case for abstention.
         (!evidence.is_empty()).then(|| Question {
             text: asked.question,
             category: locomo_category(asked.category),
@@ -151,7 +149,8 @@ fn locomo_category(number: u8) -> &'static str {
     }
 }
 
-/// The session and turn of every id in a text; some hold two, as `D8:6; D9:17`, some are written `D:11:26` or `D30:05`.
+/// Parses every id in a text to session and turn; some texts have two, as `D8:6; D9:17`, some are written `D:11:26` or
+/// `D30:05`.
 pub(crate) fn dia_ids(text: &str) -> Vec<(u64, u64)> {
     let numbers = |id: &str| {
         let mut numbers = id.split(|letter: char| !letter.is_ascii_digit()).filter_map(|number| number.parse().ok());
@@ -177,7 +176,7 @@ struct LongMemTurn {
     has_answer: bool,
 }
 
-/// Reads LongMemEval, each of whose questions has a haystack of its own; the evidence are the turns that it marks.
+/// Parses LongMemEval; each question is a haystack, and the marked turns are its evidence.
 pub(crate) fn longmemeval(file: impl Read, mut take: impl FnMut(Haystack)) -> serde_json::Result<()> {
     let mut seed = 0;
     each(file, |sample: LongMemSample| {
@@ -200,7 +199,7 @@ fn longmemeval_haystack(seed: u64, sample: LongMemSample) -> Haystack {
         }
         sessions.push(session);
     }
-    // A question whose answer is not there is marked by its id.
+    // The id marks a question without an answer.
     let is_unanswerable = sample.question_id.ends_with("_abs");
     let category = match sample.question_type.as_str() {
         _ if is_unanswerable => "abstention",

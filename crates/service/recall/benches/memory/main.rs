@@ -1,10 +1,8 @@
-//! How well memory finds what was said, and how fast, offline.
+//! Quality and speed of memory's search, offline.
 //!
-//! `cargo bench -p meerkat-service --bench memory -- retrieval speed vectors` runs the parts that are named, and all of
-//! them where none is. `--locomo PATH` and `--longmemeval PATH` measure those files too, `--messages N` makes the part
-//! `speed` smaller or larger. The corpora are made by a seed; constants are chosen by the one for tuning alone, and
-//! what is said about memory is said of the other one. What the corpora are to tell apart is asserted, milliseconds
-//! never are.
+//! `cargo bench -p meerkat-recall -- retrieval speed vectors` runs the named parts, or all if none is named. `--locomo
+//! PATH` and `--longmemeval PATH` measure those files too, `--messages N` sets the size of `speed`. The corpora are
+//! generated from a seed; constants are tuned on one, results reported on the other. Milliseconds are never asserted.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -24,17 +22,17 @@ mod retrieval;
 mod speed;
 mod vectors;
 
-/// What stands behind an option.
+/// Returns the value of an option.
 pub(crate) fn option<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let at = args.iter().position(|arg| arg == name)?;
     args.get(at + 1).map(String::as_str)
 }
 
-/// A part of the benchmark, with its arguments.
+/// Part of the benchmark, with its arguments.
 type Part = fn(&[String]);
 
 fn main() {
-    // A part that has to begin in a fresh process is this program once more.
+    // Runs one part in a fresh process.
     if let Ok(role) = std::env::var(speed::ROLE) {
         return speed::in_child(&role);
     }

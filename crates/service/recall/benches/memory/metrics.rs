@@ -1,13 +1,13 @@
-//! How much of the evidence is found, how high, and whether nothing is found where there is nothing.
+//! Metrics: share and rank of the found evidence, and abstention on questions without evidence.
 
 use std::collections::BTreeMap;
 
 use super::{corpus::Place, questions::Question};
 
-/// As deep as is looked.
+/// Hits that count.
 pub(crate) const DEEP: usize = 20;
 
-/// What one way of searching reached with some questions.
+/// Score of one way of searching.
 #[derive(Clone, Default)]
 pub(crate) struct Score {
     answerable: f64,
@@ -20,7 +20,7 @@ pub(crate) struct Score {
 }
 
 impl Score {
-    /// Counts what was found for a question.
+    /// Counts the places found for a question.
     pub(crate) fn count(&mut self, question: &Question, found: &[Place]) {
         if question.evidence.is_empty() {
             self.unanswerable += 1.0;
@@ -40,17 +40,17 @@ impl Score {
         }
     }
 
-    /// The share of the evidence among the first twenty.
+    /// Returns the share of the evidence among the first twenty.
     pub(crate) fn recall(&self) -> f64 {
         self.recalls[2] / self.answerable
     }
 
-    /// The mean of 1 / the rank of the first evidence.
+    /// Returns the mean reciprocal rank of the first evidence.
     pub(crate) fn mrr(&self) -> f64 {
         self.reciprocal_ranks / self.answerable
     }
 
-    /// The share of the questions without an answer for which nothing was found.
+    /// Returns the share of unanswerable questions for which nothing was found.
     pub(crate) fn abstention(&self) -> f64 {
         self.abstained / self.unanswerable
     }
@@ -62,7 +62,7 @@ impl Score {
     }
 }
 
-/// The scores of all ways of searching with one set of questions.
+/// Scores of all ways of searching.
 #[derive(Default)]
 pub(crate) struct Scores {
     ways: Vec<&'static str>,
@@ -72,12 +72,12 @@ pub(crate) struct Scores {
 }
 
 impl Scores {
-    /// Scores in which these categories count by themselves alone.
+    /// Makes scores that count these categories only separately.
     pub(crate) fn with_apart(apart: &'static [&'static str]) -> Self {
         Self { apart, ..Self::default() }
     }
 
-    /// Counts what one way found for a question.
+    /// Counts the places that one way found for a question.
     pub(crate) fn count(&mut self, way: &'static str, question: &Question, found: &[Place]) {
         if !self.ways.contains(&way) {
             self.ways.push(way);
@@ -88,17 +88,17 @@ impl Scores {
         self.by_category.entry(question.category).or_default().entry(way).or_default().count(question, found);
     }
 
-    /// What one way reached.
+    /// Returns the score of one way.
     pub(crate) fn of(&self, way: &str) -> Score {
         self.by_way.get(way).cloned().unwrap_or_default()
     }
 
-    /// What one way reached with the questions of a category.
+    /// Returns the score of one way in a category.
     pub(crate) fn of_category(&self, category: &str, way: &str) -> Score {
         self.by_category.get(category).and_then(|scores| scores.get(way)).cloned().unwrap_or_default()
     }
 
-    /// Two tables: each way, and recall@20 (abstention where nothing was told) by category.
+    /// Formats two tables: each way, and recall@20 by category (abstention if it has no evidence).
     pub(crate) fn table(&self, title: &str) -> String {
         let heads = ["recall@5", "recall@10", "recall@20", "hit@20", "MRR", "abstention", "false abst."];
         let mut lines = vec![format!("{title}"), row("", &heads.map(str::to_owned))];

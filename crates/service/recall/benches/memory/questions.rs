@@ -1,5 +1,4 @@
-//! What is asked of a corpus: in other words than it was told, with slips of the pen, by month, about several people,
-//! and about what was never told.
+//! Questions about a corpus: paraphrased, misspelt, by month, about several people, and about things never said.
 
 use std::collections::BTreeSet;
 
@@ -11,26 +10,26 @@ use super::{
     random::Random,
 };
 
-/// What is asked, and where the answer stands.
+/// Question with its evidence.
 pub(crate) struct Question {
     pub(crate) text: String,
     pub(crate) category: &'static str,
-    /// Nowhere, where it was never told.
+    /// Empty if it was never said.
     pub(crate) evidence: Vec<Place>,
 }
 
-/// What was said in a project, and the questions about it.
+/// Sessions of a project, and questions about them.
 pub(crate) struct Haystack {
     pub(crate) sessions: Vec<Intake>,
     pub(crate) questions: Vec<Question>,
 }
 
-/// The split that constants are chosen by.
+/// Makes the corpus for tuning constants.
 pub(crate) fn tune(size: Size) -> Haystack {
     asked(&Book::tune(), 11, size)
 }
 
-/// The split that is reported, and that nothing is chosen by.
+/// Makes the corpus for reporting, which nothing is tuned on.
 pub(crate) fn report(size: Size) -> Haystack {
     asked(&Book::report(), 4_242, size)
 }
@@ -47,7 +46,7 @@ fn asked(book: &Book, seed: u64, size: Size) -> Haystack {
     Haystack { sessions, questions }
 }
 
-/// The questions about one fact.
+/// Makes the questions about one fact.
 fn about(fact: &Fact<'_>, facts: &[Fact<'_>], random: &mut Random, questions: &mut Vec<Question>) {
     let topic = fact.topic;
     let places: Vec<Place> = fact.told.iter().map(|(place, _)| *place).collect();
@@ -71,7 +70,7 @@ fn about(fact: &Fact<'_>, facts: &[Fact<'_>], random: &mut Random, questions: &m
         return;
     }
     let evidence = if is_update { vec![places[1]] } else { places.clone() };
-    // A question by the value has one answer only where nobody else told the same one.
+    // A question by the value has one answer only if nobody else has the same value.
     let tells = |other: &Fact<'_>, value: &&str| std::ptr::eq(other.topic, topic) && other.values.contains(value);
     let is_unique = |value: &&'static str| facts.iter().filter(|other| tells(other, value)).count() == 1;
     match fact.values.iter().position(is_unique) {
@@ -93,7 +92,7 @@ fn about(fact: &Fact<'_>, facts: &[Fact<'_>], random: &mut Random, questions: &m
     }
 }
 
-/// A question by the month, where the month tells one of a person's values from the others.
+/// Makes a question by the month, if the month identifies one of a person's values.
 fn by_month(fact: &Fact<'_>, random: &mut Random, questions: &mut Vec<Question>) {
     let months: Vec<String> = fact.told.iter().map(|(_, time)| month(*time)).collect();
     let nth = random.below(months.len());
@@ -109,7 +108,7 @@ fn month(time: Timestamp) -> String {
     jiff::Timestamp::from_millisecond(time.as_millis()).unwrap().strftime("%B %Y").to_string()
 }
 
-/// Questions about two people, each pair once.
+/// Makes questions about two people, each pair once.
 fn of_two(facts: &[Fact<'_>], random: &mut Random, questions: &mut Vec<Question>) {
     for pair in facts.windows(2).filter(|pair| std::ptr::eq(pair[0].topic, pair[1].topic)).step_by(2) {
         if let Some(template) = pair[0].topic.lines("both").first().filter(|_| random.below(3) > 0) {
@@ -120,7 +119,7 @@ fn of_two(facts: &[Fact<'_>], random: &mut Random, questions: &mut Vec<Question>
     }
 }
 
-/// Questions about what nobody spoke of, and about people who did not speak of it.
+/// Makes questions about things never said, and about people who never said them.
 fn never_told(book: &Book, facts: &[Fact<'_>], random: &mut Random, questions: &mut Vec<Question>) {
     for text in &book.foreign {
         questions.push(Question { text: (*text).to_owned(), category: "foreign", evidence: Vec::new() });
@@ -134,7 +133,7 @@ fn never_told(book: &Book, facts: &[Fact<'_>], random: &mut Random, questions: &
     }
 }
 
-/// A text with a slip in its two longest words.
+/// Misspells a text's two longest words.
 fn misspelt(text: &str, random: &mut Random) -> String {
     let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
     let mut longest: Vec<usize> = (0..words.len()).filter(|nth| words[*nth].is_ascii()).collect();
@@ -148,7 +147,7 @@ fn misspelt(text: &str, random: &mut Random) -> String {
     words.join(" ")
 }
 
-/// A word with two letters swapped, one left out, or one doubled; its first and its last one stay.
+/// Misspells a word: two letters swapped, one left out, or one doubled; the first and the last stay.
 fn slip(mut letters: Vec<char>, random: &mut Random) -> String {
     let at = 1 + random.below(letters.len() - 3);
     match random.below(3) {

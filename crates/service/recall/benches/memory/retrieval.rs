@@ -1,4 +1,4 @@
-//! How much of what was said is found, on the two corpora, and in the public tests' files where they are named.
+//! Retrieval on the two corpora, and on the public datasets that are named.
 
 use super::{
     corpus::Size,
@@ -9,13 +9,13 @@ use super::{
     ways::measure,
 };
 
-/// The corpora that are measured.
+/// Size of both corpora.
 const FULL: Size = Size { sessions: 130, messages: 36, people: 7 };
 
-/// Conversations of LoCoMo, the first ones, that constants may be chosen by.
+/// First conversations of LoCoMo, which constants may be tuned on.
 const LOCOMO_TUNING: usize = 5;
 
-/// Measures the two corpora, and the files that are named.
+/// Measures the two corpora, and the named files.
 pub(crate) fn run(args: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (name, haystack) in [("tuning", tune(FULL)), ("reporting", report(FULL))] {

@@ -1,5 +1,5 @@
-//! What it costs to take in many messages and to find among them, through the public contract: adding, searching with
-//! and without filters, reloading against reading the files' bytes, memory and file sizes.
+//! Costs of many messages through the public contract: adding, searching with and without filters, reloading against
+//! reading the files, memory and file sizes.
 
 use std::{
     collections::BTreeMap,
@@ -24,20 +24,20 @@ use super::{
     ways::request,
 };
 
-/// Names the part that a fresh process does.
+/// Variable with the part for a fresh process.
 pub(crate) const ROLE: &str = "MEERKAT_BENCH_ROLE";
 const PLACE: &str = "MEERKAT_BENCH_PLACE";
 const MESSAGES: &str = "MEERKAT_BENCH_MESSAGES";
 
-/// Messages that are told at once, about.
+/// Messages added at once, about.
 const BATCH: usize = 300;
 /// Searches of each kind.
 const SEARCHES: usize = 300;
 const ROUNDS: usize = 5;
-/// Words of which a text's words are drawn, few of them often and most of them seldom.
+/// Number of words to draw from, few of them often and most of them seldom.
 const VOCABULARY: usize = 60_000;
 
-/// Measures it in fresh processes, so that none has what another left in its memory.
+/// Measures each part in a fresh process.
 pub(crate) fn run(args: &[String]) {
     let messages = option(args, "--messages").unwrap_or("100000");
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &[String]) {
     }
 }
 
-/// Does one of the parts.
+/// Performs one of the parts.
 pub(crate) fn in_child(role: &str) {
     let place = PathBuf::from(std::env::var_os(PLACE).unwrap());
     let messages = std::env::var(MESSAGES).unwrap().parse().unwrap();
@@ -140,7 +140,7 @@ async fn search(place: &Path) {
     memory.close().await;
 }
 
-/// Opening until the first answer, against reading the same bytes, in turns.
+/// Measures opening until the first answer, against reading the same bytes, in turns.
 async fn reload(place: &Path) {
     let (mut opened, mut read) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
@@ -153,7 +153,7 @@ async fn reload(place: &Path) {
         memory.search(request("anything", 1)).await.unwrap();
         let opening = started.elapsed();
         memory.close().await;
-        // The first one fills the system's cache.
+        // The first round fills the system's cache.
         if round > 0 {
             opened.push(opening);
             read.push(reading);
@@ -172,7 +172,7 @@ fn open(place: &Path) -> SharedMemory {
     open_memory(Some(place), MemoryOptions::default()).unwrap()
 }
 
-/// Sessions of the reporting book, each message made longer by words as rare as those of a language.
+/// Makes sessions of the reporting book, with words of natural rarity added to each message.
 fn sessions(messages: usize) -> Vec<Intake> {
     let book = Book::report();
     let size = Size { sessions: (messages / 60).max(60), messages: 36, people: 7 };
@@ -196,7 +196,7 @@ fn sessions(messages: usize) -> Vec<Intake> {
     sessions
 }
 
-/// A made-up word; the first thousand are half of all.
+/// Makes up a word; the first thousand are half of all.
 fn word(random: &mut Random) -> String {
     let bound = 1 << (4 + random.below(13));
     let mut number = random.below(VOCABULARY.min(bound));
@@ -211,7 +211,7 @@ fn word(random: &mut Random) -> String {
     }
 }
 
-/// Questions of the reporting book, and words.
+/// Makes queries: questions of the reporting book, and words.
 fn queries() -> Vec<String> {
     let size = Size { sessions: 60, messages: 4, people: 7 };
     let asked = super::questions::report(size).questions;

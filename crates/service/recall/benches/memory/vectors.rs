@@ -1,34 +1,16 @@
-//! The vector lane by itself: recall against exact search, speed, memory and reload, beside hnswlib's C++ where
-//! `--hnswlib <headers>` names the folder that holds `hnswlib/hnswlib.h`.
-//!
-//! Both hold the same 100,000 clustered vectors of 384 components, lose the same fifth of them, and answer the same
-//! queries in turns. hnswlib is built with the same links and the same candidates for a new node, twice: for this very
-//! processor, as its own packages are, and for any, as meerkat is. Its width of search is the least that reaches the
-//! recall of ours. `--vectors N` takes another number. All times are the processor's, on the one thread that works, so
-//! that what else runs on the machine says less.
+//! The vector lane by itself: recall against exact search, speed, memory and reload, for 100,000 clustered vectors of 384
+//! components, a fifth of them removed. `--vectors N` takes another number. All times are the processor's, on the one
+//! thread that works, so that other load on the machine matters less.
 
-use std::{
-    fs,
-    hint::black_box,
-    io::{BufRead as _, BufReader, Write as _},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::{fs, hint::black_box, path::Path, time::Duration};
 
 use meerkat_recall::{Stamp, VectorLane};
 
 const DIMENSION: usize = 384;
 const QUERIES: usize = 500;
 const HITS: usize = 10;
-/// Each side answers all queries so often, in turns.
+/// Times that the file is read and loaded.
 const ROUNDS: usize = 5;
-/// What hnswlib is built with, as ours is: links of a node, and candidates that they are chosen from.
-const LINKS: usize = 16;
-const BUILD_WIDTH: usize = 100;
-/// Widths of search that hnswlib is asked with.
-const WIDTHS: [usize; 12] = [10, 15, 20, 30, 40, 50, 64, 80, 100, 130, 200, 400];
-const PROGRAM: &str = include_str!("hnswlib.cpp");
 
 /// Runs it with the arguments of the benchmark.
 pub(crate) fn run(args: &[String]) {
@@ -36,11 +18,11 @@ pub(crate) fn run(args: &[String]) {
     let count = value("--vectors").map_or(100_000, |count| count.parse().unwrap());
     let dir = std::env::temp_dir().join(format!("meerkat-vectors-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    measure(count, &dir, value("--hnswlib").map(Path::new));
+    measure(count, &dir);
     fs::remove_dir_all(&dir).unwrap();
 }
 
-fn measure(count: usize, dir: &Path, headers: Option<&Path>) {
+fn measure(count: usize, dir: &Path) {
     let (vectors, queries) = Mixture::new(7).split(count);
     println!("vectors: {count} x {DIMENSION}, {QUERIES} queries, {HITS} hits each, a fifth removed");
     let before = resident_bytes();
@@ -54,52 +36,17 @@ fn measure(count: usize, dir: &Path, headers: Option<&Path>) {
     (0..u32::try_from(count).unwrap()).filter(|&id| is_removed(id)).for_each(|id| assert!(lane.remove(id)));
     let each = took.as_secs_f64() * 1e6 / count as f64;
     println!("  build            {:.1} s, {each:.0} µs each", took.as_secs_f64());
-    let (mib, grown) = (lane.bytes() as f64 / 1048576.0, (resident_bytes() - before) as f64 / 1048576.0);
-    println!("  memory           {mib:.0} MiB held, {grown:.0} MiB more resident");
+    println!("  memory           {:.0} MiB more resident", (resident_bytes() - before) as f64 / 1048576.0);
     reload(&lane, dir);
     let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| exact(&vectors, query)).collect();
-    let ours = || answer(&queries, &truth, |query| lane.search(query, HITS, &|_| true));
     let scan = answer(&queries[..50 * DIMENSION], &truth, |query| lane.search_exact(query, HITS, &|_| true));
     println!("  each looked at   {:.0} queries/s, recall@{HITS} {:.4}", scan.0, scan.1);
     for percent in [50, 20, 10, 5, 1] {
         let passes = move |id: u32| mixed(u64::from(id) + 99) % 100 < percent;
         filtered(&lane, &queries, percent, &passes);
     }
-    let (speed, recall) = ours();
+    let (speed, recall) = answer(&queries, &truth, |query| lane.search(query, HITS, &|_| true));
     println!("  graph            {speed:.0} queries/s, recall@{HITS} {recall:.4}");
-    match headers {
-        None => println!("  hnswlib (C++)    not measured: name its headers with --hnswlib <folder>"),
-        Some(headers) => {
-            write_floats(&dir.join("vectors"), &vectors);
-            write_floats(&dir.join("queries"), &queries);
-            fs::write(dir.join("truth"), truth.concat().iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
-                .unwrap();
-            for flags in [["-O3", "-march=native"].as_slice(), &["-O3"]] {
-                beside(dir, headers, flags, count, &ours);
-            }
-        }
-    }
-}
-
-/// Ours and hnswlib's in turns.
-fn beside(dir: &Path, headers: &Path, flags: &[&str], count: usize, ours: &dyn Fn() -> (f64, f64)) {
-    let mut theirs = Hnswlib::start(dir, headers, flags, count);
-    let recall = ours().1;
-    let width = WIDTHS.into_iter().find(|&width| theirs.answer(width).1 >= recall).unwrap_or(WIDTHS[WIDTHS.len() - 1]);
-    let (mut our_speeds, mut their_speeds) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        our_speeds.push(ours().0);
-        their_speeds.push(theirs.answer(width).0);
-    }
-    let (our_speed, their_speed) = (median(&mut our_speeds), median(&mut their_speeds));
-    let their_recall = theirs.answer(width).1;
-    println!(
-        "  hnswlib {:<9} build {:.1} s; width {width}: {their_speed:.0} queries/s, recall {their_recall:.4}",
-        flags.join(" "),
-        theirs.build_s
-    );
-    println!("    ours beside it {our_speed:.0} queries/s, recall {recall:.4}: {:.2} x", our_speed / their_speed);
-    drop(theirs.child.kill());
 }
 
 fn filtered(lane: &VectorLane, queries: &[f32], percent: u64, passes: &dyn Fn(u32) -> bool) {
@@ -217,41 +164,6 @@ impl Mixture {
     }
 }
 
-/// The C++ program, which holds the same vectors and answers as often as it is asked.
-struct Hnswlib {
-    child: Child,
-    build_s: f64,
-}
-
-impl Hnswlib {
-    fn start(dir: &Path, headers: &Path, flags: &[&str], count: usize) -> Self {
-        let (source, program) = (dir.join("beside.cpp"), dir.join("beside"));
-        fs::write(&source, PROGRAM).unwrap();
-        let mut compile = Command::new("c++");
-        compile.args(flags).arg("-std=c++17").arg("-I").arg(headers).arg(&source).arg("-o").arg(&program);
-        assert!(compile.status().unwrap().success(), "hnswlib does not compile");
-        let numbers = [count, DIMENSION, QUERIES, HITS, LINKS, BUILD_WIDTH].map(|number| number.to_string());
-        let child = Command::new(&program).arg(dir).args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut theirs = Self { child: child.unwrap(), build_s: 0.0 };
-        theirs.build_s = theirs.numbers()[0];
-        theirs
-    }
-
-    fn numbers(&mut self) -> Vec<f64> {
-        let mut line = String::new();
-        // A line is all that the program has written when it is read, so nothing stays in the buffer.
-        BufReader::with_capacity(1, self.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        line.split_whitespace().map(|number| number.parse().unwrap()).collect()
-    }
-
-    /// Queries a second, and the share of the truth that was found.
-    fn answer(&mut self, width: usize) -> (f64, f64) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{width}").unwrap();
-        let numbers = self.numbers();
-        (numbers[0], numbers[1])
-    }
-}
-
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let begun = worked();
     let done = work();
@@ -267,10 +179,6 @@ fn worked() -> Duration {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
-}
-
-fn write_floats(path: &Path, floats: &[f32]) {
-    fs::write(path, floats.iter().flat_map(|float| float.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
 }
 
 fn resident_bytes() -> u64 {

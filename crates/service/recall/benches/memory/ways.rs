@@ -1,12 +1,10 @@
-//! The ways to search that are measured: memory's lanes alone, their fusion, and what they are held against.
-
-use std::collections::BTreeMap;
+//! Measured ways of searching: memory's lanes alone, their fusion, and the baselines.
 
 use meerkat_recall::open_memory;
 use meerkat_words::{
     answers::SearchHit,
     memory::{Intake, MemoryOptions, SharedMemory},
-    requests::{SearchMemory, SearchScope},
+    requests::SearchMemory,
 };
 
 use super::{
@@ -16,18 +14,18 @@ use super::{
     questions::Haystack,
 };
 
-/// The lanes of memory.
+/// Lanes of memory.
 pub(crate) const LANES: [&str; 3] = ["words", "ngrams", "vector"];
-/// All of them together.
+/// All lanes together.
 pub(crate) const FUSION: &str = "fusion";
 
-/// As many hits as memory gives at most. A lane's own best are nearly always among them.
+/// Most hits of a search; a lane's own best are nearly always among them.
 const ALL: usize = 100;
 
-/// What memory is told at once.
+/// Sessions added at once.
 const BATCH: usize = 20;
 
-/// A memory in this process that was told all of it.
+/// Makes a memory with these sessions.
 async fn memory(sessions: &[Intake]) -> SharedMemory {
     let memory = open_memory(None, MemoryOptions::default()).unwrap();
     for batch in sessions.chunks(BATCH) {
@@ -36,18 +34,9 @@ async fn memory(sessions: &[Intake]) -> SharedMemory {
     memory
 }
 
-/// A question to the whole project.
+/// Makes a search of the whole project.
 pub(crate) fn request(query: &str, limit: usize) -> SearchMemory {
-    SearchMemory {
-        query: query.to_owned(),
-        scope: SearchScope::Project,
-        session_id: None,
-        role: None,
-        labels: BTreeMap::new(),
-        since: None,
-        until: None,
-        limit: Some(limit),
-    }
+    SearchMemory { query: query.to_owned(), limit: Some(limit), ..SearchMemory::default() }
 }
 
 /// Asks the baselines and memory all questions of a haystack.
@@ -72,7 +61,7 @@ pub(crate) async fn measure(haystack: &Haystack, scores: &mut Scores) {
     memory.close().await;
 }
 
-/// What one lane alone would have answered.
+/// Returns the answer of one lane alone.
 fn by_lane(hits: &[SearchHit], lane: &str) -> Vec<Place> {
     let mut given: Vec<(f64, &SearchHit)> =
         hits.iter().filter_map(|hit| hit.lanes.get(lane).map(|score| (*score, hit))).collect();

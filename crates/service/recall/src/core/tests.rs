@@ -1,4 +1,4 @@
-//! What a memory does whose file or log fails while it is used.
+//! Failures of the file or the log while memory is used.
 
 use std::{path::Path, sync::Arc};
 
@@ -21,7 +21,7 @@ fn full() -> Trouble {
     Trouble::from(redb::Error::Io(std::io::ErrorKind::StorageFull.into()))
 }
 
-/// Which file is open.
+/// Identifies the open file.
 fn opened(core: &Core) -> usize {
     core.read(|open| Ok(Arc::as_ptr(&open.file) as usize)).unwrap()
 }
@@ -33,8 +33,8 @@ fn found(core: &Core, text: &str) -> usize {
     found.unwrap()
 }
 
-/// Two threads read a damaged file. The first one sets it aside, a new one is opened, and only then the second one fails:
-/// it set the new one aside, too.
+/// Two threads read a damaged file. The first sets it aside, and a new one is opened before the second fails, which
+/// once set the new one aside too.
 #[test]
 fn who_fails_late_on_a_damaged_file_leaves_the_new_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ fn who_fails_late_on_a_damaged_file_leaves_the_new_one() {
     assert_eq!(found(&core, "bassoon"), 1);
 }
 
-/// The disk is full when the log is written: the answer said that the index was not available.
+/// A full disk at an append to the log was once reported as an unavailable index.
 #[test]
 fn a_log_without_room_answers_so_and_searches_go_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -69,11 +69,11 @@ fn a_log_without_room_answers_so_and_searches_go_on() {
     assert_eq!(found(&core, "bassoon"), 0);
 }
 
-/// What is found of what was said, after each step.
+/// Numbers of hits for each word, after each step.
 const HALF_REPLAYED: [[usize; 3]; 5] = [[1, 0, 0], [1, 0, 0], [1, 0, 0], [1, 0, 1], [1, 0, 1]];
 
-/// The file is lost, and has room for one write when the log is to stand in a new one; then two additions are refused,
-/// one word is forgotten with room again, and the next start looks. `lie` changes what is left of the log before.
+/// Loses the file, and replays the log into a new one with room for one write; then two additions are refused, one word
+/// is forgotten with room again, and memory is reopened. `lie` changes the log before.
 fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> {
     let dir = tempfile::tempdir().unwrap();
     let words = ["harbour", "bassoon", "tulips"];
@@ -85,7 +85,7 @@ fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> 
     std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
     lie(&dir.path().join("memory"));
 
-    // One write takes in the first that was said.
+    // One write takes in the first text.
     WRITES_LEFT.set(room);
     let core = core(dir.path(), true);
     let mut seen = vec![all(&core)];
@@ -111,7 +111,7 @@ fn what_there_was_room_for_of_the_log_is_searched_and_the_rest_comes_before_anyt
     assert_eq!(half_replayed(Some(1), |_| ()), HALF_REPLAYED);
 }
 
-/// The check above can fail: at a disk that was never full, and at a log that has lost what comes last.
+/// The check above can fail: with a disk that is never full, and with a log that has lost its end.
 #[test]
 fn a_replay_that_met_no_full_disk_or_lost_the_rest_is_seen() {
     assert_eq!(half_replayed(None, |_| ())[..3], [[1, 1, 1]; 3]);
@@ -129,7 +129,7 @@ fn a_replay_that_met_no_full_disk_or_lost_the_rest_is_seen() {
     assert_eq!(lost, [[1, 0, 0]; 5], "what is lost never comes");
 }
 
-/// The disk is full when the file is written: redb does nothing more with it, and it is opened anew.
+/// After a write to a full disk redb refuses everything, so the file is opened again.
 #[test]
 fn a_file_without_room_answers_so_and_searches_go_on() {
     let dir = tempfile::tempdir().unwrap();

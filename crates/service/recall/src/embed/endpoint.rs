@@ -1,7 +1,7 @@
-//! An embedder behind any server that speaks OpenAI's `/v1/embeddings`.
+//! An embedder over any server with OpenAI's `/v1/embeddings`.
 //!
-//! What it answers is not trusted: as many vectors as texts, all of one length, each component finite, or it is refused.
-//! It is reached by the same rules as a model's vendor, and its key goes nowhere but into a header.
+//! Its answers are checked: as many vectors as texts, all of one length, each component finite. The rules for its URL
+//! are those of a model's vendor, and its key goes nowhere but into a header.
 
 use std::{
     sync::{
@@ -17,6 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::normalise;
+use crate::text::head;
 use meerkat_models::{
     ModelError, RetryPolicy,
     vendors::{Api, failure, network},
@@ -31,45 +32,43 @@ use meerkat_words::{
 const BATCH_TEXTS: usize = 64;
 /// Bytes of the texts of one request.
 const BATCH_BYTES: usize = 256 * 1024;
-/// Bytes of a text that are sent; models read no more than some 8,000 tokens.
+/// Bytes of a text that are sent; models read at most some 8,000 tokens.
 const TEXT_BYTES_MAX: usize = 24 * 1024;
-/// Bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// What is sent for a text without anything in it, which servers refuse; its vector is not used.
+/// Sent for a blank text, which servers refuse; its vector is not used.
 const BLANK: &str = "-";
-/// Characters of a server's words that are repeated.
+/// Characters of a server's message that are repeated.
 const SAID_CHARS_MAX: usize = 200;
 
-/// Where an embedder is reached, and how.
+/// Options of an [`EndpointEmbedder`].
 #[derive(Clone, Debug, Default)]
 pub struct EndpointOptions {
-    /// The server, with the version: `http://localhost:8080/v1`.
+    /// Server, with the version: `http://localhost:8080/v1`.
     pub base_url: String,
-    /// The model's name, as the server knows it.
+    /// Model's name at the server.
     pub model: String,
-    /// The key, if the server wants one.
+    /// Key, if the server asks for one.
     pub key: Option<SecretString>,
-    /// How many components a vector shall have, if not as many as the model gives.
+    /// Components of a vector, if not the model's own number.
     pub dimensions: Option<u32>,
-    /// The proxy for `https`, which may carry a password.
+    /// Proxy for `https`, which may carry a password.
     pub proxy: Option<SecretString>,
-    /// Hosts that are reached without the proxy, separated by commas.
+    /// Hosts to reach without the proxy, separated by commas.
     pub no_proxy: Option<String>,
-    /// How often and how patiently a request is tried again.
+    /// Number and pace of retries.
     pub retry: RetryPolicy,
 }
 
-/// An embedder behind a server.
+/// Embedder over a server.
 pub struct EndpointEmbedder {
     http: reqwest::Client,
     base_url: String,
     options: EndpointOptions,
     world: World,
-    /// How many components the first answer had; all that follow have as many.
+    /// Components of the first answer; all later ones must have as many.
     length: OnceLock<usize>,
-    /// Whether it was said that it fails.
+    /// True once a warning about the current failure was logged.
     is_told: AtomicBool,
 }
 
@@ -89,16 +88,16 @@ struct Answer {
 
 #[derive(Deserialize)]
 struct Embedded {
-    /// Which text it belongs to; where it is missing, they stand in the order of the texts.
+    /// Index of its text; if missing, the order is that of the texts.
     index: Option<usize>,
     embedding: Vec<f32>,
 }
 
 impl EndpointEmbedder {
-    /// Checks the options. Nothing is sent.
+    /// Makes an embedder after checking its options. Nothing is sent.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` for a URL that is not allowed, a proxy that is none, or no model.
+    /// `CONFIG_INVALID` for a URL that is not allowed, an invalid proxy, or no model.
     pub fn new(options: EndpointOptions, world: World) -> Result<Self, SessionError> {
         let base_url = network::base_url("memory.endpoint.base_url", Api::Compatible, &options.base_url, false)?;
         if options.model.is_empty() {
@@ -109,7 +108,7 @@ impl EndpointEmbedder {
         Ok(Self { http, base_url, options, world, length: OnceLock::new(), is_told: AtomicBool::new(false) })
     }
 
-    /// The vectors of a few texts, tried again where that may help: not for a query, which waits for no second answer.
+    /// Embeds one batch, with retries if they may help, but not for a query, which does not wait for a second answer.
     async fn batch(&self, texts: &[&str], purpose: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
         let mut failed = 0;
         loop {
@@ -124,7 +123,7 @@ impl EndpointEmbedder {
             let wait = self.options.retry.wait(&error, failed, self.world.ids.as_ref());
             match wait.filter(|_| purpose == EmbedFor::Passage) {
                 Some(wait) => {
-                    // A process may end before it is over.
+                    // Warned now: the process may end before the retries do.
                     if !self.is_told.swap(true, Ordering::Relaxed) {
                         tracing::warn!(error = %self.unavailable(&error), "it is asked again");
                     }
@@ -135,10 +134,8 @@ impl EndpointEmbedder {
         }
     }
 
-    /// Asks once.
     async fn ask(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
-        let input =
-            texts.iter().map(|text| if text.trim().is_empty() { BLANK } else { shortened(text, TEXT_BYTES_MAX) });
+        let input = texts.iter().map(|text| if text.trim().is_empty() { BLANK } else { head(text, TEXT_BYTES_MAX) });
         let input: Vec<&str> = input.collect();
         let EndpointOptions { model, dimensions, key, .. } = &self.options;
         let body = Request { model, input: &input, encoding_format: "float", dimensions: *dimensions };
@@ -169,7 +166,7 @@ impl EndpointEmbedder {
         self.check(texts, answer)
     }
 
-    /// The answer's vectors in the order of the texts, each of length 1.
+    /// Returns the answer's vectors in the order of the texts, each of length 1.
     fn check(&self, texts: &[&str], answer: Answer) -> Result<Vec<Vec<f32>>, ModelError> {
         if answer.data.len() != texts.len() {
             return Err(wrong(&format!("it answered with {} vectors for {} texts", answer.data.len(), texts.len())));
@@ -198,7 +195,6 @@ impl EndpointEmbedder {
         Ok(vectors)
     }
 
-    /// The error as a caller sees it.
     fn unavailable(&self, error: &ModelError) -> SessionError {
         let advice = match error.code {
             ErrorCode::ModelUnauthorized => "check its key, in the variable that memory.endpoint.key_variable names",
@@ -242,12 +238,7 @@ impl Embedder for EndpointEmbedder {
     }
 }
 
-/// The beginning of a text.
-fn shortened(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
-}
-
-/// The connection could not be made, or broke.
+/// Makes the error of a failed or broken connection.
 fn broken(error: &reqwest::Error) -> ModelError {
     let (code, what) = if error.is_timeout() {
         (ErrorCode::ModelTimeout, "it did not answer in time")
@@ -259,7 +250,7 @@ fn broken(error: &reqwest::Error) -> ModelError {
     ModelError::new(code, what)
 }
 
-/// The answer is not what was asked for; asking again would not help.
+/// Makes the error of an invalid answer, which a retry would not help.
 fn wrong(what: &str) -> ModelError {
     ModelError::new(ErrorCode::ModelRejected, what)
 }

@@ -1,7 +1,7 @@
-//! The built-in embedder: words and pieces of words, hashed into a short vector, each with the weight of its rarity.
+//! The built-in embedder: hashes words and pieces of words into a short vector, weighted by their likely rarity.
 //!
-//! It is deterministic on every machine and needs neither a file nor a network. Texts are near each other where they
-//! share rare words or their stems; it knows nothing of what words mean.
+//! It is deterministic on every machine and needs neither a file nor a network. Texts with common rare words or stems
+//! are near each other; meanings play no part.
 
 use async_trait::async_trait;
 
@@ -11,24 +11,23 @@ use meerkat_words::{
     memory::{EmbedFor, Embedder},
 };
 
-/// Components of a vector.
 const DIMENSION: usize = 256;
 /// Letters of a piece of a word.
 const PIECE_CHARS: usize = 4;
-/// What all pieces of a word weigh together, beside the word.
+/// Weight of all pieces of a word together, relative to the word.
 const PIECES_WEIGHT: f32 = 0.7;
-/// What a letter weighs where words have no spaces between them, and what a pair of such.
+/// Weights of a letter and of a pair of letters in a script without spaces.
 const LETTER_WEIGHT: f32 = 0.3;
 const PAIR_WEIGHT: f32 = 0.8;
-/// Letters of a word that are looked at; what follows is hardly a word's.
+/// Letters of a word that count; more are hardly a word.
 const WORD_CHARS_MAX: usize = 64;
 
-/// Hashed words and pieces of words.
+/// Embedder that hashes words and pieces of words.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HashedEmbedder;
 
 impl HashedEmbedder {
-    /// A text's vector: of length 1, or all zeros where the text has no word.
+    /// Returns a text's vector, of length 1, or all zeros if the text has no word.
     #[must_use]
     pub fn vector(text: &str) -> Vec<f32> {
         let mut features = Vec::new();
@@ -36,7 +35,7 @@ impl HashedEmbedder {
         for word in lower.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()) {
             add_word(word, &mut features);
         }
-        // In the order of the hashes, so that sums do not depend on how the words stand.
+        // Sorted by hash, so that sums do not depend on the words' order.
         features.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
         let mut vector = vec![0.0; DIMENSION];
         for same in features.chunk_by(|one, other| one.0 == other.0) {
@@ -59,7 +58,7 @@ impl Embedder for HashedEmbedder {
     }
 }
 
-/// Adds a word and its pieces: runs of letters, with marks for where it begins and ends.
+/// Adds a word and its pieces: runs of letters, with marks at its beginning and end.
 fn add_word(word: &str, features: &mut Vec<(u64, f32)>) {
     if word.chars().any(is_unspaced) {
         return add_run(word, features);
@@ -72,19 +71,19 @@ fn add_word(word: &str, features: &mut Vec<(u64, f32)>) {
     features.extend(pieces.map(|piece| (hash(piece), each)));
 }
 
-/// Adds what stands for words where no spaces part them: each letter, and each with the one after it.
+/// Adds a run without spaces: each letter, and each pair of neighbours.
 fn add_run(run: &str, features: &mut Vec<(u64, f32)>) {
     let letters: Vec<char> = run.chars().collect();
     features.extend(letters.windows(1).map(|letter| (hash(letter), LETTER_WEIGHT)));
     features.extend(letters.windows(2).map(|pair| (hash(pair), PAIR_WEIGHT)));
 }
 
-/// Whether a letter is of a script that writes words without spaces between them, such as Chinese, Japanese or Thai.
+/// Returns true for letters of scripts without spaces between words, such as Chinese, Japanese or Thai.
 const fn is_unspaced(letter: char) -> bool {
     matches!(letter, '\u{0E00}'..='\u{0EFF}' | '\u{1000}'..='\u{109F}' | '\u{1780}'..='\u{17FF}' | '\u{2E80}'..='\u{9FFF}' | '\u{20000}'..='\u{3FFFF}')
 }
 
-/// Adds a feature at two places, so that two that meet at one place still differ at the other.
+/// Adds a feature at two places, so that two that collide at one still differ at the other.
 fn add_feature(hash: u64, weight: f32, vector: &mut [f32]) {
     for half in [hash, hash.rotate_left(32)] {
         let sign = if half & (1 << 20) == 0 { weight } else { -weight };
@@ -92,7 +91,7 @@ fn add_feature(hash: u64, weight: f32, vector: &mut [f32]) {
     }
 }
 
-/// FNV-1a over the letters, mixed so that all bits count.
+/// Hashes the letters with FNV-1a, mixed so that all bits count.
 fn hash(letters: &[char]) -> u64 {
     let fold = |hash: u64, &letter: &char| (hash ^ u64::from(letter)).wrapping_mul(0x0000_0100_0000_01B3);
     let mut mixed = letters.iter().fold(0xCBF2_9CE4_8422_2325, fold);

@@ -1,18 +1,25 @@
-//! What turns texts into vectors: the built-in one, which needs nothing, a server that speaks as OpenAI does, and a model
-//! in a local directory.
+//! Embedders turn texts into vectors: the built-in one, which needs nothing, a server with OpenAI's interface, and, with
+//! the feature `local-embeddings`, a model in a local directory.
 //!
 //! A vector is a guess at what a text is about. Nothing here decides what is found.
 
+#[cfg(not(feature = "local-embeddings"))]
+mod absent;
 mod endpoint;
 mod hashed;
+#[cfg(feature = "local-embeddings")]
 mod local;
 mod words;
 
+#[cfg(not(feature = "local-embeddings"))]
+pub use absent::LocalEmbedder;
+
 pub use endpoint::{EndpointEmbedder, EndpointOptions};
 pub use hashed::HashedEmbedder;
+#[cfg(feature = "local-embeddings")]
 pub use local::LocalEmbedder;
 
-/// Brings a vector to length 1; one that has no direction becomes all zeros.
+/// Scales a vector to length 1; one without a direction becomes all zeros.
 fn normalise(vector: &mut [f32]) {
     let norm = vector.iter().map(|&component| f64::from(component).powi(2)).sum::<f64>().sqrt();
     let scale = if norm > 0.0 { norm.recip() } else { 0.0 };

@@ -1,6 +1,6 @@
-//! The commonest words of a few languages: they say little of what a text is about.
+//! Weights of words: the commonest words of a few languages say little about a text's subject.
 
-/// In alphabetical order, in lower case.
+/// Sorted, in lower case.
 const COMMON: &[&str] = &[
     "a", "about", "after", "again", "all", "also", "am", "an", "and", "any", "are", "as", "at", "auch", "auf", "aus",
     "avec", "be", "because", "been", "before", "bei", "but", "by", "can", "ce", "che", "com", "como", "con", "could",
@@ -16,7 +16,7 @@ const COMMON: &[&str] = &[
     "why", "will", "with", "would", "yes", "you", "your", "zu",
 ];
 
-/// How much a word says of what a text is about: little for common and short ones, much for long ones and numbers.
+/// Returns how much a word says about a text's subject: little if common or short, much if long or a number.
 pub(super) fn weight(word: &str) -> f32 {
     if COMMON.binary_search(&word).is_ok() {
         return 0.1;

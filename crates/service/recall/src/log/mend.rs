@@ -1,5 +1,4 @@
-//! The log as whoever wants to know whether it is whole reads it: what is damaged and where. It changes nothing, but for
-//! [`mend`], which is asked for by name, and keeps what it takes away.
+//! Examination and repair of the log. Only [`mend`] changes anything, and it keeps what it removes.
 
 use std::{io, path::Path};
 
@@ -18,42 +17,37 @@ use meerkat_journal::{
 };
 use meerkat_words::{ids::Seq, store::StoreError};
 
-/// What the log holds, and what is wrong with it.
+/// Content and damage of the log.
 #[derive(Default)]
 pub(crate) struct Examined {
-    /// Each damaged place, with its file and the offset in it; none where the log is whole.
+    /// Damaged places, by file and offset; none if the log is whole.
     pub(crate) damages: Vec<String>,
-    /// What it says is to be forgotten.
     pub(crate) forgettings: Vec<Forgetting>,
-    /// Where the damaged files are kept, once they are mended.
+    /// Copies of the damaged files after a repair.
     pub(crate) kept: Vec<String>,
 }
 
-/// A segment as it should follow those before it.
+/// Segment, with what it should follow.
 struct Part {
     segment: Segment,
-    /// What its first entry follows.
     base: Place,
-    /// Where the segment before ends.
     previous_end: u64,
-    /// What can be read of it.
     frames: Vec<(FrameView, Bytes)>,
-    /// The position of the last entry that it held.
+    /// Position of the last entry that it held.
     last_seq: Seq,
-    /// What is wrong with it.
     damage: Option<String>,
 }
 
-/// Reads the log from end to end. `known` is the last position that anyone relies on.
+/// Reads the whole log. `known` is the last position that anyone relies on.
 ///
 /// # Errors
-/// What the disk answers, or where a newer version wrote it.
+/// The disk's, or if a newer version wrote it.
 pub(crate) fn examine(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> {
     walk(disk, known, |_, _| Ok(None))
 }
 
-/// Writes each damaged segment anew, of all that can be read of it; the damaged one is kept in the quarantine. No
-/// other entry gets a position up to `known`. A kill in between leaves a log that is damaged still.
+/// Replaces each damaged segment by one with its readable entries, and keeps the damaged one in the quarantine. No new
+/// entry gets a position up to `known`. A kill in between leaves a log that is still damaged.
 ///
 /// # Errors
 /// As [`examine`].
@@ -73,8 +67,8 @@ pub(crate) fn mend(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> 
     })
 }
 
-/// Hands over the segments that are damaged, those that are missing too, each with what is right of those before it.
-/// `each` answers where one ends that it has written anew.
+/// Passes the damaged and the missing segments to `each`, with the correct end of the previous one. `each` returns the
+/// end of a segment that it has replaced.
 fn walk(
     disk: &dyn Disk,
     known: Seq,
@@ -103,7 +97,7 @@ fn walk(
     Ok(examined)
 }
 
-/// The segment of a number, behind what `base` says. `ends_at` is where the one behind it says that it ends.
+/// Reads the segment of a number after `base`. `ends_at` is its end according to the next one.
 fn part(
     disk: &dyn Disk,
     found: &Found,

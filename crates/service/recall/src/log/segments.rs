@@ -1,4 +1,4 @@
-//! The log's segments on the disk: found, read past damage, begun, and written anew.
+//! The log's segments on the disk: finding them, reading past damage, beginning and replacing them.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use meerkat_journal::{
-    disk::{Disk, DiskFile, create_anew, ensure_dir, is_missing, read_range, write_all},
+    disk::{Disk, DiskFile, ensure_dir, if_there, read_range, write_new},
     frame::{BATCH_END, Entry, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, encode, parse},
     layout::{generations_of, segment_name},
     recovery::failed,
@@ -21,23 +21,22 @@ use meerkat_words::{
     store::StoreError,
 };
 
-/// The folder.
 pub(super) const FOLDER: &str = "memory";
-/// A segment that is being made.
+/// Segment under construction.
 const NEW: &str = "memory/log.new";
+const NO_SESSION: SessionId = SessionId::from_uuid(Uuid::nil());
 
-/// A segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) generation: u64,
-    /// The position of its first entry, where its header is good.
+    /// Position of its first entry, if its header is good.
     pub(super) base_seq: Option<Seq>,
-    /// What its first frame follows, where its header is good.
+    /// Place before its first frame, if its header is good.
     pub(super) start: Option<Place>,
-    /// Where what counts of it ends.
+    /// End of its valid part.
     pub(super) end: u64,
-    /// Of one that was written anew: the position of the last entry that it is to have held. Some may be missing.
+    /// Of a replaced segment: position of the last entry that it held at first. Some may be missing.
     pub(super) last_seq: Option<Seq>,
 }
 
@@ -51,51 +50,43 @@ impl Segment {
     }
 }
 
-/// The file that is written.
 pub(super) struct Writer {
     pub(super) file: Arc<dyn DiskFile>,
-    /// Where the next frame goes.
     pub(super) offset: u64,
 }
 
-/// What stands on the disk.
 pub(super) struct Found {
     pub(super) segments: Vec<Segment>,
-    /// The last segment's file, where it can be written.
+    /// File of the last segment, if it can be appended to.
     pub(super) writer: Option<Writer>,
     pub(super) place: Place,
     pub(super) is_whole: bool,
-    /// Whether it ends before a position that somebody relies on.
+    /// True if it ends before a position that anyone relies on.
     pub(super) is_cut: bool,
     last: Option<Arc<dyn DiskFile>>,
-    /// Generations in whose place others stand.
     old: Vec<PathBuf>,
 }
 
-/// Finds the segments, and makes sure of the last: what a process wrote that was killed may be in the system's memory
-/// alone.
+/// Finds the segments and syncs the last one: a killed process may have left it in the system's memory alone.
 pub(super) fn look(disk: &dyn Disk, known: Seq) -> Result<Found, StoreError> {
     ensure_dir(disk, Path::new(FOLDER)).map_err(failed)?;
     let mut found = find(disk, known, true)?;
     if let Some(file) = found.last.take() {
         file.sync().and_then(|()| disk.sync_dir(Path::new(FOLDER))).map_err(failed)?;
     }
-    // What stays is found by the next start.
+    // The next start removes what stays.
     found.old.drain(..).for_each(|path| drop(disk.remove(&path)));
     Ok(found)
 }
 
-/// Finds the segments, and changes nothing. `known` is the last position that anyone relies on.
+/// Finds the segments without changing anything. `known` is the last position that anyone relies on.
 pub(super) fn find(disk: &dyn Disk, known: Seq, is_written: bool) -> Result<Found, StoreError> {
     let (segments, place) = (Vec::new(), Place { seq: 0, batch: 0, chain: 0 });
     let mut found = Found { segments, writer: None, place, is_whole: true, is_cut: false, last: None, old: Vec::new() };
-    let names = match disk.list(Path::new(FOLDER)) {
-        Err(error) if is_missing(&error) => Vec::new(),
-        names => names.map_err(failed)?,
-    };
+    let names = if_there(disk.list(Path::new(FOLDER))).map_err(failed)?.unwrap_or_default();
     for (number, generations) in generations_of(&names) {
         let mut named = generations.iter().map(|&generation| Segment { number, generation, ..Segment::default() });
-        // The newest one was whole when it got its name.
+        // The newest generation was whole when it got its name.
         if let Some(newest) = named.next() {
             found.add(disk, newest, is_written)?;
         }
@@ -111,7 +102,7 @@ pub(super) fn find(disk: &dyn Disk, known: Seq, is_written: bool) -> Result<Foun
 }
 
 impl Found {
-    /// Adds a segment by its header, which also says where the one before it ends.
+    /// Adds a segment by its header, which also says where the previous one ends.
     fn add(&mut self, disk: &dyn Disk, mut segment: Segment, is_written: bool) -> Result<(), StoreError> {
         let file = disk.open(&segment.path(), is_written).map_err(failed)?;
         let header = match Header::read(file.as_ref()).map_err(failed)? {
@@ -146,13 +137,13 @@ impl Found {
             self.place = found.end.place;
             self.place.seq = segment.last_seq.unwrap_or(self.place.seq);
             match found.rest {
-                // Nothing is appended to one that was written anew.
+                // A replaced segment is never appended to.
                 Rest::Nothing if segment.last_seq.is_some() && found.end.offset == len => return Ok(()),
                 Rest::Nothing if segment.last_seq.is_none() => {
                     self.writer = Some(Writer { file, offset: found.end.offset });
                     return Ok(());
                 }
-                // What was not written to its end was never answered for, unless somebody knows better.
+                // An incomplete batch was never acknowledged, unless `known` says otherwise.
                 Rest::Zeros | Rest::Torn if segment.last_seq.is_none() && known <= found.end.place.seq => {
                     segment.end = found.end.offset;
                     self.place.batch += 1;
@@ -170,7 +161,7 @@ impl Found {
     }
 }
 
-/// Hands over a segment's frames; answers where the first damaged byte is, if there is one.
+/// Reads a segment's frames; returns the offset of the first damaged byte, if any.
 pub(super) fn read(
     disk: &dyn Disk,
     segment: &Segment,
@@ -196,8 +187,8 @@ pub(super) fn read(
     }
 }
 
-/// Hands over the frames with a good checksum between two places, as far as their seqs rise above `seq`. A last batch
-/// without its end is left out.
+/// Reads the frames with a good checksum between two offsets whose seqs rise above `seq`. An incomplete last batch is
+/// left out.
 fn salvage(
     file: &dyn DiskFile,
     from: u64,
@@ -232,22 +223,14 @@ fn salvage(
     Ok(())
 }
 
-/// Begins the segment behind the last, which is not written any more.
+/// Begins the segment after the last one, which is never written again.
 pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Place) -> io::Result<Writer> {
-    let header = Header {
-        session_id: SessionId::from_uuid(Uuid::nil()),
-        number: segments.last().map_or(0, |segment| segment.number) + 1,
-        generation: 1,
-        base_seq: place.seq + 1,
-        base_batch: place.batch + 2,
-        chain: place.chain,
-        previous_end: segments.last().map_or(0, |segment| segment.end),
-        compacted: None,
-    };
+    let (number, previous_end) = segments.last().map_or((1, 0), |segment| (segment.number + 1, segment.end));
+    let header = Header { base_batch: place.batch + 2, ..Header::after(NO_SESSION, number, *place, previous_end) };
     if segments.is_empty() {
         ensure_dir(disk, Path::new(FOLDER))?;
         if let Err(error) = disk.sync_dir(Path::new("")) {
-            // A name whose sync failed may never be durable, so the folder is to be made anew.
+            // A name whose sync failed may never become durable, so the folder must be made again.
             drop(disk.remove(Path::new(FOLDER)));
             return Err(error);
         }
@@ -265,9 +248,8 @@ pub(super) fn begin(disk: &dyn Disk, segments: &mut Vec<Segment>, place: &mut Pl
     Ok(Writer { file, offset: HEADER_BYTES })
 }
 
-/// Writes a segment's next generation, of these frames, which follow `base` and are all that is left of those up to
-/// `last_seq`; then takes the one before away. Where that fails, either may stand after a power failure, and nothing
-/// may be appended to it.
+/// Writes a segment's next generation with these frames, which follow `base` and are all that is left up to `last_seq`;
+/// then removes the old one. If this fails, either may exist after a power failure, and neither may be appended to.
 pub(super) fn replace(
     disk: &dyn Disk,
     old: &Segment,
@@ -275,17 +257,9 @@ pub(super) fn replace(
     last_seq: Seq,
     frames: &[(FrameView, Bytes)],
 ) -> io::Result<Segment> {
-    let mut header = Header {
-        session_id: SessionId::from_uuid(Uuid::nil()),
-        number: old.number,
-        generation: old.generation + 1,
-        base_seq: base.seq + 1,
-        base_batch: base.batch + 1,
-        chain: base.chain,
-        previous_end,
-        compacted: None,
-    };
-    // The header stands first and is known last.
+    let mut header =
+        Header { generation: old.generation + 1, ..Header::after(NO_SESSION, old.number, base, previous_end) };
+    // The header comes first, but is known last.
     let (mut place, mut out) = (base, header.encode());
     for (at, (frame, line)) in frames.iter().enumerate() {
         let is_end = frames.get(at + 1).is_none_or(|(next, _)| next.batch != frame.batch);
@@ -297,7 +271,7 @@ pub(super) fn replace(
     let bytes = header.encode();
     out[..bytes.len()].copy_from_slice(&bytes);
     put(disk, &path_of(&header), &out)?;
-    // What stays is found by the next start.
+    // The next start removes what stays.
     drop(disk.remove(&old.path()));
     let (base_seq, start) = (Some(header.base_seq), Some(base));
     Ok(Segment { generation: header.generation, base_seq, start, end, last_seq: Some(last_seq), ..*old })
@@ -307,11 +281,9 @@ fn path_of(header: &Header) -> PathBuf {
     Path::new(FOLDER).join(segment_name(header.number, header.generation))
 }
 
-/// Makes a file that has its name once it is whole.
+/// Writes a file that gets its name once it is complete.
 fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
-    let file = create_anew(disk, Path::new(NEW))?;
-    write_all(file.as_ref(), bytes, 0)?;
-    file.sync()?;
+    let file = write_new(disk, Path::new(NEW), bytes)?;
     disk.rename(Path::new(NEW), path)?;
     disk.sync_dir(Path::new(FOLDER))?;
     Ok(file)

@@ -1,4 +1,4 @@
-//! The log on a disk that crashes: what was acknowledged is there, in order, and nothing that nobody wrote.
+//! The log on a disk that crashes: acknowledged entries exist, in order, and nothing else.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -44,7 +44,7 @@ fn forgot(n: u64) -> Entry {
     Entry::Forgot(Forgetting { session_id: Some(session(2)), from_seq: n, to_seq: None, source: None, until })
 }
 
-/// What the n-th append writes: one entry, or three.
+/// Entries of the n-th append: one or three.
 fn batch(n: u64) -> Vec<Entry> {
     if n.is_multiple_of(3) { vec![took(n), forgot(n), took(n + 1000)] } else { vec![took(n)] }
 }
@@ -59,14 +59,14 @@ fn entries(log: &MemoryLog, after: u64) -> Vec<(u64, Entry)> {
     found
 }
 
-/// What was asked for: each append, and whether it was acknowledged.
+/// Appends so far, each true if it was acknowledged.
 struct Story {
     appends: Vec<(Vec<Entry>, bool)>,
-    /// The last position that was acknowledged.
+    /// Last acknowledged position.
     acknowledged: u64,
 }
 
-/// Opens the log and appends `count` times, as far as it comes.
+/// Opens the log and appends up to `count` times.
 fn tell(disk: &SimulatedDisk, story: &mut Story, count: u64) {
     if let Ok(mut log) = open(disk, story.acknowledged) {
         append(disk, &mut log, story, count);
@@ -88,7 +88,8 @@ fn append(disk: &SimulatedDisk, log: &mut MemoryLog, story: &mut Story, count: u
     }
 }
 
-/// Every acknowledged append is there, whole and in order; another is there whole, in its place, or not at all.
+/// Checks that every acknowledged append exists, whole and in order, and any other one whole, in its place, or not at
+/// all.
 fn check(log: &MemoryLog, story: &Story, what: &str) {
     let found = entries(log, 0);
     assert!(log.is_whole(), "{what}: not whole");
@@ -144,8 +145,7 @@ fn an_empty_append_writes_nothing() {
     assert_eq!((counts.writes, counts.syncs, counts.dir_syncs), (1, 1, 0), "an append is one write and one sync");
 }
 
-/// A crash at every operation of a story, with what was not synced lost, torn or reordered; then the log goes on, and
-/// crashes once more.
+/// Crashes at every operation, with unsynced bytes lost, torn or reordered; then continues, and crashes once more.
 #[test]
 fn a_crash_anywhere_loses_nothing_that_was_acknowledged() {
     let whole = SimulatedDisk::new();
@@ -157,7 +157,7 @@ fn a_crash_anywhere_loses_nothing_that_was_acknowledged() {
             disk.fail(at, Fault::Crash);
             tell(&disk, &mut story, 14);
             for again in 0..2 {
-                // A process that is killed leaves what it wrote; a sync that failed leaves nobody knows what.
+                // A kill preserves writes; after a failed sync only a power failure settles the content.
                 let is_kept = random.chance(30) && !disk.has_lost();
                 disk = if is_kept { disk.revived() } else { disk.crashed(&mut random) };
                 let what = format!("operation {at}, seed {seed}, crash {again}");
@@ -169,7 +169,7 @@ fn a_crash_anywhere_loses_nothing_that_was_acknowledged() {
     }
 }
 
-/// A disk that fails once, or is full for a while, at every operation of a story: the log goes on by itself.
+/// Fails once, or fills the disk for a while, at every operation: the log recovers by itself.
 #[test]
 fn a_failing_disk_fails_the_append_and_the_log_goes_on() {
     let whole = SimulatedDisk::new();
@@ -181,7 +181,7 @@ fn a_failing_disk_fails_the_append_and_the_log_goes_on() {
             tell(&disk, &mut story, 14);
             let failed = story.appends.iter().filter(|(_, is_acknowledged)| !is_acknowledged).count();
             assert!(failed <= 1, "operation {at}, {fault:?}: {failed} appends failed");
-            // Where a sync failed, only a power failure says what stands, and no process opens the log before.
+            // After a failed sync only a power failure settles the content.
             if !disk.has_lost() {
                 tell(&disk, &mut story, 3);
             }
@@ -193,24 +193,24 @@ fn a_failing_disk_fails_the_append_and_the_log_goes_on() {
     }
 }
 
-/// What is left of an entry when what the session said up to `n` is forgotten.
+/// Returns an entry without the passages up to `n`.
 fn left(entry: &Entry, n: u64) -> Entry {
     let Entry::Took(mut intake) = entry.clone() else { return entry.clone() };
     intake.passages.retain(|passage| passage.seq > n);
     Entry::Took(intake)
 }
 
-/// Appends, forgets what was said up to the 5th of them, appends again, as far as it comes; answers up to where it was
-/// acknowledged to be forgotten.
+/// Appends, removes passages up to the fifth, and appends again, as far as possible; returns the last passage whose
+/// removal was acknowledged.
 fn tell_and_forget(disk: &SimulatedDisk, story: &mut Story) -> u64 {
     tell(disk, story, 7);
     let mut forgotten = 0;
     if story.appends.len() < 7 {
         return forgotten;
     }
-    // The second time, what stands in a segment that was written anew goes, too.
+    // The second removal also affects a replaced segment.
     for n in [3, 5] {
-        // Where a sync failed, only a power failure says what stands, and no process opens the log before.
+        // After a failed sync only a power failure settles the content.
         if disk.has_lost() {
             return forgotten;
         }
@@ -220,7 +220,7 @@ fn tell_and_forget(disk: &SimulatedDisk, story: &mut Story) -> u64 {
             Err(_) if disk.is_down() => return forgotten,
             Err(_) => {}
         }
-        // The same log goes on, too.
+        // The same open log continues.
         append(disk, &mut log, story, 2);
         drop(log);
         if !disk.has_lost() {
@@ -252,8 +252,8 @@ fn what_is_left_out_is_in_no_file_and_the_rest_is_as_it_was() {
     }
 }
 
-/// A crash at every operation, with what was not synced lost, torn or reordered, and a disk that fails there: nothing
-/// that was acknowledged is lost, and what was forgotten goes whole or stays until it is left out again.
+/// Crashes or fails at every operation: no other acknowledged entry is lost, and removed passages disappear as a whole
+/// or stay until they are removed again.
 #[test]
 fn a_crash_while_passages_are_left_out_loses_nothing_else() {
     let whole = SimulatedDisk::new();
@@ -302,7 +302,7 @@ fn a_full_disk_leaves_what_stood_before() {
     assert_eq!(log.segments.len(), 1, "a full disk begins no segment");
 }
 
-/// A damaged log is told with the file's name and mended, whatever crashes meanwhile: what can be read of it is all there is,
+/// Checks that a damaged log is reported with the file's name and repaired, despite crashes: all readable entries stay,
 /// and the damaged file is kept.
 fn mended(broken: &SimulatedDisk, left: &[(u64, Entry)], name: &str, what: &str) {
     let damages = examine(broken, 0).unwrap().damages;
@@ -352,7 +352,7 @@ fn a_flipped_byte_costs_its_entry_and_no_other() {
             assert!(missing <= 1, "{name}, byte {at}: {missing} entries are missing");
             assert!(found.iter().all(|entry| all.contains(entry)), "{name}, byte {at}: nobody wrote that");
             damaged += missing;
-            // It goes on, behind every position that was given, and what it writes is read again.
+            // It continues after every acknowledged position, and new entries are readable.
             let position = log.append(&[took(77)]).unwrap();
             assert!(position > story.acknowledged);
             let again = entries(&open(&broken, position).unwrap(), story.acknowledged);
@@ -377,10 +377,10 @@ fn a_lost_end_is_no_torn_end() {
     let mut bytes = disk.bytes(path);
     bytes.truncate(bytes.len() - HEADER_BYTES);
     disk.set_bytes(path, bytes);
-    // Nobody relies on the last entry: it may as well have been torn.
+    // Nobody relies on the last entry: it counts as torn.
     let log = open(&disk, 3).unwrap();
     assert_eq!((entries(&log, 0).len(), log.is_whole(), log.position()), (3, true, 3));
-    // Somebody does: it is lost, and its position is not used again.
+    // Somebody relies on it: it is lost, and its position is not used again.
     let mut log = open(&disk, 4).unwrap();
     assert!(!log.is_whole());
     assert_eq!(log.append(&[forgot(1)]).unwrap(), 5);
@@ -391,7 +391,7 @@ fn a_lost_end_is_no_torn_end() {
     mended(&disk, &left, "memory/1.1.mlog", "a lost end");
 }
 
-/// Who relied on the end of the log may be lost next: it stays known that something was lost.
+/// The index that relied on the log's end may be lost next: the loss must stay known.
 #[test]
 fn that_an_end_was_lost_is_known_from_then_on() {
     let disk = SimulatedDisk::new();
@@ -426,7 +426,7 @@ fn a_missing_segment_is_told_and_the_others_stay() {
     }
 }
 
-/// Half a write that no process ended with: what stands behind it is whole.
+/// A torn write in the middle, followed by good entries.
 #[test]
 fn a_torn_middle_is_told_and_what_stands_behind_it_stays() {
     let disk = SimulatedDisk::new();

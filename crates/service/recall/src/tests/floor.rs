@@ -1,8 +1,8 @@
-//! The floor: what nobody said is not found, however much was said.
+//! The floor: a query about something never said finds nothing, however much was said.
 
 use super::*;
 
-/// Words of talk about software, houses, food and journeys, the most usual ones first.
+/// Words about software, houses, food and travel, the commonest first.
 const WORDS: &str = "the to and a of in it is that for we on with this have be not are you as but from at can will if \
     was so they or all do what when there which out more up has about then into some one no time just our after also \
     should new other how work only two first because next over could still like need before them day where here make \
@@ -24,7 +24,7 @@ const WORDS: &str = "the to and a of in it is that for we on with this have be n
     furniture cupboard mattress pillow blanket neighbour landlord tenant plumber electrician carpenter hammer screw \
     ladder bucket paint brush ceiling basement chimney fireplace candle lantern shadow silence whisper laughter";
 
-/// What none of them is, nor is written much alike; each line is asked as a whole, and word by word.
+/// Other words, not spelt much alike; each line is a query, and each word.
 const UNSAID: [&str; 12] = [
     "zebra xylophone quarantine",
     "elephant saxophone helicopter",
@@ -40,13 +40,13 @@ const UNSAID: [&str; 12] = [
     "tax refund bishop parliament",
 ];
 
-/// A number of many, always the same ones.
+/// Returns a pseudo-random number below `of`.
 fn draw(state: &mut u64, of: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     ((*state >> 33) % of as u64) as usize
 }
 
-/// So many texts of 1 to 40 words, half of them short, the usual words more often.
+/// Makes sessions with texts of 1 to 40 words, half of them short, common words more often.
 fn corpus(sessions: u64, messages: u64) -> Vec<Intake> {
     let words: Vec<&str> = WORDS.split_whitespace().collect();
     let mut state = 7;
@@ -83,7 +83,7 @@ async fn what_nobody_said_is_not_found_among_thousands() {
         }
     }
     assert!(found.is_empty(), "{} of {}: {found:#?}", found.len(), asked.len());
-    // With a slip of the pen what was said is found.
+    // Misspelt words are found.
     for said in ["thunder lightning", "electricain", "pasport embassy", "hypotesis", "gramar", "moniter"] {
         assert!(!find(&store, said).await.is_empty(), "{said}");
     }

@@ -1,4 +1,4 @@
-//! What is found, and what is not.
+//! Filters, neighbours, scripts and odd queries.
 
 use super::*;
 
@@ -56,15 +56,6 @@ async fn a_question_for_a_time_is_answered_by_a_text_that_names_one() {
     assert_eq!(find(&store, "When did the tulips in the yard bloom?").await[0].text, texts[1]);
     store.add(vec![talk(4, &["When did the tulips bloom?"])]).await.unwrap();
     assert_eq!(find(&store, "When did the tulips bloom?").await[0].text, texts[1]);
-}
-
-#[tokio::test]
-async fn nothing_is_found_where_nothing_fits() {
-    let store = open(None, false);
-    let filler = (1..=30).map(|seq| said(seq, "user", &format!("the plan for the day is item{seq} of the week")));
-    store.add(vec![intake(1, filler.collect())]).await.unwrap();
-    assert!(find(&store, "zebra xylophone quarantine of the").await.is_empty());
-    assert!(find(&store, "day of the week").await.len() > 1);
 }
 
 #[tokio::test]

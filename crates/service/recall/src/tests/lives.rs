@@ -1,4 +1,4 @@
-//! Taking in, forgetting, and what a kill, a lost file and another embedder leave.
+//! Taking in and forgetting, across kills, lost files and changes of the embedder.
 
 use std::sync::atomic::Ordering;
 
@@ -31,16 +31,6 @@ async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
         assert_eq!(hits.iter().filter(|hit| hit.from_seq == 3).count(), 1);
         assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams", "vector", "words"]);
     }
-}
-
-#[tokio::test]
-async fn passages_come_in_any_order_and_up_to_never_goes_back() {
-    let store = open(None, false);
-    store.add(vec![intake(1, vec![said(9, "user", "later words about the lighthouse")])]).await.unwrap();
-    store.add(vec![intake(1, vec![said(2, "user", "earlier words about the harbour")])]).await.unwrap();
-    assert_eq!(store.taken_in(session(1)).await.unwrap(), 9);
-    assert_eq!(find(&store, "harbour").await[0].from_seq, 2);
-    assert_eq!(find(&store, "lighthouse").await[0].from_seq, 9);
 }
 
 #[tokio::test]
@@ -106,7 +96,7 @@ async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_
     assert!(hits.iter().all(|hit| hit.from_seq != 1), "{hits:?}");
 }
 
-/// A long fork is taken in by parts, and it is only a later one that names a session between it and the first.
+/// A long fork is taken in by parts, and only a later part may name its parent.
 #[tokio::test]
 async fn what_is_forgotten_leaves_a_fork_when_it_is_known_whose_it_is() {
     let store = open(None, false);
@@ -159,43 +149,31 @@ async fn a_damaged_file_is_set_aside_and_made_anew() {
     }
 }
 
+/// An embedder that fails leaves the words, and the vectors of another one are made again.
 #[tokio::test]
-async fn an_embedder_that_fails_leaves_the_words() {
+async fn vectors_come_once_the_embedder_works() {
     let dir = tempfile::tempdir().unwrap();
-    let embedder = Faulty::new("one", true);
-    let store = HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false);
-    store.add(vec![talk(1, &TALK)]).await.unwrap();
-    let hits = find(&store, "bassoon").await;
-    assert_eq!(hits[0].text, TALK[2]);
-    assert!(!hits[0].lanes.contains_key("vector"));
-    assert!(store.reindex(&|_, _| ()).await.is_err());
-
-    embedder.fails.store(false, Ordering::Relaxed);
-    store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
-    store.made().await;
-    assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
-    embedder.fails.store(true, Ordering::Relaxed);
-    assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
-}
-
-#[tokio::test]
-async fn the_vectors_of_another_embedder_are_made_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = HnswMemoryStore::new(Some(dir.path()), Faulty::new("one", false), false);
-    store.add(vec![talk(1, &TALK)]).await.unwrap();
-    store.close().await;
-    drop(store);
-    let other = Faulty::new("other", true);
-    let store = HnswMemoryStore::new(Some(dir.path()), other.clone(), false);
-    store.add(vec![talk(2, &["Something else entirely."])]).await.unwrap();
-    assert!(!find(&store, "bassoon").await[0].lanes.contains_key("vector"));
-    store.close().await;
-    drop(store);
-    other.fails.store(false, Ordering::Relaxed);
-    let store = HnswMemoryStore::new(Some(dir.path()), other, false);
-    store.add(vec![talk(3, &["And more."])]).await.unwrap();
-    store.made().await;
-    assert!(find(&store, "bassoon").await[0].lanes.contains_key("vector"));
+    let has_vector = async |store: &HnswMemoryStore| {
+        let hits = find(store, "bassoon").await;
+        assert_eq!(hits[0].text, TALK[2]);
+        hits[0].lanes.contains_key("vector")
+    };
+    for id in ["one", "other"] {
+        let embedder = Faulty::new(id, true);
+        let store = HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false);
+        store.add(vec![talk(1, &TALK)]).await.unwrap();
+        assert!(!has_vector(&store).await, "{id}");
+        if id == "one" {
+            assert!(store.reindex(&|_, _| ()).await.is_err());
+        }
+        embedder.fails.store(false, Ordering::Relaxed);
+        store.add(vec![talk(2, &[id])]).await.unwrap();
+        store.made().await;
+        assert!(has_vector(&store).await, "{id}");
+        embedder.fails.store(true, Ordering::Relaxed);
+        assert!(!has_vector(&store).await, "a query without its vector");
+        store.close().await;
+    }
 }
 
 #[tokio::test]
@@ -215,7 +193,7 @@ async fn building_anew_changes_nothing_that_is_found() {
     assert_eq!(find(&open(Some(dir.path()), false), "harbour bassoon number7").await, before);
 }
 
-/// Vectors are made by parts, also beside all else; what is saved of the graph may be older than the file, or gone.
+/// Vectors are made by parts, in the background; the saved graph may be older than the file, or missing.
 #[tokio::test]
 async fn a_graph_that_is_old_or_gone_is_made_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -233,7 +211,7 @@ async fn a_graph_that_is_old_or_gone_is_made_good() {
     for _ in 0..2 {
         let store = open(Some(dir.path()), false);
         assert_eq!(find(&store, "number1 number35 number79").await, before);
-        // The graph has a third of its vectors removed: it is built anew.
+        // A third of the graph's vectors is removed, so it is rebuilt.
         store.add(vec![intake(1, Vec::new())]).await.unwrap();
         assert_eq!(find(&store, "number1 number35 number79").await, before);
         drop(store);

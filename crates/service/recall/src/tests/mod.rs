@@ -1,4 +1,4 @@
-//! What the memory promises, held against its trait.
+//! The promises of memory, tested through its trait.
 
 mod floor;
 mod lanes;
@@ -28,12 +28,12 @@ use meerkat_words::{
     requests::{SearchMemory, SearchScope},
 };
 
-/// The n-th session.
+/// Returns the n-th session.
 pub(super) fn session(n: u64) -> SessionId {
     SeededIds::new(7, n).next_session_id(SeededIds::wall_time())
 }
 
-/// What was said in minute `seq`.
+/// Makes a passage of minute `seq`.
 pub(super) fn said(seq: u64, role: &str, text: &str) -> Passage {
     Passage {
         seq,
@@ -51,7 +51,7 @@ pub(super) fn intake(n: u64, passages: Vec<Passage>) -> Intake {
     Intake { session_id: session(n), labels: BTreeMap::new(), passages, up_to, inherited: BTreeMap::new() }
 }
 
-/// What was said in turns by user and assistant.
+/// Makes an intake with texts of user and assistant in turns.
 pub(super) fn talk(n: u64, texts: &[&str]) -> Intake {
     let passages =
         (1_u64..).zip(texts).map(|(seq, text)| said(seq, if seq % 2 == 1 { "user" } else { "assistant" }, text));
@@ -59,19 +59,10 @@ pub(super) fn talk(n: u64, texts: &[&str]) -> Intake {
 }
 
 pub(super) fn query(text: &str) -> SearchMemory {
-    SearchMemory {
-        query: text.to_owned(),
-        scope: SearchScope::Project,
-        session_id: None,
-        role: None,
-        labels: BTreeMap::new(),
-        since: None,
-        until: None,
-        limit: None,
-    }
+    SearchMemory { query: text.to_owned(), ..SearchMemory::default() }
 }
 
-/// A store with the built-in embedder.
+/// Makes a store with the built-in embedder.
 pub(super) fn open(dir: Option<&Path>, records_intake: bool) -> HnswMemoryStore {
     HnswMemoryStore::new(dir, Arc::new(HashedEmbedder), records_intake)
 }
@@ -80,12 +71,12 @@ pub(super) async fn find(store: &HnswMemoryStore, text: &str) -> Vec<SearchHit> 
     store.search(query(text)).await.unwrap().items
 }
 
-/// The texts that are found, the best first.
+/// Returns the texts of the hits, best first.
 pub(super) async fn texts(store: &HnswMemoryStore, request: SearchMemory) -> Vec<String> {
     store.search(request).await.unwrap().items.into_iter().map(|hit| hit.text).collect()
 }
 
-/// An embedder that may fail.
+/// Embedder that fails on demand.
 pub(super) struct Faulty {
     pub(super) id: &'static str,
     pub(super) fails: AtomicBool,

@@ -1,5 +1,5 @@
-//! Whatever is added, forgotten, gone and opened again: what can be found is what a simple model holds, and the answers
-//! are those of a memory that was built from it just now.
+//! Property: after any adding, forgetting, deleting and reopening, exactly the texts of a simple model are found, and
+//! answers equal those of a memory newly built from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +41,7 @@ fn role(seq: u64) -> &'static str {
     if seq % 2 == 1 { "user" } else { "assistant" }
 }
 
-/// A passage with a word that no other has.
+/// Makes a passage with a unique word.
 fn passage(session: u64, seq: u64, words: &[usize]) -> Passage {
     let words: Vec<&str> = words.iter().map(|word| WORDS[*word]).collect();
     said(seq, role(seq), &format!("{} only{session}x{seq}", words.join(" ")))
@@ -132,7 +132,7 @@ async fn live(steps: Vec<Step>, records_intake: bool) {
                     store.close().await;
                 }
                 drop(store);
-                // Without a log of what was taken in, it would come back from the journals.
+                // Without a log of intakes, they would come back from the journals.
                 if is_lost && records_intake {
                     std::fs::remove_file(dir.path().join("memory.redb")).unwrap_or_default();
                 }

@@ -76,7 +76,7 @@ fn every_term_comes_back_also_one_of_many_blocks() {
     for absent in [0, 5, 902, 9_999, 12_001, u32::MAX - 1] {
         assert!(Found::look_up(&table, &segment, absent).unwrap().is_none());
     }
-    // Nobody wrote these.
+    // Invalid blocks.
     let noise = Segment { number: 6, ..segment };
     assert!(terms.keys().all(|term| Found::look_up(&table, &noise, *term).unwrap().is_none()));
 

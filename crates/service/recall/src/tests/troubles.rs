@@ -1,4 +1,4 @@
-//! Embedders that panic or are silent, a file that cannot be opened, a log that is damaged.
+//! Embedders that panic or never answer, a file that cannot be opened, a damaged log.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use meerkat_words::requests::ForgetMemory;
 
 const SAID: &str = "The bassoon is in the attic.";
 
-/// Makes vectors of passages, or is silent; of queries it makes none.
+/// Embedder that makes vectors of passages, or never answers; it makes none of queries.
 struct Odd {
     panics: bool,
     is_silent: bool,
@@ -39,7 +39,7 @@ impl Embedder for Odd {
     }
 }
 
-/// A panic of the embedder passed for damage, and a healthy file was set aside.
+/// A panic of the embedder once counted as damage, and a healthy file was set aside.
 #[tokio::test]
 async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
     let dir = tempfile::tempdir().unwrap();
@@ -63,8 +63,7 @@ async fn a_search_waits_a_second_for_an_embedder_that_is_silent() {
     assert!(find(&store, "?!").await.is_empty() && started.elapsed() < Duration::from_secs(2), "nothing is looked for");
 }
 
-/// Closing waited for requests to an endpoint, each of which may take minutes; and so did taking in, and with it whoever
-/// waits for that.
+/// Closing and taking in once waited for requests to an endpoint, each of which may take minutes.
 #[tokio::test]
 async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     let embedder = Odd::new(false, true);
@@ -77,7 +76,7 @@ async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     assert_eq!(find(&store, "bassoon").await[0].text, SAID);
 }
 
-/// Waits before each answer until it may, and notes what it was asked for.
+/// Embedder that waits for permission to answer, and notes its requests.
 #[derive(Default)]
 struct Slow {
     asked: std::sync::Mutex<Vec<String>>,
@@ -99,7 +98,7 @@ impl Embedder for Slow {
     }
 }
 
-/// What was being made anew was asked for twice where somebody searched or took in meanwhile.
+/// A search or an intake during a rebuild once requested the same vectors again.
 #[tokio::test]
 async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
     let embedder = Arc::<Slow>::default();
@@ -125,7 +124,7 @@ async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
     assert_eq!(*embedder.asked.lock().unwrap(), [SAID, SAID, "And more."]);
 }
 
-/// It answered that nothing was lost, and what its checkpoints said was never taken in again.
+/// It once reported that nothing was lost, so that texts up to the checkpoints were never taken in again.
 #[tokio::test]
 async fn a_file_that_cannot_be_opened_does_not_say_that_it_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +136,7 @@ async fn a_file_that_cannot_be_opened_does_not_say_that_it_is_whole() {
     assert!(store.needs_rebuild().await.unwrap());
 }
 
-/// Damages the first entry of the log, and takes the file away.
+/// Damages the first entry of the log, and removes the file.
 fn lose(dir: &Path) {
     let log = std::fs::read_dir(dir.join("memory")).unwrap().map(|entry| entry.unwrap().path());
     let log = log.into_iter().find(|path| path.extension().is_some_and(|it| it == "mlog")).unwrap();
@@ -148,7 +147,7 @@ fn lose(dir: &Path) {
     std::fs::remove_file(dir.join("memory.redb")).unwrap();
 }
 
-/// The file was lost, and the log no longer told all that was forgotten: it came back without a word.
+/// After the loss of the file and of a forgetting in the log, forgotten texts once came back silently.
 #[tokio::test]
 async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,7 +165,7 @@ async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget()
         assert!(store.add(vec![talk(1, &[SAID])]).await.is_err());
         assert!(store.search(query("bassoon")).await.is_err());
     }
-    // Who knows that, may do without.
+    // Without the log, the user accepts that.
     std::fs::rename(dir.path().join("memory"), dir.path().join("away")).unwrap();
     let store = open(Some(dir.path()), false);
     assert!(store.needs_rebuild().await.unwrap());
@@ -174,7 +173,7 @@ async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget()
     assert_eq!(find(&store, "bassoon").await.len(), 1);
 }
 
-/// Where there is no journal, what can be read of the log is all there is.
+/// Without journals, the readable part of the log is all there is.
 #[tokio::test]
 async fn what_is_good_in_a_damaged_log_without_journals_comes_back() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Terms: what is one, and what is the same.
+//! Terms of words and of their forms.
 
 use super::super::text::{analyse, analyse_query};
 
-/// The words of each of these are the same.
+/// Each row has one word.
 #[test]
 fn forms_of_a_word_are_one_word() {
     let same = [
@@ -28,7 +28,7 @@ fn forms_of_a_word_are_one_word() {
     }
 }
 
-/// Everything of the first is in the second.
+/// All terms of the first are in the second.
 #[test]
 fn parts_and_wholes_are_both_terms() {
     let within = [

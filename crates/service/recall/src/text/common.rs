@@ -1,11 +1,10 @@
-//! Words that tell nothing by themselves: a question is full of them, and in a memory some are rare enough to outweigh
-//! what was asked for.
+//! Stop words: questions are full of them, and in a memory some are rare enough to outweigh the words that matter.
 //!
-//! They are kept with every text and only left out of what is asked, and only where something else is asked, so that
-//! changing them changes no file. They stand here as the analysis writes them: folded, and not cut.
+//! Texts keep them; only queries drop them, and only if other words are left, so that changing the list changes no
+//! file. They are folded, but not stemmed.
 
-/// English, German, French, Spanish, Italian, Portuguese, Dutch and Russian: articles, pronouns, auxiliaries,
-/// prepositions and what begins a question.
+/// English, German, French, Spanish, Italian, Portuguese, Dutch and Russian articles, pronouns, auxiliaries,
+/// prepositions and question words.
 const COMMON: &str = " a about after again all also am an and any are as at be been being but by can could did do does doing \
     for from get go had has have having he her him his how i if in into is it its just me more my no not of off on once \
     only or our out s she should so some such t than that the their them then there these they this those to too up us \
@@ -21,7 +20,7 @@ const COMMON: &str = " a about after again all also am an and any are as at be b
     de een en het hij hoe in is van waar wanneer wat welke wie zij \
     а был была в вы где для его ее и из к как какая какие какои какую когда кто мы на не о он она они от по с с у что я ";
 
-/// Whether a word, folded, tells nothing by itself.
+/// Returns true if a folded word is a stop word.
 pub(super) fn is_common(word: &[char]) -> bool {
     const LETTERS_MAX: usize = 8;
     if word.len() > LETTERS_MAX {

@@ -1,23 +1,22 @@
-//! Letters as they are compared: small, without their marks, in their plain width.
+//! Folding of letters for comparison: lower case, no marks, plain width.
 
-/// What a letter is to the words around it.
+/// Role of a letter between words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Part of a word.
     Letter,
-    /// A letter of a script that writes no spaces between words.
+    /// Letter of a script without spaces between words.
     Unspaced,
-    /// A sign that holds two words together where nothing stands between: `foo_bar`, `2024-03-05`.
+    /// Sign that joins two words directly: `foo_bar`, `2024-03-05`.
     Joint,
-    /// A word by itself, such as an emoji.
+    /// Word by itself, such as an emoji.
     Symbol,
-    /// Not there: marks, controls.
+    /// Skipped: marks, controls.
     Ignored,
-    /// What separates.
+    /// Separator.
     Space,
 }
 
-/// What a letter is.
 pub(super) fn kind(letter: char) -> Kind {
     match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' => Kind::Letter,
@@ -64,7 +63,7 @@ fn is_unspaced(letter: char) -> bool {
     )
 }
 
-/// A sign that holds words together, in its plain form.
+/// Returns the plain form of a joining sign.
 pub(super) fn plain_sign(sign: char) -> char {
     match sign {
         '’' => '\'',
@@ -73,7 +72,7 @@ pub(super) fn plain_sign(sign: char) -> char {
     }
 }
 
-/// A letter in its plain form: one letter, or a few.
+/// Folds a letter to one letter or a few.
 pub(super) fn folded(letter: char) -> impl Iterator<Item = char> {
     let wide = u32::from(letter);
     let narrow =
@@ -84,7 +83,7 @@ pub(super) fn folded(letter: char) -> impl Iterator<Item = char> {
     })
 }
 
-/// The letters beneath a letter with marks.
+/// Removes the marks of a lower-case letter; the ranges also hold upper-case ones, which never come.
 fn plain(small: char) -> (char, Option<char>) {
     let one = match small {
         _ if small.is_ascii() => small,
@@ -93,64 +92,25 @@ fn plain(small: char) -> (char, Option<char>) {
         'œ' => return ('o', Some('e')),
         'þ' => return ('t', Some('h')),
         'ĳ' => return ('i', Some('j')),
-        'à'..='å'
-        | 'ā'
-        | 'ă'
-        | 'ą'
-        | 'ǎ'
-        | 'ȁ'
-        | 'ȃ'
-        | 'ạ'
-        | 'ả'
-        | 'ấ'
-        | 'ầ'
-        | 'ẩ'
-        | 'ẫ'
-        | 'ậ'
-        | 'ắ'
-        | 'ằ'
-        | 'ẳ'
-        | 'ẵ'
-        | 'ặ' => 'a',
-        'ç' | 'ć' | 'ĉ' | 'ċ' | 'č' => 'c',
-        'ð' | 'ď' | 'đ' => 'd',
-        'è'..='ë' | 'ē' | 'ĕ' | 'ė' | 'ę' | 'ě' | 'ẹ' | 'ẻ' | 'ẽ' | 'ế' | 'ề' | 'ể' | 'ễ' | 'ệ' => {
-            'e'
-        }
-        'ĝ' | 'ğ' | 'ġ' | 'ģ' => 'g',
-        'ĥ' | 'ħ' => 'h',
-        'ì'..='ï' | 'ĩ' | 'ī' | 'ĭ' | 'į' | 'ı' | 'ỉ' | 'ị' => 'i',
+        'à'..='å' | 'ā'..='ą' | 'ǎ' | 'ȁ'..='ȃ' | 'ạ'..='ặ' => 'a',
+        'ç' | 'ć'..='č' => 'c',
+        'ð' | 'ď'..='đ' => 'd',
+        'è'..='ë' | 'ē'..='ě' | 'ẹ'..='ệ' => 'e',
+        'ĝ'..='ģ' => 'g',
+        'ĥ'..='ħ' => 'h',
+        'ì'..='ï' | 'ĩ'..='ı' | 'ỉ'..='ị' => 'i',
         'ĵ' => 'j',
         'ķ' => 'k',
-        'ĺ' | 'ļ' | 'ľ' | 'ŀ' | 'ł' => 'l',
-        'ñ' | 'ń' | 'ņ' | 'ň' => 'n',
-        'ò'..='ö'
-        | 'ø'
-        | 'ō'
-        | 'ŏ'
-        | 'ő'
-        | 'ơ'
-        | 'ọ'
-        | 'ỏ'
-        | 'ố'
-        | 'ồ'
-        | 'ổ'
-        | 'ỗ'
-        | 'ộ'
-        | 'ớ'
-        | 'ờ'
-        | 'ở'
-        | 'ỡ'
-        | 'ợ' => 'o',
-        'ŕ' | 'ŗ' | 'ř' => 'r',
-        'ś' | 'ŝ' | 'ş' | 'š' | 'ș' => 's',
-        'ţ' | 'ť' | 'ŧ' | 'ț' => 't',
-        'ù'..='ü' | 'ũ' | 'ū' | 'ŭ' | 'ů' | 'ű' | 'ų' | 'ư' | 'ụ' | 'ủ' | 'ứ' | 'ừ' | 'ử' | 'ữ' | 'ự' => {
-            'u'
-        }
+        'ĺ'..='ł' => 'l',
+        'ñ' | 'ń'..='ň' => 'n',
+        'ò'..='ö' | 'ø' | 'ō'..='ő' | 'ơ' | 'ọ'..='ợ' => 'o',
+        'ŕ'..='ř' => 'r',
+        'ś'..='š' | 'ș' => 's',
+        'ţ'..='ŧ' | 'ț' => 't',
+        'ù'..='ü' | 'ũ'..='ų' | 'ư' | 'ụ'..='ự' => 'u',
         'ŵ' => 'w',
-        'ý' | 'ÿ' | 'ŷ' | 'ỳ' | 'ỵ' | 'ỷ' | 'ỹ' => 'y',
-        'ź' | 'ż' | 'ž' => 'z',
+        'ý' | 'ÿ' | 'ŷ' | 'ỳ'..='ỹ' => 'y',
+        'ź'..='ž' => 'z',
         'ά' => 'α',
         'έ' => 'ε',
         'ή' => 'η',

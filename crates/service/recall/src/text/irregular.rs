@@ -1,8 +1,8 @@
-//! English words whose forms no rule makes from each other: `bought` is found by `buy`.
+//! Irregular forms of English words: `bought` is found by `buy`.
 
 use std::{collections::HashMap, sync::LazyLock};
 
-/// A word and its other forms, each where it first stands.
+/// Words, each with its other forms.
 const FORMS: &str = "become became;begin began begun;blow blew blown;break broke broken;bring brought;\
     build built;buy bought;catch caught;choose chose chosen;come came;deal dealt;dig dug;draw drew drawn;\
     dream dreamt;drink drank drunk;drive drove driven;eat ate eaten;fall fell fallen;feed fed;feel felt;fight fought;\
@@ -16,7 +16,7 @@ const FORMS: &str = "become became;begin began begun;blow blew blown;break broke
     understand understood;wake woke woken;wear wore worn;win won;write wrote written;child children;man men;\
     woman women;foot feet;tooth teeth;mouse mice;wife wives;knife knives";
 
-/// The form that stands for all of them.
+/// Returns the base form of an irregular one.
 pub(super) fn plain(word: &str) -> Option<&'static str> {
     static ALL: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
         let forms = FORMS.split(';').filter_map(|forms| forms.split_once(' '));

@@ -1,5 +1,5 @@
-//! How a text speaks: whether it asks, and whether it names a time. What answers stands behind a question, and what
-//! answers a question for a time names one. The lists stand here as the analysis writes words: folded, and not cut.
+//! Whether a text asks, and whether it names a time: an answer follows a question, and the answer to "when" names a
+//! time. The lists have words folded, but not stemmed.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -18,22 +18,22 @@ const TIMES: &str = "yesterday today tonight tomorrow ago recently weekend week 
     ontem hoje amanha janeiro fevereiro maio junho julho setembro outubro novembro dezembro \
     gisteren vandaag week maand jaar dag zomer \
     вчера сегодня завтра неделя неделе неделю месяц месяце год году день дня";
-/// Words that ask for a time.
+/// Words that ask for a time by themselves.
 const WHEN: &str = "when wann quand cuando quando wanneer когда";
-/// Words that do where what they ask for is a time, as in `which year`.
+/// Words that ask for a time together with the next one, as in `which year`.
 const WHICH: &str =
     "what which welche welchem welchen welcher welches quel quelle que cual che quale qual welk welke какой каком";
-/// A year as it is written.
+/// Digits of a year.
 const YEAR_DIGITS: usize = 4;
 
-/// Whether a text ends with a question.
+/// Returns true if a text ends with a question.
 pub(super) fn asks(text: &str) -> bool {
     let closes =
         |letter: char| letter.is_whitespace() || matches!(letter, ')' | ']' | '"' | '\'' | '”' | '’' | '»' | '」');
     matches!(text.trim_end_matches(closes).chars().next_back(), Some('?' | '？' | '؟'))
 }
 
-/// Whether a word names a time.
+/// Returns true if a word names a time.
 pub(super) fn names_time(word: &str) -> bool {
     static ALL: LazyLock<HashSet<&str>> = LazyLock::new(|| TIMES.split_whitespace().collect());
     let is_year = || word.starts_with("19") || word.starts_with("20") || word.starts_with("21");
@@ -41,12 +41,12 @@ pub(super) fn names_time(word: &str) -> bool {
     ALL.contains(word) || is_number() && is_year()
 }
 
-/// Whether a word asks for a time by itself.
+/// Returns true if a word asks for a time by itself.
 pub(super) fn asks_when(word: &str) -> bool {
     WHEN.split_whitespace().any(|other| other == word)
 }
 
-/// Whether a word asks for what the next one names.
+/// Returns true if a word asks for the kind of thing that the next one names.
 pub(super) fn asks_which(word: &str) -> bool {
     WHICH.split_whitespace().any(|other| other == word)
 }

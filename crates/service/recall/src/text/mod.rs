@@ -1,7 +1,7 @@
-//! What a text is found by: the terms of its words, and those of the short runs of letters within them.
+//! Analysis of texts into terms: of their words, and of the short runs of letters in these.
 //!
-//! The same analysis reads what is kept and what is asked, so changing it is a new layout of the file. It knows no
-//! language's dictionary, allocates by the text's length alone, and never fails.
+//! Texts and queries are analysed alike, so a change needs a new layout of the file. It uses no dictionary, allocates
+//! in proportion to the text, and never fails.
 
 mod common;
 mod fold;
@@ -11,46 +11,44 @@ mod stem;
 
 use fold::{Kind, kind};
 
-/// Bytes of a text that are looked at; the rest of it is kept, and not found by.
+/// Bytes of a text that are analysed; the rest is stored, but not searched.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Letters of a word that are looked at: longer ones are encoded data.
+/// Letters of a word that count: longer ones are encoded data.
 const WORD_LETTERS_MAX: usize = 64;
-/// Letters of a path, name or number that is kept whole.
+/// Longest path, name or number that is a term as a whole.
 const WHOLE_LETTERS_MAX: usize = 128;
-/// Signs between two letters that hold them together, as in `foo::bar` or `a://b`.
+/// Signs between two letters that join them, at most, as in `foo::bar` or `a://b`.
 const JOINT_SIGNS_MAX: usize = 3;
-/// Letters of a run, in which the word's ends count.
+/// Letters of a run; a word's two ends count as letters.
 const RUN_LETTERS: usize = 4;
 
-/// Where camel case joins two words, in a name that is taken apart.
+/// Marks the joint of camel case in a name.
 const CAMEL: char = '\u{0}';
-/// Stands for a word's end in a run.
+/// Marks a word's end in a run.
 const END: char = '\u{1}';
-/// Stands before a word that names who says a text.
+/// Marks a word as a speaker's name.
 const SPEAKER: char = '\u{2}';
-/// Bytes in which a text says who says it.
+/// Bytes of a text that may name its speaker.
 const SPEAKER_BYTES_MAX: usize = 64;
-/// The bit that tells the terms of the runs from those of the words.
+/// Bit that distinguishes terms of runs from terms of words.
 const RUN_BIT: u32 = 1 << 31;
 
-/// The terms of a text, each as often as it stands there.
+/// Terms of a text, each as often as it occurs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// Words, and names, paths and numbers as a whole.
+    /// Words, and whole names, paths and numbers.
     pub(super) words: Vec<u32>,
-    /// Runs of letters.
     pub(super) runs: Vec<u32>,
-    /// Of a question: its words as those that name who says a text.
+    /// Of a query: its words as names of speakers.
     pub(super) speakers: Vec<u32>,
     /// It ends with a question.
     pub(super) asks: bool,
     /// It names a time, such as `yesterday` or `June`.
     pub(super) names_time: bool,
-    /// Of a question: it asks for a time.
+    /// Of a query: true if it asks for a time.
     pub(super) asks_when: bool,
 }
 
-/// The terms of a text.
 pub(super) fn analyse(text: &str) -> Terms {
     let mut terms = Analysis::default().all(text);
     terms.asks = manner::asks(text);
@@ -60,7 +58,7 @@ pub(super) fn analyse(text: &str) -> Terms {
     terms
 }
 
-/// The terms of a question: without words that tell nothing, where it has any others.
+/// Analyses a query; drops its stop words if it has other words.
 pub(super) fn analyse_query(text: &str) -> Terms {
     let telling = Analysis { is_query: true, ..Analysis::default() }.all(text);
     if !telling.words.is_empty() {
@@ -69,7 +67,7 @@ pub(super) fn analyse_query(text: &str) -> Terms {
     Terms { asks_when: telling.asks_when, ..Analysis::default().all(text) }
 }
 
-/// Who says it, where a text begins with a name and a colon.
+/// Returns the speaker if a text begins with a name and a colon.
 fn speaker(text: &str) -> Option<Vec<char>> {
     let name: Vec<char> = head(text, SPEAKER_BYTES_MAX).split_once(": ")?.0.chars().collect();
     let is_name = name.first().is_some_and(|letter| letter.is_uppercase() || !letter.is_lowercase());
@@ -77,7 +75,7 @@ fn speaker(text: &str) -> Option<Vec<char>> {
         .then(|| name.into_iter().flat_map(fold::folded).collect())
 }
 
-/// The beginning of a text, cut between two letters.
+/// Returns the beginning of a text, cut between two characters.
 pub(super) fn head(text: &str, bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
 }
@@ -85,17 +83,17 @@ pub(super) fn head(text: &str, bytes: usize) -> &str {
 #[derive(Default)]
 struct Analysis {
     terms: Terms,
-    /// The name at hand: what stands between two spaces and is held together by signs; folded.
+    /// Current name, folded: letters and joining signs since the last separator.
     name: Vec<char>,
     /// Signs that belong to the name if a letter follows.
     signs: Vec<char>,
-    /// The kinds of the last two letters of the name, for camel case.
+    /// Cases of the name's last two letters, for camel case.
     last: [Option<Case>; 2],
-    /// Letters of a script that writes no spaces.
+    /// Letters of a script without spaces.
     unspaced: Vec<char>,
     has_joint: bool,
     is_query: bool,
-    /// Of a question: whether the last word was like `which`.
+    /// Of a query: true if the last word was like `which`.
     after_which: bool,
 }
 
@@ -170,7 +168,7 @@ impl Analysis {
         self.has_joint = true;
     }
 
-    /// Takes a name apart: each word of it, and each of its parts that belongs together.
+    /// Splits a name into its words, and into its parts that belong together.
     fn end_name(&mut self) {
         let name = std::mem::take(&mut self.name);
         self.signs.clear();
@@ -186,7 +184,7 @@ impl Analysis {
     }
 
     fn word(&mut self, word: &[char]) {
-        // `don't` and `l'homme`: what stands at the apostrophe is no word of its own.
+        // `don't` and `l'homme`: the short side of the apostrophe is no word.
         let word = match word.iter().position(|letter| *letter == '\'') {
             Some(at) if word.len() - at <= 3 => &word[..at],
             Some(at) if at <= 2 => &word[at + 1..],
@@ -218,7 +216,7 @@ impl Analysis {
         }
     }
 
-    /// `foo_bar` and `foo_bar.rs` of `src/foo_bar.rs`, and all of it.
+    /// Adds the whole parts of a name: of `src/foo_bar.rs` `foo_bar`, `foo_bar.rs` and all of it.
     fn wholes(&mut self, name: &[char]) {
         let is_path = |letter: &char| matches!(letter, '/' | '\\' | ':' | '#' | '@');
         let is_dotted = |letter: &char| is_path(letter) || *letter == '.';
@@ -231,7 +229,7 @@ impl Analysis {
         }
     }
 
-    /// Pairs of letters stand for words where no space tells them apart.
+    /// Ends a run without spaces: its pairs of letters serve as words.
     fn end_unspaced(&mut self) {
         let letters = std::mem::take(&mut self.unspaced);
         if let [letter] = letters[..] {
@@ -260,7 +258,7 @@ fn run_term(letters: impl IntoIterator<Item = char>) -> u32 {
     term(letters) | RUN_BIT
 }
 
-/// FNV-1a over the letters, mixed; two words that share a term are rarer than words that mean two things.
+/// Hashes the letters with FNV-1a, mixed; collisions are rarer than words with two meanings.
 fn term(letters: impl IntoIterator<Item = char>) -> u32 {
     let mixed = letters.into_iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, letter| {
         (hash ^ u64::from(u32::from(letter))).wrapping_mul(0x0100_0000_01b3)

@@ -1,12 +1,11 @@
-//! A word without its commonest endings, so that `plans`, `planned` and `planning` are found by each other.
+//! Stemming: removes the commonest endings, so that `plans`, `planned` and `planning` match.
 //!
-//! The rules are English, and the plural serves its neighbours too. They only ever cut or replace an ending: a word
-//! that is cut wrongly is cut so in texts and queries alike.
+//! The rules are English; the plural serves related languages too. They only cut or replace an ending: a wrong cut
+//! happens in texts and queries alike.
 
-/// The shortest word that is cut.
 const LETTERS_MIN: usize = 4;
 
-/// A word without its ending; one that is not of plain Latin letters stays as it is.
+/// Stems a word; one with other than plain Latin letters stays as it is.
 pub(super) fn stem(word: &[char]) -> Vec<char> {
     let mut stem = word.to_vec();
     if !stem.iter().all(char::is_ascii_lowercase) {

@@ -1,31 +1,30 @@
-//! Vectors as whole numbers: half the bytes of floats, and a dot product that compilers turn into wide instructions.
+//! Vectors as integers: half the bytes of floats, and a dot product that compilers vectorise.
 //!
-//! A unit vector's components times [`SCALE`] fit 16 bits. However long the vectors are, no partial sum of a dot product
-//! of two of them exceeds `SCALE` squared (Cauchy and Schwarz), so 32 bits hold it, and rounding costs a cosine some
-//! 0.00001.
+//! A unit vector's components times [`SCALE`] fit 16 bits. No partial sum of a dot product exceeds `SCALE` squared
+//! (Cauchy and Schwarz), so 32 bits suffice; rounding changes a cosine by some 0.00001.
 
-/// What 1 becomes.
+/// Code of 1.
 const SCALE: f64 = 32_000.0;
-/// Components that are multiplied in one stride.
+/// Components multiplied together.
 const LANES: usize = 32;
 
-/// Why a vector is not taken.
+/// Reason to refuse a vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VectorError {
-    /// It is longer or shorter than the others.
+    /// Wrong length.
     #[error("a vector has {found} components instead of {expected}")]
     Length {
-        /// How many it has.
+        /// Components that it has.
         found: usize,
-        /// How many the others have.
+        /// Components that the others have.
         expected: usize,
     },
-    /// A component is infinite or no number.
+    /// Component that is infinite or not a number.
     #[error("a vector has a component that is not finite")]
     NotFinite,
 }
 
-/// The vector at length 1, as whole numbers; `None` where it has no direction.
+/// Scales a vector to length 1 and rounds it; `None` if it has no direction.
 pub(super) fn encode(vector: &[f32], dimension: usize) -> Result<Option<Vec<i16>>, VectorError> {
     if vector.len() != dimension {
         return Err(VectorError::Length { found: vector.len(), expected: dimension });
@@ -41,7 +40,6 @@ pub(super) fn encode(vector: &[f32], dimension: usize) -> Result<Option<Vec<i16>
     Ok(Some(vector.iter().map(code).collect()))
 }
 
-/// The dot product of two codes.
 pub(super) fn dot(one: &[i16], other: &[i16]) -> i32 {
     let (ones, one_rest) = one.as_chunks::<LANES>();
     let (others, other_rest) = other.as_chunks::<LANES>();
@@ -53,7 +51,7 @@ pub(super) fn dot(one: &[i16], other: &[i16]) -> i32 {
     one_rest.iter().zip(other_rest).map(product).fold(sum, i32::wrapping_add)
 }
 
-/// The cosine that a dot product means.
+/// Converts a dot product to a cosine.
 pub(super) fn cosine(dot: i32) -> f32 {
     let cosine = (f64::from(dot) / (SCALE * SCALE)) as f32;
     cosine.clamp(-1.0, 1.0)

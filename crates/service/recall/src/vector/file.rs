@@ -1,6 +1,6 @@
-//! The lane's file: all of it in one piece, under one checksum. Whatever is wrong with it, there is no lane.
+//! The lane's file, under one checksum. A file with any fault counts as absent.
 //!
-//! It is written under another name and renamed once it is durable, so that a crash leaves the file before, or this one.
+//! It is written under another name and renamed once it is durable, so that a crash leaves the old or the new file.
 
 use std::{
     collections::HashMap,
@@ -15,38 +15,36 @@ use super::{
     graph::{Graph, LINKS, LINKS_LOWEST, NONE, level_of},
 };
 
-/// The file's name.
 const NAME: &str = "vectors.graph";
-/// Its name while it is written.
 const NEW_NAME: &str = "vectors.graph.new";
-/// What it begins with: its kind and the version of its format.
+/// First bytes: kind and format version.
 const MAGIC: [u8; 8] = *b"\xFFmkvec\x001";
-/// Bytes that are read or written at a time; a multiple of every number's size.
+/// Bytes read or written at a time; a multiple of every number's size.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What a file was made from: one of anything else is of no use.
+/// Origin of a file: one of another origin is useless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// What made the vectors, as a hash.
+    /// Hash of the embedder's id.
     pub embedder: u64,
-    /// How many vectors there are.
+    /// Number of vectors.
     pub count: u64,
-    /// Which state of the store it is.
+    /// Generation of the vectors.
     pub generation: u64,
 }
 
 impl VectorLane {
-    /// Writes it into `dir`, durably, in place of what was written before.
+    /// Writes it into `dir`, durably, replacing the previous file.
     ///
     /// # Errors
-    /// What the system answers; the file before stands then.
+    /// The system's; the previous file stays then.
     pub fn save(&self, dir: &Path, stamp: Stamp) -> io::Result<()> {
         let new = dir.join(NEW_NAME);
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         let written = self.write(&file, stamp).and_then(|()| file.sync_all());
         if let Err(error) = written {
-            // What is left of it is overwritten by the next attempt.
+            // The next attempt overwrites what is left.
             drop(fs::remove_file(&new));
             return Err(error);
         }
@@ -54,7 +52,6 @@ impl VectorLane {
         File::open(dir)?.sync_all()
     }
 
-    /// Leaves nothing of what was saved in `dir`.
     pub(in super::super) fn discard(dir: &Path) {
         if let Err(error) = fs::remove_file(dir.join(NAME))
             && error.kind() != io::ErrorKind::NotFound
@@ -81,7 +78,7 @@ impl VectorLane {
         out.end()
     }
 
-    /// Reads what was saved in `dir` with this stamp; `None` where there is no such file or anything is wrong with it.
+    /// Loads the file in `dir`; `None` if there is none with this stamp, or it has a fault.
     #[must_use]
     pub fn load(dir: &Path, stamp: Stamp) -> Option<Self> {
         let mut file = File::open(dir.join(NAME)).ok()?;
@@ -112,7 +109,7 @@ impl VectorLane {
 }
 
 impl Graph {
-    /// Finds where the nodes' upper links stand, as `insert` placed them; `None` where a link leads to no node.
+    /// Finds the offsets of the nodes' upper links, as `insert` placed them; `None` if a link leads to no node.
     fn place_upper(&mut self) -> Option<()> {
         let count = u32::try_from(self.nodes()).ok()?;
         let leads = |&link: &u32| link < count || link == NONE;
@@ -166,7 +163,7 @@ impl Writer<'_> {
 struct Reader<'a> {
     file: &'a mut File,
     crc: u32,
-    /// Bytes before the checksum that are not read yet: nothing larger is believed, and no room made for it.
+    /// Unread bytes before the checksum: larger counts are not believed, and get no allocation.
     left: u64,
     chunk: Vec<u8>,
 }
@@ -188,7 +185,7 @@ impl Reader<'_> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// So many values of `N` bytes each.
+    /// Reads `count` values of `N` bytes each.
     fn many<T, const N: usize>(&mut self, count: usize, value: impl Fn([u8; N]) -> T) -> Option<Vec<T>> {
         let bytes = count.checked_mul(N)?;
         if bytes as u64 > self.left {

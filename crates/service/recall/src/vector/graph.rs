@@ -1,8 +1,8 @@
-//! The graph: a hierarchical navigable small world over coded vectors, grown one node at a time.
+//! The graph: a hierarchical navigable small world over vector codes, grown one node at a time.
 //!
-//! It knows nodes by number and nothing of what they stand for. The same vectors in the same order make the same graph:
-//! a node's level follows from its number. A vector that is there already is no node of the graph but a twin of the one
-//! that is, so that many equal ones never link to each other alone and become an island.
+//! It knows nodes by number only. The same vectors in the same order make the same graph: a node's level follows from
+//! its number. A vector equal to an earlier one becomes a twin of that node, so that many equal vectors never link only
+//! to each other and become unreachable.
 
 use std::{cmp::Reverse, collections::BinaryHeap, ops::Range};
 
@@ -12,52 +12,49 @@ use super::codes::dot;
 pub(super) const LINKS: usize = 16;
 /// Links of a node on the lowest level.
 pub(super) const LINKS_LOWEST: usize = 2 * LINKS;
-/// Candidates that a new node's links are chosen from.
+/// Candidates for a new node's links.
 const BUILD_WIDTH: usize = 100;
-/// Bits of a node's hash that must be zero for each level above the lowest: one node in 16.
+/// Zero bits of a node's hash per level above the lowest: one node in 16.
 const LEVEL_BITS: u32 = 4;
 /// Levels above the lowest.
 const LEVELS_MAX: u32 = 7;
-/// Codes of a line of the processor's cache.
+/// Codes per cache line.
 const LINE_CODES: usize = 32;
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A score and a node in one number, which sorts by score and then by node.
+/// Score and node in one number, ordered by score, then node.
 type Scored = u64;
 
 fn scored(score: i32, node: u32) -> Scored {
     u64::from(score.cast_unsigned() ^ 0x8000_0000) << 32 | u64::from(node)
 }
 
-/// The node.
 pub(super) const fn node_of(scored: Scored) -> u32 {
     scored as u32
 }
 
-/// The score.
 pub(super) const fn score_of(scored: Scored) -> i32 {
     (((scored >> 32) as u32) ^ 0x8000_0000).cast_signed()
 }
 
-/// The best that were offered, at most so many.
+/// Best offers so far, up to a number.
 pub(super) struct Nearest {
     heap: BinaryHeap<Reverse<Scored>>,
     most: usize,
 }
 
 impl Nearest {
-    /// Keeps the best `most`.
     pub(super) fn new(most: usize) -> Self {
         Self { heap: BinaryHeap::with_capacity(most.min(1024) + 1), most }
     }
 
-    /// Whether one of this score would be kept.
+    /// Returns true if an offer with this score would be kept.
     pub(super) fn takes(&self, score: i32) -> bool {
         self.heap.len() < self.most || self.heap.peek().is_some_and(|worst| score > score_of(worst.0))
     }
 
-    /// Keeps it if it is among the best.
+    /// Keeps an offer if it is among the best.
     pub(super) fn offer(&mut self, score: i32, node: u32) {
         if self.takes(score) {
             self.heap.push(Reverse(scored(score, node)));
@@ -67,7 +64,7 @@ impl Nearest {
         }
     }
 
-    /// What was kept, the best first.
+    /// Returns the kept ones, best first.
     pub(super) fn into_sorted(self) -> Vec<Scored> {
         self.heap.into_sorted_vec().into_iter().map(|Reverse(scored)| scored).collect()
     }
@@ -77,22 +74,20 @@ impl Nearest {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Graph {
     pub(super) dimension: usize,
-    /// All codes, one after the other.
     pub(super) codes: Vec<i16>,
-    /// [`LINKS_LOWEST`] nodes for each node; [`NONE`] ends a shorter list.
+    /// [`LINKS_LOWEST`] links of each node; [`NONE`] ends a shorter list.
     pub(super) lowest: Vec<u32>,
-    /// For each level of each node that reaches above the lowest, [`LINKS`] nodes.
+    /// [`LINKS`] links for each level of each node above the lowest.
     pub(super) upper: Vec<u32>,
-    /// Where a node's links stand in `upper`, or [`NONE`].
+    /// Offset of each node's links in `upper`, or [`NONE`].
     pub(super) upper_at: Vec<u32>,
-    /// The next node with the same vector, or [`NONE`].
+    /// Next node with the same vector, or [`NONE`].
     pub(super) twin: Vec<u32>,
-    /// Where each search begins: a node of the highest level.
+    /// Start of each search: a node of the highest level.
     pub(super) entry: u32,
 }
 
 impl Graph {
-    /// A graph without nodes.
     pub(super) const fn new(dimension: usize) -> Self {
         Self {
             dimension,
@@ -105,12 +100,10 @@ impl Graph {
         }
     }
 
-    /// How many nodes there are.
     pub(super) fn nodes(&self) -> usize {
         self.twin.len()
     }
 
-    /// A node's code.
     pub(super) fn code(&self, node: u32) -> &[i16] {
         let start = node as usize * self.dimension;
         &self.codes[start..start + self.dimension]
@@ -134,13 +127,12 @@ impl Graph {
         }
     }
 
-    /// Where a node's links on an upper level stand; beyond the end where it does not reach that level.
+    /// Returns the range of a node's links on an upper level; past the end if the node does not reach it.
     fn upper_range(&self, node: u32, level: u32) -> Range<usize> {
         let start = self.upper_at[node as usize] as usize + (level as usize - 1) * LINKS;
         start..start + LINKS
     }
 
-    /// Adds a node.
     pub(super) fn insert(&mut self, code: &[i16]) -> u32 {
         let node = u32::try_from(self.nodes()).unwrap_or(NONE);
         let entry = self.entry;
@@ -168,7 +160,7 @@ impl Graph {
         node
     }
 
-    /// The nodes near a code on each level from the lowest to `levels`, as far as there are that many.
+    /// Finds the nodes near a code on each level from the lowest to `levels`, or to the top.
     fn candidates(&self, code: &[i16], levels: u32) -> Vec<Vec<Scored>> {
         let mut at = scored(dot(code, self.code(self.entry)), self.entry);
         let top = level_of(self.entry);
@@ -186,7 +178,7 @@ impl Graph {
         found
     }
 
-    /// The nodes that answer a query: at most `width`, the best first. `offer` is handed each node that the walk comes to.
+    /// Finds at most `width` nodes for a query, best first. `offer` gets each node that the walk reaches.
     pub(super) fn search(&self, code: &[i16], width: usize, offer: impl FnMut(&mut Nearest, i32, u32)) -> Vec<Scored> {
         if self.entry == NONE {
             return Vec::new();
@@ -198,13 +190,13 @@ impl Graph {
         self.spread(code, &[at], width, 0, offer)
     }
 
-    /// The nodes that have the same vector as `node`, which is one of the graph's.
+    /// Iterates over the nodes with the same vector as `node`, beginning with it.
     pub(super) fn twins(&self, node: u32) -> impl Iterator<Item = u32> {
         let next = |node: &u32| Some(self.twin[*node as usize]).filter(|&twin| twin != NONE);
         std::iter::successors(Some(node), next).take(self.nodes())
     }
 
-    /// Goes from node to better node until there is none.
+    /// Moves to better nodes until there is none.
     fn climb(&self, code: &[i16], mut best: Scored, level: u32) -> Scored {
         loop {
             let next = self.links(node_of(best), level).iter().map(|&node| scored(dot(code, self.code(node)), node));
@@ -215,7 +207,7 @@ impl Graph {
         }
     }
 
-    /// Walks from `begin` outwards, the best first, until what is left is worse than all that `offer` kept.
+    /// Walks from `begin` outwards, best first, until the rest is worse than all that `offer` kept.
     fn spread(
         &self,
         code: &[i16],
@@ -256,14 +248,14 @@ impl Graph {
         near.into_sorted()
     }
 
-    /// Reads a little of each code, so that the processor fetches all of them at once instead of one after the other.
+    /// Reads a little of each code, so that the processor fetches all of them at once.
     fn touch(&self, nodes: &[u32]) {
         let line = |sum: i16, part: &[i16]| sum ^ part[0];
         let touched = nodes.iter().fold(0, |sum, &node| self.code(node).chunks(LINE_CODES).fold(sum, line));
         std::hint::black_box(touched);
     }
 
-    /// Links a new node to the best of the candidates, and these back to it.
+    /// Links a new node to the best candidates, and these to it.
     fn link(&mut self, node: u32, level: u32, candidates: &[Scored]) {
         let chosen = self.choose(candidates, LINKS);
         for (slot, link) in self.links_mut(node, level).iter_mut().zip(&chosen) {
@@ -293,8 +285,8 @@ impl Graph {
         }
     }
 
-    /// At most `most` of the candidates, which come best first: each nearer to the node than to any chosen before it,
-    /// so that links lead into all directions.
+    /// Chooses at most `most` of the candidates, given best first: each nearer to the node than to any chosen earlier,
+    /// so that links lead in all directions.
     fn choose(&self, candidates: &[Scored], most: usize) -> Vec<Scored> {
         let mut chosen: Vec<Scored> = Vec::with_capacity(most);
         for &candidate in candidates {
@@ -311,7 +303,7 @@ impl Graph {
     }
 }
 
-/// The highest level that a node stands on: it follows from its number, mixed so that any run of nodes is fair.
+/// Returns a node's highest level, from its hashed number.
 pub(super) const fn level_of(node: u32) -> u32 {
     let mut mixed = (node as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

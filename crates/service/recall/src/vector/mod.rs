@@ -1,7 +1,8 @@
-//! The vector lane: the nearest of many vectors by cosine, by a graph where they are many and one by one where few pass.
+//! The vector lane: finds the nearest vectors by cosine, through a graph if they are many, one by one if few pass the
+//! filter.
 //!
-//! It is a cache of the vectors that stand in redb: whatever is wrong with its file makes it be built anew. It knows
-//! vectors by number and never a text.
+//! It is a cache of the vectors in redb: a file with any fault is ignored, and the graph rebuilt. It knows vectors by
+//! number, and no texts.
 
 mod codes;
 mod file;
@@ -18,98 +19,83 @@ use self::{
     graph::{Graph, Nearest, node_of, score_of},
 };
 
-/// Up to so many vectors that a query may find, looking at each costs a millisecond at most, and is exact.
+/// Up to this many vectors that pass, comparing each takes a millisecond at most, and is exact.
 const SCAN_MAX: usize = 10_000;
-/// Below this share the graph's walk would pass mostly what it may not find.
+/// Share of passing vectors below which a walk through the graph would waste its time on others.
 const SCAN_SHARE: f64 = 0.1;
-/// Vectors that a filter is tried on, to guess the share that passes.
+/// Vectors that a filter is tried on, to estimate the share that passes.
 const SAMPLE: usize = 512;
-/// Candidates that a walk keeps at least, and for each hit that is asked for.
+/// Candidates of a walk, at least and per requested hit.
 const WIDTH_MIN: usize = 100;
 const WIDTH_PER_HIT: usize = 4;
-/// Hits that a walk is asked for at most; for more, each vector is looked at.
+/// Most hits of a walk; for more, each vector is compared.
 const WALK_HITS_MAX: usize = 1_000;
 
 /// Vectors of one length, by number.
 #[derive(Debug, PartialEq, Eq)]
 pub struct VectorLane {
     graph: Graph,
-    /// What each node stands for.
     ids: Vec<u32>,
-    /// The node that stands for a number now.
     nodes: HashMap<u32, u32>,
-    /// The nodes that stand for nothing any more: the walk goes through them, and never finds them.
+    /// Removed nodes: a walk passes through them, but does not return them.
     is_removed: Vec<bool>,
 }
 
 impl VectorLane {
-    /// A lane without vectors, which will have `dimension` components each.
+    /// Makes an empty lane for vectors of `dimension` components.
     #[must_use]
     pub fn new(dimension: usize) -> Self {
         Self { graph: Graph::new(dimension), ids: Vec::new(), nodes: HashMap::new(), is_removed: Vec::new() }
     }
 
-    /// How many components each vector has.
+    /// Returns the number of components of each vector.
     #[must_use]
     pub const fn dimension(&self) -> usize {
         self.graph.dimension
     }
 
-    /// How many vectors can be found.
+    /// Returns the number of vectors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether no vector can be found.
+    /// Returns true if there are no vectors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Whether a number has a vector.
+    /// Returns true if a number has a vector.
     #[must_use]
     pub fn contains(&self, id: u32) -> bool {
         self.nodes.contains_key(&id)
     }
 
-    /// The share of what was ever added that is removed by now. Past a fifth or so a lane is better built anew.
+    /// Returns the share of nodes that are removed. Above a fifth or so a rebuild pays.
     #[must_use]
     pub fn share_removed(&self) -> f64 {
         let all = self.ids.len();
         if all == 0 { 0.0 } else { (all - self.nodes.len()) as f64 / all as f64 }
     }
 
-    /// Bytes that it takes in memory, about.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let Graph { codes, lowest, upper, upper_at, twin, .. } = &self.graph;
-        let words = lowest.capacity() + upper.capacity() + upper_at.capacity() + twin.capacity() + self.ids.capacity();
-        // A hash map's entry has a byte of its own, and room is kept free.
-        codes.capacity() * 2 + words * 4 + self.is_removed.capacity() + self.nodes.capacity() * 10
-    }
-
-    /// Adds a vector, in place of the one that `id` may have. It need not have length 1. One of zeros is never found.
+    /// Adds a vector, or replaces the one of `id`. It need not have length 1. A vector of zeros is never found.
     ///
     /// # Errors
-    /// Where its length is wrong or a component is not finite; nothing has changed then.
+    /// If its length is wrong or a component is not finite; then nothing has changed.
     pub fn insert(&mut self, id: u32, vector: &[f32]) -> Result<(), VectorError> {
         let code = encode(vector, self.dimension())?;
         self.remove(id);
         if let Some(code) = code {
-            self.insert_code(id, &code);
+            let node = self.graph.insert(&code);
+            self.ids.push(id);
+            self.is_removed.push(false);
+            self.nodes.insert(id, node);
         }
         Ok(())
     }
 
-    fn insert_code(&mut self, id: u32, code: &[i16]) {
-        let node = self.graph.insert(code);
-        self.ids.push(id);
-        self.is_removed.push(false);
-        self.nodes.insert(id, node);
-    }
-
-    /// Removes a vector; answers whether there was one.
+    /// Removes a vector; returns true if there was one.
     pub fn remove(&mut self, id: u32) -> bool {
         let node = self.nodes.remove(&id);
         if let Some(is_removed) = node.and_then(|node| self.is_removed.get_mut(node as usize)) {
@@ -118,31 +104,19 @@ impl VectorLane {
         node.is_some()
     }
 
-    /// The same vectors in a graph of their own, without what was removed. It takes as long as adding them did.
-    #[must_use]
-    pub fn rebuilt(&self) -> Self {
-        let mut anew = Self::new(self.dimension());
-        for (node, &id) in (0..).zip(&self.ids) {
-            if !self.is_removed[node as usize] {
-                anew.insert_code(id, self.graph.code(node));
-            }
-        }
-        anew
-    }
-
-    /// The `k` vectors nearest to a query among those that `accept` lets pass, with their cosines, the nearest first.
-    /// A query that is no direction, or not of this length, finds none.
+    /// Finds the `k` vectors nearest to a query among those that `accept` allows, with their cosines, nearest first. A
+    /// query of zeros or of another length finds none.
     pub fn search(&self, query: &[f32], k: usize, accept: &dyn Fn(u32) -> bool) -> Vec<(u32, f32)> {
         let Ok(Some(code)) = encode(query, self.dimension()) else { return Vec::new() };
         if self.is_scanned(k, accept) { self.scan(&code, k, accept) } else { self.walk(&code, k, accept) }
     }
 
-    /// The same by looking at each vector, however many there are.
+    /// Like [`Self::search`], but always compares each vector.
     pub fn search_exact(&self, query: &[f32], k: usize, accept: &dyn Fn(u32) -> bool) -> Vec<(u32, f32)> {
         encode(query, self.dimension()).ok().flatten().map_or_else(Vec::new, |code| self.scan(&code, k, accept))
     }
 
-    /// Whether a query is better answered by looking at each vector: where few pass, or many are wanted.
+    /// Returns true if comparing each vector is better: if few pass, or many are requested.
     fn is_scanned(&self, k: usize, accept: &dyn Fn(u32) -> bool) -> bool {
         if self.nodes.len() <= SCAN_MAX || k > WALK_HITS_MAX {
             return true;

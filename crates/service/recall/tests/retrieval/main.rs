@@ -1,7 +1,7 @@
-//! What was said is found: memory against its lanes and against plain searches on a small corpus of the retrieval
-//! benchmark, whose parts these are; and the public tests' files are read as they are written.
+//! Retrieval quality: memory against its lanes and plain searches, on a small corpus of the benchmark; and the parsers
+//! of the public datasets.
 //!
-//! The benchmark measures; here only stands what must never be lost again.
+//! The benchmark measures; these are the minimums.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -29,14 +29,13 @@ use questions::Haystack;
 
 const SMALL: Size = Size { sessions: 30, messages: 14, people: 2 };
 
-/// A lane alone may be better on a few questions out of a hundred, not more.
+/// Margin by which a lane alone may be better.
 const HAIR: f64 = 0.03;
-/// What questions in other words, with slips of the pen and with their context a message away leave to a search that
-/// knows no meanings: one question of five.
+/// Least recall: paraphrases, misspellings and context in neighbouring messages may cost one question of five.
 const FOUND_MIN: f64 = 0.8;
-/// What plain BM25 must be beaten by, or the lanes, windows and priors are not worth their place.
+/// Margin over plain BM25, which justifies lanes, windows and priors.
 const OVER_PLAIN_MIN: f64 = 0.15;
-/// Of what nobody ever spoke of, nearly nothing may be found.
+/// Least abstention on questions about things never said.
 const ABSTAINED_MIN: f64 = 0.8;
 
 #[tokio::test]
@@ -79,7 +78,7 @@ fn every_evidence_stands_in_a_session() {
     }
 }
 
-/// Of the form of LoCoMo's file, in other words.
+/// Has the form of LoCoMo's file.
 const LOCOMO: &str = r#"[{
     "sample_id": "conv-0",
     "conversation": {
@@ -119,7 +118,7 @@ fn locomo_is_read_as_it_is_written() {
     assert_eq!(asked, [("multi-hop", &places[1..]), ("temporal", &places[2..]), (load::ADVERSARIAL, &places[2..])]);
 }
 
-/// Of the form of LongMemEval's file, in other words.
+/// Has the form of LongMemEval's file.
 const LONGMEMEVAL: &str = r#"[
     {
         "question_id": "q1", "question_type": "knowledge-update", "question": "Which bike?", "answer": "a folding one",

@@ -1,6 +1,6 @@
-//! A model's directory: what its files say, checked, and its weights as numbers.
+//! A model's directory: reads and checks its files and its weights.
 //!
-//! What is not understood is refused with what to do, and never guessed: a wrong vector is found by nobody.
+//! Anything unsupported is refused with advice, never guessed: nobody would notice a wrong vector.
 
 use std::{
     collections::HashMap,
@@ -28,31 +28,28 @@ const POOLING: &str = "1_Pooling/config.json";
 const MODULES: &str = "modules.json";
 const LENGTH: &str = "sentence_bert_config.json";
 const PROMPTS: &str = "config_sentence_transformers.json";
-/// All files that a vector depends on.
+/// Files that a vector depends on.
 const FILES: [&str; 9] = [CONFIG, WORDS, TOKENIZER, TOKENIZER_CONFIG, POOLING, MODULES, LENGTH, PROMPTS, WEIGHTS];
 
-/// Bytes of a file beside the weights.
+/// Most bytes of any other file.
 const TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Bytes of the weights.
 const WEIGHTS_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
-/// Bytes of the list of tensors that the weights begin with.
+/// Most bytes of the list of tensors at the beginning of the weights.
 const HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// A model's directory that was checked.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     shape: Shape,
-    /// What the tensors' names begin with.
     prefix: &'static str,
     pub(super) vocabulary: Vocabulary,
-    /// Tokens of a text that are read; the rest of it is left out.
+    /// Tokens of a text that the model reads.
     pub(super) tokens_max: usize,
-    /// What the model wants before a query, and before a passage.
+    /// Prompts before a query and before a passage.
     pub(super) prompts: (String, String),
 }
 
-/// The sizes of an encoder, and what it does where encoders differ.
+/// Sizes and variant of an encoder.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) words: usize,
@@ -74,7 +71,7 @@ pub(super) enum Activation {
     Relu,
 }
 
-/// How the states of all tokens become one vector.
+/// Way of making one vector of all tokens' states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pooling {
     Mean,
@@ -117,7 +114,7 @@ struct Tokenizer {
 struct TokenizerModel {
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// As another kind of tokenizer has it, it is no table.
+    /// Not a table in other kinds of tokenizers.
     vocab: Value,
 }
 
@@ -152,7 +149,7 @@ fn gelu() -> String {
 }
 
 impl Directory {
-    /// Reads and checks all but the weights themselves. An error says what is wrong and what to do.
+    /// Reads and checks everything but the weights themselves. An error says what is wrong and what to do.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         if !path.is_dir() {
             let path = path.display();
@@ -173,7 +170,7 @@ impl Directory {
         Ok(Self { path: path.to_owned(), shape, prefix, vocabulary, tokens_max, prompts: prompts(path)? })
     }
 
-    /// The encoder, and a hash of all files that its vectors depend on.
+    /// Reads the encoder; also returns a hash of all files that its vectors depend on.
     pub(super) fn read(&self) -> Result<(Bert, String), String> {
         let mut hash = Sha256::new();
         let mut weights = Vec::new();
@@ -189,7 +186,7 @@ impl Directory {
             let tensor = tensors.tensor(&format!("{}{name}", self.prefix)).map_err(|error| broken(&error))?;
             numbers(tensor.dtype(), tensor.data()).ok_or_else(|| broken(&format!("`{name}` is {}", tensor.dtype())))
         };
-        // What was checked when it was opened may have been replaced since.
+        // The file may have been replaced since it was checked.
         for (name, sizes) in bert::tensors(&self.shape) {
             let tensor = tensors.tensor(&format!("{}{name}", self.prefix)).map_err(|error| broken(&error))?;
             if tensor.shape() != sizes {
@@ -201,7 +198,7 @@ impl Directory {
     }
 }
 
-/// The sizes that the configuration names, of an architecture that is supported.
+/// Reads the sizes from the configuration, and checks that the architecture is supported.
 fn shape(path: &Path, config: &Config) -> Result<Shape, String> {
     let unsupported = |what: &str| {
         let name = path.display();
@@ -250,7 +247,7 @@ fn shape(path: &Path, config: &Config) -> Result<Shape, String> {
     Ok(shape)
 }
 
-/// What is put before a query, and before a passage, as sentence-transformers does it.
+/// Reads the prompts before a query and before a passage, as sentence-transformers does.
 fn prompts(path: &Path) -> Result<(String, String), String> {
     let Prompts { prompts, default_prompt_name } = optional(path, PROMPTS)?.unwrap_or_default();
     let otherwise = default_prompt_name.map_or_else(
@@ -266,7 +263,7 @@ fn prompts(path: &Path) -> Result<(String, String), String> {
     Ok(found)
 }
 
-/// The modes of pooling that are on.
+/// Returns the enabled pooling modes.
 fn modes(pooling: &Map<String, Value>) -> Vec<String> {
     let named = pooling.get("pooling_mode").and_then(Value::as_str).map(str::to_owned);
     let on = pooling.iter().filter(|(_, value)| **value == Value::Bool(true));
@@ -297,7 +294,7 @@ fn vocabulary(path: &Path) -> Result<Vocabulary, String> {
     Vocabulary::new(ids, reading).map_err(|token| misfit(path, &format!("its vocabulary has no {token}")))
 }
 
-/// Checks by the list of tensors that all are there, of the right sizes; answers what their names begin with.
+/// Checks that the list has all tensors, in the right sizes; returns the prefix of their names.
 fn check_weights(path: &Path, shape: &Shape) -> Result<&'static str, String> {
     let broken = |what: &str| misfit(path, &format!("{WEIGHTS} cannot be read: {what}"));
     let mut file = open(path, WEIGHTS, WEIGHTS_BYTES_MAX)?.ok_or_else(|| missing(path, WEIGHTS))?;
@@ -328,7 +325,7 @@ fn check_weights(path: &Path, shape: &Shape) -> Result<&'static str, String> {
     Ok(prefix)
 }
 
-/// The numbers of a tensor; `None` for a type that is not supported.
+/// Decodes a tensor; `None` for an unsupported type.
 fn numbers(kind: Dtype, data: &[u8]) -> Option<Vec<f32>> {
     let pairs = || data.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair));
     match kind {
@@ -339,7 +336,7 @@ fn numbers(kind: Dtype, data: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// A number of 16 bits: a sign, five bits of exponent, ten of fraction.
+/// Decodes a 16-bit float: a sign, five bits of exponent, ten of fraction.
 fn half(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
     let size = match exponent {
@@ -355,7 +352,7 @@ fn required<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T, String> {
     optional(path, name)?.ok_or_else(|| missing(path, name))
 }
 
-/// What a file of JSON says, where it is there.
+/// Reads a file of JSON, if it exists.
 fn optional<T: DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>, String> {
     let Some(bytes) = bytes(path, name, TEXT_BYTES_MAX)? else { return Ok(None) };
     let read = serde_json::from_slice(&bytes);
@@ -371,10 +368,10 @@ fn bytes(path: &Path, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>, Str
     }
 }
 
-/// A file of the directory, where it is there.
+/// Opens a file of the directory, if it exists.
 fn open(path: &Path, name: &str, bytes_max: u64) -> Result<Option<File>, String> {
     let file = path.join(name);
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     match fs::metadata(&file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Ok(found) if !found.is_file() => return Err(misfit(path, &format!("{name} is no file"))),
@@ -391,7 +388,7 @@ fn missing(path: &Path, name: &str) -> String {
 }
 
 fn misfit(path: &Path, what: &str) -> String {
-    format!("The model in `{}` cannot be used: {what}. Put all files of one model there anew.", path.display())
+    format!("The model in `{}` cannot be used: {what}. Put all files of one model there again.", path.display())
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The product of matrices, which is nearly all that a model does.
+//! Matrix multiplication, which is nearly all that a model does.
 //!
-//! It is laid out so that the compiler makes vector instructions of it.
+//! The layout lets the compiler use vector instructions.
 
-/// Columns that are worked on together.
+/// Columns of one block.
 const LANES: usize = 8;
-/// Rows that are worked on together.
+/// Rows of one block.
 const ROWS: usize = 4;
-/// Rows of the matrix that are worked on together, so that they stay in the processor's nearest cache.
+/// Rows of the matrix of one block, so that they stay in the nearest cache.
 const DEPTH: usize = 256;
 
-/// A matrix to be multiplied by, laid out in panels of columns.
+/// Right-hand matrix, in panels of columns.
 #[derive(Debug)]
 pub(super) struct Matrix {
     depth: usize,
@@ -18,14 +18,14 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix of `depth` rows and `columns` columns, by what stands at a row and a column.
+    /// Makes a matrix of `depth` rows and `columns` columns from a function of row and column.
     pub(super) fn new(depth: usize, columns: usize, at: impl Fn(usize, usize) -> f32) -> Self {
         let value = |row, column| if column < columns { at(row, column) } else { 0.0 };
         let panel = |first| (0..depth).map(move |row| std::array::from_fn(|lane| value(row, first + lane)));
         Self { depth, columns, panels: (0..columns).step_by(LANES).flat_map(panel).collect() }
     }
 
-    /// The product of rows, each of `depth` numbers, with this: for each row, `columns` numbers.
+    /// Multiplies rows of `depth` numbers by this matrix; returns `columns` numbers per row.
     pub(super) fn times(&self, rows: &[f32]) -> Vec<f32> {
         let count = rows.len() / self.depth;
         let mut product = vec![0.0; count * self.columns];

@@ -1,28 +1,27 @@
-//! A build without `local-embeddings` reads no model, and says which build does.
+//! [`LocalEmbedder`] in a build without `local-embeddings`: refused, with the feature that is missing.
 
 use std::path::Path;
 
 use async_trait::async_trait;
 
-use super::refused;
 use meerkat_words::{
     SessionError,
     memory::{EmbedFor, Embedder},
 };
 
-/// What this build does not have.
+/// Embedder that this build lacks.
 #[derive(Debug)]
 pub enum LocalEmbedder {}
 
 impl LocalEmbedder {
-    /// The model of a directory.
+    /// Refuses the model of a directory.
     ///
     /// # Errors
-    /// `CONFIG_INVALID`: this build reads none.
+    /// `CONFIG_INVALID`.
     pub fn open(_dir: &Path) -> Result<Self, SessionError> {
         let message = "This build cannot read a local model; take one with the feature `local-embeddings`, or set \
                        memory.embedder to builtin or endpoint.";
-        Err(refused("embedder", message.to_owned()))
+        Err(SessionError::ConfigInvalid { key: "memory.embedder".to_owned(), message: message.to_owned() })
     }
 }
 

@@ -1,4 +1,5 @@
-//! Building what is derived of the texts anew: while it is done, the old stands, and a kill leaves one of them.
+//! Rebuilds the postings of all texts. The old ones serve until the new ones are complete, so a kill leaves one or the
+//! other.
 
 use super::{
     core::Core,
@@ -11,14 +12,14 @@ use super::{
     text,
 };
 
-/// Texts whose postings are gathered at once.
+/// Texts of one new segment, at most.
 const GATHERED_DOCS: u32 = 8 * 1_024;
-/// Bytes of text whose postings are gathered at once.
+/// Bytes of text of one new segment, at most, except for its last text.
 const GATHERED_BYTES: usize = 8 * 1024 * 1024;
 
 impl Core {
-    /// Makes the postings of all texts anew; answers how many texts there are.
-    pub(super) fn index_anew(&self, progress: &dyn Fn(u64, u64)) -> Result<u64, Trouble> {
+    /// Rebuilds the postings of all texts; returns how many texts there are.
+    pub(super) fn rebuild_postings(&self, progress: &dyn Fn(u64, u64)) -> Result<u64, Trouble> {
         let mut made: Vec<Segment> = Vec::new();
         let end = self.read(|open| Ok(open.columns.next_doc()))?;
         let (mut first_doc, mut live) = (0, 0);
@@ -45,7 +46,7 @@ impl Core {
         Ok(live)
     }
 
-    /// Every stored session was taken in.
+    /// Notes that every stored session was taken in.
     pub(super) fn became_whole(&self) -> Result<(), Trouble> {
         let file = self.read(|open| Ok(open.file.clone()))?;
         file.write(|transaction| put_number(transaction, meta::WHOLE, 1))?;
@@ -56,7 +57,6 @@ impl Core {
     }
 }
 
-/// The postings of the next texts.
 fn gather(open: &Opened, number: u32, first_doc: u32) -> Result<(Segment, BlockWriter), Trouble> {
     let (mut tail, mut end_doc, mut live_docs, mut bytes) = (Tail::default(), first_doc, 0, 0);
     while end_doc < open.columns.next_doc() && live_docs < GATHERED_DOCS && bytes < GATHERED_BYTES {

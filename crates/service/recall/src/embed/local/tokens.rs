@@ -1,7 +1,7 @@
-//! WordPiece as BERT has it: words without controls, in small letters without marks, and the longest pieces of them that
-//! the vocabulary has.
+//! BERT's WordPiece: words without control characters, in lower case and without marks, split into the longest pieces
+//! that the vocabulary has.
 //!
-//! What a text says is never taken for a token of the model's own: `[SEP]` in a text is three words.
+//! A text cannot contain a special token: `[SEP]` in a text is three words.
 
 use std::{collections::HashMap, fmt};
 
@@ -11,26 +11,25 @@ use icu_properties::{
     props::{GeneralCategory, GeneralCategoryGroup},
 };
 
-/// Characters of a word past which it is unknown.
+/// Longest known word.
 const WORD_CHARS_MAX: usize = 100;
 
-/// How a text is read before its words are looked up.
+/// Preparation of a text before its words are looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    /// Whether letters become small.
+    /// True if letters become lower case.
     pub(super) lowers: bool,
-    /// Whether marks are taken off letters.
+    /// True if marks are removed from letters.
     pub(super) strips_marks: bool,
-    /// Whether each Chinese character is a word.
+    /// True if each Chinese character is a word.
     pub(super) parts_chinese: bool,
 }
 
-/// The pieces of words that a model knows.
 pub(super) struct Vocabulary {
     ids: HashMap<String, u32>,
     reading: Reading,
     unknown: u32,
-    /// What every text begins and ends with.
+    /// First and last token of every text.
     ends: (u32, u32),
 }
 
@@ -41,19 +40,19 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// A vocabulary, or the token that it lacks.
+    /// Makes a vocabulary, or returns the token that it lacks.
     pub(super) fn new(ids: HashMap<String, u32>, reading: Reading) -> Result<Self, &'static str> {
         let id = |token: &'static str| ids.get(token).copied().ok_or(token);
         let (unknown, ends) = (id("[UNK]")?, (id("[CLS]")?, id("[SEP]")?));
         Ok(Self { ids, reading, unknown, ends })
     }
 
-    /// How many rows of a table the ids reach into.
+    /// Returns the rows that a table needs for these ids.
     pub(super) fn rows(&self) -> usize {
         self.ids.values().max().map_or(0, |id| *id as usize + 1)
     }
 
-    /// The tokens of a text, `tokens_max` at most.
+    /// Splits a text into at most `tokens_max` tokens.
     pub(super) fn tokens(&self, text: &str, tokens_max: usize) -> Vec<u32> {
         let mut tokens = vec![self.ends.0];
         let text = self.reading.plain(text);
@@ -68,7 +67,7 @@ impl Vocabulary {
         tokens
     }
 
-    /// Adds the pieces of a word, each the longest that is known; a word with a piece that is not is unknown whole.
+    /// Adds the pieces of a word, each the longest known one; a word with an unknown piece is unknown as a whole.
     fn add_word(&self, word: &str, tokens: &mut Vec<u32>) {
         let before = tokens.len();
         let mut rest = word;
@@ -94,7 +93,7 @@ impl Vocabulary {
 }
 
 impl Reading {
-    /// A text as its words are looked up, with blanks around what is a word by itself.
+    /// Prepares a text, with blanks around characters that are words.
     fn plain(self, text: &str) -> String {
         let mut plain = String::with_capacity(text.len());
         for letter in text.chars() {
@@ -111,17 +110,17 @@ impl Reading {
             let decomposed = DecomposingNormalizerBorrowed::new_nfd().normalize(&plain).into_owned();
             plain = decomposed.chars().filter(|letter| category(*letter) != GeneralCategory::NonspacingMark).collect();
         }
-        // Letter by letter: a sigma at a word's end is as any other.
+        // Letter by letter: a sigma at a word's end is like any other.
         if self.lowers { plain.chars().flat_map(char::to_lowercase).collect() } else { plain }
     }
 }
 
-/// The words of a text; each sign of punctuation is one.
+/// Iterates over the words of a text; each punctuation mark is one.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_whitespace().flat_map(|run| run.split_inclusive(is_punctuation).flat_map(parted))
 }
 
-/// A run of letters, and the sign at its end if there is one.
+/// Splits the punctuation mark off a run's end, if there is one.
 fn parted(run: &str) -> impl Iterator<Item = &str> {
     let sign = run.char_indices().next_back().filter(|(_, last)| is_punctuation(*last));
     let (word, sign) = run.split_at(sign.map_or(run.len(), |(at, _)| at));
@@ -132,7 +131,7 @@ fn category(letter: char) -> GeneralCategory {
     CodePointMapData::<GeneralCategory>::new().get(letter)
 }
 
-/// Whether a character is a control, a format or of private use. One that no standard has yet stays, and is unknown.
+/// Returns true for control, format and private-use characters. Unassigned ones stay, and are unknown.
 fn is_control(letter: char) -> bool {
     let group = GeneralCategoryGroup::Control.union(GeneralCategoryGroup::Format);
     group.union(GeneralCategoryGroup::PrivateUse).contains(category(letter))
@@ -143,7 +142,7 @@ fn is_punctuation(letter: char) -> bool {
         || (!letter.is_ascii() && GeneralCategoryGroup::Punctuation.contains(category(letter)))
 }
 
-/// The blocks that BERT takes for Chinese; neither kana nor Hangul is among them.
+/// Returns true for the blocks that BERT treats as Chinese; kana and Hangul are not among them.
 const fn is_chinese(letter: char) -> bool {
     matches!(letter, '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}'
         | '\u{2a700}'..='\u{2b73f}' | '\u{2b740}'..='\u{2b81f}' | '\u{2b820}'..='\u{2ceaf}'

@@ -1,19 +1,18 @@
-//! The encoder: tokens in, one vector out. It computes what its configuration says and reads no file.
+//! The encoder: turns tokens into one vector. It reads no file.
 
 use super::{
     directory::{Activation, Pooling, Shape},
     matrix::Matrix,
 };
 
-/// What a tensor holds, by its name; the directory has checked that it is there, and its shape.
+/// Reads a tensor by its name; the directory has checked its existence and shape.
 type Tensors<'a> = &'a dyn Fn(&str) -> Result<Vec<f32>, String>;
 
-/// An encoder with its weights.
 #[derive(Debug)]
 pub(super) struct Bert {
     shape: Shape,
     words: Vec<f32>,
-    /// By position, with what the one type of segment adds.
+    /// By position; the single segment type's values are added already.
     positions: Vec<f32>,
     norm: Norm,
     layers: Vec<Layer>,
@@ -44,7 +43,7 @@ struct Norm {
     epsilon: f32,
 }
 
-/// The tensors that an encoder has, each with its sizes.
+/// Lists the tensors of an encoder, each with its sizes.
 pub(super) fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     let Shape { hidden, wide, .. } = *shape;
     let mut tensors = vec![
@@ -71,7 +70,7 @@ pub(super) fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
 }
 
 impl Bert {
-    /// An encoder of this shape, with the weights that stand in `tensors`.
+    /// Makes an encoder of this shape with the weights in `tensors`.
     pub(super) fn new(shape: Shape, tensors: Tensors<'_>) -> Result<Self, String> {
         let kinds = tensors("embeddings.token_type_embeddings.weight")?;
         let mut positions = tensors("embeddings.position_embeddings.weight")?;
@@ -84,7 +83,6 @@ impl Bert {
         Ok(Self { words, positions, norm, layers, shape })
     }
 
-    /// What the encoder makes of some tokens, pooled.
     pub(super) fn vector(&self, tokens: &[u32]) -> Vec<f32> {
         let width = self.shape.hidden;
         let mut states = Vec::with_capacity(tokens.len() * width);
@@ -134,7 +132,7 @@ impl Layer {
         self.norm.apply(states);
     }
 
-    /// What each token takes of all others.
+    /// Computes the attention of each token to all others.
     fn attention(&self, states: &[f32], shape: &Shape) -> Vec<f32> {
         let (width, count) = (shape.hidden, states.len() / shape.hidden);
         let head_width = width / shape.heads;
@@ -201,7 +199,7 @@ impl Activation {
     }
 }
 
-/// The error function by Abramowitz and Stegun 7.1.26, to 1.5e-7.
+/// Computes the error function by Abramowitz and Stegun 7.1.26, to 1.5e-7.
 fn error_function(value: f32) -> f32 {
     let t = (1.0 + 0.327_591_1 * value.abs()).recip();
     let series = [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
