@@ -1,10 +1,10 @@
-//! The real program, killed and cheated by its disk wherever that can be, and held against one oracle.
+//! The real program, killed and deceived by its disk at every place, and checked by one oracle.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
-#[path = "../../../service/src/campaigns.rs"]
+#[path = "../../../crates/service/src/campaigns.rs"]
 mod campaigns;
 mod counts;
 mod damage;
@@ -21,10 +21,12 @@ mod random;
 mod server;
 mod shim;
 
-/// The program that is killed.
-fn program() -> std::path::PathBuf {
-    env!("CARGO_BIN_EXE_meerkat").into()
-}
+use std::{path::PathBuf, sync::LazyLock};
+
+use meerkat_parity_tests::builds;
+
+/// The program that is killed, with every capability.
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("F").unwrap());
 
 /// Whether its sessions outlive it.
 const KEEPS_SESSIONS: bool = true;
