@@ -109,7 +109,7 @@ impl Way for Door {
                 *self.owner.lock().await = Some(owner);
                 Server::Here(service)
             }
-            Entered::Attached(connection) => Server::There(connection),
+            Entered::Attached(connection) => Server::There(Arc::new(connection)),
         })
     }
 }
