@@ -131,7 +131,7 @@ async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
     }
     check("GET /v1/sessions/%ff/queue".to_owned(), b"", "path").await;
     // A valid request gets as far as the session.
-    assert_eq!(server.send(&turns, br#"{"prompt":"x"}"#).await.refusal().1, "SESSION_NOT_FOUND");
+    assert_eq!(server.send(&turns, r#"{"prompt":"x"}"#).await.refusal().1, "SESSION_NOT_FOUND");
 }
 
 #[tokio::test]

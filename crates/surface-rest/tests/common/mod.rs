@@ -64,8 +64,8 @@ impl Server {
     pub(crate) async fn follow(&self, request: &str, body: impl Into<Body>) -> Events {
         let response = self.open(&format!("{request}\naccept: text/event-stream"), body).await;
         assert_eq!(
-            (response.status().as_u16(), &response.headers()["content-type"].to_str()),
-            (200, &Ok("text/event-stream"))
+            (response.status().as_u16(), response.headers()["content-type"].to_str().unwrap()),
+            (200, "text/event-stream")
         );
         Events { body: response.into_body(), parser: Parser::default(), ready: VecDeque::new() }
     }
