@@ -22,13 +22,13 @@ const BINARIES: [(&str, &str); 2] = [("meerkat-surface-cli", "meerkat"), ("meerk
 /// The builds with nothing and with everything: in these, further transports and mixed surfaces are driven too.
 pub const THOROUGH: [&str; 2] = ["A", "F"];
 
-/// What `config/builds.toml` says of a build.
+/// A row of `config/builds.toml`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// The features that it is made with.
     pub features: Vec<String>,
-    /// What `capabilities` must answer for it, without version and name.
+    /// The answer of `capabilities`, without version and name.
     pub capabilities: Map<String, Value>,
 }
 
@@ -37,10 +37,10 @@ pub struct Row {
 pub struct Build {
     /// Its name: one of A to F, BD, CD.
     pub name: String,
-    /// What is said of it.
+    /// Its row.
     pub row: Row,
     made: OnceLock<Result<PathBuf, String>>,
-    /// Whether somebody was told why it could not be made.
+    /// Whether the reason why it could not be made has been reported.
     is_told: AtomicBool,
 }
 
@@ -54,6 +54,13 @@ pub fn all() -> Result<Vec<Build>, String> {
         .into_iter()
         .map(|(name, row)| Build { name, row, made: OnceLock::new(), is_told: AtomicBool::new(false) })
         .collect())
+}
+
+/// The program `meerkat` of a build. It is made first.
+pub fn meerkat(name: &str) -> Result<PathBuf, String> {
+    let build =
+        all()?.into_iter().find(|build| build.name == name).ok_or_else(|| format!("there is no build {name}"))?;
+    Ok(build.binaries()?.join("meerkat"))
 }
 
 /// The workspace's root.
@@ -74,7 +81,7 @@ impl Build {
 
     /// Makes the build, once, and answers with the folder of its binaries.
     pub fn binaries(&self) -> Result<PathBuf, String> {
-        // One at a time: the builds share a target folder, so that they compile what they have in common once.
+        // One at a time: the builds share a target folder, so they compile their common crates once.
         static BUILDING: Mutex<()> = Mutex::new(());
         let make = || {
             let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +138,7 @@ fn keep(made: &Path, kept: &Path, binary: &str) -> Result<(), String> {
     copied.map_err(|error| format!("{} could not be kept: {error}", made.display()))
 }
 
-/// The target folder of the build that runs: this program stands in its `<profile>/deps`.
+/// The target folder of the build that runs: this program is in its `<profile>/deps`.
 fn target_folder() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let deps = program.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "deps"));
@@ -139,7 +146,7 @@ fn target_folder() -> Result<PathBuf, String> {
     target.map(Path::to_path_buf).ok_or_else(|| format!("{} stands in no target folder", program.display()))
 }
 
-/// Whether a variable shapes the outer build. Where crates come from and how they are fetched stays as it is.
+/// Whether a variable shapes the outer build. The settings of registries are kept.
 fn is_of_outer_build(name: &str) -> bool {
     const KEPT: [&str; 6] =
         ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];

@@ -1,6 +1,6 @@
 //! `contract.toml`: how each operation is spelt on each surface, and the numbers of each error.
 //!
-//! The drivers speak by it and check by it, and by nothing that the product says of itself.
+//! The drivers depend on it alone, and on no table of the product.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub struct Contract {
     /// Each operation, by its name.
     pub operations: BTreeMap<String, Spelling>,
-    /// What the surfaces have beside the operations.
+    /// Commands and methods besides the operations.
     pub beside: Beside,
     /// Each error, by its code.
     pub errors: BTreeMap<String, Numbers>,
@@ -22,11 +22,11 @@ pub struct Contract {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spelling {
-    /// As a command, with what stands by position in braces.
+    /// As a command, with positional parameters in braces.
     pub cli: String,
     /// As a line of a chat.
     pub chat: String,
-    /// Method and path, with what stands in the query.
+    /// Method, path and query.
     pub rest: Route,
     /// The method of JSON-RPC.
     pub rpc: String,
@@ -36,7 +36,7 @@ pub struct Spelling {
     pub no_mcp: Option<String>,
 }
 
-/// What the surfaces have beside the operations.
+/// Commands and methods besides the operations.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beside {
@@ -68,7 +68,7 @@ pub struct Numbers {
     pub exit: u8,
 }
 
-/// Where an operation stands on REST: `METHOD /path?name&name=value`.
+/// A route of REST: `METHOD /path?name&name=value`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 pub struct Route {
@@ -76,9 +76,9 @@ pub struct Route {
     pub method: String,
     /// Its path, with parameters in braces.
     pub path: String,
-    /// The parameters that stand in the query.
+    /// The parameters in the query.
     pub query: Vec<String>,
-    /// What the query says besides: `name=value`.
+    /// A fixed part of the query: `name=value`.
     pub switch: Option<String>,
 }
 
@@ -99,14 +99,14 @@ pub fn read() -> Result<Contract, String> {
     toml_edit::de::from_str(include_str!("../contract.toml")).map_err(|error| format!("contract.toml: {error}"))
 }
 
-/// The contract. One that cannot be read has nothing in it, so that every trial fails; a test says why.
+/// The contract. If it cannot be read it is empty, so every trial fails; a test says why.
 pub fn contract() -> &'static Contract {
     static CONTRACT: LazyLock<Contract> = LazyLock::new(|| read().unwrap_or_default());
     &CONTRACT
 }
 
 impl Contract {
-    /// An operation as a command, as a line of `chat`, and the parameters that stand without a name.
+    /// An operation as a command, as a line of `chat`, and its positional parameters.
     pub fn words(&self, operation: &str) -> Option<(String, &str, Vec<&str>)> {
         let (cli, chat) = match self.operations.get(operation) {
             Some(spelling) => (&spelling.cli, &spelling.chat),

@@ -1,4 +1,4 @@
-//! What a surface's driver does: sends an operation in that surface's own way, and brings its answer back.
+//! A surface's driver: sends an operation in that surface's own way, and brings its answer back.
 //!
 //! A driver checks what is native to its surface (exit codes, statuses, numbers) against the error table; it
 //! knows nothing of scenarios and expectations.
@@ -16,7 +16,7 @@ pub type Answer = Result<String, Value>;
 /// Lines of events, or the body of a refusal.
 pub type Lines = Result<Vec<String>, Value>;
 
-/// An answer that is still to come. An error says that the surface itself broke its contract.
+/// A pending answer. An error means that the surface itself broke its contract.
 pub struct Pending(mpsc::Receiver<Result<Answer, String>>);
 
 impl Pending {
@@ -26,7 +26,7 @@ impl Pending {
         (sender, Self(receiver))
     }
 
-    /// An answer that is there already.
+    /// A known answer.
     pub fn ready(answer: Answer) -> Self {
         let (sender, pending) = Self::channel();
         // The receiver is in `pending`, so this cannot fail.
@@ -34,7 +34,7 @@ impl Pending {
         pending
     }
 
-    /// Waits until there is no one left who could answer; `false` says that it took too long.
+    /// Waits until nobody can answer any more; `false` if that takes too long.
     pub fn is_over(self) -> bool {
         matches!(self.0.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected))
     }
@@ -49,17 +49,17 @@ impl Pending {
     }
 }
 
-/// Where and how a trial's processes run.
+/// Folder and options of a trial's processes.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The folder with the build's binaries.
     pub binaries: PathBuf,
-    /// A fresh folder, gone after the trial.
+    /// A fresh folder, deleted after the trial.
     pub folder: PathBuf,
     /// The scenario's options, by section.
     pub config: Map<String, Value>,
-    /// Whether the program runs as anybody starts it first: with the real clock, random ids, its own data directory and
-    /// no flag that it can do without.
+    /// Whether the program runs as on its first start: with the real clock, random ids, its own data directory and no
+    /// optional flag.
     pub is_plain: bool,
 }
 
@@ -99,12 +99,12 @@ pub trait Driver {
         self.follow(turn["session_id"].as_str().unwrap_or_default(), accepted - 1, until)
     }
 
-    /// Whether what `stream` has shown is gone afterwards where nothing is stored.
+    /// Whether the session of `stream` ends with its process if nothing is stored.
     fn streams_apart(&self) -> bool {
         false
     }
 
-    /// Takes back the request for the turn that was sent last, where the surface has a way beside `interrupt`.
+    /// Cancels the request for the last turn, if the surface has a way besides `interrupt`.
     fn take_turn_back(&mut self) -> Result<(), String> {
         Err("nothing can be taken back here".to_owned())
     }

@@ -1,4 +1,4 @@
-//! Compares what was expected with what came, and says where they part.
+//! Compares expectations with answers, and names the first difference.
 //!
 //! Nothing here knows an operation or a surface.
 
@@ -26,7 +26,7 @@ pub const ABSENCES: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// The refusal where a capability is there, and switched off.
+/// The refusal for a capability that is switched off.
 pub fn switched_off(capability: &str) -> Result<Refusal, String> {
     let switch = if capability == "memory-store" { "memory.enabled = false" } else { "store.enabled = false" };
     let mut refusal = absence(capability)?;
@@ -36,7 +36,7 @@ pub fn switched_off(capability: &str) -> Result<Refusal, String> {
     Ok(refusal)
 }
 
-/// The refusal where a capability is absent.
+/// The refusal for a capability that is absent.
 pub fn absence(capability: &str) -> Result<Refusal, String> {
     let found = ABSENCES.iter().find(|(name, ..)| *name == capability);
     let (_, code, message) = found.ok_or_else(|| format!("there is no capability {capability:?}"))?;
@@ -50,7 +50,7 @@ pub struct Names {
     values: BTreeMap<String, Value>,
     /// Names of sessions.
     sessions: BTreeSet<String>,
-    /// Names of sessions that are gone.
+    /// Names of sessions that ended with their process.
     gone: BTreeSet<String>,
 }
 
@@ -62,23 +62,23 @@ impl Default for Names {
 }
 
 impl Names {
-    /// All sessions so far are gone.
+    /// Marks all sessions so far as ended with their process.
     pub fn end_sessions(&mut self) {
         self.gone.append(&mut self.sessions);
     }
 
-    /// Whether `name`, with its `$`, names a session that is gone or was never made.
+    /// Whether `name`, with its `$`, names a session that ended with its process or was never created.
     pub fn is_gone(&self, name: &str) -> bool {
         let Some(name) = name.strip_prefix('$') else { return false };
         self.gone.contains(name) || !self.values.contains_key(name)
     }
 
-    /// Parameters with their names replaced by values; a session that is gone is sent as one that never was.
+    /// Parameters with their names replaced by values; a session that ended with its process by an unknown one.
     pub fn fill(&self, value: &Value) -> Result<Value, String> {
         self.filled(value, None)
     }
 
-    /// The same for a request that is refused for what the build lacks: what would have been named is empty.
+    /// Like [`Self::fill`], for a request that the build refuses: names without a value become empty.
     pub fn fill_refused(&self, value: &Value) -> Result<Value, String> {
         self.filled(value, Some(""))
     }
@@ -176,7 +176,7 @@ impl Names {
     pub fn compare_line(&mut self, expected: &Value, line: &str) -> Result<(), String> {
         let decoded: Value = serde_json::from_str(line).map_err(|error| format!("{line} is no JSON: {error}"))?;
         let Value::String(template) = expected else { return self.at("event", expected, &decoded, true) };
-        // Names are bound and compared as values first, so that what is left is a comparison of bytes.
+        // Names are bound and compared as values first, so the rest is a comparison of bytes.
         let whole: Value = serde_json::from_str(template).map_err(|error| format!("{template} is no JSON: {error}"))?;
         self.at("event", &whole, &decoded, false)?;
         let mut rest = line;

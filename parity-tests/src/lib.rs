@@ -1,9 +1,9 @@
-//! One scenario, many surfaces and builds: what meerkat promises, held against every way to ask for it.
+//! One scenario, many surfaces and builds: meerkat's promises, held against every surface.
 //!
 //! To add a scenario, write `scenarios/NNN-name.toml` (see [`scenario`]). To add a surface, write a [`Driver`]
-//! and a row in [`drivers::SURFACES`], or in [`drivers::TRANSPORTS`] for another way to the same surface. To add a
-//! build, write a row in `config/builds.toml`. An expectation is written from the contract; it is never taken from
-//! what the code under test, or another surface, has said.
+//! and a row in [`drivers::SURFACES`], or in [`drivers::TRANSPORTS`] for another transport of the same surface. To add a
+//! build, write a row in `config/builds.toml`. An expectation is written from the contract; it is never copied from an
+//! answer.
 
 pub mod contract;
 pub mod scenario;

@@ -1,6 +1,6 @@
-//! How large the house is: lines, imports that run up, circles of files, files that name an operation.
+//! Size of the repository: lines, imports that run up, circles of files, files that name an operation.
 //!
-//! It reads the text of the sources and what cargo says of the crates. It judges nothing: the tidy checks do.
+//! It reads the sources and cargo's metadata. It judges nothing: the tidy checks do.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use crate::tidy::{EDGES, File};
 
-/// The operation whose files are counted. It is a plain one: it takes a session and answers with what changed.
+/// The operation whose files are counted: a plain one, which changes a session.
 const OPERATION: &str = "unarchive";
 
 /// Lines of Rust.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// Lines of what is shipped.
+    /// Lines of the product.
     pub product: usize,
     /// Lines of tests, benchmarks, examples and test tools.
     pub tests: usize,
@@ -28,7 +28,7 @@ pub struct Lines {
 pub struct Figures {
     /// Lines for each crate, by its folder.
     pub lines: BTreeMap<String, Lines>,
-    /// Dependencies between our crates against the order of `EDGES`, in which every crate stands behind those it may use.
+    /// Dependencies between our crates against the order of `EDGES`, in which every crate comes after those that it may use.
     pub climbs: Vec<String>,
     /// Files of one crate that import each other in a loop.
     pub circles: Vec<Vec<String>>,
@@ -81,7 +81,7 @@ fn crate_of(path: &str) -> &str {
     inner.iter().filter_map(|part| path.find(part)).min().map_or("", |end| &path[..end])
 }
 
-/// Whether a file is shipped.
+/// Whether a file belongs to the product.
 fn is_product(path: &str) -> bool {
     let is_test = |part: &str| {
         matches!(part, "tests" | "tests.rs" | "benches" | "examples" | "conformance" | "parity-tests" | "test_tools")
@@ -106,12 +106,12 @@ fn without_tests(file: &File) -> File {
     File::new(&file.path, &kept.join("\n"))
 }
 
-/// Dependencies of our crates on others of ours that stand behind them in `EDGES`.
+/// Dependencies of our crates on others that come after them in `EDGES`.
 fn climbs(packages: &[Value]) -> Vec<String> {
     let floor = |name: &str| EDGES.iter().position(|(ours, _)| *ours == name);
     let ours = packages.iter().filter_map(|package| Some((floor(package["name"].as_str()?)?, package)));
     let uses = ours.flat_map(|(at, package)| {
-        // What only tests use may stand anywhere.
+        // Tests may use any crate.
         let used = package["dependencies"].as_array().into_iter().flatten().filter(|used| used["kind"].is_null());
         used.filter_map(move |used| Some((at, package["name"].as_str()?, used["name"].as_str()?)))
     });
@@ -127,7 +127,7 @@ struct Modules<'a> {
 }
 
 impl<'a> Modules<'a> {
-    /// The module whose file defines what this path names.
+    /// The module whose file defines a path.
     fn find(&self, path: &[&'a str], depth: usize) -> Option<Vec<&'a str>> {
         let known = (0..=path.len()).rev().map(|end| &path[..end]).find(|part| self.files.contains_key(*part))?;
         let handed_on = path.get(known.len()).and_then(|name| self.handed_on.get(&(known.to_vec(), *name)));
@@ -259,7 +259,7 @@ fn circles_of(name: &str, product: &[File]) -> Vec<Vec<String>> {
         // A module that hands names on is their face and uses none of them.
         for import in imports.iter().filter(|import| !import.is_handed_on) {
             let target = modules.find(&import.inner(module, &modules), 0);
-            // The root stands for other crates, too; a module's own names are no import.
+            // The root is also used for other crates; a module's own names are no import.
             let target = target.filter(|target| !target.is_empty() && target != module);
             let Some(file) = target.and_then(|target| modules.files.get(&target)) else { continue };
             uses.entry(from.path.as_str()).or_default().insert(file.path.as_str());

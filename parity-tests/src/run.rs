@@ -11,6 +11,7 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::session::event::EventKind;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
+use tempfile::TempDir;
 
 use crate::{
     builds::Build,
@@ -22,14 +23,13 @@ use crate::{
 /// How long a poll for an event may wait. It is answered as soon as there is one.
 const POLL_MS: u64 = 30_000;
 
-/// The environment variable that makes time stand still and ids follow from a seed, and its value in every trial but for
-/// the plain ones.
+/// The environment variable that stops the clock and makes ids by a seed, and its value in every trial except the plain ones.
 pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
 
 /// The sections whose key `enabled` switches a capability off.
 const SWITCHES: [(&str, &str); 2] = [("store", "session-store"), ("memory", "memory-store")];
 
-/// Where in a trial's folder the test tools may write.
+/// The folder of the test tools within a trial's folder.
 pub fn tools_folder(folder: &Path) -> PathBuf {
     folder.join("tools")
 }
@@ -55,13 +55,19 @@ pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
     config
 }
 
+/// A fresh folder, in memory if the system has such a place: no trial outlives the machine, so none waits for a disk.
+pub fn fresh_folder() -> Result<TempDir, String> {
+    let made = tempfile::Builder::new().prefix("meerkat-").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    made.map_err(|error| format!("no folder can be made for a trial: {error}"))
+}
+
 /// Makes a driver at a place.
 pub type Maker<'a> = &'a dyn Fn(Place) -> Result<Box<dyn Driver>, String>;
 
-/// A trial: a scenario in a fresh folder. Answers with how many of its steps the surface passes over; a failure says
-/// the trial's name first.
+/// Runs a trial: a scenario in a fresh folder. Returns how many of its steps the surface passes over; a failure begins with
+/// the trial's name.
 pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) -> Result<usize, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = fresh_folder()?;
     let config = config(scenario, folder.path());
     let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
     run(scenario, build, make, place).map_err(|why| {
@@ -70,7 +76,7 @@ pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) ->
     })
 }
 
-/// Plays a scenario, and answers with how many of its steps the surface passes over.
+/// Plays a scenario; returns how many of its steps the surface passes over.
 pub fn run(scenario: &Scenario, build: &Build, make: Maker<'_>, place: Place) -> Result<usize, String> {
     let is_off = |section: &str| scenario.config.get(section).is_some_and(|section| section["enabled"] == false);
     let mut run = Run {
@@ -100,12 +106,12 @@ struct Run<'a> {
     build: &'a Build,
     /// Capabilities that the scenario's options switch off.
     switched_off: Vec<&'static str>,
-    /// Gone where it could not be made again.
+    /// `None` if it could not be started again.
     driver: Option<Box<dyn Driver>>,
     make: Maker<'a>,
     place: Place,
     names: Names,
-    /// Answers that are still to come, each with the refusal that this build's lack makes of it.
+    /// Pending answers, each with the refusal that is expected from this build.
     pending: BTreeMap<String, (Pending, Option<Refusal>)>,
     /// The names of answers that will not come, because their steps were passed over.
     unsent: BTreeSet<String>,
@@ -272,7 +278,7 @@ impl Run<'_> {
         if self.driver()?.streams_apart() && !self.has("session-store") { Ok(()) } else { self.are_stored(&durable) }
     }
 
-    /// Holds lines that were followed against the page that is read: the same bytes, and none is missing.
+    /// Compares lines that were followed with the page of them: the same bytes, and none is missing.
     fn are_stored(&mut self, lines: &[&str]) -> Result<(), String> {
         let Some(first) = lines.first() else { return Ok(()) };
         let since = seq_of(first).unwrap_or(1) - 1;
@@ -306,7 +312,7 @@ impl Run<'_> {
         step.event.as_ref().map_or(Ok(()), |expected| self.names.compare_line(expected, line))
     }
 
-    /// Takes each file of the projection away and has it made anew: all of them are as they were, to the byte.
+    /// Deletes each file of the projection and has it rebuilt: all files are the same, to the byte.
     fn reproject(&mut self) -> Result<(), String> {
         let root = tools_folder(&self.place.folder);
         let rebuild = |run: &mut Self| {
@@ -331,7 +337,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Holds the files of the session in `params` against its journal: every line of it, and every text that was said.
+    /// Compares the files of the session in `params` with its journal: every line, and every text of user and model.
     fn is_projected(&mut self, step: &Step) -> Result<(), String> {
         let params = self.names.fill(&Value::Object(step.params.clone()))?;
         let Some(session) = params["session_id"].as_str().filter(|_| !self.is_passed_over("rebuild_projection")) else {
@@ -378,7 +384,7 @@ impl Run<'_> {
     }
 }
 
-/// What stands in each file beneath a folder, but for those that are yet to get their names.
+/// The content of each file below a folder, except temporary ones.
 fn files(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -395,7 +401,7 @@ fn files(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// The texts that an event's line says, in their order.
+/// The texts of user or model in an event's line, in their order.
 fn said(line: &str) -> Vec<String> {
     let event: Value = serde_json::from_str(line).unwrap_or_default();
     let text = |text: &Value| text.as_str().map(str::to_owned);
@@ -413,7 +419,7 @@ fn durable(lines: &[String]) -> Vec<&str> {
     lines.iter().map(String::as_str).filter(|line| seq_of(line).is_some()).collect()
 }
 
-/// Whether the code's page says what each detail of an error means.
+/// Checks that the code's page explains each detail of an error.
 fn explained(body: &Value) -> Result<(), String> {
     let page = body["code"].as_str().and_then(ErrorCode::from_wire).map(ErrorCode::page).unwrap_or_default();
     let mut details = body["details"].as_object().into_iter().flatten();
@@ -441,7 +447,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The `type` of an event's line. It stands in the head, which is the same for every kind.
+/// The `type` of an event's line. It is in the head, which all kinds share.
 pub fn type_of(line: &str) -> &str {
     line.split_once(r#""type":""#).and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default()
 }

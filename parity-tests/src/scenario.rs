@@ -1,10 +1,10 @@
-//! What a scenario file says. A file is a story: a comment that tells it, options, and steps in order.
+//! Scenario files. A file is a story: a comment that tells it, options, and steps in order.
 //!
 //! In `params`, in expectations and in events a string is taken literally but for these:
 //! `$null` is null (TOML has none), `$any` is anything at all, `$contains <text>` is a text with that in it, and
 //! any other `$name` is the value of that name: the first expectation that meets it binds it, every later one
 //! compares, and parameters send it. `$dir` is a fresh folder for the test tools, `$unknown` the id of no session.
-//! An object must have exactly the members that stand here, unless the step says `partial = true`.
+//! An object must have exactly the expected members, unless the step has `partial = true`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct Scenario {
     /// Options, by the sections of `config/meerkat.toml`.
     #[serde(default)]
     pub config: Map<String, Value>,
-    /// What happens, in order.
+    /// The steps, in order.
     #[serde(rename = "step")]
     pub steps: Vec<Step>,
 }
@@ -32,10 +32,10 @@ pub struct Scenario {
 pub struct Step {
     /// Asks for an operation with `params`, and compares its answer with `ok`, `error` or `events`.
     pub operation: Option<String>,
-    /// What the operation is given.
+    /// The parameters of the operation.
     pub params: Map<String, Value>,
-    /// The capabilities that the request needs, with blanks between them. Where one is absent, its code is the
-    /// expected answer; the first one's, where several are.
+    /// The capabilities that the request needs, with blanks between them. The expected answer is the code of the first one
+    /// that is absent.
     pub needs: Option<String>,
     /// Does not wait for the answer; a later step awaits it by this name.
     #[serde(rename = "async")]
@@ -45,11 +45,11 @@ pub struct Step {
     pub awaited: Option<String>,
     /// Follows the session in `params` until an event of this type comes, after those that were met before.
     pub until: Option<String>,
-    /// What that event is: a whole line, or some of its members.
+    /// That event: a whole line, or some of its members.
     pub event: Option<Value>,
     /// Compares a file of the test tools with `content`; without `content` there must be none.
     pub file: Option<String>,
-    /// What the file holds.
+    /// The content of the file.
     pub content: Option<String>,
     /// Takes each file of the projection in `$dir` away, and has `rebuild_projection` bring it back to the byte. Those
     /// of the session in `params` must have all of its events, and everything that was said.
@@ -68,11 +68,11 @@ pub struct Step {
     pub events: Option<Vec<Value>>,
     /// Whether `ok` names only some of the members.
     pub partial: bool,
-    /// The answer where the service has a capability, in the place of the one above.
+    /// The answer if the service has a capability, instead of the one above.
     pub given: Option<Given>,
 }
 
-/// What a service with a capability answers where those without it answer otherwise.
+/// The different answer of a service with a capability.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Given {
@@ -101,7 +101,7 @@ pub enum Restart {
     Kill,
 }
 
-/// A refusal: the body, whose message is compared only where the contract fixes it.
+/// A refusal: the body. Its message is compared only if the contract fixes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refusal {
@@ -121,7 +121,7 @@ fn nothing() -> Value {
     Value::Object(Map::new())
 }
 
-/// Where the scenarios stand.
+/// The folder of the scenarios.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
 }
@@ -151,7 +151,7 @@ fn load(path: &Path) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-/// Whether an expectation names a session, in whatever depth.
+/// Whether an expectation names a session, at any depth.
 fn names(expected: &Value, session: &Value) -> bool {
     match expected {
         Value::Object(members) => {
@@ -163,7 +163,7 @@ fn names(expected: &Value, session: &Value) -> bool {
 }
 
 impl Step {
-    /// Whether something else happens meanwhile.
+    /// Whether another step runs at the same time.
     pub fn is_concurrent(&self) -> bool {
         self.detached.is_some() || self.times.is_some() || self.streamed
     }
@@ -177,7 +177,7 @@ impl Step {
         step
     }
 
-    /// Refuses a step that says too little or too much to be checked.
+    /// Refuses a step that cannot be checked.
     fn check(&self, earlier: &[Self]) -> Result<(), &'static str> {
         let is_named_by = |session: &Value, step: &Self| step.ok.as_ref().is_some_and(|ok| names(ok, session));
         if let Some(session) = self.params.get("session_id")

@@ -1,5 +1,5 @@
-//! `docs/capabilities.md`: what each operation answers in each build, and how it is spelt on each surface. It is made of the
-//! tables alone, so that it cannot say anything else than they do; the trials hold that the programs do as it says.
+//! `docs/capabilities.md`: the answer of each operation in each build, and its spelling on each surface. It is generated from
+//! the tables; the trials test that the programs do what it says.
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -35,7 +35,7 @@ const fn feature(capability: Capability) -> &'static str {
     }
 }
 
-/// What each operation answers in each build.
+/// The answer of each operation in each build.
 fn answers(document: &mut String) {
     let builds = builds::all().unwrap();
     document.push_str("## What each build answers\n\n| operation |");

@@ -1,4 +1,4 @@
-//! The product's own tables say what `contract.toml` says, and nothing beside it.
+//! The product's tables and `contract.toml` say the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 

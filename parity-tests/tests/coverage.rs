@@ -1,6 +1,6 @@
-//! Every error code, event kind and operation is met by a scenario, or stands in `uncovered.txt` with a reason.
+//! Every error code, event kind and operation occurs in a scenario, or in `uncovered.txt` with a reason.
 //!
-//! It reads what the scenarios expect, so that it holds without running them; the trials hold that it happens.
+//! It reads the scenarios' expectations; the trials test that they are met.
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -32,7 +32,7 @@ fn names(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What a step can meet in the builds that there are.
+/// The answers that a step can have in any build.
 fn expected(step: &Step, builds: &[Build]) -> Value {
     let needs: Vec<&str> = step.needs.iter().flat_map(|needs| needs.split_whitespace()).collect();
     let lacking = builds.iter().filter_map(|build| needs.iter().find(|needs| !build.has(needs)));

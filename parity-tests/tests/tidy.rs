@@ -21,7 +21,7 @@ fn check(rule: impl Fn(&File) -> Vec<String>) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// How many complaints a rule has about a file that says this.
+/// Number of complaints of a rule about a file with this text.
 fn complaints(path: &str, text: &str, rule: impl Fn(&File) -> Vec<String>) -> usize {
     rule(&File::new(path, text)).len()
 }

@@ -93,7 +93,7 @@ impl Way for DataDir {
             };
             tokio::select! {
                 attached = self.attach() => match attached {
-                    Ok(Ok(connection)) => return Ok(Server::There(connection)),
+                    Ok(Ok(connection)) => return Ok(Server::There(Arc::new(connection))),
                     Ok(Err(refusal)) => return Err(SessionError::Remote(refusal)),
                     Err(error) => tracing::debug!(%error, "the owner of the data directory cannot be reached"),
                 },

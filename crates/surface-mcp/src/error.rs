@@ -1,7 +1,7 @@
 //! The one place where a code becomes an error of this protocol.
 //!
-//! What an operation is refused with is a tool's error, which clients show; what no tool can answer is the
-//! protocol's. Both carry the one body.
+//! The refusal of an operation is an error of the tool, which clients show; a request that no tool can answer is an
+//! error of the protocol. Both carry the one body.
 
 use std::convert::Infallible;
 
@@ -20,17 +20,17 @@ pub(crate) type HttpAnswer = Response<BoxBody<Bytes, Infallible>>;
 /// The media type of a message.
 pub(crate) const JSON: &str = "application/json";
 
-/// A tool's error.
+/// An error of a tool.
 pub(crate) fn refused(error: &SessionError) -> CallToolResult {
     CallToolResult::structured_error(json!(error.body()))
 }
 
-/// A protocol error for a tool that is not there.
+/// A protocol error for a tool that does not exist.
 pub(crate) fn unknown_tool(name: &str) -> ErrorData {
     protocol(RpcCode::INVALID_PARAMS, &SessionError::UnknownOperation(name.to_owned()).body())
 }
 
-/// A protocol error for a method that is not there, or whose parameters are not what the protocol says.
+/// A protocol error for a method that does not exist, or whose parameters are not those of the protocol.
 pub(crate) fn unknown_method(method: &str, is_known: bool) -> ErrorData {
     let error = match is_known {
         true => SessionError::invalid("params", format!("the parameters of {method:?} are not as the protocol says")),
@@ -48,7 +48,7 @@ pub(crate) fn resource(error: &SessionError) -> ErrorData {
     protocol(code, &error.body())
 }
 
-/// A protocol error for a resource that cannot be read. The protocol wants its URI beside the body.
+/// A protocol error for a resource that cannot be read, with its URI, as the protocol wants it.
 pub(crate) fn unread(error: &SessionError, uri: &str) -> ErrorData {
     let mut error = resource(error);
     if let Some(Value::Object(data)) = &mut error.data {
@@ -68,7 +68,7 @@ pub(crate) fn oversized(limit: usize) -> ServerJsonRpcMessage {
     unanswerable(RpcCode(body.code.rpc_code()), &body.detail("limit", limit as u64))
 }
 
-/// The answer to what is no message.
+/// The answer to bytes that are no message.
 pub(crate) fn unreadable(message: &[u8]) -> ServerJsonRpcMessage {
     let (number, what) = match serde_json::from_slice::<IgnoredAny>(message) {
         Ok(_) => (RpcCode::INVALID_REQUEST, "not one message of the protocol, or it nests too deep"),
@@ -77,7 +77,7 @@ pub(crate) fn unreadable(message: &[u8]) -> ServerJsonRpcMessage {
     unanswerable(number, &SessionError::invalid("message", what).body())
 }
 
-/// An error that answers no request, because which one it would be is not known.
+/// An error without the id of a request, because it is not known.
 fn unanswerable(number: RpcCode, body: &ErrorBody) -> ServerJsonRpcMessage {
     ServerJsonRpcMessage::error(protocol(number, body), None)
 }
@@ -90,7 +90,7 @@ pub(crate) fn over_http(status: StatusCode, message: &ServerJsonRpcMessage) -> H
     response
 }
 
-/// Gives a refusal of the transport, which is plain text, the one body. The status stays: clients go by it.
+/// Replaces the plain text of a refusal of the transport by the one body. Clients go by the status, so it stays.
 pub(crate) async fn with_body(response: HttpAnswer, is_json: bool, message: &[u8]) -> HttpAnswer {
     let has_body =
         response.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));

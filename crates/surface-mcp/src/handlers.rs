@@ -1,4 +1,4 @@
-//! What the protocol asks, answered by one call of the service each.
+//! Requests of the protocol, each answered by one call of the service.
 
 use ::http::request::Parts;
 use bytes::Bytes;
@@ -21,15 +21,15 @@ use rmcp::{
 
 use crate::{McpServer, error, http::Held, stream, tools::Toolset, wire};
 
-/// What a client's model is told of this server, by the tools that it is offered.
-const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
-    `turn_start`, follow it with `session_events`, end a running turn with `turn_interrupt`. Every failure is a body \
-    with a stable `code`; `errors` lists them.";
-const INSTRUCTIONS_CORE: &str = "meerkat keeps agent sessions. Make one with `session_create`, run turns on it with \
-    `turn_start`, go on later with `session_resume`. `session_list` and `session_history` show what there is, \
+/// Instructions for a client's model, for each set of tools.
+const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Create one with `session_create`, run turns on it with \
+    `turn_start`, read its events with `session_events`, end a running turn with `turn_interrupt`. Every failure is a \
+    body with a stable `code`; `errors` lists the codes.";
+const INSTRUCTIONS_CORE: &str = "meerkat keeps agent sessions. Create one with `session_create`, run turns on it with \
+    `turn_start`, continue later with `session_resume`. `session_list` and `session_history` show what there is, \
     `search_project_history` finds what was said. Every failure is a body with a stable `code`.";
 
-/// Keeps the room of a result until its response is sent. On a stream it has been made by then, no more.
+/// Keeps the room of a result until its response is sent.
 fn keep(room: Option<Room>, context: &RequestContext<RoleServer>) {
     let held = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Held>());
     if let (Some(room), Some(held)) = (room, held) {
@@ -64,7 +64,7 @@ impl McpServer {
         };
         let (answer, is_failed) = stream::answer(service, begun, &request, context).await?;
         let mut result = wire::result(&answer)?;
-        // A client that asks for no more than this must not take a failed turn for a good one.
+        // A client that looks at nothing else must not take a failed turn for a good one.
         result.is_error = Some(is_failed);
         Ok(result)
     }
@@ -116,12 +116,12 @@ impl ServerHandler for McpServer {
                 _ => self.call(operation, &params, &context).await,
             }
         };
-        // Boxed, because the library moves what answers a request from one place to the next.
+        // Boxed, because the library moves the future.
         let answer = service_wire::in_span("mcp", operation, &params, Box::pin(work)).await;
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
     }
 
-    // The library refuses these without our body.
+    // The library refuses these too, but without our body.
     #[expect(deprecated, reason = "clients of older revisions send it")]
     async fn set_level(
         &self,
@@ -147,7 +147,7 @@ impl ServerHandler for McpServer {
         Err(error::unknown_method(UnsubscribeRequestMethod::VALUE, false))
     }
 
-    // The library answers these two with nothing in place of a refusal, as if there were prompts.
+    // The library answers these two with empty lists, as if there were prompts.
     async fn list_prompts(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -169,7 +169,7 @@ impl ServerHandler for McpServer {
         request: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        // Clients list resources unasked when they connect. Where sessions cannot be listed there are none to list;
+        // Clients list resources when they connect, so a build without a store has none instead of a refusal.
         // `session_list` says why, and every session can be read by its URI.
         if self.service.capabilities().require(Capability::SessionStore).is_err() {
             return Ok(ListResourcesResult::default());

@@ -1,6 +1,6 @@
 //! The service that a listener mounts at `/mcp`: streamable HTTP, with and without sessions of the protocol.
 //!
-//! Host, Origin, token and time limits are the listener's. Nothing here checks them a second time.
+//! The listener checks Host, Origin, token and time limits; nothing here does it again.
 
 use std::{
     collections::HashMap,
@@ -43,24 +43,24 @@ use crate::{
     wire::begins_session,
 };
 
-/// Sessions of the protocol that are kept at once. If there is one more, one of them ends.
+/// Sessions of the protocol at one time. One more ends the one that was idle for the longest time.
 const SESSIONS_MAX: usize = 1000;
-/// How long a session of the protocol may be idle. A turn without progress counts as idle, so it is longer than one.
+/// How long a session of the protocol may be idle. It must be longer than a turn, because one without progress counts.
 const SESSION_IDLE_MAX: Duration = Duration::from_secs(2 * 60 * 60);
 /// The header that names a session of the protocol.
 const SESSION_HEADER: &str = "mcp-session-id";
 
-/// How the protocol is served over HTTP.
+/// Options of the protocol over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Whether clients of revisions that know sessions of the protocol get one. Without one
-    /// `notifications/cancelled` says nothing, because nothing says whose request it names.
+    /// Whether clients get a session of the protocol, if their revision has one. Without it
+    /// `notifications/cancelled` does nothing, because nobody knows whose request it names.
     pub has_sessions: bool,
     /// The tools that clients are offered.
     pub offer: Offer,
-    /// How large a message may be, in bytes.
+    /// Bytes of a message.
     pub max_message_bytes: usize,
-    /// The room that answers take, which surfaces share.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
     /// Ends every stream when it is cancelled.
     pub shutdown: CancellationToken,
@@ -78,7 +78,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// The room that a response's results take, until they are sent or dropped.
+/// The room of a response's results, until they are sent or dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Held(Arc<Mutex<Vec<Room>>>);
 
@@ -88,7 +88,7 @@ impl Held {
     }
 }
 
-/// A body whose bytes hold their room wherever they wait.
+/// A body whose bytes keep their room until they are dropped.
 struct Sent {
     body: BoxBody<Bytes, Infallible>,
     held: Held,
@@ -122,12 +122,12 @@ impl Body for Sent {
     }
 }
 
-/// What is known of the requests of a session of the protocol.
+/// The requests of a session of the protocol.
 #[derive(Default)]
 struct Asked {
     /// The number of the newest.
     newest: u64,
-    /// How many are not answered to their end.
+    /// Number of those that are not answered yet.
     running: usize,
 }
 
@@ -154,9 +154,9 @@ pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
 struct Inner<S> {
     options: HttpOptions,
     sessions: Arc<LocalSessionManager>,
-    /// Of sessions that there are or were, never of whatever a client names.
+    /// Only of sessions that exist or existed, never of any name that a client sends.
     asked: AllAsked,
-    /// Held while a session of the protocol begins, so that no two of them take the same room.
+    /// Held while a session of the protocol begins, so that no two of them take the same place.
     beginning: tokio::sync::Mutex<()>,
     requests: AtomicU64,
     with_sessions: StreamableHttpService<S, LocalSessionManager>,
@@ -179,7 +179,7 @@ impl McpHttpService {
 }
 
 impl<S: ServerHandler> McpHttpService<S> {
-    /// Serves what each client's server answers.
+    /// Serves other servers, one for each client.
     #[must_use]
     pub fn over(server: impl Fn() -> S + Clone + Send + Sync + 'static, options: HttpOptions) -> Self {
         let server = move || Ok(server());
@@ -208,7 +208,7 @@ impl<S: ServerHandler> McpHttpService<S> {
 }
 
 impl<S: ServerHandler> Inner<S> {
-    /// Notes a request of a session, if there is that one.
+    /// Counts a request of a session, if the session exists.
     async fn note(&self, headers: &HeaderMap) -> Option<Running> {
         let id: SessionId = headers.get(SESSION_HEADER)?.to_str().ok()?.into();
         let sessions = self.sessions.sessions.read().await;
@@ -222,14 +222,14 @@ impl<S: ServerHandler> Inner<S> {
         })
     }
 
-    /// Makes room for a session that begins: of those with no request under way, if there are any, the one ends that
-    /// was idle for the longest time.
+    /// Makes room for a new session, if there is none: ends the one with the oldest request, and of those whose requests
+    /// are all answered first.
     async fn make_room(&self) {
         let longest = {
             let sessions = self.sessions.sessions.read().await;
             let mut asked = lock(&self.asked);
             asked.retain(|id, _| sessions.contains_key(id));
-            // One that nothing is known of has just begun.
+            // A session without requests has just begun.
             let idle = |id: &&SessionId| asked.get(*id).map_or((true, 0), |asked| (asked.running > 0, asked.newest));
             let is_full = sessions.len() >= SESSIONS_MAX;
             is_full.then(|| sessions.keys().min_by_key(idle).cloned()).flatten()
@@ -252,7 +252,7 @@ impl<S: ServerHandler> Inner<S> {
         let is_json = request.method() == Method::POST
             && request.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON.as_bytes()));
         let (mut parts, body) = request.into_parts();
-        // What cannot be read to its end is answered as an empty message, if anybody is there to be answered.
+        // A body that breaks off is answered as an empty message, in case its client still listens.
         let message = match Limited::new(body, limit).collect().await {
             Ok(message) => message.to_bytes(),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
@@ -283,7 +283,7 @@ impl<S: ServerHandler> Inner<S> {
             }
         };
         if is_end && response.status() == StatusCode::ACCEPTED {
-            // The session is over, and nothing follows. Clients warn of another status.
+            // Clients warn of any other status.
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
         let response = error::with_body(response, is_json, &message).await;

@@ -2,11 +2,11 @@
 //! stdio and streamable HTTP, in every protocol revision that the library speaks.
 //!
 //! In reading order: [`tools`] is the table of spellings, `handlers` decodes, calls and encodes, `wire` makes
-//! results, `error` is the one place where a code becomes an error of the protocol, `stream` follows a turn and
-//! knows when its client took it back, `http` is the service that a listener mounts, `lines` the stream of stdio.
+//! results, `error` is the one place where a code becomes an error of the protocol, `stream` follows a turn until it
+//! ends or its client cancels it, `http` is the service that a listener mounts, `lines` the framing of stdio.
 //!
-//! It must never decide what the service decides, look inside an event, guard a listener (whoever mounts it does),
-//! or write anything but the protocol to standard output.
+//! It must never decide what the service decides, look inside an event, guard a listener (its owner does), or write
+//! anything but the protocol to standard output.
 
 pub mod tools;
 
@@ -28,10 +28,10 @@ pub use http::{HttpOptions, McpHttpService};
 
 use crate::{lines::Lines, stream::Cancellations, tools::Offer};
 
-/// How large a message may be where nothing else is said, in bytes: more than a prompt, which is only a part of one.
+/// Bytes of a message by default: more than the longest prompt, which is a part of one.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// One client's server. The ids of requests are the client's own, so no two clients may share one.
+/// A server for one client. The ids of requests are the client's own, so clients must not share it.
 pub struct McpServer {
     service: Arc<dyn SessionService>,
     offer: Offer,
@@ -40,7 +40,7 @@ pub struct McpServer {
 }
 
 impl McpServer {
-    /// A server for one client, with these tools and this room for its answers.
+    /// Makes a server with these tools and this room for its answers.
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, offer: Offer, answers: Answers) -> Self {
         Self { service, offer, answers, cancellations: Cancellations::default() }
@@ -52,7 +52,7 @@ impl McpServer {
 /// Its end interrupts no turn. A message of more than `max_message_bytes` is refused.
 ///
 /// # Errors
-/// Where the client does not begin as the protocol asks.
+/// If the client does not begin as the protocol asks.
 pub async fn serve_stdio(
     service: Arc<dyn SessionService>,
     offer: Offer,
@@ -62,10 +62,10 @@ pub async fn serve_stdio(
     serve_io(service, offer, rmcp::transport::stdio_pipes(), max_message_bytes, shutdown).await
 }
 
-/// As [`serve_stdio`], on any pair of streams.
+/// Like [`serve_stdio`], on any pair of streams.
 ///
 /// # Errors
-/// Where the client does not begin as the protocol asks.
+/// If the client does not begin as the protocol asks.
 pub async fn serve_io<R, W>(
     service: Arc<dyn SessionService>,
     offer: Offer,
@@ -81,7 +81,7 @@ where
     match Box::pin(serve_server_with_ct(McpServer::new(service, offer, Answers::default()), transport, shutdown)).await
     {
         Ok(running) => running.waiting().await.map(drop).map_err(io::Error::other),
-        // A client may leave before it began.
+        // A client may leave before it begins.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
         Err(error) => Err(io::Error::other(error)),
     }

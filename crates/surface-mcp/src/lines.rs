@@ -1,7 +1,7 @@
 //! The protocol over a pair of streams: a message is a line.
 //!
-//! The library's own transport says nothing to a line that it cannot read, and its client waits for ever. Here every
-//! line is answered. A line that has begun is never lost, however often its reader is dropped.
+//! The library's own transport does not answer a line that it cannot read, and its client waits for ever. Here every
+//! line is answered. `receive` may be dropped at any time without losing what was read of a line.
 
 use std::{io, sync::Arc};
 
@@ -22,11 +22,11 @@ use crate::error;
 pub(crate) struct Lines<R, W> {
     read: BufReader<R>,
     write: Arc<Mutex<W>>,
-    /// What has been read of the line that is coming.
+    /// The part of the current line that has been read.
     line: Vec<u8>,
-    /// Whether the line that is coming was refused already, so that its rest is skipped.
+    /// The current line was refused already, so its rest is skipped.
     is_refused: bool,
-    /// The refusal that is being written. Nothing more is read meanwhile: a client that sends nonsense takes its answers.
+    /// The refusal that is being written. Nothing is read meanwhile, so refusals cannot pile up.
     refusing: Option<BoxFuture<'static, io::Result<()>>>,
     max_bytes: usize,
 }
@@ -41,14 +41,14 @@ where
         Self { read, write, line: Vec::new(), is_refused: false, refusing: None, max_bytes }
     }
 
-    /// Reads up to the end of the line or of its limit. Answers whether there is more to come.
+    /// Reads up to the end of the line, or one byte past its limit; returns `false` at the end of the input.
     async fn fill(&mut self) -> io::Result<bool> {
         let room = (self.max_bytes + 1).saturating_sub(self.line.len());
         let mut bounded = (&mut self.read).take(room as u64);
         Ok(bounded.read_until(b'\n', &mut self.line).await? > 0)
     }
 
-    /// Begins to answer a line that is no message. It goes on when this reader is dropped and comes back.
+    /// Begins to answer a line that is no message.
     fn refuse(&mut self, message: ServerJsonRpcMessage) {
         self.refusing = Some(Box::pin(self.send(message)));
     }
@@ -82,7 +82,7 @@ where
             let is_open = self.fill().await.inspect_err(|error| tracing::info!(%error, "the input broke")).ok()?;
             let is_whole = self.line.ends_with(b"\n");
             if !is_open && !is_whole {
-                // What has no end is no message.
+                // A line without an end is no message.
                 return None;
             }
             let is_too_long = !is_whole && self.line.len() > self.max_bytes;

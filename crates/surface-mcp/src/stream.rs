@@ -1,7 +1,7 @@
-//! A turn that is followed while it runs, and what happens where its client takes it, or a compaction, back.
+//! Turns that are followed while they run, and cancelled with their request, like compactions.
 //!
-//! Only `notifications/cancelled` takes a turn back. A connection that drops or a stream that closes does not: the
-//! library cancels a request's context for all of them alike, so the notification itself is listened to.
+//! Only `notifications/cancelled` cancels a turn, not a connection that drops or a stream that closes. The library
+//! cancels a request's context for all of them, so the notification itself is listened to.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,15 +25,15 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Cancelled ids that are kept for requests that have not begun. The library hands both on side by side.
+/// Cancelled ids that are kept for requests that have not begun. The library hands on both in any order.
 const EARLY_MAX: usize = 64;
 /// How long a client may leave a line unread before its progress ends.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Where progress, which is words for people, has the event's line for programs.
+/// Member of a progress notification with the event's line, for programs. Its message is words for people.
 const EVENT: &str = "meerkat/event";
 
-/// The turns that a client asked for and may take back.
+/// The requests of a client that it may cancel.
 #[derive(Default)]
 pub(crate) struct Cancellations(Mutex<Asked>);
 
@@ -43,7 +43,7 @@ struct Asked {
     early: VecDeque<RequestId>,
 }
 
-/// A request for a turn, for as long as it runs.
+/// A request for a turn or a compaction, while it runs.
 pub(crate) struct Request<'a> {
     all: &'a Cancellations,
     id: RequestId,
@@ -55,7 +55,7 @@ impl Cancellations {
     pub(crate) fn begin(&self, context: &RequestContext<RoleServer>) -> Request<'_> {
         let cancelled = CancellationToken::new();
         let mut asked = self.lock();
-        // An id that was used before may have been cancelled too late; then this request's context is not.
+        // If an earlier request with this id was cancelled too late, this request's context is not cancelled.
         if context.ct.is_cancelled() && asked.early.contains(&context.id) {
             cancelled.cancel();
         }
@@ -63,7 +63,7 @@ impl Cancellations {
         Request { all: self, id: context.id.clone(), cancelled }
     }
 
-    /// Takes a request back.
+    /// Cancels a request.
     pub(crate) fn cancel(&self, id: RequestId) {
         let mut asked = self.lock();
         if let Some(cancelled) = asked.running.get(&id) {
@@ -93,7 +93,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Sends a line; answers `false` if the client takes no more. Its pace holds the cursor back.
+    /// Sends a line; returns `false` if the client takes no more. The cursor waits for a slow client.
     async fn send(&mut self, line: &FollowedLine, cancelled: &CancellationToken) -> bool {
         self.sent += 1;
         let mut notification = ProgressNotificationParam::new(self.token.clone(), f64::from(self.sent));
@@ -109,7 +109,7 @@ impl Progress {
     }
 }
 
-/// Answers for a turn: at once, or when it has ended and its events are sent. Says whether it failed.
+/// Answers for a turn: at once, or when it has ended and its events are sent. Returns also whether it failed.
 pub(crate) async fn answer(
     service: &dyn SessionService,
     turn: TurnHandle,
@@ -123,18 +123,18 @@ pub(crate) async fn answer(
     let token = context.meta.get_progress_token();
     let mut progress = token.map(|token| Progress { peer: context.peer.clone(), token, sent: 0 });
     let follower = match &progress {
-        // Without its events the turn still has its answer.
+        // The turn has its answer even if it cannot be followed.
         Some(_) => from_acceptance(service, &accepted).await.ok(),
         None => None,
     };
     let mut turn = FollowedTurn::new(turn, follower);
-    let mut is_taken_back = false;
+    let mut is_cancelled = false;
     loop {
         tokio::select! {
             biased;
-            () = request.cancelled.cancelled(), if !is_taken_back => {
-                is_taken_back = true;
-                // Nothing may follow what was taken back.
+            () = request.cancelled.cancelled(), if !is_cancelled => {
+                is_cancelled = true;
+                // Nothing may follow a cancellation.
                 turn.stop_lines();
                 stop(service, &accepted).await;
             }
@@ -155,7 +155,7 @@ pub(crate) async fn answer(
     }
 }
 
-/// Answers for a compaction. A client that takes it back ends that one, and nothing else of the session.
+/// Answers for a compaction. If the request is cancelled, that compaction ends, and nothing else of the session.
 pub(crate) async fn compact(
     service: &dyn SessionService,
     asked: CompactSession,
@@ -164,13 +164,13 @@ pub(crate) async fn compact(
     wire::encode(&service.compact_until(asked, request.cancelled.clone()).await?)
 }
 
-/// Ends a turn wherever it is: one that waits leaves the queue, one that runs is interrupted, one that ended stays.
+/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted.
 async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
     let TurnAccepted { session_id, turn, .. } = *turn;
     if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
         return;
     }
     if let Err(error) = service.interrupt(InterruptTurn { session_id, turn: Some(turn) }).await {
-        tracing::debug!(%error, "a turn that was taken back had ended already");
+        tracing::debug!(%error, "a turn had ended before its request was cancelled");
     }
 }

@@ -1,6 +1,6 @@
 //! The one table of this surface: each operation is a tool, or has a reason why it is none; and the tools' schemas.
 //!
-//! The schemas are the service's; only what this protocol does differently is changed here.
+//! The schemas are the service's, made shorter for models.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,19 +12,19 @@ use meerkat_service::{
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-/// How an operation is spelt here.
+/// The spelling of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// A tool.
     Tool {
         /// Its name.
         name: &'static str,
-        /// What it does, for a model to read.
+        /// Instruction for the model that may call it.
         description: &'static str,
     },
     /// No tool.
     NoTool {
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
 }
@@ -33,53 +33,59 @@ const fn tool(name: &'static str, description: &'static str) -> Spelling {
     Spelling::Tool { name, description }
 }
 
-/// Operators have other surfaces; an agent should not be able to.
+/// An agent must not do these; operators have other surfaces.
 const OPERATORS_ONLY: Spelling = Spelling::NoTool { reason: "operators only" };
 
-/// The spelling of an operation.
+/// Spells an operation.
 #[must_use]
 pub const fn spelling(operation: Operation) -> Spelling {
     match operation {
-        Operation::CreateSession => tool("session_create", "Makes a session, in which turns can be run."),
+        Operation::CreateSession => tool("session_create", "Create a session. Then run turns on it with `turn_start`."),
         Operation::StartTurn => tool(
             "turn_start",
-            "Runs a turn on a session and answers with its result, however it ends. The session's events come as \
-             progress meanwhile. With `wait` false it answers at once, and the session's events show the rest.",
+            "Send a prompt to a session and return the result of its turn, even if the turn fails. Meanwhile its events \
+             arrive as progress. With `wait` false, return at once; read the rest with `session_events`.",
         ),
-        Operation::Interrupt => tool("turn_interrupt", "Ends the running turn of a session."),
-        Operation::DecideApproval => tool("turn_approve", "Approves or denies a tool call that waits for a decision."),
-        Operation::Queue => tool("turn_queue", "Lists the turns of a session that wait."),
-        Operation::CancelQueued => tool("turn_cancel", "Takes a turn that waits out of the queue."),
+        Operation::Interrupt => tool("turn_interrupt", "Interrupt the running turn of a session."),
+        Operation::DecideApproval => tool("turn_approve", "Approve or deny a tool call that waits for approval."),
+        Operation::Queue => tool("turn_queue", "List the queued turns of a session."),
+        Operation::CancelQueued => tool("turn_cancel", "Remove a turn from the queue of a session."),
         Operation::Events => tool(
             "session_events",
-            "Reads a session's events after the cursor `since_seq`. Where there is none yet it waits for the first \
-             one, up to `wait_ms` or as long as the server waits. Go on with `next_seq`.",
+            "Read the events of a session after the cursor `since_seq`. If there are none yet, wait for the first one, at \
+             most `wait_ms`. The answer may be empty. Continue with `next_seq`.",
         ),
-        Operation::Remind => tool("session_remind", "Sets a system reminder of a session; the newest of a kind wins."),
-        Operation::Reminders => tool("session_reminders", "Lists the system reminders of a session."),
-        Operation::ClearReminder => tool("session_clear_reminder", "Removes a system reminder of a session."),
-        Operation::Pin => tool("session_pin", "Pins a fact that a session keeps word for word through compaction."),
-        Operation::Pins => tool("session_pins", "Lists the pinned facts of a session."),
-        Operation::Unpin => tool("session_unpin", "Removes a pinned fact of a session."),
+        Operation::Remind => {
+            tool("session_remind", "Set a system reminder of a session. It replaces the former one of its kind.")
+        }
+        Operation::Reminders => tool("session_reminders", "List the system reminders of a session."),
+        Operation::ClearReminder => tool("session_clear_reminder", "Remove a system reminder from a session."),
+        Operation::Pin => {
+            tool("session_pin", "Pin a fact, which a session then keeps word for word when it is compacted.")
+        }
+        Operation::Pins => tool("session_pins", "List the pinned facts of a session."),
+        Operation::Unpin => tool("session_unpin", "Remove a pinned fact from a session."),
         Operation::Resume => tool(
             "session_resume",
-            "Goes on with a stored session: with a prompt it runs a turn, without one it takes over the turn that \
-             was interrupted. Answers as `turn_start` does.",
+            "Continue a stored session: with a prompt, run a turn; without one, take over the interrupted turn. Return \
+             what `turn_start` returns.",
         ),
-        Operation::Read => tool("session_read", "Shows a session: its state, context, usage, reminders, pins, queue."),
-        Operation::History => tool("session_history", "Pages through everything that was said in a session."),
-        Operation::Blob => tool("session_blob", "Reads a piece of a large body of a session, in base64."),
-        Operation::List => tool("session_list", "Lists sessions, the last changed first, by time, labels and archive."),
-        Operation::Update => tool("session_update", "Changes the title and the labels of a session."),
-        Operation::Archive => tool("session_archive", "Archives a session."),
-        Operation::Unarchive => tool("session_unarchive", "Brings an archived session back."),
-        Operation::Delete => tool("session_delete", "Deletes a session for good."),
-        Operation::Fork => tool("session_fork", "Makes a new session from the beginning of one."),
-        Operation::Compact => tool("session_compact", "Compacts the context of a session now."),
-        Operation::PreviewCompaction => tool("session_compact_preview", "Shows what a compaction would do."),
-        Operation::UndoCompaction => tool("session_compact_undo", "Takes the latest compaction of a session back."),
+        Operation::Read => {
+            tool("session_read", "Show the state, context, usage, reminders, pins and queue of a session.")
+        }
+        Operation::History => tool("session_history", "Read all messages of a session, in pages."),
+        Operation::Blob => tool("session_blob", "Read a piece of a large text of a session, in base64."),
+        Operation::List => tool("session_list", "List sessions by time, labels and archive, the last changed first."),
+        Operation::Update => tool("session_update", "Change the title and the labels of a session."),
+        Operation::Archive => tool("session_archive", "Archive a session."),
+        Operation::Unarchive => tool("session_unarchive", "Restore an archived session."),
+        Operation::Delete => tool("session_delete", "Delete a session permanently."),
+        Operation::Fork => tool("session_fork", "Create a session from the beginning of another one."),
+        Operation::Compact => tool("session_compact", "Compact the context of a session now."),
+        Operation::PreviewCompaction => tool("session_compact_preview", "Show what a compaction would do."),
+        Operation::UndoCompaction => tool("session_compact_undo", "Undo the latest compaction of a session."),
         Operation::SearchMemory => {
-            tool("search_project_history", "Searches what was said in one session, or in all of the project.")
+            tool("search_project_history", "Search what was said in one session, or in all sessions of the project.")
         }
         Operation::ExportSession
         | Operation::ImportBundle
@@ -94,26 +100,26 @@ pub const fn spelling(operation: Operation) -> Spelling {
         | Operation::Retain
         | Operation::ForgetMemory
         | Operation::ReindexMemory => OPERATORS_ONLY,
-        Operation::Capabilities => tool("capabilities", "Says which version and build this is, and what it can do."),
-        Operation::Errors => tool("errors", "Lists every error code, and what it means."),
+        Operation::Capabilities => tool("capabilities", "Show the version, the build and its capabilities."),
+        Operation::Errors => tool("errors", "List the error codes and their meanings."),
     }
 }
 
-/// Which tools a client is offered. Each one costs its model tokens in every request.
+/// The tools that a client is offered. Each one costs its model tokens in every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The tools, but for `turn_approve`.
+    /// The tools besides `turn_approve`.
     pub set: Toolset,
-    /// `turn_approve` too: with it a client's model can answer what its own turn asks a person.
+    /// `turn_approve` too. With it a client's model can approve the calls of its own turns, instead of a person.
     pub approve: bool,
 }
 
 /// A set of tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Toolset {
-    /// What an agent needs to work in sessions: make one, run turns, go on, list, read and search.
+    /// The tools to work in sessions: create, run turns, resume, list, read and search.
     Core,
-    /// Everything.
+    /// All tools.
     #[default]
     All,
 }
@@ -122,7 +128,7 @@ impl Offer {
     /// Every tool there is.
     pub const ALL: Self = Self { set: Toolset::All, approve: true };
 
-    /// Whether an operation is among them.
+    /// Whether an operation is offered.
     #[must_use]
     pub const fn has(self, operation: Operation) -> bool {
         match (operation, self.set) {
@@ -140,12 +146,12 @@ impl Offer {
         }
     }
 
-    /// Its tools, in the order of the operations.
+    /// The tools, in the order of the operations.
     #[must_use]
     pub fn tools(self) -> Vec<Tool> {
         let mut tools: Vec<Tool> = all().iter().filter(|tool| self.operation(&tool.name).is_some()).cloned().collect();
         if self.set == Toolset::Core {
-            // How contexts are compacted is a third of what these tools would take.
+            // The settings of compactions would be a third of these tools' tokens.
             for tool in &mut tools {
                 let input = Arc::make_mut(&mut tool.input_schema);
                 for (place, name) in [("properties", "compaction"), ("$defs", "CompactionConfig")] {
@@ -156,7 +162,7 @@ impl Offer {
         tools
     }
 
-    /// The operation that a tool stands for, if it is offered.
+    /// The operation of a tool, if it is offered.
     #[must_use]
     pub fn operation(self, tool: &str) -> Option<Operation> {
         operation(tool).filter(|&operation| self.has(operation))
@@ -169,7 +175,7 @@ impl Default for Offer {
     }
 }
 
-/// The operation that a tool stands for.
+/// The operation of a tool.
 #[must_use]
 pub fn operation(tool: &str) -> Option<Operation> {
     Operation::ALL.iter().copied().find(|&operation| match spelling(operation) {
@@ -199,7 +205,7 @@ fn described(operation: Operation) -> Option<Tool> {
     Some(tool.with_annotations(annotations(operation)))
 }
 
-/// The protocol wants every schema to say that it is an object.
+/// Makes a schema say that it is an object, as the protocol wants it.
 fn object(schema: Value) -> JsonObject {
     let mut members = JsonObject::new();
     members.insert("type".to_owned(), "object".into());
@@ -209,8 +215,7 @@ fn object(schema: Value) -> JsonObject {
     members
 }
 
-/// Takes away what costs a model tokens and tells it nothing: what names the schema, and bounds that the service
-/// explains when it refuses.
+/// Removes what costs a model tokens and helps it little: the schema's names, and bounds that refusals explain.
 fn lighten(schema: &mut Value) {
     match schema {
         Value::Object(node) => {
@@ -234,7 +239,7 @@ fn lighten(schema: &mut Value) {
     }
 }
 
-/// What an answer's members are called and which types they have, and no more: the answer itself shows the rest.
+/// Names and types of an answer's members, and no more: the answer itself shows the rest.
 fn outline(schema: &Value) -> Value {
     let shapes: Vec<&Value> = match schema["anyOf"].as_array() {
         Some(either) => either.iter().map(|one| resolved(schema, one)).collect(),
@@ -253,7 +258,7 @@ fn outline(schema: &Value) -> Value {
     json!({ "properties": properties, "required": required })
 }
 
-/// What a reference within a schema leads to.
+/// The target of a node that may be a reference within its schema.
 fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
     let name = node["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
     name.map_or(node, |name| &schema["$defs"][name])
@@ -265,11 +270,10 @@ fn annotations(operation: Operation) -> ToolAnnotations {
         OperationEffect::Changes => (false, false),
         OperationEffect::Settles | OperationEffect::Destroys => (false, true),
     };
-    // What is not destructive only adds, says the protocol: what replaces, ends or takes away does not, nor does a
-    // turn, whose tools may do anything.
+    // By the protocol only additions are not destructive. A turn may be: its tools may do anything.
     let only_adds =
         matches!(operation, Operation::CreateSession | Operation::Pin | Operation::Fork | Operation::Unarchive);
-    // Only what calls a model reaches beyond the service.
+    // Only calls of a model leave the service.
     let is_open = matches!(operation, Operation::StartTurn | Operation::Resume | Operation::Compact);
     let hints = ToolAnnotations::new().read_only(is_read_only).destructive(!is_read_only && !only_adds);
     hints.idempotent(is_idempotent).open_world(is_open)

@@ -1,7 +1,7 @@
-//! What goes over the wire: arguments to parameters, answers to results, lines to strings, sessions to resources.
+//! Conversions: arguments to parameters, answers to results, lines to strings, sessions to resources.
 //!
-//! Structured content is a value tree, whose members keep their order and whose floats come back bit for bit; the text
-//! beside it is the answer's own bytes. What JSON allows and a tree cannot hold is a string with its text there.
+//! Structured content is a value tree, which keeps the order of members and every bit of a float; the text besides is the
+//! answer's own bytes. JSON that no tree can hold becomes a string in the tree.
 
 use std::{borrow::Cow, fmt};
 
@@ -19,7 +19,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-/// What every session's URI begins with.
+/// Beginning of every session's URI.
 const SESSIONS: &str = "meerkat://sessions/";
 /// The media type of lines of JSON.
 const LINES: &str = "application/jsonl";
@@ -48,8 +48,8 @@ pub(crate) fn result(answer: &[u8]) -> Result<CallToolResult, SessionError> {
     Ok(result)
 }
 
-/// The value of a JSON text. A number that no float holds and a string that is no Unicode come from models, and are
-/// told as they are written.
+/// The value of a JSON text. Models send numbers that no float holds and strings that are no Unicode: each becomes a
+/// string with its JSON text.
 fn tree(json: &RawValue) -> Value {
     let text = json.get();
     let as_written = || Value::String(text.to_owned());
@@ -108,7 +108,7 @@ pub(crate) fn resources(page: Page<SessionSummary>) -> ListResourcesResult {
     result
 }
 
-/// How a session's URI is made.
+/// The template of a session's URI.
 pub(crate) fn templates() -> ListResourceTemplatesResult {
     let template = ResourceTemplate::new(format!("{SESSIONS}{{session_id}}{{?since_seq}}"), "session")
         .with_description("A page of the session's events after the cursor `since_seq`, one line of JSON each.")
@@ -126,7 +126,7 @@ pub(crate) fn page_of(uri: &str) -> Result<ReadEvents, SessionError> {
     Ok(ReadEvents { session_id, since_seq, limit: None, wait_ms: 0 })
 }
 
-/// A page of events as what a resource holds.
+/// A page of events as the contents of a resource.
 pub(crate) fn contents(uri: String, page: &EventPage) -> ReadResourceResult {
     let text: String = page.items.iter().map(|item| line(item) + "\n").collect();
     ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type(LINES)])

@@ -1,6 +1,6 @@
-//! Bundles: a session's is sent page by page as one body, and one that comes in is handed on piece by piece.
+//! Bundles: an export is sent page by page as one body, an import is handed on piece by piece.
 //!
-//! No bundle is ever held whole. What stands in one is not looked at here.
+//! No bundle is ever held whole or decoded here.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::{
     wire::{self, Upload},
 };
 
-/// Bytes of a piece.
+/// Bytes of a piece of an import.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// Sends a session's bundle. What is refused is refused before anything is sent; a bundle that breaks off later has no
-/// end, so that nobody takes it for whole.
+/// Sends a session's bundle. A refusal comes before anything is sent. A bundle that breaks off later has no end, so nobody
+/// takes it for whole.
 pub(crate) async fn export(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
     let request: ExportSession = decode_params(params)?;
     let (service, session_id) = (app.service.clone(), request.session_id);
@@ -50,7 +50,7 @@ async fn page(
     Ok((bytes.into(), request.cursor.is_some().then_some(request)))
 }
 
-/// Takes a bundle in.
+/// Imports a bundle.
 pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<Response, SessionError> {
     let Upload { new_ids } = decode_params(params)?;
     let mut body = body.into_data_stream();

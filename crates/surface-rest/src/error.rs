@@ -6,11 +6,11 @@ use meerkat_service::SessionError;
 
 use crate::wire;
 
-/// The status of a session that was made.
+/// The status if a session was created.
 pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
-/// The status of a turn that was accepted and goes on.
+/// The status if a turn was accepted and runs.
 pub(crate) const ACCEPTED: StatusCode = StatusCode::ACCEPTED;
-/// The status of an answer that has only headers.
+/// The status of an answer with headers only.
 pub(crate) const NO_CONTENT: StatusCode = StatusCode::NO_CONTENT;
 
 /// The response to a request that was refused or failed.

@@ -1,6 +1,5 @@
-//! One handler for every operation: take the request apart, call the service once, send its answer.
-//!
-//! What stands beside the operations is here too: health, readiness, metrics, the description, and what is not there.
+//! One handler for every operation: take the request apart, call the service once, send its answer. And the handlers of the
+//! other paths: health, readiness, metrics, the description, and unknown ones.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -96,12 +95,12 @@ async fn dispatch(
     }
 }
 
-/// Says whether the process answers, and nothing else: it is open to everyone.
+/// Answers that the process runs, and nothing else: this path is open to everyone.
 pub(crate) async fn health() -> Response {
     wire::json(r#"{"state":"ok"}"#)
 }
 
-/// Says whether new work is taken. It is open to everyone, so a failure is its code and nothing more.
+/// Answers if new work is taken. This path is open to everyone, so a failure is its code and nothing more.
 pub(crate) async fn readiness(State(app): State<Arc<App>>) -> Response {
     let refused = |code| error::refusal(&ErrorBody::new(code));
     if app.options.draining.is_cancelled() {
@@ -114,7 +113,7 @@ pub(crate) async fn readiness(State(app): State<Arc<App>>) -> Response {
     }
 }
 
-/// Shows what was counted.
+/// Shows the counts.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     match app.metrics.text() {
         Ok(text) => wire::typed(HeaderValue::from_static(metrics::CONTENT_TYPE), text),
@@ -127,7 +126,7 @@ pub(crate) async fn description() -> Response {
     wire::json(openapi::text())
 }
 
-/// Answers for a path that is there, by another method. No other origin is allowed anything by it.
+/// Answers for a method that a path does not have. `OPTIONS` allows other origins nothing.
 pub(crate) async fn other_method(method: Method) -> Response {
     match method {
         Method::OPTIONS => error::NO_CONTENT.into_response(),
@@ -135,7 +134,7 @@ pub(crate) async fn other_method(method: Method) -> Response {
     }
 }
 
-/// Answers for a path that is not there.
+/// Answers for an unknown path.
 pub(crate) async fn unknown(uri: Uri) -> Response {
     let path = uri.path();
     error::response(&if path.len() > 1 && path.split('/').skip(1).any(str::is_empty) {

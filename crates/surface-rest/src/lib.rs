@@ -1,11 +1,10 @@
 //! meerkat over HTTP: each operation has a route, a turn can be followed as it runs, and every failure has one body.
 //!
-//! In reading order: `routes` is the table, [`router`] is made of it, `handlers` performs a row of it, `wire` makes parameters and answers,
-//! `stream` sends events, `bundle` sends and takes bundles, `error` turns a failure into a response, `openapi` describes
-//! it all.
+//! In reading order: `routes` is the table, [`router`] is made of it, `handlers` performs a row of it, `wire` makes
+//! parameters and answers, `stream` sends events, `bundle` sends and takes bundles, `error` turns a failure into a
+//! response, `openapi` describes it all.
 //!
-//! It never asks who is calling: Host, Origin and token are checked before a request comes here. The accept loop and
-//! its timeouts are not here either.
+//! It never checks who is calling: the listener checks Host, Origin and token first, and has the time limits.
 
 mod routes;
 
@@ -32,24 +31,24 @@ use tokio_util::sync::CancellationToken;
 use metrics::Metrics;
 pub use routes::{Route, table};
 
-/// What the routes can be told.
+/// Options of the routes.
 #[derive(Clone, Debug)]
 pub struct RestOptions {
-    /// Bytes that a request's body may have.
+    /// Bytes of a request's body.
     pub body_bytes_max: u64,
-    /// Bytes that a bundle may have that is sent in. It is never held whole.
+    /// Bytes of a bundle that is sent in. It is never held whole.
     pub bundle_bytes_max: u64,
-    /// The room that answers take, which surfaces share.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
-    /// Where the service is reached, without a slash at the end; without it answers point to paths alone.
+    /// URL that clients use, without a slash at the end. If there is none, `Location` headers have paths alone.
     pub public_url: Option<String>,
-    /// How long an event stream is silent before a comment shows that it is alive.
+    /// Silence after which an event stream sends a comment.
     pub keep_alive: Duration,
-    /// How long a subscriber may take nothing of what is there for it, before its stream is ended.
+    /// How long a subscriber may read nothing while data is waiting, before its stream is closed.
     pub stall_limit: Duration,
-    /// Cancelled when the service begins to end: from then on `/readyz` refuses.
+    /// Cancelled when the service begins to shut down: from then on `/readyz` refuses.
     pub draining: CancellationToken,
-    /// Cancelled when the last turn has ended: open event streams then end.
+    /// Cancelled when the last turn has ended: then event streams are closed.
     pub closing: CancellationToken,
 }
 
@@ -68,7 +67,7 @@ impl Default for RestOptions {
     }
 }
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct App {
     pub(crate) service: Arc<dyn SessionService>,
     pub(crate) options: RestOptions,
@@ -77,7 +76,7 @@ pub(crate) struct App {
 
 /// The service over HTTP: `/v1/…`, `/openapi.json`, `/healthz`, `/readyz` and `/metrics`.
 ///
-/// Axum makes an answer to `HEAD` of the one to `GET`, and says in `Allow` which methods a path has.
+/// Axum answers `HEAD` from `GET`, and lists a path's methods in `Allow`.
 pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router {
     let beside = Router::new()
         .route("/healthz", get(handlers::health))

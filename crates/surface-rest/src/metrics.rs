@@ -1,4 +1,4 @@
-//! What is counted for operators: events, requests, open streams. No session's content is in it.
+//! Counts for operators: events, requests, open streams. They contain nothing of a session.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 
 type Label = (&'static str, &'static str);
 
-/// The code of an answer that is no failure.
+/// The code of a success.
 const OK: &str = "OK";
 
 const fn labels(operation: Operation, code: &'static str) -> [Label; 2] {
@@ -32,12 +32,12 @@ const fn labels(operation: Operation, code: &'static str) -> [Label; 2] {
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<[Label; 2], Counter>,
-    /// Those of `requests` that are counted most, so that an answer looks nothing up: by operation, with code OK.
+    /// The counters with code OK, by operation. A success needs no look-up.
     answered: Vec<Counter>,
     streams: Gauge,
 }
 
-/// An event stream that is open until this goes.
+/// An event stream that is open until this is dropped.
 pub(crate) struct OpenStream(Gauge);
 
 impl Metrics {
@@ -81,7 +81,7 @@ impl Drop for OpenStream {
     }
 }
 
-/// The process counts its encoded events; they are read when someone asks.
+/// The encoded events, which the process counts.
 #[derive(Debug)]
 struct EventsEncoded;
 

@@ -1,6 +1,6 @@
-//! The description of the routes as OpenAPI 3.1, made of the table, the types and the error table.
+//! The description of the routes as OpenAPI 3.1, generated from the table, the types and the error table.
 //!
-//! It describes; nothing is decided by it. The committed copy is `docs/openapi.json`.
+//! Nothing depends on it. The committed copy is `docs/openapi.json`.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -20,9 +20,9 @@ use crate::{
     routes::{Route, table},
 };
 
-/// A key in a header.
+/// Pattern of a key in a header.
 const KEY: &str = "^[ -~]*[!-~][ -~]*$";
-/// The name of a label that can stand in the brackets of a query.
+/// Pattern of a label's name in the brackets of a query.
 const QUERY_LABEL_NAME: &str = r"^(?!.*\]\[)[^\u0000-\u001f\u007f-\u009f]+$";
 
 /// The document.
@@ -38,9 +38,9 @@ pub(crate) fn text() -> &'static str {
 
 #[derive(Default)]
 struct Document {
-    /// Shapes that are referred to by name.
+    /// Shapes with names.
     schemas: Map<String, Value>,
-    /// Responses to what is refused.
+    /// Responses of refusals.
     refusals: Map<String, Value>,
 }
 
@@ -93,7 +93,7 @@ impl Document {
         })
     }
 
-    /// Adds the kinds of events, and the two unions of them: those of the journal, and those that only streams have.
+    /// Adds the kinds of events, and two unions of them: those in the journal, and those that only streams have.
     fn add_events(&mut self) {
         let mut unions = [("Event", Vec::new(), Map::new()), ("LiveEvent", Vec::new(), Map::new())];
         for &kind in EventKind::ALL {
@@ -171,7 +171,7 @@ impl Document {
                 .into_iter()
                 .filter(|name| name.as_str().is_some_and(|name| properties.contains_key(name)))
                 .collect();
-            // What a condition asks for has to be sent as well.
+            // Members that a condition requires must be sent as well.
             let is_required = !required.is_empty() || request["else"].is_object();
             let mut schema = json!({
                 "type": "object", "properties": properties, "required": required, "additionalProperties": false,
@@ -185,7 +185,7 @@ impl Document {
                 json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
         }
         if route.takes_bundle() {
-            // It is taken in under any type: what it is it says itself.
+            // Any type is accepted: a bundle describes itself.
             operation["requestBody"] = json!({
                 "required": true, "description": "A bundle.", "content": { "application/octet-stream": {} },
             });
@@ -235,7 +235,7 @@ impl Document {
         responses
     }
 
-    /// Adds the responses of these codes and of those that every route has, by status; equal ones are one.
+    /// Adds the responses of these codes and of those that every route has, by status. Equal ones are shared.
     fn add_errors(&mut self, responses: &mut Value, codes: &[ErrorCode]) {
         let mut by_status: BTreeMap<u16, Vec<ErrorCode>> = BTreeMap::new();
         for code in EVERYWHERE.iter().chain(codes) {
@@ -255,7 +255,7 @@ impl Document {
         }
     }
 
-    /// Takes a schema's definitions among the document's, and points its references there.
+    /// Moves a schema's definitions to the document, and points its references there.
     fn adopt(&mut self, mut schema: Value) -> Value {
         rewrite(&mut schema, &|node| {
             node.remove("$schema");
@@ -271,7 +271,7 @@ impl Document {
     }
 }
 
-/// The codes that every route can answer, the guard's among them.
+/// The codes that every route can answer, including the guard's.
 const EVERYWHERE: [ErrorCode; 6] = [
     ErrorCode::InvalidRequest,
     ErrorCode::Unauthenticated,
@@ -281,7 +281,7 @@ const EVERYWHERE: [ErrorCode; 6] = [
     ErrorCode::Internal,
 ];
 
-/// The codes that an operation can answer besides.
+/// The other codes that an operation can answer.
 fn codes(route: &Route) -> Vec<ErrorCode> {
     use ErrorCode as Code;
     let mut codes = Vec::new();
@@ -302,7 +302,7 @@ fn codes(route: &Route) -> Vec<ErrorCode> {
     codes
 }
 
-/// A parameter that stands outside of a body: it is never `null`, and one of a path is never empty.
+/// A parameter outside a body. It is never `null`, and in a path it is never empty.
 fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) -> Value {
     let mut schema = schema.unwrap_or_else(|| json!({}));
     let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
@@ -336,7 +336,7 @@ fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) 
     parameter
 }
 
-/// Adds the limits that a configuration changes, at their defaults.
+/// Adds the limits that are configurable, at their defaults.
 fn limited(mut schema: Value) -> Value {
     let limits = Limits::default();
     for (name, property) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
@@ -351,8 +351,8 @@ fn limited(mut schema: Value) -> Value {
     schema
 }
 
-/// Writes what generators of clients do not read in the way that they do: a schema of anything as an object, names
-/// without types as one list.
+/// Rewrites what generators of clients cannot read: a schema that allows everything as an empty object, alternative
+/// constants as one list.
 fn generators_way(node: &mut Map<String, Value>) {
     for property in node.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         if *property == Value::Bool(true) {

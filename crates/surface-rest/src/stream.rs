@@ -1,7 +1,7 @@
-//! Event streams: a session's lines as server-sent events, each in a frame around the very bytes that all surfaces send.
+//! Event streams: a session's lines as server-sent events, each in a frame around the bytes that all surfaces send.
 //!
-//! A subscriber is a cursor, never a queue: a body reads its next line when the connection asks for one. A frame is made
-//! of a head, the shared line and an end, so no line is ever copied here.
+//! A subscriber is a cursor, never a queue: a body reads its next line when the connection asks for one. A frame consists of
+//! a head, the shared line and an end, so no line is copied.
 
 use std::{
     convert::Infallible,
@@ -34,9 +34,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{App, error, metrics::OpenStream, wire::typed};
 
-/// Bytes of a line that are handed out at a time, so that a slow subscriber of a long line is seen to take it.
+/// Bytes of a line that are handed out at a time, so that a slow reader of a long line is seen to read.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// The longest head of a durable line's frame, and the room for some of them, which is used again when they are sent.
+/// Bytes of the longest head of a frame, and of a buffer for some heads, which is reused when they are sent.
 const HEAD_BYTES_MAX: usize = 31;
 const HEADS_BYTES: usize = 4 * HEAD_BYTES_MAX;
 
@@ -54,7 +54,7 @@ pub(crate) async fn events(app: &Arc<App>, params: &str) -> Result<Response, Ses
     Ok(response(app, items.fuse().boxed()))
 }
 
-/// Follows a turn from its acceptance to its end, and sends its result last.
+/// Follows a turn from its acceptance to its end; its result comes last.
 pub(crate) async fn turn(app: &Arc<App>, turn: TurnHandle) -> Result<Response, SessionError> {
     let follower = from_acceptance(app.service.as_ref(), &turn.accepted).await?;
     let items = stream::unfold(Some(FollowedTurn::new(turn, Some(follower))), |turn| async {
@@ -75,11 +75,11 @@ fn response(app: &Arc<App>, items: BoxStream<'static, Item>) -> Response {
     typed(HeaderValue::from_static("text/event-stream"), Body::new(body))
 }
 
-/// What a stream sends.
+/// A frame of a stream.
 enum Item {
-    /// A line, as it is.
+    /// A line of the session.
     Line(FollowedLine),
-    /// How a stream ends.
+    /// Head and data of the last frame.
     Last(Bytes, Bytes),
 }
 
@@ -111,10 +111,10 @@ fn last(end: Result<TurnResult, SessionError>) -> Item {
     }
 }
 
-/// The body of an event stream. It is asked for a piece whenever the connection has room for one.
+/// The body of an event stream. The connection asks for a piece whenever it has room for one.
 struct EventBody {
     items: BoxStream<'static, Item>,
-    /// What is left of the frame that is being sent.
+    /// The rest of the frame that is being sent.
     head: Bytes,
     line: Bytes,
     is_end_due: bool,
@@ -122,7 +122,7 @@ struct EventBody {
     silence: Pin<Box<Sleep>>,
     keep_alive: Duration,
     stall_limit: Duration,
-    /// When the newest piece was handed out; gone once the connection has asked for more than there is.
+    /// Time of the newest piece; `None` once the connection has asked for more than there is.
     handed_out: Option<Instant>,
     _open: OpenStream,
 }
@@ -157,7 +157,7 @@ impl EventBody {
         if self.heads.capacity() < HEAD_BYTES_MAX {
             self.heads.reserve(HEADS_BYTES);
         }
-        // Text always fits a buffer that grows.
+        // Writing to a buffer that grows cannot fail.
         let _ = write!(self.heads, "id: {seq}\ndata: ");
         self.heads.split().freeze()
     }
@@ -180,7 +180,7 @@ impl http_body::Body for EventBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if this.handed_out.is_some_and(|at| at.elapsed() >= this.stall_limit) {
-            // The frame that was begun is whole before the stream ends; its cursor resumes behind it.
+            // The current frame is sent whole before the stream ends, and its id resumes behind it.
             let lagged = Item::failure(&ErrorBody::new(ErrorCode::SubscriberLagged));
             this.items = stream::once(std::future::ready(lagged)).boxed();
         }

@@ -1,6 +1,6 @@
 //! From a request's path, query, headers and body to the JSON of an operation's parameters, and from answers to responses.
 //!
-//! A body is spliced in as it came and never goes through a value tree. Whether values are allowed is not decided here.
+//! A body is spliced in unchanged and never becomes a value tree. The service decides if values are allowed.
 
 use std::error::Error as _;
 
@@ -26,13 +26,13 @@ use crate::{
     routes::{BASE, Kind, Route},
 };
 
-/// What all answers are.
+/// Type of most answers.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// Reads a body up to its limit. One that says that it is longer is not read at all.
+/// Reads a body up to its limit. A body that announces more is not read at all.
 pub(crate) async fn read_body(body: Body, limit: u64) -> Result<Bytes, SessionError> {
     check_announced(&body, limit)?;
     let read = to_bytes(body, usize::try_from(limit).unwrap_or(usize::MAX)).await;
@@ -42,12 +42,12 @@ pub(crate) async fn read_body(body: Body, limit: u64) -> Result<Bytes, SessionEr
     })
 }
 
-/// Refuses a body that says that it has more bytes than it may have.
+/// Refuses a body that announces more bytes than the limit.
 pub(crate) fn check_announced(body: &Body, limit: u64) -> Result<(), SessionError> {
     within(body.size_hint().lower(), limit)
 }
 
-/// Refuses a body with more bytes than it may have.
+/// Refuses more bytes than the limit.
 pub(crate) fn within(bytes: u64, limit: u64) -> Result<(), SessionError> {
     if bytes > limit { Err(too_large(bytes, limit)) } else { Ok(()) }
 }
@@ -56,12 +56,12 @@ fn too_large(bytes: u64, limit: u64) -> SessionError {
     SessionError::PayloadTooLarge { what: "body", bytes, limit }
 }
 
-/// Refuses a body that ended too early.
+/// The refusal of a body that ended too early.
 pub(crate) fn broken_off() -> SessionError {
     SessionError::invalid("body", "it ended before it was whole")
 }
 
-/// What a request says before its body.
+/// A request without its body.
 pub(crate) struct Asked {
     pub(crate) path: RawPathParams,
     pub(crate) query: Vec<(String, String)>,
@@ -69,7 +69,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Reads it. Axum takes what is not percent-encoded UTF-8 as well as it can; here it is refused.
+    /// Reads path and query. Axum accepts a broken percent-encoding; here it is refused.
     pub(crate) async fn read(mut parts: request::Parts) -> Result<Self, SessionError> {
         let refusal = |field| SessionError::invalid(field, "it is not percent-encoded UTF-8");
         let checked = |text, field| if is_encoded(text) { Ok(()) } else { Err(refusal(field)) };
@@ -81,7 +81,7 @@ impl Asked {
     }
 }
 
-/// Says if two digits follow each `%`, and all of it is UTF-8.
+/// Whether two digits follow each `%`, and all of it is UTF-8.
 fn is_encoded(text: &str) -> bool {
     let is_byte = |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|digit| digit.is_ascii_hexdigit());
     text.split('%').skip(1).all(is_byte) && percent_decode_str(text).decode_utf8().is_ok()
@@ -95,7 +95,7 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
     }
     for (at, (name, value)) in asked.query.iter().enumerate() {
         if asked.query[..at].iter().any(|(other, _)| other == name) {
-            return Err(SessionError::invalid(name, "it is there twice"));
+            return Err(SessionError::invalid(name, "it is given more than once"));
         }
         let label = name.strip_prefix("labels[").and_then(|rest| rest.strip_suffix(']'));
         if let Some(label) = label.filter(|_| route.query.contains(&"labels")) {
@@ -114,7 +114,7 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
     if !labels.is_empty() {
         params.insert("labels".to_owned(), labels.into());
     }
-    // A client that comes back sends its first cursor in the URL and its last one in the header.
+    // A browser that reconnects sends its first cursor in the URL and its last one in the header.
     if route.query.contains(&"since_seq")
         && let Some(cursor) = last_event_id(&asked.headers)?
     {
@@ -126,10 +126,10 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
     splice_body(params, route, asked, body)
 }
 
-/// Leaves out of what is said of an unknown field those that the body does not take, because the URL gives them.
+/// Removes from a message about an unknown field the fields that the body does not take, because the URL has them.
 pub(crate) fn of_body(error: SessionError, route: &Route) -> SessionError {
     let SessionError::InvalidRequest { field, mut message } = error else { return error };
-    // What is before the list may be the caller's own word.
+    // Before the list is the caller's own word.
     if message.starts_with("unknown field")
         && let Some(at) = message.rfind(", expected")
     {
@@ -178,15 +178,15 @@ fn splice_body(
     }
     let inner = body.trim_start_matches([' ', '\t', '\r', '\n']).strip_prefix('{');
     let is_empty = inner.ok_or_else(|| refusal("it is not a JSON object"))?.trim() == "}";
-    // Behind the body's own members, so that what is said of its lines and columns is true of what was sent. One that
-    // does not end as an object is left as it is, and refused.
+    // After the body's own members, so that lines and columns in messages are those of the body. A body that does not
+    // end as an object is refused when it is decoded.
     match body.strip_suffix('}') {
         Some(members) if has_params => Ok([members, if is_empty { "" } else { "," }, &params[1..]].concat()),
         _ => Ok(body.to_owned()),
     }
 }
 
-/// The key in a body. What cannot be read has none here; decoding it says why.
+/// The key in a body. A body that cannot be read has none, and is refused when it is decoded.
 fn key_in(body: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Keyed {
@@ -196,7 +196,7 @@ fn key_in(body: &str) -> Option<String> {
     serde_json::from_str::<Keyed>(body).ok()?.idempotency_key
 }
 
-/// The value of a parameter of the path or the query.
+/// The value of a parameter in the path or the query.
 fn parameter(name: &str, value: &str) -> Result<Value, SessionError> {
     match Kind::of(name) {
         Kind::Text => Ok(value.into()),
@@ -206,7 +206,7 @@ fn parameter(name: &str, value: &str) -> Result<Value, SessionError> {
     }
 }
 
-/// A whole number, in the one way in which JSON writes it.
+/// A whole number, written as in JSON.
 fn whole(name: &str, text: &str) -> Result<u64, SessionError> {
     let is_plain = text == "0" || text.starts_with(|first: char| first.is_ascii_digit() && first != '0');
     let number = text.parse().ok().filter(|_| is_plain);
@@ -217,13 +217,13 @@ fn truth(name: &str, value: &str) -> Result<bool, SessionError> {
     value.parse().map_err(|_| SessionError::invalid(name, "it is true or false"))
 }
 
-/// A header that may be there once.
+/// A header that may be given once.
 fn one_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, SessionError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let refusal = |why| SessionError::invalid(name.as_str(), why);
     let text = value.to_str().map_err(|_| refusal("it is not ASCII"))?;
-    if values.next().is_some() { Err(refusal("it is there twice")) } else { Ok(Some(text)) }
+    if values.next().is_some() { Err(refusal("it is given more than once")) } else { Ok(Some(text)) }
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, SessionError> {
@@ -231,7 +231,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, SessionError> {
     id.map(|id| whole(LAST_EVENT_ID.as_str(), id)).transpose()
 }
 
-/// The parts of a header that lists things, each without its parameters.
+/// The items of a header's list, each with its parameters apart.
 fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = (&str, &str)> {
     let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     let parts = texts.flat_map(|text| text.split(','));
@@ -249,7 +249,7 @@ pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
     listed(headers, PREFER).any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
 }
 
-/// Whether a body is of a type. A web page may send some types elsewhere without asking; a list of types is none.
+/// Whether a body has this type. A list of types is none, because a web page may send one without asking.
 fn has_type(headers: &HeaderMap, name: &str) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
@@ -257,7 +257,7 @@ fn has_type(headers: &HeaderMap, name: &str) -> bool {
     essence.trim().eq_ignore_ascii_case(name)
 }
 
-/// What an import takes beside its bundle.
+/// Parameters of an import besides its bundle.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upload {
@@ -265,7 +265,7 @@ pub(crate) struct Upload {
     pub(crate) new_ids: bool,
 }
 
-/// An answer.
+/// An answer in JSON.
 pub(crate) fn json(bytes: impl Into<Body>) -> Response {
     typed(JSON, bytes)
 }
@@ -276,7 +276,7 @@ pub(crate) fn typed(content_type: HeaderValue, body: impl Into<Body>) -> Respons
     ([(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
-/// Says of every response that it is not to be kept, and is nothing but what it says it is.
+/// Adds to every response that it must not be cached, and has the type that it names.
 pub(crate) async fn seal(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -284,13 +284,13 @@ pub(crate) async fn seal(mut response: Response) -> Response {
     response
 }
 
-/// The answer to a session that was made, and where it is.
+/// The answer if a session was created, with its `Location`.
 pub(crate) fn created(app: &App, created: &SessionCreated) -> Result<Response, SessionError> {
     let location = location(app, &format!("/sessions/{}", created.session_id))?;
     Ok((error::CREATED, location, json(encode(created)?)).into_response())
 }
 
-/// The answer to a turn that is not waited for, and where to look for what becomes of it.
+/// The answer to a turn that is not waited for, with the `Location` of its events.
 pub(crate) fn accepted(app: &App, turn: &TurnAccepted) -> Result<Response, SessionError> {
     let TurnAccepted { session_id, seq, .. } = turn;
     let location = location(app, &format!("/sessions/{session_id}/events?since_seq={}", seq.saturating_sub(1)))?;
@@ -304,31 +304,10 @@ fn location(app: &App, path: &str) -> Result<[(HeaderName, HeaderValue); 1], Ses
     Ok([(header::LOCATION, value)])
 }
 
-/// A piece of a blob, as it is; `next-offset` says where the next piece begins.
+/// The bytes of a piece of a blob; `next-offset` is where the next piece begins.
 pub(crate) fn blob(page: &BlobPage, room: Option<Room>) -> Result<Response, SessionError> {
     let piece = page.bytes().ok_or_else(|| SessionError::Internal("a blob's page is not base64".to_owned()))?;
     let piece = Answer::within(piece, room).into_bytes();
     let next_offset = page.next_offset.map(|offset| [("next-offset", HeaderValue::from(offset))]);
     Ok((next_offset, typed(HeaderValue::from_static("application/octet-stream"), piece)).into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_blob_is_sent_as_it_is() {
-        // The examples of RFC 4648.
-        let pieces = ["", "f", "fo", "foo", "foob", "fooba", "foobar"];
-        let encoded = ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"];
-        for (piece, data) in pieces.into_iter().zip(encoded) {
-            let response = blob(&BlobPage { data: data.to_owned(), next_offset: Some(7) }, None).unwrap();
-            assert_eq!(response.headers()["next-offset"], "7");
-            assert_eq!(response.headers()["content-type"], "application/octet-stream");
-            assert_eq!(to_bytes(response.into_body(), 10).await.unwrap(), piece);
-        }
-        let decoded = |data: &str| BlobPage { data: data.to_owned(), next_offset: None }.bytes();
-        assert_eq!(decoded("/+8="), Some(vec![0xff, 0xef]));
-        assert_eq!(decoded("_-8="), None);
-    }
 }

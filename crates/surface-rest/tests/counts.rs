@@ -1,4 +1,4 @@
-//! What a subscriber costs, counted exactly. One test in one process, so that nobody else counts.
+//! The cost of a subscriber, counted exactly. One test in one process, so nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -39,7 +39,7 @@ async fn an_event_allocates_nothing_for_its_subscribers_and_an_idle_stream_is_sm
         let request = Request::get(format!("/v1/sessions/{session_id}/events")).header("accept", "text/event-stream");
         rest.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_body()
     };
-    // The follower reads ahead, so that the events after the first one lie ready and cost only their frames.
+    // The follower reads ahead, so the events after the first one cost only their frames.
     let mut body = open().await;
     for _ in 0..PIECES {
         drop(body.frame().await.unwrap().unwrap());

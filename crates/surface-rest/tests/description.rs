@@ -1,4 +1,4 @@
-//! The description is the committed one, and says of every route what the table says.
+//! The description is the committed one, and agrees with the table.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -20,7 +20,7 @@ use meerkat_surface_rest::table;
 use serde_json::{Value, json};
 
 async fn described() -> (String, Value) {
-    let answer = Server::start().await.send("GET /openapi.json", "").await;
+    let answer = Server::start().send("GET /openapi.json", "").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
     (String::from_utf8(answer.body.clone()).unwrap(), answer.json())
 }
@@ -45,7 +45,7 @@ async fn every_route_is_described_and_every_reference_leads_somewhere() {
     for route in table() {
         let operation = &document["paths"][route.full_path()][route.method.as_str().to_ascii_lowercase()];
         let id = operation["operationId"].as_str().unwrap();
-        // As the other surfaces call it.
+        // Spelt as on the other surfaces.
         let is_spelt = id.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_') && id.contains('_');
         assert!(is_spelt && operation["tags"][0] == id.split('_').next().unwrap(), "{id}");
         let is_its_own = operation["summary"] == route.operation.summary();
@@ -79,7 +79,7 @@ fn a_shape_has_one_name_and_a_name_one_shape() {
     }
 }
 
-/// What the code refuses whatever is configured, the description forbids.
+/// The description forbids what every configuration refuses.
 #[tokio::test]
 async fn the_description_forbids_what_is_always_refused() {
     let (_, document) = described().await;
@@ -107,7 +107,7 @@ async fn the_description_forbids_what_is_always_refused() {
     assert_eq!(forget["else"]["properties"]["from_seq"]["type"], "null");
 }
 
-/// What generators of clients stumble over, in the whole document.
+/// The document has nothing that generators of clients cannot read.
 #[tokio::test]
 async fn generators_can_read_every_schema() {
     fn check(node: &Value, place: &str) {

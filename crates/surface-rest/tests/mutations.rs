@@ -1,4 +1,4 @@
-//! Damaged input: a request with wrong bytes gets an answer of ours, and no text of a session can break a stream's frames.
+//! Damaged input: a request with wrong bytes gets a proper answer, and no text of a session breaks a stream's frames.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -23,7 +23,7 @@ fn corpus(folder: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// What is done to some bytes: at a place, some are taken out and others put in.
+/// Changes of some bytes: at each place, some are removed and others inserted.
 type Damage = Vec<(Index, usize, Vec<u8>)>;
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -49,7 +49,7 @@ fn service() -> (Runtime, Router, std::sync::Arc<dyn meerkat_service::SessionSer
     (runtime, rest, service, session)
 }
 
-/// A request as the corpus has it: method and path, headers, an empty line, the body. `None` where it is none of HTTP.
+/// A request of the corpus: method and path, headers, an empty line, the body. `None` if it is not valid HTTP.
 fn request(bytes: &[u8], session: &str) -> Option<Request<Body>> {
     let at = bytes.windows(2).position(|window| window == b"\n\n")?;
     let head = std::str::from_utf8(&bytes[..at]).ok()?.replace("SESSION", session);

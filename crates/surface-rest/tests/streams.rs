@@ -1,4 +1,4 @@
-//! Event streams over a real connection: replay, then follow; resumed to the byte; never a reason for a turn to end.
+//! Event streams: replay, then follow; resumed to the byte; never a reason for a turn to end.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -8,20 +8,13 @@ use std::time::Duration;
 
 use common::{Events, Sent, Server};
 use http_body_util::BodyExt as _;
-use meerkat_service::{AgentBuildConfig, service::ReadEvents};
-use meerkat_surface_rest::{RestOptions, router};
+use meerkat_service::AgentBuildConfig;
+use meerkat_surface_rest::RestOptions;
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 
-/// The durable lines after a cursor, as the service has them.
-async fn lines(server: &Server, session: &str, since_seq: u64) -> Vec<String> {
-    let request = ReadEvents { session_id: session.parse().unwrap(), since_seq, limit: Some(1000), wait_ms: 0 };
-    let page = server.service.events(request).await.unwrap();
-    page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
-}
-
-fn path(session: &str) -> String {
-    format!("/v1/sessions/{session}/events")
+/// The request for a session's events.
+fn events(session: &str) -> String {
+    format!("GET /v1/sessions/{session}/events")
 }
 
 fn data(sent: &[Sent]) -> Vec<String> {
@@ -29,17 +22,11 @@ fn data(sent: &[Sent]) -> Vec<String> {
 }
 
 /// Asks for a turn and follows it.
-async fn stream_turn(server: &Server, session: &str, body: &Value) -> Events {
-    let body = body.to_string();
-    let head = format!(
-        "POST /v1/sessions/{session}/turns HTTP/1.1\r\naccept: text/event-stream\r\ncontent-type: application/json"
-    );
-    let connection = server.open(&head, body.as_bytes()).await;
-    assert_eq!((connection.status, connection.header("content-type")), (200, "text/event-stream"));
-    Events::of(connection)
+async fn stream_turn(server: &Server, session: &str, turn: &Value) -> Events {
+    server.follow(&format!("POST /v1/sessions/{session}/turns"), turn.to_string()).await
 }
 
-/// Reads to the end; answers with the durable events and how it ended.
+/// Reads to the end; returns the durable events, the name of the last one and its data.
 async fn to_end(events: &mut Events) -> (Vec<Sent>, String, Value) {
     let mut durable = Vec::new();
     while let Some(sent) = events.next().await {
@@ -54,14 +41,9 @@ async fn to_end(events: &mut Events) -> (Vec<Sent>, String, Value) {
 
 #[tokio::test]
 async fn a_stream_replays_and_then_follows_from_the_moment_the_session_exists() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
-    let connection = server.follow(&path(&session), "").await;
-    assert_eq!(
-        (connection.header("cache-control"), connection.header("x-content-type-options")),
-        ("no-store", "nosniff")
-    );
-    let mut events = Events::of(connection);
+    let mut events = server.follow(&events(&session), "").await;
     let created = events.next().await.unwrap();
     assert_eq!(
         (created.id.as_deref(), created.event),
@@ -75,63 +57,63 @@ async fn a_stream_replays_and_then_follows_from_the_moment_the_session_exists() 
     }
     let (durable, live): (Vec<Sent>, Vec<Sent>) = sent.into_iter().partition(|sent| sent.id.is_some());
     assert_eq!(durable.iter().map(|sent| sent.id.clone().unwrap()).collect::<Vec<_>>(), ["2", "3", "4"]);
-    assert_eq!(data(&durable), lines(&server, &session, 1).await);
+    assert_eq!(data(&durable), server.lines(&session, 1).await);
     assert!(live.iter().all(|sent| sent.data.contains(r#""after":"#) && sent.event.is_none()));
 }
 
 #[tokio::test]
 async fn the_last_id_resumes_to_the_byte() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     server.turn(&session, "@say One.").await;
     server.turn(&session, "@say Two.").await;
-    let all = lines(&server, &session, 0).await;
+    let all = server.lines(&session, 0).await;
     for cursor in 0..all.len() {
-        for request in [
-            (format!("{}?since_seq={cursor}", path(&session)), String::new()),
-            (path(&session), format!("\r\nlast-event-id: {cursor}")),
-            (format!("{}?since_seq=1", path(&session)), format!("\r\nlast-event-id: {cursor}")),
+        for more in [
+            format!("?since_seq={cursor}"),
+            format!("\nlast-event-id: {cursor}"),
+            format!("?since_seq=1\nlast-event-id: {cursor}"),
         ] {
-            let mut events = Events::of(server.follow(&request.0, &request.1).await);
+            let mut stream = server.follow(&(events(&session) + &more), "").await;
             let mut suffix = Vec::new();
             while suffix.len() < all.len() - cursor {
-                suffix.push(events.next().await.unwrap());
+                suffix.push(stream.next().await.unwrap());
             }
-            assert_eq!(data(&suffix), all[cursor..], "{request:?}");
+            assert_eq!(data(&suffix), all[cursor..], "{more:?}");
         }
     }
-    let empty = Events::of(server.follow(&path(&session), "\r\nlast-event-id: ").await).next().await.unwrap();
+    let empty = server.follow(&(events(&session) + "\nlast-event-id: "), "").await.next().await.unwrap();
     assert_eq!(empty.id.as_deref(), Some("1"), "an empty id is none");
 }
 
 #[tokio::test]
 async fn what_keeps_a_stream_from_beginning_is_an_ordinary_refusal() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     let stream = "accept: text/event-stream";
-    let beyond = server.send(&format!("GET {}?since_seq=9\n{stream}", path(&session)), "").await;
+    let beyond = server.send(&format!("{}?since_seq=9\n{stream}", events(&session)), "").await;
     assert_eq!(
         (beyond.refusal().1.as_str(), beyond.header("content-type")),
         ("CURSOR_OUT_OF_RANGE", "application/json")
     );
-    let unknown = path("01900000-0000-7000-8000-000000000001");
-    assert_eq!(server.send(&format!("GET {unknown}\n{stream}"), "").await.refusal().1, "SESSION_NOT_FOUND");
+    let unknown = events("01900000-0000-7000-8000-000000000001");
+    assert_eq!(server.send(&format!("{unknown}\n{stream}"), "").await.refusal().1, "SESSION_NOT_FOUND");
     let turns = format!("POST /v1/sessions/{session}/turns\n{stream}");
     assert_eq!(server.send(&turns, r#"{"prompt":" "}"#).await.refusal().2, "prompt");
-    let page = server.send(&format!("GET {}\naccept: text/event-stream;q=0, */*", path(&session)), "").await;
+    let page = server.send(&format!("{}\naccept: text/event-stream;q=0, */*", events(&session)), "").await;
     assert_eq!(page.header("content-type"), "application/json");
 }
 
 #[tokio::test]
 async fn a_turn_streams_its_events_and_then_its_result() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     server.turn(&session, "@say Before.").await;
     let request = json!({ "prompt": "@say Now.", "idempotency_key": "now" });
     let (durable, event, result) = to_end(&mut stream_turn(&server, &session, &request).await).await;
     assert_eq!((event.as_str(), &result["text"], &result["turn"]), ("result", &json!("Now."), &json!(1)));
-    assert_eq!(data(&durable), lines(&server, &session, 4).await);
-    // The same key is the same turn, also as a stream and long after it.
+    assert_eq!(data(&durable), server.lines(&session, 4).await);
+    // A key stands for its turn, also as a stream and long after it.
     server.turn(&session, "@say After.").await;
     let (again, _, same) = to_end(&mut stream_turn(&server, &session, &request).await).await;
     assert_eq!((same, data(&again)), (result, data(&durable)));
@@ -139,7 +121,7 @@ async fn a_turn_streams_its_events_and_then_its_result() {
 
 #[tokio::test]
 async fn a_queued_turn_is_followed_to_its_own_end() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     let first = stream_turn(&server, &session, &json!({ "prompt": "@say Wait @stall" })).await;
     let mut second = stream_turn(&server, &session, &json!({ "prompt": "@say Mine.", "policy": "queue" })).await;
@@ -158,29 +140,29 @@ async fn a_queued_turn_is_followed_to_its_own_end() {
 
 #[tokio::test]
 async fn who_goes_away_interrupts_nothing() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     let mut events = stream_turn(&server, &session, &json!({ "prompt": "@say Still here @stall" })).await;
     events.until("text_delta").await;
     drop(events);
-    // The server has noticed once no stream is open.
+    // The server has noticed when no stream is open.
     loop {
         let text = String::from_utf8(server.send("GET /metrics", "").await.body).unwrap();
         if text.contains("meerkat_rest_streams_open 0") {
             break;
         }
     }
-    let last = lines(&server, &session, 1).await;
+    let last = server.lines(&session, 1).await;
     assert!(last.len() == 1 && last[0].contains("turn_started"), "{last:?}");
     server.send(&format!("POST /v1/sessions/{session}/interrupt"), r#"{"turn":0}"#).await.ok();
-    assert!(lines(&server, &session, 1).await.last().unwrap().contains("turn_interrupted"));
+    assert!(server.lines(&session, 1).await.last().unwrap().contains("turn_interrupted"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_shows_that_it_is_alive() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
-    let mut events = Events::of(server.follow(&format!("{}?since_seq=1", path(&session)), "").await);
+    let mut events = server.follow(&format!("{}?since_seq=1", events(&session)), "").await;
     let begin = tokio::time::Instant::now();
     for beat in 1..=3 {
         assert_eq!(events.next().await.unwrap().comment.as_deref(), Some("keep-alive"));
@@ -191,30 +173,29 @@ async fn a_silent_stream_shows_that_it_is_alive() {
 #[tokio::test]
 async fn streams_end_with_the_service() {
     let options = RestOptions::default();
-    let server = Server::with(AgentBuildConfig::new().build().unwrap(), options.clone()).await;
+    let server = Server::with(AgentBuildConfig::new().build().unwrap(), options.clone());
     let session = server.session().await;
-    let mut events = Events::of(server.follow(&path(&session), "").await);
+    let mut events = server.follow(&events(&session), "").await;
     options.closing.cancel();
     let (durable, event, failure) = to_end(&mut events).await;
     assert_eq!((durable.len(), event.as_str(), &failure["code"]), (1, "failure", &json!("SHUTTING_DOWN")));
 }
 
-/// A body that is asked again too late ends, says why, and its cursor resumes; one that waits for events may wait.
+/// A body that is read too late ends with the reason, and its cursor resumes; one that waits for events may wait.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_takes_nothing_is_closed() {
-    let server = Server::start().await;
+    let server = Server::start();
     let session = server.session().await;
     let long = "x".repeat(40_000);
     server.turn(&session, &format!("@say {long}")).await;
     let body = async |cursor: u64| {
-        let request = http::Request::get(path(&session)).header("accept", "text/event-stream");
-        let request = request.header("last-event-id", cursor).body(axum::body::Body::empty()).unwrap();
-        router(server.service.clone(), RestOptions::default()).oneshot(request).await.unwrap().into_body()
+        let request = format!("{}\naccept: text/event-stream\nlast-event-id: {cursor}", events(&session));
+        server.open(&request, "").await.into_body()
     };
     let mut slow = body(0).await;
     let mut received = Vec::new();
     for _ in 0..5 {
-        // Slow, but it takes something now and then.
+        // Slow, but it reads something.
         tokio::time::advance(Duration::from_secs(29)).await;
         received.extend(slow.frame().await.unwrap().unwrap().into_data().unwrap());
     }
@@ -225,7 +206,7 @@ async fn a_subscriber_that_takes_nothing_is_closed() {
     let mut sent = common::Parser::default().feed(&received);
     let last = sent.pop().unwrap();
     assert_eq!((last.event.as_deref(), last.data.contains("SUBSCRIBER_LAGGED")), (Some("failure"), true));
-    let all = lines(&server, &session, 0).await;
+    let all = server.lines(&session, 0).await;
     assert_eq!(data(&sent), all[..sent.len()], "what came is whole");
     assert!(sent.len() < all.len());
 
@@ -236,6 +217,6 @@ async fn a_subscriber_that_takes_nothing_is_closed() {
         suffix.extend(parser.feed(&again.frame().await.unwrap().unwrap().into_data().unwrap()));
     }
     assert_eq!(data(&suffix), all[sent.len()..]);
-    // It has asked for more than there is: however long it is silent now, it has not fallen behind.
+    // It has asked for more than there is, so it cannot fall behind.
     assert_eq!(again.frame().await.unwrap().unwrap().into_data().unwrap(), ": keep-alive\n\n");
 }

@@ -1,7 +1,7 @@
-//! A connection that messages come in by and go out by: a WebSocket, or a pair of pipes.
+//! A connection in both directions: a WebSocket, or a pair of pipes.
 //!
-//! One task reads, one task writes, and each message is answered by a task of its own, so that nothing waits behind a
-//! turn. What came in is performed also where its client leaves before the answer, unless it only reads.
+//! One task reads, one task writes, and each message is answered by its own task, so nothing waits for a turn to end. If
+//! the client leaves, requests that change something are performed all the same.
 
 use std::{
     io,
@@ -32,45 +32,45 @@ use crate::{
     wire::{NO_ID, Outward, answer},
 };
 
-/// Messages that wait for the writer. More would only be memory: a subscription waits with its cursor.
+/// Messages that wait for the writer. More would only cost memory: a subscription waits with its cursor.
 const QUEUE: usize = 4;
 /// Messages of the largest size that one connection may have under way.
 const LARGEST_MESSAGES: usize = 4;
-/// Requests that end or decide something which have places of their own, and how long each may be.
+/// Requests that end or decide something and have their own places, and bytes of each.
 const CONTROLS_MAX: usize = 64;
 const CONTROL_BYTES_MAX: usize = 64 * 1024;
 
-/// What comes in. Its end means that nothing more comes, and that the answers are waited for.
+/// Input of a connection. At its end, the client still waits for its answers.
 pub(crate) enum Inward {
     Message(Bytes),
-    /// Something that is answered with a failure.
+    /// Bytes that are answered with a failure.
     Refused(Failure),
-    /// The same, and nothing after it can be read.
+    /// Bytes that are answered with a failure, and after which nothing can be read.
     Unreadable(Failure),
     /// A sign of life.
     Alive,
-    /// Nobody is there to answer to.
+    /// The client has left.
     Gone,
 }
 
-/// Why no more is read.
+/// The reason why reading ends.
 enum End {
     Finished,
     Stopped,
     Gone,
 }
 
-/// A way to send and to receive.
+/// Both directions of a connection.
 pub(crate) struct Transport<I, O> {
     pub(crate) inlet: I,
     pub(crate) outlet: O,
-    /// Bytes that were written so far.
+    /// Bytes written so far.
     pub(crate) written: Arc<AtomicU64>,
-    /// How long the other side may be silent before it is pinged, and again before it counts as gone.
+    /// How long the client may be silent before it is pinged, and then again before it counts as gone.
     pub(crate) silence: Duration,
 }
 
-/// Counts what is written, where it leaves.
+/// Counts the bytes that are written.
 pub(crate) fn counted<W>(io: W, written: &Arc<AtomicU64>) -> InspectWriter<W, impl FnMut(&[u8]) + Send + Unpin + use<W>>
 where
     W: AsyncWrite,
@@ -97,7 +97,7 @@ where
     let end = tokio::select! {
         end = read(&rpc, &mut inlet, &peer, &requests, silence) => end?,
         () = rpc.stop.cancelled() => End::Stopped,
-        // The writer alone knows why.
+        // The writer has the error.
         () = peer.out.closed() => End::Finished,
     };
     let reason = match end {
@@ -122,7 +122,7 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
     requests: &TaskTracker,
     silence: Duration,
 ) -> io::Result<End> {
-    // In bytes. A small message takes as much of it as leaves room for so many of them.
+    // In bytes. A small message takes enough of it to bound their number.
     let budget = u32::try_from(rpc.options.message_bytes.saturating_mul(LARGEST_MESSAGES)).unwrap_or(u32::MAX);
     let least = budget / u32::try_from(rpc.options.concurrent_messages).unwrap_or(u32::MAX).max(1);
     let (room, controls) = (Arc::new(Semaphore::new(budget as usize)), Arc::new(Semaphore::new(CONTROLS_MAX)));
@@ -134,7 +134,7 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
                 return Ok(End::Gone);
             }
             is_pinged = true;
-            // Where the queue is full, the writer's own limit is running.
+            // If the queue is full, the writer's own limit is running.
             peer.out.try_send(Outward::Ping).ok();
             continue;
         };
@@ -165,12 +165,11 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
 }
 
 async fn refuse(peer: &Peer, failure: Failure) {
-    // A client that is gone needs no answer.
+    // The client may have left.
     peer.out.send(Outward::Answer(answer(NO_ID, &Err(failure)).into())).await.ok();
 }
 
-/// Answers a message. Its place is free again when the answer is on its way; where the client has left, nothing is read
-/// for it any more.
+/// Answers a message. It keeps its place until the answer is queued; if the client leaves, reads are cancelled.
 async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, from: From) {
     let Reply { answer, starts, places } = tokio::select! {
         biased;
@@ -189,7 +188,7 @@ async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, from: From) {
     drop(places);
 }
 
-/// The one task that writes. It ends when nobody has anything more to say, or the other side takes nothing for `limit`.
+/// The one task that writes. It ends when all senders are dropped, or the client reads nothing for `limit`.
 async fn write<O: Sink<Outward, Error = io::Error> + Unpin>(
     mut queue: mpsc::Receiver<Outward>,
     mut outlet: O,

@@ -1,4 +1,4 @@
-//! The document that `rpc.discover` answers with: OpenRPC, made of the table and of the types that are read and written.
+//! The answer of `rpc.discover`: OpenRPC, generated from the table and the types.
 
 use meerkat_service::{
     ErrorCode,
@@ -47,7 +47,7 @@ fn describe(name: &str, method: Method, shared: &mut Map<String, Value>) -> Valu
         Method::Unsubscribe => (
             schema_for!(Unsubscribe),
             schema_for!(bool),
-            "Ends a subscription of this connection, and says whether it was there.".to_owned(),
+            "Ends a subscription of this connection; returns whether it existed.".to_owned(),
         ),
         Method::Discover => (json_schema!({}), json_schema!({ "type": "object" }), "This document.".to_owned()),
     };
@@ -104,8 +104,6 @@ fn point_to_shared(value: &mut Value) {
 mod tests {
     use std::{fs, path::Path};
 
-    use meerkat_service::Operation;
-
     use super::*;
 
     #[test]
@@ -123,23 +121,6 @@ mod tests {
             committed == made,
             "docs/openrpc.json is stale: run `MEERKAT_BLESS=1 cargo test -p meerkat-surface-rpc` and commit it"
         );
-    }
-
-    #[test]
-    fn a_shared_definition_is_the_same_wherever_it_stands() {
-        let shared = document()["components"]["schemas"].clone();
-        let mut count = 0;
-        for operation in Operation::ALL {
-            for schema in [request_schema(*operation), answer_schema(*operation)] {
-                let mut own = schema.to_value();
-                point_to_shared(&mut own);
-                for (name, definition) in own.get("$defs").and_then(Value::as_object).into_iter().flatten() {
-                    assert_eq!(&shared[name], definition, "{name} of {}", operation.name());
-                    count += 1;
-                }
-            }
-        }
-        assert!(count > 0);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Where a failure becomes a JSON-RPC error object, or the status of an HTTP response. No other file knows a number.
+//! The one place where a failure becomes a JSON-RPC error object, or the status of an HTTP response.
 
 use ::http::StatusCode;
 use jsonrpsee::types::error::{ErrorObject, INVALID_REQUEST_CODE, PARSE_ERROR_CODE};
 use meerkat_service::{ErrorBody, ErrorCode, SessionError};
 
-/// A failure, and the number that it has here.
+/// A failure with its number.
 #[derive(Debug)]
 pub(crate) struct Failure {
     number: i32,
@@ -22,7 +22,7 @@ impl Failure {
         Self { number: INVALID_REQUEST_CODE, ..SessionError::invalid("message", message).into() }
     }
 
-    /// The object that is sent: number, message, and the body as its data.
+    /// The error object: number, message, and the body as its data.
     pub(crate) fn object(&self) -> ErrorObject<'static> {
         ErrorObject::owned(self.number, self.body.message.clone(), Some(&self.body))
     }
@@ -40,24 +40,24 @@ impl From<SessionError> for Failure {
     }
 }
 
-/// The status of a response that refuses at the level of HTTP.
+/// The status of a response if the request fails before JSON-RPC.
 pub(crate) fn status(body: &ErrorBody) -> StatusCode {
     StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// A message is over its limit; how much larger is not known, because it is not read to its end.
+/// A message is too long. By how much is unknown, because it is not read to its end.
 pub(crate) fn too_large(limit: usize) -> ErrorBody {
     let message = format!("The message has more than {limit} bytes.");
     ErrorBody::with_message(ErrorCode::PayloadTooLarge, message).detail("what", "message").detail("limit", limit)
 }
 
-/// The HTTP method is none that is answered.
+/// The HTTP method is not POST.
 pub(crate) fn not_a_post() -> ErrorBody {
     let message = "Send a request by POST, or upgrade to a WebSocket.";
     ErrorBody::with_message(ErrorCode::MethodNotAllowed, message)
 }
 
-/// The connection has as many subscriptions as it may.
+/// The connection cannot have another subscription.
 pub(crate) fn too_many_subscriptions(limit: usize) -> ErrorBody {
     let message = format!("The connection has {limit} subscriptions already; end one, or open another connection.");
     ErrorBody::with_message(ErrorCode::TooManyConnections, message)
@@ -65,7 +65,7 @@ pub(crate) fn too_many_subscriptions(limit: usize) -> ErrorBody {
         .detail("limit", limit)
 }
 
-/// The subscriber took nothing for too long.
+/// The subscriber read nothing for too long.
 pub(crate) fn lagged(since_seq: u64) -> ErrorBody {
     let message = format!("The subscriber fell behind and was closed; subscribe again with since_seq {since_seq}.");
     ErrorBody::with_message(ErrorCode::SubscriberLagged, message).detail("since_seq", since_seq)

@@ -1,4 +1,4 @@
-//! From a message to its answer: read, perform each request, write. The same for every transport.
+//! From a message to its answer, on every transport: read it, perform each request, write.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -21,35 +21,35 @@ use crate::{
     wire::{self, Message},
 };
 
-/// Characters of an unknown method's name that its error repeats.
+/// Characters of an unknown method's name in its refusal.
 const NAME_SHOWN_MAX: usize = 100;
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Rpc {
     service: Arc<dyn SessionService>,
     pub(crate) options: RpcOptions,
-    /// Cancelled when connections are to end.
+    /// Cancelled to end all connections.
     pub(crate) stop: CancellationToken,
     pub(crate) websockets: TaskTracker,
 }
 
-/// What a message is answered with, and the subscriptions that begin once it has been.
+/// The answer to a message, and the subscriptions that begin after it.
 #[derive(Default)]
 pub(crate) struct Reply {
     pub(crate) answer: Option<Bytes>,
     pub(crate) starts: Vec<Start>,
-    /// The message's place, until its answer is on its way.
+    /// The message's place, until its answer is queued.
     pub(crate) places: Vec<Place>,
 }
 
-/// A message's place among those of its connection that are under way. The requests of a batch share it, and what only
-/// waits for a turn to end gives it up.
+/// A message's place among those of its connection that are under way. The requests of a batch share it, and a request
+/// that only waits for the end of a turn gives it up.
 pub(crate) type Place = Arc<OwnedSemaphorePermit>;
 
-/// Where requests come from.
+/// The origin of requests.
 #[derive(Clone)]
 pub(crate) struct From {
-    /// The connection, where it is one that can be written to at any time.
+    /// The connection, if it can be written to at any time.
     pub(crate) peer: Option<Arc<Peer>>,
     pub(crate) answers: Answers,
     pub(crate) place: Option<Place>,
@@ -57,7 +57,7 @@ pub(crate) struct From {
 
 /// The answer to one request.
 struct Replied {
-    /// Who is answered, and with what; nobody asked for an answer to a notification.
+    /// A notification has none.
     answer: Option<Answer>,
     start: Option<Start>,
     place: Option<Place>,
@@ -83,7 +83,7 @@ impl Rpc {
 
     /// Answers a message. The requests of a batch begin in their order and run side by side, its reads one by one.
     ///
-    /// Where this is dropped what only reads ends; everything else is performed.
+    /// If this is dropped, reads are cancelled; everything else is performed.
     pub(crate) async fn reply(&self, message: Bytes, mut from: From) -> Reply {
         let place = from.place.take();
         let asked = |text| match wire::read_call(text) {
@@ -97,7 +97,7 @@ impl Rpc {
             Ok(Message::One(text)) => (vec![asked(text)], false),
             Ok(Message::Batch(texts)) => (texts.into_iter().map(asked).collect(), true),
         };
-        // A request that waits for long keeps no message.
+        // A request that waits long does not keep the message in memory.
         drop(message);
         if is_batch {
             from.answers = from.answers.of_batch();
@@ -200,7 +200,7 @@ impl Rpc {
             let work = from.answers.call(service, operation, &params);
             return Ok(in_span("rpc", operation, &params, work).await?);
         }
-        // In a task of its own, so that it is performed also where its caller leaves.
+        // In its own task, so it is performed even if the caller leaves.
         let (service, waits, held) = (self.service.clone(), from.peer.as_ref().map(|peer| peer.waits()), place.take());
         let span = span_of("rpc", operation, &params);
         let performed = tokio::spawn(async move {
@@ -213,7 +213,7 @@ impl Rpc {
                     Operation::Resume => begin_resume(service.as_ref(), &params).await?,
                     _ => return call(service.as_ref(), operation, &params).await,
                 };
-                // What waits for its turn to end keeps no prompt.
+                // While it waits for the end of the turn, the prompt is not kept.
                 drop(params);
                 is_waiting = waits.and_then(|waits| waits.try_acquire_owned().ok());
                 if is_waiting.is_some() {
@@ -230,7 +230,7 @@ impl Rpc {
         if let (Operation::StartTurn | Operation::Resume, Some(peer)) = (operation, &from.peer)
             && let Ok(wire::OfTurn { session_id, seq }) = serde_json::from_slice(&answer)
         {
-            // Who follows the session has the turn's events before its answer.
+            // A caller who follows the session gets the turn's events before its answer.
             peer.sent_up_to(session_id, seq).await;
         }
         Ok(answer.into())
@@ -242,7 +242,7 @@ fn panicked(method: &str) -> Failure {
     SessionError::Internal("the request panicked".to_owned()).into()
 }
 
-/// Whether a message is one request that ends or decides what others wait for. It never waits behind them.
+/// Whether a message is one request that ends or decides what others wait for. It must not wait for them.
 pub(crate) fn is_control(message: &[u8]) -> bool {
     let Ok(Message::One(text)) = wire::read_message(message, 1) else { return false };
     let method = wire::read_call(text).ok().and_then(|call| find(&call.method));

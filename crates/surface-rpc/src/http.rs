@@ -1,15 +1,15 @@
 //! HTTP: a POST is one message, an upgrade to a WebSocket is a connection.
 //!
-//! What is wrong with the HTTP itself is a status and the error's body, as it is with the guard in front; what is wrong
-//! with the message is a JSON-RPC answer.
+//! A mistake in the HTTP is answered with a status and the error's body, like by the guard; a mistake in the message with
+//! a JSON-RPC answer.
 
-use std::{fmt::Display, future::ready, io, sync::Arc, time::Duration};
+use std::{future::ready, io, sync::Arc, time::Duration};
 
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, stream};
 use http_body::Body;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use meerkat_service::{ErrorBody, SessionError, wire::encode};
 use tokio::{
@@ -24,6 +24,7 @@ use tokio_tungstenite::{
         protocol::{Role, WebSocketConfig},
     },
 };
+use tower::BoxError;
 
 use crate::{
     connection::{self, Inward, Transport},
@@ -32,13 +33,13 @@ use crate::{
     wire::Outward,
 };
 
-/// Bytes that a WebSocket buffers in each direction while nothing larger is on its way.
+/// Bytes of a WebSocket's buffer in each direction, unless a message is larger.
 const BUFFER_BYTES: usize = 4 * 1024;
-/// A body or message over its limit is read and dropped up to this many times the limit, because a client hears the
-/// answer only when it has sent everything.
+/// A message on a WebSocket that is too long is read and dropped up to this many times the limit, and refused. After a
+/// longer one the connection is closed.
 const OVERSIZE_READ: usize = 2;
 
-/// How long a client is given to hear of the end.
+/// How long the end of a WebSocket waits for the client's.
 const LINGER: Duration = Duration::from_secs(2);
 
 type Answer = Response<Full<Bytes>>;
@@ -47,7 +48,7 @@ type Answer = Response<Full<Bytes>>;
 pub(crate) async fn handle<B>(rpc: Arc<Rpc>, request: Request<B>) -> Answer
 where
     B: Body + Send + 'static,
-    B::Error: Display,
+    B::Error: Into<BoxError>,
 {
     if names(request.headers(), &header::CONNECTION, "upgrade")
         && names(request.headers(), &header::UPGRADE, "websocket")
@@ -63,9 +64,14 @@ where
         let error = SessionError::invalid("Content-Type", "send application/json");
         return refused(&error.body());
     }
-    let message = match read_body(request.into_body(), rpc.options.message_bytes).await {
-        Ok(message) => message,
-        Err(body) => return refused(&body),
+    let max = rpc.options.message_bytes;
+    let message = match Limited::new(request.into_body(), max).collect().await {
+        Ok(message) => message.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => return refused(&too_large(max)),
+        Err(error) => {
+            let message = format!("it could not be read to its end: {error}");
+            return refused(&SessionError::invalid("body", message).body());
+        }
     };
     let from = From { peer: None, answers: rpc.options.answers.clone(), place: None };
     match rpc.reply(message, from).await {
@@ -80,34 +86,11 @@ fn names(headers: &HeaderMap, name: &header::HeaderName, word: &str) -> bool {
     values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(word))
 }
 
-/// A web page cannot send this type to another site without asking first, so no other one is taken.
+/// A web page cannot send these types to another site without asking first, so no others are accepted.
 fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();
     ["application/json", "application/json-rpc"].iter().any(|json| essence.eq_ignore_ascii_case(json))
-}
-
-async fn read_body<B>(body: B, max: usize) -> Result<Bytes, ErrorBody>
-where
-    B: Body,
-    B::Error: Display,
-{
-    let mut body = std::pin::pin!(body);
-    let (mut message, mut read) = (BytesMut::new(), 0_usize);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            SessionError::invalid("body", format!("it could not be read to its end: {error}")).body()
-        })?;
-        if let Ok(data) = frame.into_data() {
-            read = read.saturating_add(data.remaining());
-            if read <= max {
-                message.put(data);
-            } else if read > max.saturating_mul(OVERSIZE_READ) {
-                break;
-            }
-        }
-    }
-    if read > max { Err(too_large(max)) } else { Ok(message.freeze()) }
 }
 
 fn empty(status: StatusCode) -> Answer {
@@ -133,7 +116,7 @@ fn refused(body: &ErrorBody) -> Answer {
     }
 }
 
-/// Answers the handshake; the connection is a task of its own.
+/// Answers the handshake; a task of its own serves the connection.
 fn upgrade<B>(rpc: Arc<Rpc>, mut request: Request<B>) -> Answer {
     if rpc.stop.is_cancelled() {
         return refused(&SessionError::ShuttingDown.body());
@@ -178,7 +161,7 @@ async fn serve(rpc: Arc<Rpc>, io: impl AsyncRead + AsyncWrite + Send + Unpin + '
     let outlet = outlet.sink_map_err(io::Error::other).with(|message: Outward| ready(write(message)));
     let silence = Duration::from_millis(rpc.options.ping_ms);
     connection::serve(rpc, Transport { inlet: &mut inlet, outlet, written, silence }).await?;
-    // A socket that is closed with something unread takes back what its client has not read yet.
+    // Closing a socket with unread data would drop what the client has not read yet.
     timeout(LINGER, inlet.for_each(|_| ready(()))).await.ok();
     Ok(())
 }

@@ -1,12 +1,11 @@
 //! meerkat over JSON-RPC 2.0: HTTP and WebSocket by [`service()`], newline-delimited stdio by [`RpcService::serve_stdio`].
 //!
-//! In reading order: `methods` is the table of spellings, `wire` reads messages and writes answers, `handlers` gets from
-//! the one to the other, `stream` is the subscriptions, `connection` what WebSocket and stdio share, `http` and `stdio`
-//! the rest of each, `discovery` the document that `rpc.discover` answers with, [`owner`] the socket of a data directory's
-//! owner.
+//! In reading order: `methods` is the table of spellings, `wire` reads messages and writes answers, `handlers` performs
+//! requests, `stream` has the subscriptions, `connection` what WebSocket and stdio share, `http` and `stdio` the rest of
+//! each, `discovery` the answer of `rpc.discover`, [`owner`] the socket of a data directory's owner.
 //!
-//! The framing is one for every transport, so that the same message gets the same answer on all of them. Nothing here
-//! decides about a session, a capability or a build.
+//! All transports share the framing, so a message gets the same answer on each of them. Nothing here decides about a
+//! session, a capability or a build.
 
 mod methods;
 
@@ -43,26 +42,26 @@ use crate::handlers::Rpc;
 pub use discovery::document;
 pub use methods::{METHODS, Method, of_operation};
 
-/// What a caller may take of this surface.
+/// Options of the surface.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
     /// Bytes of one message: a body over HTTP, a message on a WebSocket, a line on stdio.
     pub message_bytes: usize,
     /// Requests of one batch.
     pub batch_requests: usize,
-    /// Messages of one connection that are answered at the same time; further ones stay unread until one is.
+    /// Messages of one connection that are answered at the same time; further ones wait unread.
     pub concurrent_messages: usize,
     /// Subscriptions of one connection.
     pub subscriptions: usize,
-    /// Milliseconds in which nothing can be written to a client, after which a subscription ends with
-    /// `SUBSCRIBER_LAGGED`; after twice as long the connection is closed.
+    /// Milliseconds without a byte written to a client, after which a subscription ends with `SUBSCRIBER_LAGGED`; after
+    /// twice as long the connection is closed.
     pub stall_ms: u64,
-    /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is gone.
+    /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is disconnected.
     pub ping_ms: u64,
-    /// The room that answers take, which surfaces share.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
-    /// Whether the clients are commands that attach to this process, which wait for turns as if they ran them. What
-    /// this allows is no part of the public methods.
+    /// Whether the clients are commands that attach to this process. They wait for turns as if they ran them, by
+    /// parameters that are not public.
     pub is_for_commands: bool,
 }
 
@@ -93,18 +92,18 @@ pub fn service(service: Arc<dyn SessionService>, options: RpcOptions) -> RpcServ
     RpcService { rpc: Arc::new(Rpc::new(service, options)) }
 }
 
-/// JSON-RPC over a service. Clones are the same one.
+/// JSON-RPC over a service. Clones share it.
 #[derive(Clone)]
 pub struct RpcService {
     rpc: Arc<Rpc>,
 }
 
 impl RpcService {
-    /// Answers newline-delimited messages until `reader` ends; then what still runs is answered, and it returns.
-    /// Nothing but the protocol is ever written.
+    /// Answers newline-delimited messages until `reader` ends, and returns when the last one is answered. Nothing but the
+    /// protocol is written.
     ///
     /// # Errors
-    /// Where reading or writing fails.
+    /// If reading or writing fails.
     pub async fn serve_stdio(
         &self,
         reader: impl AsyncRead + Send + Unpin,
@@ -113,8 +112,8 @@ impl RpcService {
         stdio::serve(self.rpc.clone(), reader, writer).await
     }
 
-    /// Ends every WebSocket and stdio connection: no more is read, what runs is answered, subscriptions end with
-    /// `SHUTTING_DOWN`. Returns when the WebSockets are closed. Plain HTTP ends with its listener.
+    /// Ends every WebSocket and stdio connection: nothing more is read, running requests are answered, subscriptions end
+    /// with `SHUTTING_DOWN`. Returns when the WebSockets are closed. Plain HTTP ends with its listener.
     pub async fn stop(&self) {
         self.rpc.stop.cancel();
         self.rpc.websockets.close();
@@ -132,7 +131,7 @@ impl<B> tower::Service<Request<B>> for RpcService
 where
     B: http_body::Body + Send + 'static,
     B::Data: Send,
-    B::Error: fmt::Display + Send,
+    B::Error: Into<tower::BoxError>,
 {
     type Response = Response<Full<bytes::Bytes>>;
     type Error = Infallible;

@@ -14,7 +14,7 @@ use crate::{
     wire::Outward,
 };
 
-/// A pipe has no ping; its other side is there until it is closed.
+/// A pipe has no ping: the client is there until the pipe is closed.
 const NO_SILENCE: Duration = Duration::MAX;
 
 pub(crate) async fn serve(
@@ -33,7 +33,7 @@ pub(crate) async fn serve(
 #[derive(Default)]
 struct Lines {
     max: usize,
-    /// Bytes of the buffer that hold no line's end.
+    /// Bytes of the buffer without a line's end.
     searched: usize,
     is_dropping: bool,
 }
@@ -59,7 +59,7 @@ impl Lines {
         if line.len() > self.max {
             return Some(Inward::Refused(too_large(self.max).into()));
         }
-        // An empty line says nothing.
+        // An empty line is no message.
         (!line.trim_ascii().is_empty()).then_some(Inward::Message(line))
     }
 }

@@ -1,4 +1,4 @@
-//! Subscriptions: each is a cursor that one task moves, as fast as its client takes what it is sent. Never a queue.
+//! Subscriptions: each is a cursor, never a queue. One task moves it as fast as the client reads.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     wire::{Outward, end_of_subscription},
 };
 
-/// Begins a subscription; if it is dropped, the subscription ends.
+/// The beginning of a subscription; if it is dropped, the subscription ends.
 pub(crate) struct Start {
     begin: oneshot::Sender<()>,
     at: watch::Sender<Option<Seq>>,
@@ -30,19 +30,19 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Says that answers wait for the subscription's events from now on: its number is about to be answered.
+    /// Makes answers wait for the subscription's events from now on. Called before its number is answered.
     pub(crate) fn announce(&self) {
         self.at.send_replace(Some(self.since));
     }
 
-    /// Lets the events come. Called once the number has been answered.
+    /// Lets the events come. Called after its number is answered.
     pub(crate) fn begin(self) {
-        // A task that has ended already needs no word.
+        // The task may have ended.
         self.begin.send(()).ok();
     }
 }
 
-/// Waits for `work` as long as there is progress: `None` when for `limit` it neither ended nor let a byte be written.
+/// Waits for `work` while bytes are written; `None` if for `limit` it did not end and no byte was written.
 pub(crate) async fn unless_stalled<T>(
     work: impl Future<Output = T>,
     limit: Duration,
@@ -62,20 +62,20 @@ pub(crate) async fn unless_stalled<T>(
     }
 }
 
-/// Bytes of events that are on their way to one client; a longer event is alone.
+/// Bytes of events on their way to one client; a longer event is alone.
 const IN_FLIGHT_BYTES: u32 = 16 * 1024;
 
-/// Requests of one connection that wait for a turn to end. Further ones keep the place of their message.
+/// Requests of one connection that wait for the end of a turn. Further ones keep the place of their message.
 const WAITS_MAX: usize = 4096;
 
-/// The other side of a connection, and what it follows.
+/// The client of a connection, with its subscriptions.
 pub(crate) struct Peer {
     pub(crate) out: mpsc::Sender<Outward>,
     /// In bytes of events.
     room: Arc<Semaphore>,
-    /// In requests that wait for a turn to end.
+    /// In requests that wait for the end of a turn.
     waits: Arc<Semaphore>,
-    /// Bytes that the transport has taken so far.
+    /// Bytes written so far.
     written: Arc<AtomicU64>,
     stall: Duration,
     subscriptions_max: usize,
@@ -91,7 +91,7 @@ struct Subscriptions {
 struct Subscription {
     task: AbortOnDropHandle<()>,
     session_id: SessionId,
-    /// The cursor behind what was sent; nothing before it begins.
+    /// The cursor behind the last event that was sent; `None` before the subscription begins.
     sent: watch::Receiver<Option<Seq>>,
 }
 
@@ -107,7 +107,7 @@ impl Peer {
         Self { out, room, waits, written, stall, subscriptions_max, subscriptions: Mutex::default() }
     }
 
-    /// The places of requests that wait for a turn to end.
+    /// The places of requests that wait for the end of a turn.
     pub(crate) fn waits(&self) -> Arc<Semaphore> {
         self.waits.clone()
     }
@@ -116,7 +116,7 @@ impl Peer {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a subscription; its number, and what begins it.
+    /// Makes a subscription; returns its number and its beginning.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         session_id: SessionId,
@@ -135,7 +135,7 @@ impl Peer {
         let task = tokio::spawn(async move {
             let end = peer.send_events(subscription, session_id, follower, started, at).await;
             if let Some(reason) = end {
-                // A client that is gone needs no word.
+                // The client may have left.
                 peer.out.send(Outward::Answer(end_of_subscription(subscription, &reason.into()))).await.ok();
             }
             peer.subscriptions().tasks.remove(&subscription);
@@ -144,8 +144,8 @@ impl Peer {
         Ok((subscription, start))
     }
 
-    /// Waits until the subscriptions of a session have sent its events up to `seq`, or ended. One that has not begun
-    /// is not waited for: its number may stand in the same batch.
+    /// Waits until the subscriptions of a session have sent its events up to `seq`, or ended. A subscription that has not
+    /// begun is not waited for: its number may be answered in the same batch.
     pub(crate) async fn sent_up_to(&self, session_id: SessionId, seq: Seq) {
         let held = self
             .subscriptions()
@@ -159,32 +159,32 @@ impl Peer {
         }
     }
 
-    /// Ends a subscription; nothing of it is sent any more. Says whether it was there.
+    /// Ends a subscription, and sends nothing more of it; returns whether it existed.
     pub(crate) async fn unsubscribe(&self, subscription: u64) -> bool {
         let task = self.subscriptions().tasks.remove(&subscription);
         let is_there = task.is_some();
         if let Some(Subscription { task, .. }) = task {
             task.abort();
-            // Cancelled or just ended: either way it is over.
+            // It was cancelled, or has just ended.
             task.await.ok();
         }
         is_there
     }
 
-    /// Ends all subscriptions, with a word about it where there is one to say.
+    /// Ends all subscriptions, and sends the reason if there is one.
     pub(crate) async fn end(&self, reason: Option<&Failure>) {
         let subscriptions: Vec<u64> = self.subscriptions().tasks.keys().copied().collect();
         for subscription in subscriptions {
             if self.unsubscribe(subscription).await
                 && let Some(reason) = reason
             {
-                // A client that is gone needs no word.
+                // The client may have left.
                 self.out.send(Outward::Answer(end_of_subscription(subscription, reason))).await.ok();
             }
         }
     }
 
-    /// Sends events until the client is gone, or something ends the subscription.
+    /// Sends events until the client leaves or the subscription ends; returns the reason for the end.
     async fn send_events(
         &self,
         subscription: u64,
@@ -213,7 +213,8 @@ impl Peer {
             }
         }
     }
-    /// Sends an event when there is room for it; nothing where the client is gone.
+
+    /// Sends an event when there is room for it; `None` if the client has left.
     async fn send_event(&self, subscription: u64, line: Bytes) -> Option<()> {
         let bytes = u32::try_from(line.len()).unwrap_or(u32::MAX).clamp(1, IN_FLIGHT_BYTES);
         let room = self.room.clone().acquire_many_owned(bytes).await.ok()?;

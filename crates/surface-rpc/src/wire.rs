@@ -1,5 +1,4 @@
-//! From bytes to requests and back. The parts of a request stay text and those of an answer stay bytes: nothing goes
-//! through a tree of values, so ids and events come back to the letter.
+//! From bytes to requests and back. Nothing becomes a tree of values, so ids and events come back to the letter.
 
 use std::fmt;
 
@@ -18,10 +17,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{error::Failure, methods::EVENT};
 
-/// The id of an answer to something that has none.
+/// The id of an answer to a message without one.
 pub(crate) const NO_ID: &str = "null";
 
-/// A message, still text.
+/// A message as text.
 pub(crate) enum Message<'a> {
     One(&'a str),
     Batch(Vec<&'a str>),
@@ -35,7 +34,7 @@ pub(crate) struct Call<'a> {
     pub(crate) params: &'a str,
 }
 
-/// Reads a message as far as it takes to see its requests.
+/// Splits a message into its requests.
 pub(crate) fn read_message(bytes: &[u8], batch_max: usize) -> Result<Message<'_>, Failure> {
     let no_json = |error: serde_json::Error| Failure::not_json(format!("it is no JSON: {error}"));
     let text = std::str::from_utf8(bytes).map_err(|error| Failure::not_json(format!("it is no UTF-8: {error}")))?;
@@ -82,7 +81,7 @@ impl<'de> Visitor<'de> for Items {
     }
 }
 
-/// Reads one request; what is refused comes with the id to answer to.
+/// Reads one request. A refusal comes with the id to answer to.
 pub(crate) fn read_call(text: &str) -> Result<Call<'_>, (&str, Failure)> {
     #[derive(Deserialize)]
     struct Members<'a> {
@@ -121,12 +120,12 @@ pub(crate) fn read_call(text: &str) -> Result<Call<'_>, (&str, Failure)> {
     }
 }
 
-/// A member that is there, also where it is `null`.
+/// A member that is present, even if it is `null`.
 fn as_it_stands<'de, D: Deserializer<'de>>(decoder: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(decoder).map(Some)
 }
 
-/// The parameters of an operation, which go by name.
+/// The parameters of an operation, which must be named.
 pub(crate) fn by_name(params: &str) -> Result<&str, SessionError> {
     if params.starts_with('[') {
         return Err(SessionError::invalid("params", "parameters go by name, in an object"));
@@ -143,13 +142,13 @@ pub(crate) struct Subscribe {
     /// The cursor: events after this seq are sent.
     #[serde(default)]
     pub(crate) since_seq: u64,
-    /// An attached command waits for a turn, and is told when the store fails under it.
+    /// An attached command waits for a turn; it gets an error if the store fails during the turn.
     #[serde(default)]
     #[schemars(skip)]
     pub(crate) is_waiting: bool,
 }
 
-/// What an answer about a turn says of where it stands.
+/// The session of an answer about a turn, and the seq of its last event.
 #[derive(Deserialize)]
 pub(crate) struct OfTurn {
     pub(crate) session_id: SessionId,
@@ -160,12 +159,12 @@ pub(crate) struct OfTurn {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unsubscribe {
-    /// What `session/subscribe` answered.
+    /// The answer of `session/subscribe`.
     pub(crate) subscription: u64,
 }
 
 impl Unsubscribe {
-    /// Client libraries end the subscriptions that they manage themselves, and send the number by position.
+    /// Client libraries end subscriptions by themselves, and send the number by position.
     pub(crate) fn decode(params: &str) -> Result<Self, SessionError> {
         if !params.starts_with('[') {
             return decode_params(params);
@@ -184,7 +183,7 @@ pub(crate) fn answer(id: &str, result: &Result<Vec<u8>, Failure>) -> Vec<u8> {
     }
 }
 
-/// The answers to a batch, or nothing where there are none.
+/// The answers to a batch; `None` if there are none.
 pub(crate) fn batch_answer(answers: Vec<Vec<u8>>) -> Option<Vec<u8>> {
     let mut whole = Vec::with_capacity(answers.iter().map(|answer| answer.len() + 1).sum::<usize>() + 1);
     for answer in answers {
@@ -197,7 +196,7 @@ pub(crate) fn batch_answer(answers: Vec<Vec<u8>>) -> Option<Vec<u8>> {
     })
 }
 
-/// What ends a subscription from this side.
+/// The notification that ends a subscription.
 pub(crate) fn end_of_subscription(subscription: u64, failure: &Failure) -> Bytes {
     [notification(subscription, "error").as_bytes(), &object(failure), b"}}"].concat().into()
 }
@@ -213,10 +212,10 @@ fn notification(subscription: u64, member: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"{EVENT}","params":{{"subscription":{subscription},"{member}":"#)
 }
 
-/// What is sent to a client. An event's envelope is put around its line when it is written, never before.
+/// A message to a client. An event's envelope is added when it is written, never before.
 pub(crate) enum Outward {
     Answer(Bytes),
-    /// Its room is given back when it is written to the transport.
+    /// Its room is free again when it is written.
     Event {
         subscription: u64,
         line: Bytes,
@@ -226,7 +225,7 @@ pub(crate) enum Outward {
 }
 
 impl Outward {
-    /// The message's bytes; a ping has none.
+    /// The bytes of the message; a ping has none.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Answer(answer) => answer,

@@ -82,7 +82,7 @@ async fn main() -> Result<(), Failure> {
             write(&response)
         });
     }
-    // Nobody is left who waits for a turn.
+    // Nobody waits for a turn any more.
     agent.service().shut_down(0).await;
     Ok(())
 }
@@ -97,7 +97,7 @@ fn build() -> Result<Agent, Failure> {
     };
     let models = VendorModels::new(&VendorOptions::default(), Arc::new(ScriptedModel))?;
     let mut config = AgentBuildConfig::new().world(world).models(Arc::new(models));
-    // As the binary does: it compacts where it can, and is refused where it cannot and is told to.
+    // Like the binary: it compacts if it can, and is refused if it is configured and cannot.
     let compaction = sections.remove("compaction");
     if compaction.is_some() || Capabilities::compiled().require(Capability::SessionCompaction).is_ok() {
         config = config.compaction(compaction.map(serde_json::from_value).transpose()?.unwrap_or_default());

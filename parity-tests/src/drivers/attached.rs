@@ -1,5 +1,5 @@
-//! Drives the command line beside a server that owns the data directory, so that every command attaches to it. Where the
-//! build has no data directory, the server stands idle and the commands are what they always are.
+//! Drives the command line beside a server that owns the data directory, so every command attaches to it. If the build has
+//! no data directory, the server is idle and the commands are as always.
 
 use std::sync::Arc;
 

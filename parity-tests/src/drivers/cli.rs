@@ -84,7 +84,7 @@ impl Cli {
         command.args(words(operation, params, false));
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
-            // Whoever asked may have given up.
+            // The caller may have given up.
             drop(sender.send(output(&mut command).and_then(|output| ended(&output))));
         });
         pending
@@ -116,7 +116,7 @@ impl Driver for Cli {
         words.insert(1, "--events".to_owned());
         let output = output(command.args(words))?;
         if output.stdout.is_empty() {
-            // What is refused says its body only where it is asked to, and has changed nothing.
+            // A refusal prints its body only with `--json`. It has changed nothing, so it can be repeated.
             return match self.perform("run", params).wait()? {
                 Err(body) => Ok(Err(body)),
                 Ok(answer) => Err(format!("nothing was shown of a turn that answers {answer}")),
@@ -143,9 +143,9 @@ impl Driver for Cli {
     }
 }
 
-/// The words of an operation: its command, flags, and what stands by position.
+/// The words of an operation: its command, flags, and positional parameters.
 fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<String> {
-    // What is not in the contract keeps its name.
+    // An operation outside the contract keeps its name.
     let (command, in_chat, positions) =
         contract().words(operation).unwrap_or_else(|| (operation.to_owned(), operation, Vec::new()));
     let is_position = |name: &str| positions.contains(&name) && !(is_chat && name == "session_id");
@@ -160,7 +160,7 @@ fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<Str
             _ => flag(&mut words, operation, name, value),
         }
     }
-    // A turn says what it wants where one runs already: a line of chat without a policy would wait.
+    // A line of chat without a policy would wait for a running turn.
     if operation == "start_turn" && !params.contains_key("policy") {
         words.extend(["--policy", "reject"].map(str::to_owned));
     }
@@ -209,7 +209,7 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
             }
         }
         Value::Array(items) => words.extend([flag, items.iter().map(text).collect::<Vec<_>>().join(",")]),
-        // The one flag that also says no.
+        // The one flag with a value of `false`.
         Value::Bool(is_set) if name == "archived" => words.push(format!("{flag}={is_set}")),
         Value::Bool(is_set) => words.extend((*is_set != (name == "detach")).then_some(flag)),
         value => words.extend([flag, text(value)]),
@@ -253,7 +253,7 @@ fn document(text: &str) -> Result<Answer, String> {
     Ok(if value.get("code").is_some() { Err(value) } else { Ok(text.to_owned()) })
 }
 
-/// What a process that has ended says: one document, and the exit code and message that go with it.
+/// The answer of a process that has ended: one document, with its exit code and message.
 fn ended(output: &Output) -> Result<Answer, String> {
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let text = said.strip_suffix('\n').filter(|text| !text.contains('\n'));

@@ -1,5 +1,5 @@
-//! As much of HTTP/1.1 as a caller needs, by hand: one connection for each request, bodies by length or in chunks,
-//! and event streams. What is not as the protocol says is an error, never passed over.
+//! As much of HTTP/1.1 as a caller needs: one connection for each request, bodies by length or in chunks, and event
+//! streams. Any departure from the protocol is an error.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::driver::PATIENCE;
 
-/// Where a server is, and what it is shown.
+/// Address of a server, and the token for it.
 #[derive(Clone)]
 pub(super) struct Client {
     /// `host:port`.
@@ -165,7 +165,7 @@ impl Read for Chunks {
             let size = line_of(&mut self.stream)?;
             self.left = usize::from_str_radix(&size, 16).map_err(|_| broken(&size))?;
             if self.left == 0 {
-                // The chunk of no bytes is the last one; what is left is the empty line.
+                // The chunk of no bytes is the last one; only an empty line follows.
                 self.is_first = true;
                 return Ok(0);
             }

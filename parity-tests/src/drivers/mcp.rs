@@ -26,9 +26,9 @@ use crate::{
 };
 
 const REVISION: &str = "2025-06-18";
-/// What the protocol has for parameters that are not as they should be; a tool that is not there is such a one.
+/// The protocol's number for wrong parameters, an unknown tool among them.
 const INVALID_PARAMS: i64 = -32602;
-/// What the protocol has for a resource that is not there.
+/// The protocol's number for an unknown resource.
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
 /// The protocol over streamable HTTP.
@@ -39,7 +39,7 @@ pub(super) struct OverHttp {
     last: u64,
     /// The last turn's.
     turn: u64,
-    /// Whether a page of events is read as the resource that its session is.
+    /// Whether a page of events is read as a resource.
     reads_resources: bool,
 }
 
@@ -67,7 +67,7 @@ impl OverHttp {
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
             let message = client.send(&request).and_then(|response| answer_in(response, id, &mut Vec::new()));
-            // Whoever asked may have given up.
+            // The caller may have given up.
             drop(sender.send(message.and_then(|message| answer_to(id, &message, read))));
         });
         pending
@@ -92,7 +92,7 @@ impl Driver for OverHttp {
         Ok(self.ask(call(self.last, operation, params), read))
     }
 
-    /// A tool shows no live line. So that what follows meets the same state, the server's event stream is waited on.
+    /// A tool shows no live line. To continue in the same state as other drivers, wait on the server's event stream.
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         rest::follow(&self.server.client, session_id, since_seq, until)
     }
@@ -187,7 +187,7 @@ impl OverStdio {
             let value: Value = serde_json::from_str(message).unwrap_or_default();
             match progress(&value) {
                 Some(line) => {
-                    // The driver may be gone already.
+                    // The driver may have been dropped.
                     drop(sender.send(line));
                     Ok(None)
                 }
@@ -254,13 +254,12 @@ impl Driver for OverStdio {
     }
 }
 
-/// Why an operation is not asked for here: the one place where this surface has less than the others, and the contract's
-/// own reason. No other refusal is excused.
+/// The contract's reason why this surface does not have an operation. No other refusal is excused.
 fn passes_over(operation: &str) -> Option<&'static str> {
     contract().operations.get(operation)?.no_mcp.as_deref()
 }
 
-/// What an operation is called here. What is not in the contract keeps its name.
+/// The tool of an operation. One outside the contract keeps its name.
 fn tool(operation: &str) -> &str {
     contract().operations.get(operation).and_then(|spelling| spelling.mcp.as_deref()).unwrap_or(operation)
 }
@@ -302,7 +301,7 @@ fn read_contents(message: &str) -> Read {
     let told: Value = serde_json::from_str(message).map_err(|error| format!("{message}: {error}"))?;
     let id = told["id"].as_u64().ok_or_else(|| format!("{message} answers nothing"))?;
     if !told["error"].is_null() {
-        // Beside the body it says which resource it is about.
+        // The URI of the resource is beside the body.
         let (error, mut body) = (&told["error"], told["error"]["data"].clone());
         let uri = body.as_object_mut().and_then(|body| body.remove("uri"));
         if !uri.is_some_and(|uri| uri.as_str().is_some_and(|uri| uri.starts_with("meerkat://sessions/"))) {
@@ -318,7 +317,7 @@ fn read_contents(message: &str) -> Read {
     let text = content["text"].as_str().filter(|_| content["mimeType"] == "application/jsonl");
     let text = text.ok_or_else(|| format!("{message} has no lines"))?;
     let lines: Vec<&str> = text.lines().collect();
-    // A resource says no cursor: it is the last line's seq, or where nothing has come what was asked for.
+    // A resource has no cursor: it is the last line's seq, or the one of the request if there is no line.
     let since = content["uri"].as_str().and_then(|uri| uri.split_once("since_seq=")).map_or("0", |(_, since)| since);
     let next = lines.last().and_then(|line| seq_of(line)).map_or(since.to_owned(), |seq| seq.to_string());
     Ok(Some((id, Ok(format!(r#"{{"items":[{}],"next_seq":{next}}}"#, lines.join(","))))))

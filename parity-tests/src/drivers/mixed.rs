@@ -1,5 +1,5 @@
-//! Drives the network surfaces of one process together: what starts on one is followed on a second and settled on a
-//! third, and every page of events is asked for on all three, which must give the same bytes.
+//! Drives the network surfaces of one process together: a turn starts on one, is followed on a second and interrupted on a
+//! third, and every page of events is read on all three, which must give the same bytes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     run::Page,
 };
 
-/// Three surfaces, by what they are for here: starting, following, and what else there is.
+/// Three surfaces, by their purpose here: starting, following, and everything else.
 pub(super) struct Mixed {
     surfaces: [Box<dyn Driver>; 3],
     /// Requests with a key so far. They may come from anywhere, so they go around.
@@ -34,7 +34,7 @@ impl Mixed {
         Ok(Self { surfaces: [surface(first)?, surface(second)?, surface(third)?], keyed: 0, server })
     }
 
-    /// Asks every surface for a page of events. What the follower was given the others must give too, to the letter.
+    /// Reads a page of events on every surface. All must give the same bytes.
     fn page(&mut self, params: &Map<String, Value>) -> Result<Answer, String> {
         let [starter, follower, other] = &mut self.surfaces;
         let page = follower.send("events", params)?.wait()?;
@@ -57,7 +57,7 @@ impl Mixed {
     }
 }
 
-/// What differs first in two pages: a line and the same one, or all of them.
+/// The first difference of two pages: a line of each, or both pages.
 fn differing(one: &Answer, other: &Answer) -> Option<(String, String)> {
     let lines = |page: &Answer| Page::read(page.as_deref().ok()?).ok().map(|page| page.lines().join("\n"));
     let (one_lines, other_lines) = (lines(one).unwrap_or_default(), lines(other).unwrap_or_default());
@@ -79,7 +79,7 @@ impl Driver for Mixed {
             "create_session" | "start_turn" | "run" => 0,
             _ => 2,
         };
-        // What is for operators only one of the surfaces lacks.
+        // One of the surfaces lacks the operators' operations.
         let index = if self.surfaces[index].passes_over(operation).is_some() { (index + 1) % 3 } else { index };
         self.surfaces[index].send(operation, params)
     }

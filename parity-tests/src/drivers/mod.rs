@@ -53,8 +53,8 @@ pub const PLAIN: [(&str, Make); 4] = [
     ("mcp", |place| Ok(Box::new(mcp::OverStdio::new(place)?))),
 ];
 
-/// The network surfaces of one process in every order: where a session starts, is followed, and is interrupted. Each
-/// runs the scenarios in which something happens meanwhile, in the thorough builds, and counts apart.
+/// The network surfaces of one process in every order: the surface on which a session starts, is followed, and is
+/// interrupted. Each runs the scenarios with concurrent steps, in the thorough builds, and counts apart.
 pub const MIXED: [(&str, Make); 6] = [
     ("rest-rpc-mcp", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 1, 2])?))),
     ("rest-mcp-rpc", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 2, 1])?))),

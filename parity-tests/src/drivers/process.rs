@@ -19,7 +19,7 @@ use crate::{
     run::SEED,
 };
 
-/// What a message says: the number of the request that it answers and the answer, or nothing that is waited for.
+/// A message: the number of a request and its answer, or nothing that is waited for.
 pub(super) type Read = Result<Option<(u64, Answer)>, String>;
 
 type Senders = HashMap<u64, Sender<Result<Answer, String>>>;
@@ -36,22 +36,22 @@ impl Waiting {
         pending
     }
 
-    /// Hands an answer to who waits for it.
+    /// Delivers an answer to its caller.
     pub(super) fn deliver(&self, read: Read) {
         match read {
             Ok(Some((number, answer))) => {
                 if let Some(sender) = self.lock().remove(&number) {
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     drop(sender.send(Ok(answer)));
                 }
             }
             Ok(None) => {}
-            // What cannot be read cannot be anybody's alone, so that everybody hears of it.
+            // Nobody knows whose answer an unreadable message is, so all requests fail.
             Err(why) => self.lock().drain().for_each(|(_, sender)| drop(sender.send(Err(why.clone())))),
         }
     }
 
-    /// Who still waits learns that nothing will come.
+    /// Fails all waiting requests.
     pub(super) fn end(&self) {
         self.lock().clear();
     }
@@ -64,15 +64,15 @@ impl Waiting {
 /// A process with its waiting requests.
 pub(super) struct Process {
     child: Child,
-    /// Gone once it is closed.
+    /// `None` once it is closed.
     input: Option<ChildStdin>,
     waiting: Waiting,
     next: u64,
 }
 
 impl Process {
-    /// Starts the process. Its standard error goes to a file in the trial's folder. Number 0 is for what it says
-    /// without being asked.
+    /// Starts the process. Its standard error goes to a file in the trial's folder. Number 0 is for its first message, which
+    /// answers no request.
     pub(super) fn start(
         mut command: Command,
         place: &Place,
@@ -116,7 +116,7 @@ impl Process {
         sent.map_err(|error| format!("the process takes no more lines: {error}"))
     }
 
-    /// Ends the process as its user would, by closing its input, and with `SIGTERM` where it reads none.
+    /// Ends the process as its user would, by closing its input, and with `SIGTERM` if it reads none.
     pub(super) fn end(mut self, is_reading: bool) -> Result<(), String> {
         let output = self.waiting.expect(u64::MAX);
         self.input = None;
@@ -140,7 +140,7 @@ impl Process {
     }
 }
 
-/// Waits for a process, which is killed where that takes too long.
+/// Waits for a process, and kills it if that takes too long.
 fn patiently<T>(id: u32, wait: impl FnOnce() -> T) -> T {
     let (ended, is_ended) = mpsc::channel::<()>();
     thread::spawn(move || {
@@ -154,7 +154,7 @@ fn patiently<T>(id: u32, wait: impl FnOnce() -> T) -> T {
     done
 }
 
-/// What a command says until it ends by itself. It reads nothing.
+/// The output of a command, which reads nothing.
 pub fn output(command: &mut Command) -> Result<Output, String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.map_err(|error| format!("{} could not be started: {error}", command.get_program().display()))?;

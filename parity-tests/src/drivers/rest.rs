@@ -2,10 +2,11 @@
 
 use std::{sync::Arc, thread};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
 use super::{
-    bundle::{self, base64},
+    bundle,
     http::{Client, Event, Request, Response, encoded},
     numbers_of, run_in_two,
     server::Server,
@@ -57,7 +58,7 @@ impl Driver for Rest {
         let request = match spelling.map(|spelling| &spelling.rest) {
             Some(route) if operation == "import_bundle" => upload(route, params.clone())?,
             Some(route) => place_params(route, params),
-            // What is not in the contract has no path of its own; the surface calls an operation what stands behind `/v1/`.
+            // An operation outside the contract has no path; the surface takes the text behind `/v1/` for its name.
             None => post(format!("/v1/{operation}"), params),
         };
         let (client, operation) = (self.0.client.clone(), operation.to_owned());
@@ -65,7 +66,7 @@ impl Driver for Rest {
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
             let answer = client.send(&request).and_then(|response| read(&operation, is_detached, response));
-            // Whoever asked may have given up.
+            // The caller may have given up.
             drop(sender.send(answer));
         });
         Ok(pending)
@@ -153,7 +154,7 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
                 }));
             }
             (_, Value::Null) if !has_body || is_in_query(name) => {}
-            // A parameter that has no place goes to the query too, where it is refused by its name.
+            // An unknown parameter goes to the query, and is refused by its name.
             _ if !has_body || is_in_query(name) => {
                 query.push(format!("{}={}", encoded(name), encoded(&text(value))));
             }
@@ -183,7 +184,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Reads a response, and checks that its status is the one of what it says.
+/// Reads a response, and checks its status by its body.
 fn read(operation: &str, is_detached: bool, response: Response) -> Result<Answer, String> {
     let status = response.status;
     if status == 200 && operation == "blob" {
@@ -215,11 +216,11 @@ fn wrong_status(expected: u16, came: u16, text: &str) -> String {
     format!("the status should be {expected}, but is {came}: {text}")
 }
 
-/// The page that a piece of a blob stands for: here it is sent as it is.
+/// The page for a piece of a blob, whose bytes REST sends.
 fn blob(response: Response) -> Result<Answer, String> {
     let next = response.header("next-offset").map(str::parse::<u64>).transpose().map_err(|error| error.to_string())?;
     if !response.is("application/octet-stream") {
         return Err("a piece of a blob has another type".to_owned());
     }
-    Ok(Ok(json!({ "data": base64(&response.bytes()?), "next_offset": next }).to_string()))
+    Ok(Ok(json!({ "data": BASE64_STANDARD.encode(response.bytes()?), "next_offset": next }).to_string()))
 }

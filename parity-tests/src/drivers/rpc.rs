@@ -96,7 +96,7 @@ impl Driver for OverStdio {
     }
 }
 
-/// JSON-RPC over HTTP: one request, one answer. In a batch another request and a notification stand beside it.
+/// JSON-RPC over HTTP: one request, one answer. A batch has another request and a notification too.
 pub(super) struct OverHttp {
     pub(super) server: Arc<Server>,
     pub(super) is_in_batch: bool,
@@ -123,17 +123,16 @@ impl Driver for OverHttp {
                     Some((1, answer)) => Ok(answer),
                     _ => Err("the answer is to another request".to_owned()),
                 },
-                // What is wrong with a message is said in an answer, not in a status.
+                // A wrong message has an answer, not a status.
                 status => Err(format!("the status should be 200, but is {status}: {}", response.text()?)),
             });
-            // Whoever asked may have given up.
+            // The caller may have given up.
             drop(sender.send(answer));
         });
         Ok(pending)
     }
 
-    /// This transport shows no live line. So that what follows meets the same state, the server's event stream is
-    /// waited on.
+    /// This transport shows no live line. To continue in the same state as other drivers, wait on the server's event stream.
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         rest::follow(&self.server.client, session_id, since_seq, until)
     }
@@ -156,7 +155,7 @@ fn in_batch(text: &str) -> Result<Answer, String> {
     }
 }
 
-/// What an operation is called here. What is not in the contract keeps its name.
+/// The method of an operation. One outside the contract keeps its name.
 fn method(operation: &str) -> &str {
     contract().operations.get(operation).map_or(operation, |spelling| &spelling.rpc)
 }
@@ -199,7 +198,7 @@ fn follow(
         Ok(is_ended) if is_ended == "true" => {}
         other => return Err(format!("the subscription should end, but {other:?}")),
     }
-    // What came before its end and nobody read is of no use.
+    // Events that came before the end of the subscription are dropped.
     while events.try_recv().is_ok() {}
     Ok(Ok(lines))
 }
@@ -247,7 +246,7 @@ fn read(message: &str, events: Option<&Sender<Notified>>) -> Read {
         } => {
             let line = answer(event.result, event.error)?;
             let sent = events.map(|events| events.send(Notified { subscription: event.subscription, line }));
-            // The driver may be gone already.
+            // The driver may have been dropped.
             drop(sent.ok_or_else(|| format!("{message} comes without a subscription"))?);
             Ok(None)
         }

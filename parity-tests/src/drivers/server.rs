@@ -10,7 +10,7 @@ use super::{
 };
 use crate::driver::Place;
 
-/// What callers show. It is long enough for the server to take it.
+/// The callers' token. The server accepts none that is shorter.
 const TOKEN: &str = "the token of a parity trial";
 
 /// A server that is ready. It ends when it is dropped.
@@ -36,7 +36,7 @@ impl Server {
         Ok(Arc::new(Self { process, client }))
     }
 
-    /// Ends the server in an orderly way, once nobody else holds it.
+    /// Ends the server in order. Nobody else may hold it.
     pub(super) fn end(self: Arc<Self>) -> Result<(), String> {
         Arc::into_inner(self).ok_or("somebody still holds the server")?.process.end(false)
     }

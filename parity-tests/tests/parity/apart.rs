@@ -1,4 +1,4 @@
-//! Trials of what no scenario can say.
+//! Trials that cannot be scenarios.
 
 use libtest_mimic::Trial;
 use meerkat_parity_tests::{
@@ -6,7 +6,7 @@ use meerkat_parity_tests::{
     builds::Build,
     drivers::{Make, SURFACES, TRANSPORTS},
     expect::UNKNOWN_SESSION,
-    run::{patient, trial},
+    run::{fresh_folder, patient, trial},
     scenario::Scenario,
 };
 use meerkat_service::{Operation, SessionId, wire::request_schema};
@@ -14,31 +14,32 @@ use serde_json::{Map, Value, json};
 
 use crate::{naughty::naughty_ids, plain};
 
-/// What is asked at once, so that no more processes run.
+/// Requests at one time, which bounds the processes.
 const AT_ONCE: usize = 8;
 
-/// All of them, for a build.
+/// All of them, for a build. No capability changes these answers, so they run in the thorough builds alone.
 pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let mut trials = plain::trials(build);
+    if !build.is_thorough() {
+        return trials;
+    }
     for (surface, make) in SURFACES {
         let name = format!("{}::{surface}::one-byte-is-changed", build.name);
         trials.push(Trial::test(name.clone(), move || Ok(one_byte_is_changed(&name, scenarios, build, make)?)));
         let name = format!("{}::{surface}::naughty-ids", build.name);
         trials.push(Trial::test(name, move || Ok(in_place(build, make, |driver| naughty(surface, driver))?)));
     }
-    let transports = TRANSPORTS.into_iter().filter(|_| build.is_thorough());
     for (transport, make) in
-        SURFACES.into_iter().chain(transports).filter(|(name, _)| ["mcp", "mcp-stdio"].contains(name))
+        SURFACES.into_iter().chain(TRANSPORTS).filter(|(name, _)| ["mcp", "mcp-stdio"].contains(name))
     {
         let name = format!("{}::{transport}::turn-is-taken-back", build.name);
         trials.push(Trial::test(name, move || Ok(in_place(build, make, turn_is_taken_back)?)));
     }
-    trials.extend(plain::trials(build));
     trials
 }
 
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = fresh_folder()?;
     let config = patient(Map::new());
     let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
     let mut driver = make(place)?;
@@ -81,7 +82,7 @@ fn one_byte_is_changed(name: &str, scenarios: &[Scenario], build: &Build, make: 
     if names_all && shows_both { Ok(()) } else { Err(format!("the failure does not say where it is: {why}")) }
 }
 
-/// What is no id of a session is refused, whatever it is asked for.
+/// A text that is no session's id is refused by every operation.
 fn naughty(surface: &str, driver: &mut dyn Driver) -> Result<(), String> {
     let needs_only_a_session = |operation: &&Operation| {
         request_schema(**operation).get("required").is_some_and(|required| *required == json!(["session_id"]))
@@ -92,7 +93,7 @@ fn naughty(surface: &str, driver: &mut dyn Driver) -> Result<(), String> {
         let params = Map::from_iter([("session_id".to_owned(), id.into())]);
         driver.send(operation, &params)
     };
-    // An id is refused for what it is, and not because something else is missing.
+    // These requests lack nothing but a session, so a refusal below is the id's.
     for operation in &operations {
         match ask(operation, UNKNOWN_SESSION)?.wait()? {
             Err(body) if body["code"] != "INVALID_REQUEST" => {}

@@ -1,7 +1,7 @@
 //! The trials: every scenario, on every surface, in every build, each by its name: `A::sdk::000-create-and-run`.
 //!
-//! Counted apart are other transports and surfaces that are mixed in one process, which run in the builds with nothing
-//! and with everything, and what no scenario can say.
+//! Other transports, surfaces that are mixed in one process, and trials that cannot be scenarios are counted apart. They run
+//! in the builds with nothing and with everything.
 
 mod apart;
 mod naughty;
@@ -30,7 +30,7 @@ fn main() -> Result<ExitCode, String> {
     let builds: &'static [Build] = builds::all()?.leak();
     let scenarios: &'static [Scenario] = scenario::all()?.leak();
     let mut trials = Vec::new();
-    // What happens meanwhile, and what outlives a process, is what surfaces share.
+    // Surfaces share concurrent turns and what outlives a process.
     let is_shared = |step: &Step| step.is_concurrent() || step.restart.is_some();
     let mixable: Vec<&Scenario> = scenarios.iter().filter(|scenario| scenario.steps.iter().any(is_shared)).collect();
     let (mut apart, mut thorough) = (0, 0);
@@ -45,7 +45,7 @@ fn main() -> Result<ExitCode, String> {
                 Ok(())
             }));
         };
-        // A transport carries what its surface says, whatever the build can do.
+        // A transport does not depend on the capabilities of a build.
         let transports = TRANSPORTS.into_iter().filter(|_| is_thorough);
         for (surface, make) in SURFACES.into_iter().chain(transports) {
             add(surface, make, capabilities(build));
@@ -91,7 +91,7 @@ fn main() -> Result<ExitCode, String> {
     Ok(conclusion.exit_code())
 }
 
-/// The first trial of each build: it can do what `config/builds.toml` says, and nothing else.
+/// The first trial of each build: it has the capabilities in `config/builds.toml`, and no others.
 fn capabilities(build: &Build) -> Scenario {
     let mut expected = build.row.capabilities.clone();
     expected.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());

@@ -1,4 +1,4 @@
-//! Texts that somebody may take for an id.
+//! Texts that are no id.
 
 /// Some five hundred texts that are no id: paths, queries, scripts, controls, look-alikes, and damaged ids.
 pub(crate) fn naughty_ids() -> Vec<String> {

@@ -1,4 +1,4 @@
-//! A first turn as anybody runs it: no seed, no option, no flag that the program can do without, and what people read.
+//! A first turn as users run it: no seed, no option, no optional flag; and the output for people.
 
 use std::{
     collections::BTreeSet,
@@ -10,11 +10,12 @@ use meerkat_parity_tests::{
     Driver, Place,
     builds::Build,
     drivers::{Make, PLAIN, meerkat_for_people, output},
+    run::fresh_folder,
 };
 use meerkat_service::{SessionId, clock::Timestamp};
 use serde_json::{Map, Value, json};
 
-/// What the model is asked to say, and says.
+/// The prompt, and the model's answer.
 const PROMPT: &str = "@say Hello there.";
 const TEXT: &str = "Hello there.";
 
@@ -37,7 +38,7 @@ pub(crate) fn trials(build: &'static Build) -> Vec<Trial> {
 }
 
 fn in_plain_place(build: &Build, play: impl FnOnce(&Place) -> Result<(), String>) -> Result<(), String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let folder = fresh_folder()?;
     let (binaries, config) = (build.binaries()?, Map::new());
     play(&Place { binaries, folder: folder.path().to_owned(), config, is_plain: true })
 }
@@ -64,7 +65,7 @@ fn first_turns(driver: &mut dyn Driver) -> Result<(), String> {
     expect(&ids.len().into(), &2.into())
 }
 
-/// `run`, and then what the lists say.
+/// `run`, and then the lists.
 fn for_people(place: &Place) -> Result<(), String> {
     let begin = now()?;
     expect(&said(place, &["run", PROMPT])?.into(), &format!("{TEXT}\n").into())?;
@@ -85,7 +86,7 @@ fn for_people(place: &Place) -> Result<(), String> {
     is_between(begin, millis(&line("created ").into())?, end)
 }
 
-/// What a command says to people, if it ends well.
+/// The output of a command for people, if it succeeds.
 fn said(place: &Place, words: &[&str]) -> Result<String, String> {
     let output = output(meerkat_for_people(place).args(words))?;
     if !output.status.success() {
@@ -108,7 +109,7 @@ fn is_between(begin: i64, at: i64, end: i64) -> Result<(), String> {
     if (begin..=end).contains(&at) { Ok(()) } else { Err(format!("{at} is not between {begin} and {end}")) }
 }
 
-/// When an id was made: it begins with its time, and says by its version that it does.
+/// The time of an id, which an id of this version begins with.
 fn made_at(id: &str) -> Result<i64, String> {
     let is_of_version = id.parse::<SessionId>().is_ok() && id.get(14..15) == Some("7");
     let digits: String = id.chars().filter(|digit| *digit != '-').take(12).collect();

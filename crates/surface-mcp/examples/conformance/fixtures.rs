@@ -1,6 +1,6 @@
-//! What the suite expects by name and to the letter: tools, prompts and resources as data.
+//! Tools, prompts and resources that the suite expects, to the letter.
 //!
-//! The texts are those that the suite's own description of each scenario gives.
+//! The texts are from the suite's own description of each scenario.
 
 use rmcp::{ErrorData, model::JsonObject};
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ pub(crate) fn read<T: DeserializeOwned>(data: Value) -> Result<T, ErrorData> {
         .map_err(|error| ErrorData::internal_error(format!("a fixture is wrong: {error}"), None))
 }
 
-/// Every tool, as it is listed.
+/// The list of tools.
 pub(crate) fn tools() -> Vec<Value> {
     let tool = |name: &str, schema: Value| json!({ "name": name, "description": name, "inputSchema": schema });
     let asking = |argument: &str| json!({ "type": "object", "properties": { argument: { "type": "string" } }, "required": [argument] });
@@ -94,7 +94,7 @@ fn embedded(uri: &str, mime_type: &str, text: &str) -> Value {
     json!({ "type": "resource", "resource": { "uri": uri, "mimeType": mime_type, "text": text } })
 }
 
-/// What a tool answers that does nothing else.
+/// The answer of a tool that only answers.
 pub(crate) fn answer(tool: &str) -> Option<Value> {
     let content = match tool {
         "test_simple_text" => json!([text("This is a simple text response for testing.")]),
@@ -118,7 +118,7 @@ pub(crate) fn answer(tool: &str) -> Option<Value> {
     Some(json!({ "content": content }))
 }
 
-/// What a tool asks the client in the middle of a call, where the revision lets a server ask.
+/// The question of a tool to the client during a call, in revisions in which a server may ask.
 pub(crate) fn question(tool: &str, arguments: &JsonObject) -> Option<Value> {
     let form = |message: &Value, schema: Value| json!({ "method": "elicitation/create", "params": { "message": message, "requestedSchema": schema } });
     let choices = |first: &str, second: &str, third: &str| {
@@ -167,7 +167,7 @@ pub(crate) fn question(tool: &str, arguments: &JsonObject) -> Option<Value> {
     })
 }
 
-/// Every prompt, as it is listed.
+/// The list of prompts.
 pub(crate) fn prompts() -> Value {
     let prompt = |name: &str, arguments: &[&str]| {
         let argument = |name: &&str| json!({ "name": name, "description": name, "required": true });
@@ -183,7 +183,7 @@ pub(crate) fn prompts() -> Value {
     ])
 }
 
-/// What a prompt says.
+/// The messages of a prompt.
 pub(crate) fn prompt(name: &str, arguments: &JsonObject) -> Option<Value> {
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str);
     let contents = match name {
@@ -204,7 +204,7 @@ pub(crate) fn prompt(name: &str, arguments: &JsonObject) -> Option<Value> {
     Some(json!({ "messages": messages }))
 }
 
-/// Every resource, as it is listed.
+/// The list of resources.
 pub(crate) fn resources() -> Value {
     let resource = |uri: &str, name: &str, mime_type: &str| json!({ "uri": uri, "name": name, "description": name, "mimeType": mime_type });
     json!([
@@ -219,7 +219,7 @@ pub(crate) fn templates() -> Value {
     json!([{ "uriTemplate": "test://template/{id}/data", "name": "template", "mimeType": "application/json" }])
 }
 
-/// What a resource holds.
+/// The contents of a resource.
 pub(crate) fn resource(uri: &str) -> Option<Value> {
     let content = match uri {
         "test://static-text" => {

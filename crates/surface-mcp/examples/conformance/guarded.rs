@@ -1,4 +1,4 @@
-//! A listener with the guard in front of the service, as `meerkat serve` has it.
+//! A listener with the guard of `meerkat serve` in front of the service.
 
 use std::{convert::Infallible, io, sync::Arc};
 
@@ -21,16 +21,16 @@ use crate::{
 
 type Answer = BoxBody<Bytes, Infallible>;
 
-/// In a request: breaks the stream of its answer, as a connection that is lost would.
+/// In a request: breaks the stream of its answer, like a lost connection.
 #[derive(Clone)]
 pub(crate) struct Cut {
     cut: CancellationToken,
-    /// Told when a client takes up a stream where it broke.
+    /// Notified when a client resumes a stream.
     returned: Arc<Notify>,
 }
 
 impl Cut {
-    /// Breaks the stream and waits until a client has come back for the rest.
+    /// Breaks the stream, and waits until a client resumes it.
     pub(crate) async fn until_return(&self) {
         self.cut.cancel();
         self.returned.notified().await;
@@ -69,14 +69,14 @@ pub(crate) async fn serve(listener: TcpListener, port: u16, service: McpHttpServ
             }
         });
         tokio::spawn(async move {
-            // A client that goes away is an error here and nowhere else.
+            // A client may leave at any time.
             let _ =
                 http1::Builder::new().serve_connection(TokioIo::new(socket), TowerToHyperService::new(answer)).await;
         });
     }
 }
 
-/// An answer whose stream ends when it is cut, however much is still to come.
+/// An answer whose stream ends when it is cut.
 fn until(cut: CancellationToken, answer: Response<Answer>) -> Response<Answer> {
     answer.map(|body| {
         let data = body.into_data_stream().take_until(cut.cancelled_owned());

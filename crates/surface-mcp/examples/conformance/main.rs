@@ -1,15 +1,15 @@
-//! The server that the official conformance suite of the protocol is run against: the surface's own HTTP service,
-//! behind the guard of `meerkat serve`, with the fixtures that the suite calls by name in place of meerkat's tools.
+//! The server for the official conformance suite of the protocol: the surface's own HTTP service, behind the guard of
+//! `meerkat serve`, with the fixtures that the suite calls by name instead of meerkat's tools.
 //!
-//! It prints its URL and serves until its standard input ends. It must never mend what it mounts: what it answers
-//! beyond the fixtures is the product's.
+//! It prints its URL and serves until its standard input ends. It must never correct the service: every answer besides the
+//! fixtures is the product's.
 
 mod fixtures;
 mod guarded;
 mod rounds;
 mod server;
 
-/// The guard of `meerkat serve`, from its own source: it is no part of any crate's interface.
+/// The guard of `meerkat serve`, from its own source, because no crate exports it.
 #[allow(
     dead_code,
     unreachable_pub,

@@ -1,7 +1,7 @@
-//! Requests that take rounds: the server answers with what it needs to know, and the client asks again with it.
+//! Requests in rounds: the server answers with questions, and the client sends the request again with its answers.
 //!
-//! A client is asked for nothing that it did not say it can answer. The state that goes to and fro is one of a few
-//! known words, and any other is refused.
+//! A client gets only questions for which it has the capability. The state between rounds is one of a few known words; any
+//! other is refused.
 
 use rmcp::{
     ErrorData,
@@ -11,26 +11,26 @@ use serde_json::{Map, Value, json};
 
 use crate::fixtures::read;
 
-/// What is asked in a round.
+/// The questions of a round.
 struct Round {
-    /// The state that comes with the answers; none where there is nothing to remember.
+    /// The state that comes back with the answers, if there is anything to remember.
     state: Option<&'static str>,
     /// Requests for the client, by key.
     asks: Value,
 }
 
-/// What a client sent when it asked again.
+/// The client's part of a round.
 pub(crate) struct Sent<'a> {
     pub(crate) responses: Option<&'a InputResponses>,
     pub(crate) state: Option<&'a str>,
     pub(crate) capabilities: Option<ClientCapabilities>,
 }
 
-/// How a round ends.
+/// End of a round.
 pub(crate) enum Step {
-    /// With more to ask.
+    /// More questions.
     Ask(InputRequiredResult),
-    /// With the answers of the last round.
+    /// The answers of the last round.
     Done(Map<String, Value>),
 }
 
@@ -84,7 +84,7 @@ fn capability(ask: &Value) -> &str {
     ask["method"].as_str().and_then(|method| method.split('/').next()).unwrap_or_default()
 }
 
-/// Goes a step through the rounds of this name; none where it has none.
+/// The next step in the rounds of this name, if it has rounds.
 pub(crate) fn step(name: &str, sent: Sent<'_>) -> Option<Result<Step, ErrorData>> {
     rounds(name).map(|rounds| go(rounds, sent))
 }
@@ -119,7 +119,7 @@ fn go(mut rounds: Vec<Round>, sent: Sent<'_>) -> Result<Step, ErrorData> {
     Err(ErrorData::internal_error("there is no such round", None))
 }
 
-/// What of a round may be asked of this client.
+/// The questions of a round for which this client has the capability.
 fn allowed(round: &Round, sent: &Sent<'_>) -> Result<Map<String, Value>, ErrorData> {
     let declared = json!(sent.capabilities);
     let asks = round.asks.as_object().cloned().unwrap_or_default();

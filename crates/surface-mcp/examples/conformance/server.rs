@@ -1,4 +1,4 @@
-//! The server of the fixtures: what the protocol asks, answered from the data.
+//! The server of the fixtures.
 
 #![expect(deprecated, reason = "the suite asks for what only the older revisions have")]
 
@@ -26,14 +26,14 @@ use crate::{
     rounds::{Sent, Step, step},
 };
 
-/// What changed, on its way to the subscriptions.
+/// A change, for the subscriptions.
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     Tools,
     Prompts,
 }
 
-/// Changes that all servers of a listener tell each other.
+/// The changes of all servers of a listener.
 #[derive(Clone)]
 pub(crate) struct Changes(broadcast::Sender<Change>);
 
@@ -43,7 +43,7 @@ impl Default for Changes {
     }
 }
 
-/// One client's server.
+/// A server for one client.
 pub(crate) struct Fixtures {
     changes: Changes,
     /// The least level of a message that the client wants to see.
@@ -55,8 +55,8 @@ impl Fixtures {
         Self { changes, level: Mutex::new(LoggingLevel::Debug) }
     }
 
-    /// Sends messages of the level `info` to those who want them: who set no higher one in a revision that has
-    /// levels of sessions, who named one with the request in a revision that has not.
+    /// Sends messages of the level `info` to clients that want them. Old revisions set a level for the session, new ones
+    /// name one in the request.
     async fn log(&self, context: &RequestContext<RoleServer>, messages: &[&str]) -> Result<(), ErrorData> {
         let level = match is_legacy(context) {
             true => Some(*self.level.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -109,7 +109,7 @@ impl Fixtures {
     }
 }
 
-/// Data as a whole result, which the newer revisions tell apart from one that asks for more.
+/// Data as a complete result. New revisions have results with questions too.
 fn result<T: DeserializeOwned>(mut data: Value) -> Result<T, ErrorData> {
     data["resultType"] = json!("complete");
     read(data)
@@ -126,7 +126,7 @@ async fn notify(context: &RequestContext<RoleServer>, notification: Value) -> Re
     sent.map_err(|error| ErrorData::internal_error(error.to_string(), None))
 }
 
-/// Asks the client, and puts its answer as the suite wants it.
+/// Asks the client; returns its answer in the suite's words.
 async fn ask(tool: &str, question: Value, context: &RequestContext<RoleServer>) -> Result<Value, ErrorData> {
     let question: ServerRequest = read(question)?;
     let answer = context.peer.send_request(question).await;
@@ -280,7 +280,7 @@ impl ServerHandler for Fixtures {
     }
 
     async fn subscribe(&self, _: SubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        // No resource here ever changes, so there is nothing to tell.
+        // No resource changes here.
         Ok(())
     }
 

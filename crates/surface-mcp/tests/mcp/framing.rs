@@ -1,4 +1,4 @@
-//! Messages as bytes: what is too large, no JSON, or not of the protocol, and nothing but the protocol in answer.
+//! Messages as bytes: too large ones, no JSON, and none of the protocol. Every answer is one of the protocol.
 
 use std::collections::HashSet;
 
@@ -163,7 +163,7 @@ async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
     }
     let sessions: HashSet<&str> = clients.iter().filter_map(|client| client.session.as_deref()).collect();
     assert_eq!(sessions.len(), 1000);
-    // One that reads its stream is not idle, however long ago it began to.
+    // A session that reads its stream is not idle, however old its request is.
     let stream = clients[1].send(Method::GET, &[], String::new()).await;
     assert_eq!(stream.status(), 200);
     for client in (0..1000).filter(|client| *client != 1) {
@@ -177,7 +177,7 @@ async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
     }
 }
 
-/// A result has room until it is taken; without any, a read is refused after a while.
+/// A result keeps its room until it is read; without room, other reads are refused after a while.
 #[tokio::test(start_paused = true)]
 async fn results_that_nobody_takes_have_a_limit() {
     let agent = agent();
@@ -206,7 +206,7 @@ async fn results_that_nobody_takes_have_a_limit() {
     }
 }
 
-/// A client that sends nonsense and reads nothing is not read from any more, so that its answers take no memory.
+/// If a client sends nonsense and reads nothing, the server stops reading, so the answers take no memory.
 #[tokio::test]
 async fn nonsense_is_answered_before_more_of_it_is_read() {
     let agent = agent();
@@ -257,7 +257,7 @@ async fn every_line_is_answered_and_leaves_the_connection_whole() {
     }
     let call = |id: i64, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
     let capabilities = call(1, json!({ "name": "capabilities" })).to_string();
-    // A message may use its limit up, and may come in any pieces.
+    // A message may be as long as its limit, and arrive in any pieces.
     let padded = format!("{capabilities:<2000}\n");
     for piece in padded.as_bytes().chunks(7) {
         wire.0.write_all(piece).await.unwrap();
@@ -285,18 +285,21 @@ async fn a_session_of_the_protocol_ends_with_nothing_to_say() {
     assert_eq!(body_text(answer).await, "");
 }
 
-/// Also what the library itself refuses, and known methods with parameters that it cannot read.
+/// Even if the library itself refuses, and for known methods with parameters that it cannot read.
 #[tokio::test]
 async fn every_refusal_of_a_method_has_the_body() {
     let agent = agent();
     let mut wire = Wire::open(&agent, 2000, 1 << 20);
     wire.initialize("2025-06-18").await;
     let uri = json!({ "uri": "meerkat://sessions/x" });
+    let completion = json!({ "ref": { "type": "ref/prompt", "name": "x" }, "argument": { "name": "x", "value": "" } });
     for (method, params, expected) in [
         ("logging/setLevel", json!({ "level": "info" }), (-32601, "UNKNOWN_OPERATION")),
         ("resources/subscribe", uri.clone(), (-32601, "UNKNOWN_OPERATION")),
         ("resources/unsubscribe", uri, (-32601, "UNKNOWN_OPERATION")),
+        ("prompts/list", json!({}), (-32601, "UNKNOWN_OPERATION")),
         ("prompts/get", json!({ "name": "x" }), (-32601, "UNKNOWN_OPERATION")),
+        ("completion/complete", completion, (-32601, "UNKNOWN_OPERATION")),
         ("resources/read", json!({ "uri": 7 }), (-32602, "INVALID_REQUEST")),
     ] {
         wire.write(&[json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })]).await;

@@ -1,5 +1,5 @@
-//! The surface as its clients meet it: the library's own client over a pair of streams and over a listener on
-//! loopback, and plain messages where a client would hide what matters.
+//! The surface for its clients: the library's own client over a pair of streams and over a listener on loopback, and plain
+//! messages if a client would hide what matters.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
 
 mod calls;
@@ -70,12 +70,12 @@ fn agent() -> Agent {
     AgentBuildConfig::new().options(options).tool(Arc::new(Hold(spec))).build().unwrap()
 }
 
-/// What must come, and fails the test where it does not.
+/// Waits for what must come, or fails the test.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it never came")
 }
 
-/// The lines of a session after a cursor, as the service has them.
+/// The lines of a session after a cursor, from the service.
 async fn lines(agent: &Agent, session: &SessionCreated, since_seq: u64) -> Vec<String> {
     let request = ReadEvents { session_id: session.session_id, since_seq, limit: None, wait_ms: 0 };
     let page = agent.service().events(request).await.unwrap();
@@ -86,7 +86,7 @@ fn type_of(line: &str) -> String {
     serde_json::from_str::<Value>(line).unwrap()["type"].as_str().unwrap().to_owned()
 }
 
-/// Follows a session from its beginning to an event of one of these types; answers with the types up to it.
+/// Follows a session from its beginning to an event of one of these types; returns the types up to it.
 async fn types_until(agent: &Agent, session: &SessionCreated, ends: &[&str]) -> Vec<String> {
     let mut follower = agent.service().follow(&session.session_id, 0).await.unwrap();
     let mut types = Vec::new();
@@ -111,7 +111,7 @@ fn everywhere() -> impl Iterator<Item = (Way, ProtocolVersion)> {
     ways.into_iter().flat_map(|way| ProtocolVersion::KNOWN_VERSIONS.iter().map(move |version| (way, version.clone())))
 }
 
-/// Where `notifications/cancelled` reaches the request it names: on a stream always, over HTTP with a session.
+/// Whether `notifications/cancelled` reaches its request: on a stream always, over HTTP with a session.
 fn can_cancel(way: Way, version: &ProtocolVersion) -> bool {
     way == Way::Streams || (way == Way::HttpWithSessions && version.has_initialize())
 }
@@ -154,7 +154,7 @@ async fn listen(service: McpHttpService) -> String {
         while let Ok((socket, _)) = listener.accept().await {
             let service = TowerToHyperService::new(service.clone());
             tokio::spawn(async move {
-                // A client that goes away is an error here and nowhere else.
+                // A client may leave at any time.
                 let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), service).await;
             });
         }
@@ -212,7 +212,7 @@ impl Client {
         structured(&result)
     }
 
-    /// Begins a call that can be taken back.
+    /// Begins a call that can be cancelled.
     async fn begin(&self, tool: &'static str, arguments: Value) -> RequestHandle<RoleClient> {
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params(tool, arguments)));
         self.running.send_cancellable_request(request, PeerRequestOptions::no_options()).await.unwrap()
@@ -232,14 +232,14 @@ fn params(tool: &'static str, arguments: Value) -> CallToolRequestParams {
     CallToolRequestParams::new(tool).with_arguments(arguments.as_object().unwrap().clone())
 }
 
-/// The structured content, which the text beside it must say too: of what was written by meerkat, to the letter.
+/// The structured content. The text beside it must be the same JSON.
 fn structured(result: &CallToolResult) -> Value {
     let tree = result.structured_content.clone().unwrap();
     assert_eq!(result.content[0].as_text().unwrap().text, tree.to_string());
     tree
 }
 
-/// The event's line that a message of progress carries beside its words.
+/// The event's line in a progress notification.
 fn line_of(params: &ProgressNotificationParam) -> String {
     params.meta.as_ref().unwrap().get("meerkat/event").unwrap().as_str().unwrap().to_owned()
 }

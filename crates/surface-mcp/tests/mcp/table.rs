@@ -2,21 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use meerkat_service::Operation;
-use meerkat_surface_mcp::tools::{Offer, Spelling, Toolset, all, operation, spelling};
+use meerkat_surface_mcp::tools::{Offer, Toolset, all};
 use serde_json::{Value, json};
-
-/// The names themselves stand in `docs/capabilities.md`, which a test holds to the table.
-#[test]
-fn every_operation_has_a_tool_or_a_reason() {
-    for &row in Operation::ALL {
-        match spelling(row) {
-            Spelling::Tool { name, .. } => assert_eq!(operation(name), Some(row)),
-            Spelling::NoTool { reason } => assert_eq!(reason, "operators only", "{row:?}"),
-        }
-    }
-    assert_eq!(operation("forget_memory"), None);
-}
 
 #[test]
 fn every_tool_says_what_it_takes_gives_and_does() {
@@ -42,7 +29,7 @@ fn every_tool_says_what_it_takes_gives_and_does() {
     assert_eq!(hints("session_read"), (Some(true), Some(false), Some(true)));
     assert_eq!(hints("turn_start"), (Some(false), Some(true), Some(false)));
     assert_eq!(hints("turn_interrupt"), (Some(false), Some(true), Some(true)));
-    // What replaces, ends or takes away is destructive to the protocol; what only adds is not.
+    // By the protocol, everything but additions is destructive.
     let destructive: BTreeSet<&str> =
         all().iter().map(|tool| &*tool.name).filter(|name| hints(name).1 == Some(true)).collect();
     let expected = [
@@ -64,7 +51,7 @@ fn every_tool_says_what_it_takes_gives_and_does() {
     assert_eq!(hints("session_delete"), (Some(false), Some(true), Some(true)));
 }
 
-/// What a client's model pays for the tools in every request: four bytes are about a token.
+/// The cost of the tools in every request of a client's model: four bytes are about a token.
 #[test]
 fn the_tools_of_the_core_are_few_tokens() {
     let bytes = |offer: Offer| serde_json::to_string(&offer.tools()).unwrap().len();

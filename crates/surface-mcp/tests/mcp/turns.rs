@@ -1,4 +1,4 @@
-//! Who may end a turn: an interrupt and a cancelled request may, a client that goes away may not.
+//! An interrupt and a cancelled request end a turn; a client that leaves does not.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::{
     http, lines, soon, type_of, types_until,
 };
 
-/// Approves the call that holds a turn, and answers with how the turn ended.
+/// Approves the call that holds a turn; returns the turn's end event.
 async fn release(agent: &Agent, session: &SessionCreated) -> String {
     let session_id = session.session_id;
     let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
@@ -34,27 +34,6 @@ async fn release(agent: &Agent, session: &SessionCreated) -> String {
         if ["turn_completed", "turn_interrupted", "turn_failed"].contains(&kind.as_str()) {
             return kind;
         }
-    }
-}
-
-#[tokio::test]
-async fn a_turn_is_interrupted_over_the_connection_it_runs_on() {
-    for (way, version) in everywhere() {
-        let agent = agent();
-        let mut client = Client::connect(&agent, way, &version).await;
-        let session = agent.create_session().await.unwrap();
-        let id = session.session_id;
-        let turn = client.begin("turn_start", json!({ "session_id": id, "prompt": HOLD })).await;
-        client.progress_until("approval_requested").await;
-        let interrupted = client.answer("turn_interrupt", json!({ "session_id": id, "turn": 0 })).await;
-        let result = serde_json::to_value(turn.await_response().await.unwrap()).unwrap();
-        let result = &result["structuredContent"];
-        assert_eq!(
-            (&result["status"], &result["seq"]),
-            (&json!("interrupted"), &interrupted["seq"]),
-            "{way:?} {version}"
-        );
-        assert_eq!(result["error"]["code"], "TURN_INTERRUPTED");
     }
 }
 
@@ -86,7 +65,7 @@ async fn a_cancelled_request_interrupts_its_turn_and_no_other() {
     }
 }
 
-/// The library hands a request and the notification that cancels it to two tasks, in no order.
+/// The library handles a request and its cancellation in two tasks, in any order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_is_cancelled_at_once_is_interrupted_all_the_same() {
     let agent = agent();
@@ -105,7 +84,7 @@ async fn a_request_that_is_cancelled_at_once_is_interrupted_all_the_same() {
     }
 }
 
-/// A session with enough to compact, whose summary stalls; `None` where the build does not compact.
+/// A session with enough to compact, whose summary stalls; `None` if the build cannot compact.
 async fn compactable(agent: &Agent) -> Option<SessionCreated> {
     agent.service().capabilities().require(Capability::SessionCompaction).ok()?;
     let session = agent.create_session().await.unwrap();
@@ -146,7 +125,7 @@ async fn a_cancelled_compaction_ends_and_no_turn_does() {
     }
 }
 
-/// The notification may overtake the request; then nothing is compacted at all.
+/// The cancellation may overtake the request; then nothing is compacted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_compaction_that_is_cancelled_at_once_holds_nothing_up() {
     let agent = agent();
@@ -257,12 +236,12 @@ async fn a_stream_that_closes_interrupts_nothing() {
             read += std::str::from_utf8(&frame.into_data().unwrap()).unwrap();
         }
         drop(answer);
-        // More than the library waits before it cancels what its client left behind.
+        // Longer than the library waits before it cancels the requests of a client that left.
         tokio::time::sleep(Duration::from_secs(10)).await;
         let kinds: Vec<String> = lines(&agent, &session, 0).await.iter().map(|line| type_of(line)).collect();
         assert_eq!(kinds.last().unwrap(), "approval_requested", "{way:?} {version}");
         assert_eq!(release(&agent, &session).await, "turn_completed", "{way:?} {version}");
-        // Where a stream can only be closed, the interrupt is how a turn is taken back.
+        // Without `notifications/cancelled`, an interrupt ends a turn.
         let held = StartTurn::new(session.session_id, HOLD);
         let held = agent.service().accept_turn(held).await.unwrap();
         let arguments = json!({ "session_id": session.session_id, "turn": held.turn });

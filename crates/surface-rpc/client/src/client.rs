@@ -1,8 +1,8 @@
 //! [`Client`]: the service of another process, for as long as one serves.
 //!
-//! When that vanishes, the way is asked who serves now, and the client goes on: what is followed from its cursor, what can
-//! be asked twice by asking again. What can not, such as a turn without a key, has an unknown outcome if the process
-//! vanished before it answered, and the error says so.
+//! When that process ends, the way finds its successor, and the client continues: followers from their cursors, requests
+//! by being sent again if that is safe. A request that is not, such as a turn without a key, has an unknown outcome if the
+//! process ended before it answered, and the error says so.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -33,16 +33,16 @@ use crate::{
     way::{Server, Url, Way},
 };
 
-/// Processes that may vanish under one request before it is given up.
+/// Processes that may end during one request before it fails.
 pub(crate) const OWNERS_MAX: usize = 8;
 
-/// How long a process that is ending is waited for.
+/// How long to wait for the end of a process that refuses because it ends.
 pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a process may take to say how it stands with it.
+/// How long a process may take to say if it is ready.
 const GREETING_LIMIT: Duration = Duration::from_secs(2);
 
-/// What requests carry that name none themselves.
+/// Values for requests that have none of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
     /// The model of new sessions.
@@ -61,25 +61,10 @@ struct Inner {
     way: Box<dyn Way>,
     defaults: Defaults,
     capabilities: Capabilities,
-    /// It waits for turns by their events, because its command outlives the process that serves.
+    /// The other side is the owner of a data directory. A command waits for turns by their events, because it may outlive
+    /// the owner.
     is_owner: bool,
-    current: Mutex<Current>,
-}
-
-/// Who serves: another process, or by now this one.
-#[derive(Clone)]
-pub(crate) enum Current {
-    There(Arc<Connection>),
-    Here(Arc<dyn SessionService>),
-}
-
-impl From<Server> for Current {
-    fn from(server: Server) -> Self {
-        match server {
-            Server::There(connection) => Self::There(Arc::new(connection)),
-            Server::Here(service) => Self::Here(service),
-        }
-    }
+    current: Mutex<Server>,
 }
 
 impl std::fmt::Debug for Client {
@@ -100,7 +85,7 @@ impl Client {
         Ok(Self::over(url, connection, Defaults::default()))
     }
 
-    /// Connects to the process that owns a data directory, which is of the same user and the same build.
+    /// Connects to the process that owns a data directory. Its user and build must be the caller's.
     ///
     /// # Errors
     /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
@@ -110,45 +95,45 @@ impl Client {
         Ok(Self::over(place, connection, Defaults::default()))
     }
 
-    /// Goes on with a connection that a way has opened.
+    /// Uses a connection that a way has opened.
     #[must_use]
     pub fn over(way: impl Way + 'static, connection: Connection, defaults: Defaults) -> Self {
         let (capabilities, is_owner) = (connection.found.capabilities, connection.found.is_owner);
-        let current = Mutex::new(Current::There(Arc::new(connection)));
+        let current = Mutex::new(Server::There(Arc::new(connection)));
         Self { inner: Arc::new(Inner { way: Box::new(way), defaults, capabilities, is_owner, current }) }
     }
 
-    /// Sessions that are followed over the connection.
+    /// Number of sessions that are followed over the connection.
     pub async fn subscriptions(&self) -> usize {
         match &*self.inner.current.lock().await {
-            Current::There(connection) => connection.subscriptions(),
-            Current::Here(_) => 0,
+            Server::There(connection) => connection.subscriptions(),
+            Server::Here(_) => 0,
         }
     }
 
-    /// Who serves now. If the process that did has vanished, its successor is found first.
-    pub(crate) async fn current(&self) -> Result<Current, SessionError> {
+    /// The process that serves now. If the former one has ended, its successor is found first.
+    pub(crate) async fn current(&self) -> Result<Server, SessionError> {
         let mut current = self.inner.current.lock().await;
-        if matches!(&*current, Current::There(connection) if connection.closed().is_cancelled()) {
-            *current = self.inner.way.find().await?.into();
-            tracing::info!(is_here = matches!(&*current, Current::Here(_)), "another process serves");
+        if matches!(&*current, Server::There(connection) if connection.closed().is_cancelled()) {
+            *current = self.inner.way.find().await?;
+            tracing::info!(is_here = matches!(&*current, Server::Here(_)), "another process serves");
         }
         Ok(current.clone())
     }
 
-    /// Performs an operation where it is performed, and answers with its JSON.
+    /// Performs an operation in the process that serves; returns its JSON.
     async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
         let (is_repeatable, is_waiting) = (is_repeatable(operation, params), params["wait"] == true);
         let params = params.to_string();
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
             let connection = match self.current().await? {
-                Current::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
-                Current::There(connection) => connection,
+                Server::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
+                Server::There(connection) => connection,
             };
             match connection.request(of_operation(operation), &params).await {
                 Ok(answer) => return Ok(answer),
-                // Nothing was done yet, and the next owner can do it. A turn that was waited for may be queued already.
+                // Nothing was performed, so the successor can. But a turn that was waited for may be queued already.
                 Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
                     if (is_waiting && !is_repeatable) || !within(ENDING_LIMIT, connection.closed().cancelled()).await {
                         return Err(SessionError::Remote(body));
@@ -169,13 +154,13 @@ impl Client {
         T::read(&self.perform(operation, &json!(request)).await?)
     }
 
-    /// Runs a turn and answers when it has ended: the server waits for it.
+    /// Runs a turn to its end: the server waits for it.
     async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
         params["wait"] = true.into();
         self.ask(operation, &params).await
     }
 
-    /// Begins a turn. Once it is accepted, its events say how it ends, whoever owns the data directory by then.
+    /// Begins a turn. Its events then say how it ends, whichever process owns the data directory by then.
     async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
         let wait = params["wait"] != false;
         params["wait"] = false.into();
@@ -185,10 +170,10 @@ impl Client {
     }
 }
 
-/// Whether asking twice does no more than asking once.
+/// Whether a request may be sent twice.
 fn is_repeatable(operation: Operation, params: &Value) -> bool {
     match operation {
-        // One that names no turn might hit the next one.
+        // Without a turn it might interrupt the next one.
         Operation::Interrupt => !params["turn"].is_null(),
         _ => {
             matches!(operation.effect(), OperationEffect::Reads | OperationEffect::Settles)
@@ -221,18 +206,18 @@ macro_rules! declare {
             }
 
             async fn ready(&self) -> Result<(), SessionError> {
-                // A list waits for what a former process left behind, and changes nothing.
+                // A list waits until sessions that a former process left active are settled.
                 let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
                 match self.list(query).await {
-                    // Without a store nothing was left behind.
+                    // Without a store there are none.
                     Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => Ok(()),
                     listed => listed.map(drop),
                 }
             }
 
-            /// An owner says so when it is greeted, which needs no room among its requests; a server answers a list then.
+            /// An owner says it in its greeting, which takes no room among its requests; a server answers a list.
             async fn check_ready(&self) -> Result<bool, SessionError> {
-                if let Current::Here(service) = self.current().await? {
+                if let Server::Here(service) = self.current().await? {
                     return service.check_ready().await;
                 }
                 if !self.inner.is_owner {
@@ -243,7 +228,7 @@ macro_rules! declare {
                         let Readiness { is_ready, trouble } = connection.found.readiness.clone();
                         trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
                     }
-                    // It has just gone, or is too busy to greet anybody.
+                    // It has just ended, or is too busy to greet.
                     Ok(Err(error)) if error.code() != ErrorCode::ShuttingDown => Err(error),
                     Ok(Err(_)) | Err(_) => Ok(false),
                 }
@@ -294,37 +279,37 @@ macro_rules! declare {
                 self.ask(Operation::Blob, &request).await
             }
 
-            /// Over a connection nobody can give up just this compaction, so there it goes on.
+            /// Over a connection nothing can cancel just this compaction, so it goes on.
             async fn compact_until(
                 &self,
                 request: CompactSession,
                 cancel: CancellationToken,
             ) -> Result<CompactionReceipt, SessionError> {
                 match self.current().await? {
-                    Current::Here(service) => service.compact_until(request, cancel).await,
-                    Current::There(_) => self.compact(request).await,
+                    Server::Here(service) => service.compact_until(request, cancel).await,
+                    Server::There(_) => self.compact(request).await,
                 }
             }
 
-            /// Over a connection the readers say it, where there are any.
+            /// Over a connection the readers have this number, if there are any.
             async fn memory_to_index(&self) -> Option<u64> {
                 match self.current().await {
-                    Ok(Current::Here(service)) => service.memory_to_index().await,
-                    Ok(Current::There(_)) | Err(_) => None,
+                    Ok(Server::Here(service)) => service.memory_to_index().await,
+                    Ok(Server::There(_)) | Err(_) => None,
                 }
             }
 
-            /// The owner ends when it does; only what this process has become the owner of ends with it.
+            /// Shuts down only a service of this process: another process ends by itself.
             async fn shut_down(&self, drain_ms: u64) {
                 let service = match &*self.inner.current.lock().await {
-                    Current::Here(service) => service.clone(),
-                    Current::There(_) => return,
+                    Server::Here(service) => service.clone(),
+                    Server::There(_) => return,
                 };
                 service.shut_down(drain_ms).await;
             }
 
             $( async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
-                // The owner does not ask this of a command: it reads the answer of its turn without a store too.
+                // An owner does not check this: commands read the answers of their turns without a store too.
                 Operation::$operation.needs().map_or(Ok(()), |needed| self.capabilities().require(needed))?;
                 self.ask(Operation::$operation, &request!($request $( $argument )*)).await
             } )*
@@ -334,7 +319,7 @@ macro_rules! declare {
 
 operations!(plain declare);
 
-/// Waits until `done` for as long as `limit`; says whether it was.
+/// Waits for `done`, at most `limit`; returns whether it came.
 pub(crate) async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {
     timeout(limit, done).await.is_ok()
 }

@@ -1,8 +1,8 @@
-//! The wire to the process that serves: one connection, one task that reads, one that writes, and answers matched by
+//! One connection to the process that serves: a task that reads, a task that writes, and answers matched with requests by
 //! their ids.
 //!
-//! What comes is handed on to the letter. Nothing here waits for a reader: a subscription whose lines are not
-//! taken is ended, and whoever follows asks again from its cursor.
+//! Results and events are handed on to the letter. Nothing here waits for a reader: a subscription whose lines are not
+//! taken is ended, and its follower subscribes again from its cursor.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,21 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meerkat_service::{Capabilities, ErrorBody, SessionError, SessionId};
+use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, SessionId};
 use meerkat_surface_rpc::owner::Readiness;
-use serde_json::{json, value::RawValue};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use serde_json::{Value, json, value::RawValue};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::timeout,
+};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use crate::wire::Incoming;
+use crate::wire::{Incoming, Refusal};
 
 /// The method that follows a session.
 const SUBSCRIBE: &str = "session/subscribe";
@@ -36,21 +40,23 @@ const REQUESTS_MAX: usize = 1024;
 /// Lines of a subscription that wait to be taken.
 const LINES_MAX: usize = 256;
 
-/// Messages as they come, until the other side is gone.
+/// Messages from the other side, until it closes. An empty one is a sign of life.
 pub(crate) type Inlet = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// The way for messages to the other side.
+/// Messages to the other side. An empty one asks for a sign of life.
 pub(crate) type Outlet = Pin<Box<dyn Sink<String, Error = io::Error> + Send>>;
 
-/// What was found of the other side when the connection was opened.
+/// Facts about the other side, known when the connection is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) capabilities: Capabilities,
     pub(crate) readiness: Readiness,
-    /// It is the owner of a data directory, and takes this one for a command of its own.
+    /// It owns a data directory, and takes this process for a command of its own.
     pub(crate) is_owner: bool,
-    /// Bytes that it takes in one message; a longer one would cost everybody the connection.
+    /// Bytes that it takes in one message; a longer one would close the connection for everybody.
     pub(crate) message_bytes: usize,
+    /// How long it may be silent before it is asked for a sign of life, and then again before it counts as lost.
+    pub(crate) silence: Duration,
 }
 
 /// Why a request has no answer.
@@ -58,9 +64,9 @@ pub(crate) struct Found {
 pub(crate) enum Failed {
     /// It was refused.
     Refused(Box<ErrorBody>),
-    /// The other side was gone before it was asked.
+    /// The connection was closed before the request was sent.
     Unasked,
-    /// The other side is gone; what became of the request is not known.
+    /// The connection was closed before the answer came; nobody knows if the request was performed.
     Lost,
 }
 
@@ -74,13 +80,13 @@ pub struct Connection {
 }
 
 struct Shared {
-    /// Its length follows the requests under way and the subscriptions.
+    /// As long as the requests under way and the subscriptions are many.
     out: mpsc::UnboundedSender<Message>,
     state: Mutex<State>,
     closed: CancellationToken,
 }
 
-/// A message to the other side, and the request that it is.
+/// A message to the other side, and the id of its request, if it is one.
 struct Message {
     request: Option<u64>,
     line: String,
@@ -92,19 +98,19 @@ struct State {
     subscriptions: HashMap<u64, mpsc::Sender<Result<Bytes, ErrorBody>>>,
 }
 
-/// What is done with an answer. Its place is taken until it comes, also where nobody waits for it any more.
+/// A request under way. It keeps its permit until the answer comes, even if its caller has left.
 struct Waiting {
     to: To,
+    /// Bytes of the request.
+    bytes: u64,
     /// The other side may have read the request.
     is_sent: bool,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Waiting {
-    /// No answer comes any more.
-    fn fail(self) {
-        let failed = if self.is_sent { Failed::Lost } else { Failed::Unasked };
-        // Whoever asked may have gone.
+    fn fail(self, failed: Failed) {
+        // The caller may have left.
         match self.to {
             To::Answer(to) => drop(to.send(Err(failed))),
             To::Subscription(to) => drop(to.send(Err(failed))),
@@ -117,7 +123,7 @@ enum To {
     Subscription(oneshot::Sender<Result<Subscription, Failed>>),
 }
 
-/// The events of a session, as they come. Dropping it ends it.
+/// The events of a session, as they come. Dropping it unsubscribes.
 pub(crate) struct Subscription {
     number: u64,
     lines: mpsc::Receiver<Result<Bytes, ErrorBody>>,
@@ -125,7 +131,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// The next line, or why there is none; `None` if the other side is gone or lines were not taken in time.
+    /// The next line, or the reason for the end; `None` if the connection was closed or lines were not taken in time.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, ErrorBody>> {
         self.lines.recv().await
     }
@@ -141,17 +147,18 @@ impl Connection {
     pub(crate) fn start(inlet: Inlet, outlet: Outlet, found: Found) -> Self {
         let (out, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared { out, state: Mutex::default(), closed: CancellationToken::new() });
-        let tasks = [tokio::spawn(read(inlet, shared.clone())), tokio::spawn(write(outlet, queue, shared.clone()))];
+        let reading = tokio::spawn(read(inlet, shared.clone(), found.silence));
+        let writing = tokio::spawn(write(outlet, queue, shared.clone()));
         Self {
             shared,
             room: Arc::new(Semaphore::new(REQUESTS_MAX)),
             last_id: AtomicU64::new(0),
             found,
-            _tasks: tasks.map(AbortOnDropHandle::new),
+            _tasks: [reading, writing].map(AbortOnDropHandle::new),
         }
     }
 
-    /// Cancelled when the other side is gone.
+    /// Cancelled when the connection is closed.
     pub(crate) fn closed(&self) -> &CancellationToken {
         &self.shared.closed
     }
@@ -160,7 +167,7 @@ impl Connection {
         self.shared.state().subscriptions.len()
     }
 
-    /// Asks for something, and waits for the answer's bytes.
+    /// Sends a request, and waits for the answer's bytes.
     pub(crate) async fn request(&self, method: &str, params: &str) -> Result<Bytes, Failed> {
         self.send(method, params, To::Answer).await
     }
@@ -195,8 +202,9 @@ impl Connection {
             return Err(Failed::Refused(Box::new(error.body())));
         }
         let (sender, answer) = oneshot::channel();
-        self.shared.state().waiting.insert(id, Waiting { to: to(sender), is_sent: false, _permit: permit });
-        // Looked at after the insertion: whoever closes empties the table after closing.
+        let waiting = Waiting { to: to(sender), bytes, is_sent: false, _permit: permit };
+        self.shared.state().waiting.insert(id, waiting);
+        // Checked after the insertion, because `close` empties the table after it has cancelled.
         if self.shared.closed.is_cancelled() || self.shared.out.send(Message { request: Some(id), line }).is_err() {
             self.shared.state().waiting.remove(&id);
             return Err(Failed::Unasked);
@@ -213,8 +221,8 @@ impl Shared {
     fn unsubscribe(&self, number: u64) {
         if self.state().subscriptions.remove(&number).is_some() {
             let params = json!({ "subscription": number });
-            // If the other side is gone, so is the subscription.
             let line = json!({ "jsonrpc": "2.0", "method": UNSUBSCRIBE, "params": params }).to_string();
+            // A closed connection has no subscriptions.
             self.out.send(Message { request: None, line }).ok();
         }
     }
@@ -222,10 +230,13 @@ impl Shared {
     fn close(&self) {
         self.closed.cancel();
         let state = std::mem::take(&mut *self.state());
-        state.waiting.into_values().for_each(Waiting::fail);
+        for waiting in state.waiting.into_values() {
+            let failed = if waiting.is_sent { Failed::Lost } else { Failed::Unasked };
+            waiting.fail(failed);
+        }
     }
 
-    /// Notes of a request whether the other side may read it; `false` where nobody waits for it any more.
+    /// Notes if the other side may read a request; `false` if the request is not waited for any more.
     fn mark(&self, request: u64, is_sent: bool) -> bool {
         self.state().waiting.get_mut(&request).map(|waiting| waiting.is_sent = is_sent).is_some()
     }
@@ -246,14 +257,14 @@ impl Shared {
             }
             return Ok(());
         }
-        let id = incoming.id.ok_or_else(|| io::Error::other("the other side could not read a message"))?;
+        let Some(id) = incoming.id else { return self.take_refusal(incoming.error) };
         let answer = match (incoming.result, incoming.error) {
             (Some(result), _) => Ok(bytes(result)),
             (None, Some(error)) => Err(Failed::Refused(Box::new(error.data))),
             (None, None) => return Err(io::Error::other("an answer is empty")),
         };
         let waiting = self.state().waiting.remove(&id);
-        // Where nobody waits any more, the answer is dropped, and a subscription ended.
+        // If the caller has left, the answer is dropped, and a subscription ended.
         match (waiting.map(|waiting| waiting.to), answer) {
             (Some(To::Answer(to)), answer) => drop(to.send(answer)),
             (Some(To::Subscription(to)), Err(failed)) => drop(to.send(Err(failed))),
@@ -267,14 +278,43 @@ impl Shared {
         }
         Ok(())
     }
+
+    /// Takes in a refusal without an id. If a message was too long for the other side, every request that is as long is
+    /// refused; after anything else nobody knows which request has no answer.
+    fn take_refusal(&self, refusal: Option<Refusal>) -> io::Result<()> {
+        let too_large = refusal.map(|refusal| refusal.data).filter(|body| body.code == ErrorCode::PayloadTooLarge);
+        let limit = too_large.as_ref().and_then(|body| body.details.get("limit")).and_then(Value::as_u64);
+        let (Some(body), Some(limit)) = (too_large, limit) else {
+            return Err(io::Error::other("the other side could not read a message"));
+        };
+        for (_, waiting) in self.state().waiting.extract_if(|_, waiting| waiting.bytes > limit) {
+            waiting.fail(Failed::Refused(Box::new(body.clone())));
+        }
+        Ok(())
+    }
 }
 
-async fn read(mut inlet: Inlet, shared: Arc<Shared>) {
+async fn read(mut inlet: Inlet, shared: Arc<Shared>, silence: Duration) {
     let ended = async {
-        while let Some(message) = inlet.next().await {
-            shared.take(&message?)?;
+        let mut is_asked = false;
+        loop {
+            match timeout(silence, inlet.next()).await {
+                Ok(None) => return io::Result::Ok(()),
+                Ok(Some(message)) => {
+                    is_asked = false;
+                    let message = message?;
+                    if !message.is_empty() {
+                        shared.take(&message)?;
+                    }
+                }
+                Err(_) if is_asked => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {
+                    is_asked = true;
+                    // If nothing can be written any more, the writer closes the connection.
+                    shared.out.send(Message { request: None, line: String::new() }).ok();
+                }
+            }
         }
-        io::Result::Ok(())
     };
     if let Err(error) = ended.await {
         tracing::info!(%error, "the connection to the process that serves broke");
@@ -288,7 +328,7 @@ async fn write(mut outlet: Outlet, mut queue: mpsc::UnboundedReceiver<Message>, 
             continue;
         }
         if outlet.send(line).await.is_err() {
-            // What did not reach the other side whole it does not perform.
+            // A message that did not arrive whole is not performed.
             request.map(|request| shared.mark(request, false));
             return shared.close();
         }

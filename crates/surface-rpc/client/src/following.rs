@@ -1,21 +1,26 @@
-//! A session that is followed whoever owns it: from one owner to the next, without a gap or a duplicate.
+//! A session that is followed from one process that serves to the next, without a gap or a duplicate.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use meerkat_service::{
-    ErrorCode, Seq, SessionError, SessionId,
+    ErrorCode, Seq, SessionError, SessionId, SessionService as _,
     follow::{FollowedLine, Follower},
+    service::ReadEvents,
 };
 
 use crate::{
-    client::{Client, Current, ENDING_LIMIT, OWNERS_MAX, within},
+    client::{Client, ENDING_LIMIT, OWNERS_MAX, within},
     connection::{Connection, Failed, Subscription},
+    way::Server,
     wire::Head,
 };
 
-/// Follows a session from after `since_seq`, perhaps to wait for a turn.
+/// How long a page of events waits for the first one. It takes one of the places that the connection has for requests.
+const PAGE_WAIT_MS: u64 = 1000;
+
+/// Follows a session from after `since_seq`; `is_waiting` if the caller waits for a turn.
 pub(crate) async fn follow(
     service: Client,
     session_id: SessionId,
@@ -37,13 +42,15 @@ pub(crate) async fn follow(
     Ok(Follower::of_lines(since_seq, lines.boxed()))
 }
 
-/// Where a follower's lines come from.
+/// The source of a follower's lines.
 enum Source {
     There(Subscription, Arc<Connection>),
+    /// Pages of events, without live ones: the connection has as many subscriptions as the server allows.
+    Pages(VecDeque<Bytes>),
     Here(Follower),
 }
 
-/// A session that is followed, whoever owns it.
+/// A session that is followed.
 struct Following {
     service: Client,
     session_id: SessionId,
@@ -53,18 +60,30 @@ struct Following {
 }
 
 impl Following {
-    /// The next line; `None` at the end of the session. It waits for no reader, and is never dropped half-way.
+    /// The next line; `None` at the end of the session. It must not be dropped before it returns.
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
             let (subscription, connection) = match &mut self.source {
                 Source::Here(follower) => return follower.next().await,
                 Source::There(subscription, connection) => (subscription, connection),
+                Source::Pages(lines) => {
+                    if let Some(line) = lines.pop_front() {
+                        return Ok(Some(self.followed(line)));
+                    }
+                    let (session_id, since_seq) = (self.session_id, self.cursor);
+                    let page = ReadEvents { session_id, since_seq, limit: None, wait_ms: PAGE_WAIT_MS };
+                    match self.service.events(page).await {
+                        Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
+                        page => *lines = page?.items.into(),
+                    }
+                    continue;
+                }
             };
             match subscription.next().await {
                 Some(Ok(line)) => return Ok(Some(self.followed(line))),
                 Some(Err(body)) => match body.code {
                     ErrorCode::SessionNotFound => return Ok(None),
-                    // The owner ends, and its connection with it.
+                    // The process ends, and its connection with it.
                     ErrorCode::ShuttingDown if within(ENDING_LIMIT, connection.closed().cancelled()).await => {}
                     ErrorCode::SubscriberLagged => {}
                     _ => return Err(SessionError::Remote(Box::new(body))),
@@ -78,7 +97,7 @@ impl Following {
         }
     }
 
-    /// Reads of a line what its cursor needs.
+    /// Moves the cursor behind a line.
     fn followed(&mut self, line: Bytes) -> FollowedLine {
         let head: Option<Head<'_>> = serde_json::from_slice(&line).ok();
         let seq = head.as_ref().and_then(|head| head.seq);
@@ -96,10 +115,15 @@ async fn source(
 ) -> Result<Source, SessionError> {
     for _ in 0..OWNERS_MAX {
         match service.current().await? {
-            Current::Here(own) if is_waiting => return own.follow_turn(&session_id, since_seq).await.map(Source::Here),
-            Current::Here(own) => return own.follow(&session_id, since_seq).await.map(Source::Here),
-            Current::There(connection) => match connection.subscribe(session_id, since_seq, is_waiting).await {
+            Server::Here(own) if is_waiting => return own.follow_turn(&session_id, since_seq).await.map(Source::Here),
+            Server::Here(own) => return own.follow(&session_id, since_seq).await.map(Source::Here),
+            Server::There(connection) => match connection.subscribe(session_id, since_seq, is_waiting).await {
                 Ok(subscription) => return Ok(Source::There(subscription, connection)),
+                Err(Failed::Refused(body))
+                    if body.code == ErrorCode::TooManyConnections && !connection.found.is_owner =>
+                {
+                    return Ok(Source::Pages(VecDeque::new()));
+                }
                 Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
                 Err(Failed::Unasked | Failed::Lost) => {}
             },

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! In reading order: [`client`](Client) forwards the operations, `way` connects, `connection` matches answers with
-//! requests, `following` goes on from one connection to the next, `wire` is the shape of what comes. Nothing here decides
-//! about a session: what is refused, the server refuses.
+//! requests, `following` continues over the next connection, `wire` has the shapes of messages. Nothing here decides about
+//! a session: every refusal is the server's.
 
 mod client;
 mod way;

@@ -1,6 +1,6 @@
 //! The ways to a process that serves: its URL, or the socket of a data directory's owner.
 //!
-//! A way only connects. What is asked over it, and what becomes of it when the other side has gone, is the client's.
+//! A way only connects. What is sent over a connection, and what happens when it closes, is the client's business.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,24 +29,28 @@ use crate::{
     wire::Incoming,
 };
 
-/// Bytes of an answer. The other side is trusted, so this bounds a fault and no attack.
+/// Bytes of an answer. The other side is trusted, so this bounds a mistake and no attack.
 const ANSWER_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// How long a process that has gone may take to come back, and the pause between two tries.
+/// How long a server may take to start again, and the pause between two attempts to connect.
 const FIND_LIMIT: Duration = Duration::from_secs(2);
 const FIND_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long one try to connect may take.
+/// How long one attempt to connect may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that a server takes in one message, unless its `serve.max_body_bytes` was changed.
 const SERVER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Who serves.
+/// How long a server may be silent. It answers pings, unless its machine or the network is gone.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The process that serves.
+#[derive(Clone)]
 pub enum Server {
     /// Another process.
-    There(Connection),
-    /// By now this one.
+    There(Arc<Connection>),
+    /// This process, which has taken its place.
     Here(Arc<dyn SessionService>),
 }
 
@@ -56,22 +60,21 @@ pub trait Way: Send + Sync {
     /// Connects.
     ///
     /// # Errors
-    /// Why nobody can be reached, or the refusal of the other side.
+    /// The reason why nobody can be reached, or the refusal of the other side.
     async fn connect(&self) -> Result<Connection, SessionError>;
 
-    /// Finds who serves, when the process that did has gone.
+    /// Finds the process that serves after the former one has closed the connection. It may be starting again.
     ///
     /// # Errors
-    /// Why nobody can be reached, or the refusal of the other side.
+    /// The reason why nobody can be reached, or the refusal of the other side.
     async fn find(&self) -> Result<Server, SessionError> {
         let until = Instant::now() + FIND_LIMIT;
         loop {
             match self.connect().await {
-                // It may be starting again.
                 Err(error) if error.code() == ErrorCode::ShuttingDown && Instant::now() < until => {
                     sleep(FIND_PAUSE).await;
                 }
-                connected => return connected.map(Server::There),
+                connected => return connected.map(|connection| Server::There(Arc::new(connection))),
             }
         }
     }
@@ -82,7 +85,7 @@ pub(crate) struct Url {
     host: String,
     port: u16,
     request: Request<()>,
-    /// As it was given.
+    /// The caller's spelling.
     text: String,
 }
 
@@ -108,7 +111,7 @@ impl Url {
         Ok(Self { host, port, request, text: text.to_owned() })
     }
 
-    /// An answer of the server's that is no handshake: its refusal, or what else it said.
+    /// The error for a handshake that failed: the server's refusal, if it sent one.
     fn refusal(&self, error: Error) -> SessionError {
         let response = match error {
             Error::Http(response) => response,
@@ -116,7 +119,7 @@ impl Url {
         };
         let body = response.body().as_deref().and_then(|body| serde_json::from_slice::<ErrorBody>(body).ok());
         let body = body.unwrap_or_else(|| match response.status() {
-            // Its body may come late.
+            // The body may come too late to be read.
             StatusCode::UNAUTHORIZED => ErrorBody::new(ErrorCode::Unauthenticated),
             StatusCode::FORBIDDEN => ErrorBody::new(ErrorCode::ForbiddenOrigin),
             StatusCode::TOO_MANY_REQUESTS => ErrorBody::new(ErrorCode::TooManyConnections),
@@ -134,7 +137,7 @@ impl Url {
     }
 }
 
-/// Nobody answers there.
+/// The error if nobody answers.
 fn unreachable(place: &str, error: &dyn std::fmt::Display) -> SessionError {
     let message = format!("No meerkat server can be reached at {place}: {error}.");
     SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::ShuttingDown, message)))
@@ -156,22 +159,22 @@ impl Url {
             WebSocketConfig::default().max_message_size(Some(ANSWER_BYTES_MAX)).max_frame_size(Some(ANSWER_BYTES_MAX));
         let opened = client_async_with_config(self.request.clone(), stream, Some(config)).await;
         let (outlet, inlet) = opened.map_err(|error| self.refusal(error))?.0.split();
-        let outlet =
-            outlet.with(|line: String| async move { Ok::<_, Error>(Message::text(line)) }).sink_map_err(broken);
-        let inlet = inlet.map_err(broken).try_filter_map(|message| async move {
-            Ok(match message {
-                Message::Text(text) => Some(Bytes::from(text)),
-                Message::Binary(bytes) => Some(bytes),
-                // The library answers pings; after a close the stream ends.
-                Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => None,
-            })
+        let outlet = outlet.with(|line: String| async move {
+            Ok::<_, Error>(if line.is_empty() { Message::Ping(Bytes::new()) } else { Message::text(line) })
         });
-        let readiness = Readiness { is_ready: true, trouble: None };
+        let outlet = outlet.sink_map_err(io::Error::other);
+        let inlet = inlet.map_err(io::Error::other).map_ok(|message| match message {
+            Message::Text(text) => Bytes::from(text),
+            Message::Binary(bytes) => bytes,
+            // The library answers pings; after a close the stream ends.
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) | Message::Frame(_) => Bytes::new(),
+        });
         let found = Found {
             capabilities: Capabilities::compiled(),
-            readiness,
+            readiness: Readiness { is_ready: true, trouble: None },
             is_owner: false,
             message_bytes: SERVER_MESSAGE_BYTES,
+            silence: SILENCE_LIMIT,
         };
         let mut connection = Connection::start(Box::pin(inlet), Box::pin(outlet), found);
         let view = connection.request(of_operation(Operation::Capabilities), "{}").await;
@@ -183,10 +186,6 @@ impl Url {
         connection.found.capabilities = Capabilities::of_view(&view);
         Ok(connection)
     }
-}
-
-fn broken(error: Error) -> io::Error {
-    io::Error::other(error)
 }
 
 /// The socket of a data directory's owner.
@@ -202,10 +201,10 @@ impl Way for Place {
     }
 }
 
-/// Says hello to the owner of a data directory. A refusal is the inner error.
+/// Connects to the owner of a data directory. Its refusal is the inner error.
 ///
 /// # Errors
-/// If nobody listens there, or speaks otherwise.
+/// If nobody listens, or what listens speaks another protocol.
 pub async fn attach(place: &Place, settings: Vec<Setting>) -> io::Result<Result<Connection, Box<ErrorBody>>> {
     let (stream, hello) = (place.connect().await?, Hello { speaker: Speaker::own(), settings });
     greet(stream, &hello).await
@@ -232,12 +231,13 @@ async fn greet(stream: UnixStream, hello: &Hello) -> io::Result<Result<Connectio
         writer.write_all(line.as_bytes()).await?;
         Ok::<_, io::Error>(writer)
     });
-    // It is of the same build, and has the store that it was found by.
+    // The owner is of the same build, and has the store. The system closes the socket of a process that has ended.
     let found = Found {
         capabilities: Capabilities::compiled(),
         readiness: welcome.readiness,
         is_owner: true,
         message_bytes: MESSAGE_BYTES_MAX,
+        silence: Duration::MAX,
     };
     Ok(Ok(Connection::start(Box::pin(inlet), Box::pin(outlet), found)))
 }

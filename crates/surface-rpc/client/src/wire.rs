@@ -1,4 +1,4 @@
-//! The messages of the other side: answers and notifications.
+//! Messages from the other side: answers and notifications.
 //!
 //! Results and events stay text, so that they are handed on to the letter.
 
@@ -17,7 +17,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) params: Option<Event<'a>>,
 }
 
-/// What a notification carries.
+/// The parameters of a notification.
 #[derive(Deserialize)]
 pub(crate) struct Event<'a> {
     pub(crate) subscription: u64,
@@ -26,13 +26,13 @@ pub(crate) struct Event<'a> {
     pub(crate) error: Option<Refusal>,
 }
 
-/// An error of JSON-RPC, of which only the body counts.
+/// An error of JSON-RPC. Only its body is read.
 #[derive(Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) data: ErrorBody,
 }
 
-/// What the cursor needs of an event's line.
+/// The members of an event's line that move a cursor.
 #[derive(Deserialize)]
 pub(crate) struct Head<'a> {
     pub(crate) seq: Option<Seq>,

@@ -1,27 +1,33 @@
-//! The client against a server of this process, over TCP and over an owner's socket: what it is answered, and what it says
-//! when it is refused or its server goes away.
+//! The client against a server of this process, over TCP and over an owner's socket: answers, refusals, and servers that
+//! end, are silent or take less than others.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
+    future::pending,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{SinkExt as _, StreamExt as _};
 
 use meerkat_client::{Client, Place};
-use meerkat_serve::{Server, Token, owner::Owner};
+use meerkat_serve::{Limits, Server, Token, owner::Owner};
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
-    service::{CreateSession, PinFact, StartTurn},
+    service::{CreateSession, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, process::Command, task::JoinHandle};
-use tokio_tungstenite::{accept_async, tungstenite::Message};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    process::Command,
+    task::JoinHandle,
+};
+use tokio_tungstenite::{WebSocketStream, accept_async, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "a-token-for-tests-0123456789";
@@ -39,9 +45,13 @@ fn service() -> Arc<dyn SessionService> {
 
 impl Stage {
     async fn new(service: Arc<dyn SessionService>, port: u16) -> Self {
+        Self::with(service, port, Limits::default()).await
+    }
+
+    async fn with(service: Arc<dyn SessionService>, port: u16, limits: Limits) -> Self {
         let token = Token::new(TOKEN.to_owned()).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let server = Server::builder(service).rpc().token(token).listen(address).await.unwrap();
+        let server = Server::builder(service).rpc().token(token).limits(limits).listen(address).await.unwrap();
         let (url, stop) = (server.url().to_owned(), CancellationToken::new());
         let serving = tokio::spawn(server.serve_until(stop.clone().cancelled_owned()));
         Self { url, stop, serving }
@@ -51,6 +61,28 @@ impl Stage {
         self.stop.cancel();
         self.serving.await.unwrap();
     }
+}
+
+/// A listener for a server that is played by the test, and its URL.
+async fn played() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// The next request of a played server's client.
+async fn asked(socket: &mut WebSocketStream<TcpStream>) -> Option<Value> {
+    while let Some(Ok(message)) = socket.next().await {
+        if let Message::Text(text) = message {
+            return Some(serde_json::from_str(&text).unwrap());
+        }
+    }
+    None
+}
+
+async fn answer(socket: &mut WebSocketStream<TcpStream>, id: &Value, member: &str, value: Value) {
+    let answer = json!({ "jsonrpc": "2.0", "id": id, member: value });
+    socket.send(Message::text(answer.to_string())).await.unwrap();
 }
 
 async fn refusal(url: &str, token: &str) -> (ErrorCode, String) {
@@ -100,8 +132,7 @@ async fn a_wrong_token_and_a_wrong_url_are_told_apart() {
         assert_eq!(refusal(url, TOKEN).await.0, ErrorCode::InvalidRequest, "{url}");
     }
     assert_eq!(refusal(&stage.url, "two\nlines").await.0, ErrorCode::InvalidRequest);
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", nobody.local_addr().unwrap());
+    let (nobody, url) = played().await;
     drop(nobody);
     let (code, message) = refusal(&url, TOKEN).await;
     assert!(code == ErrorCode::ShuttingDown && message.contains(&url), "{message}");
@@ -154,14 +185,81 @@ async fn the_example_runs_a_turn() {
     stage.end().await;
 }
 
-/// Whoever connected to a port that accepts and says nothing waited for ever.
+/// Connecting to a port that accepts and says nothing once took for ever.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_says_nothing_is_unreachable() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (_listener, url) = played().await;
     let (code, message) = refusal(&url, TOKEN).await;
     assert_eq!(code, ErrorCode::ShuttingDown);
     assert!(message.contains(&url) && message.contains("does not answer"), "{message}");
+}
+
+/// A request over a connection whose other machine had vanished once waited for ever.
+#[tokio::test]
+async fn a_server_that_becomes_silent_is_given_up() {
+    let (view, (listener, url)) = (json!(service().capabilities().view()), played().await);
+    let silent = tokio::spawn(async move {
+        let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+        let capabilities = asked(&mut socket).await.unwrap();
+        answer(&mut socket, &capabilities["id"], "result", view).await;
+        drop(listener);
+        // Whatever comes now is not read.
+        pending::<()>().await;
+    });
+    let client = Client::connect(&url, TOKEN).await.unwrap();
+    tokio::time::pause();
+    let session_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    let queue = client.queue(&session_id);
+    let given_up = tokio::time::timeout(Duration::from_secs(600), queue).await.expect("it waits for ever");
+    assert_eq!(given_up.unwrap_err().code(), ErrorCode::ShuttingDown);
+    silent.abort();
+}
+
+/// Its refusal has no id, and once closed the connection, with everything else that was asked over it.
+#[tokio::test]
+async fn a_message_that_is_too_long_for_the_server_is_refused_alone() {
+    let stage = Stage::with(service(), 0, Limits { body_bytes: 4000, ..Limits::default() }).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
+    let mut follower = client.follow(&id, 1).await.unwrap();
+    let running = tokio::spawn({
+        let client = client.clone();
+        async move { client.start_turn(StartTurn::new(id, "@stall")).await }
+    });
+    assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(2));
+    for bytes in [4001, 5000] {
+        let refused = client.pin(PinFact { session_id: id, text: "x".repeat(bytes) }).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::PayloadTooLarge, "{refused}");
+    }
+    client.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
+    assert_eq!(running.await.unwrap().unwrap().status, TurnStatus::Interrupted);
+    assert!(follower.next().await.unwrap().is_some());
+    stage.end().await;
+}
+
+/// Past the server's number of subscriptions, the turns that were begun could not be waited for.
+#[tokio::test]
+async fn any_number_of_turns_is_waited_for_over_one_connection() {
+    let service = service();
+    let stage = Stage::new(service.clone(), 0).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let (mut sessions, mut results) = (Vec::new(), Vec::new());
+    for _ in 0..70 {
+        let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
+        let begun = client.begin_turn(StartTurn::new(id, "@stall")).await.unwrap();
+        sessions.push(id);
+        results.push(tokio::spawn(begun.result));
+    }
+    while client.subscriptions().await < 64 {
+        tokio::task::yield_now().await;
+    }
+    for session_id in sessions {
+        service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    }
+    for result in results {
+        assert_eq!(result.await.unwrap().unwrap().status, TurnStatus::Interrupted);
+    }
+    stage.end().await;
 }
 
 /// A server that ends keeps the queue, so a turn that waited in it runs after its next start.
@@ -169,24 +267,21 @@ async fn a_server_that_says_nothing_is_unreachable() {
 async fn a_turn_that_may_be_queued_already_is_not_begun_again() {
     let service = service();
     let id = service.create_session(CreateSession::default()).await.unwrap().session_id;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (listener, url) = played().await;
     let (view, begun) = (json!(service.capabilities().view()), Arc::new(AtomicUsize::new(0)));
     let counted = begun.clone();
     let ending = tokio::spawn(async move {
         loop {
             let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
-            while let Some(Ok(Message::Text(text))) = socket.next().await {
-                let asked: Value = serde_json::from_str(&text).unwrap();
-                let is_turn = asked["method"] == "turn/start";
-                counted.fetch_add(usize::from(is_turn), Ordering::Relaxed);
-                let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
-                let answer = if is_turn { ("error", error) } else { ("result", view.clone()) };
-                let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], answer.0: answer.1 });
-                socket.send(Message::text(answer.to_string())).await.unwrap();
-                if is_turn {
-                    break;
+            while let Some(request) = asked(&mut socket).await {
+                if request["method"] != "turn/start" {
+                    answer(&mut socket, &request["id"], "result", view.clone()).await;
+                    continue;
                 }
+                counted.fetch_add(1, Ordering::Relaxed);
+                let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
+                answer(&mut socket, &request["id"], "error", error).await;
+                break;
             }
         }
     });

@@ -1,4 +1,4 @@
-//! The first words of both sides of an owner's socket, before they speak JSON-RPC.
+//! The greeting on an owner's socket, before JSON-RPC.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub const HELLO_BYTES_MAX: u64 = 1024 * 1024;
 /// Bytes of a request.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A value that a flag or a variable of an attached command set.
+/// A value that a flag or a variable of an attached command has set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setting {
     /// The key, such as `turn.tool_timeout_ms`.
@@ -26,7 +26,7 @@ pub struct Setting {
 /// The method of the first message.
 pub const HELLO: &str = "owner/hello";
 
-/// Who speaks.
+/// A process that greets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speaker {
     version: String,
@@ -42,7 +42,7 @@ impl Speaker {
         Self { version: view.version, build: view.build, pid: std::process::id() }
     }
 
-    /// Refuses two that may not understand each other.
+    /// The refusal if the two may not understand each other.
     #[must_use]
     pub fn refuse(owner: &Self, attached: &Self) -> Option<ErrorBody> {
         let of = |speaker: &Self| (speaker.version.clone(), speaker.build.clone());
@@ -60,32 +60,32 @@ impl Speaker {
     }
 }
 
-/// What an attached command says first.
+/// The greeting of a command.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// Who attaches.
+    /// The command.
     pub speaker: Speaker,
-    /// What it was told by flags and variables that is the owner's to decide.
+    /// Its flags and variables for values that the owner decides.
     pub settings: Vec<Setting>,
 }
 
-/// Whether new work is taken, and why not.
+/// Whether new work is taken, and if not, why.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Readiness {
     /// New work is taken at once.
     pub is_ready: bool,
-    /// Why it is not.
+    /// The reason if it is not.
     pub trouble: Option<ErrorBody>,
 }
 
-/// What the owner answers.
+/// The owner's answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Welcome {
     /// The owner.
     pub speaker: Speaker,
-    /// Why it serves nothing to this one.
+    /// The reason why it does not serve this command.
     pub refusal: Option<ErrorBody>,
-    /// How it stands with the owner's service at this moment. Another version may not tell.
+    /// State of the owner's service at this moment. Other versions may not send it.
     #[serde(default)]
     pub readiness: Readiness,
 }
@@ -93,13 +93,13 @@ pub struct Welcome {
 /// The first message.
 #[derive(Debug, Deserialize)]
 pub struct First {
-    /// [`HELLO`], or it is no command that attaches.
+    /// [`HELLO`]; anything else is no greeting.
     pub method: String,
-    /// What it says.
+    /// The greeting.
     pub params: Hello,
 }
 
-/// Reads a line without its end; `None` at the end of what comes.
+/// Reads a line without its end; `None` at the end of the input.
 ///
 /// # Errors
 /// If reading fails, or the line is longer than `limit`.

@@ -1,5 +1,5 @@
-//! The owner's socket: where a process that owns a data directory and one that attaches to it meet, and what they say
-//! before they speak JSON-RPC. Both sides are made of it; it decides nothing about sessions.
+//! The owner's socket, between a process that owns a data directory and one that attaches to it: its place, and the
+//! greeting before JSON-RPC. Both sides use it; it decides nothing about sessions.
 
 mod hello;
 mod place;

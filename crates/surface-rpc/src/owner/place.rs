@@ -1,4 +1,4 @@
-//! Where the owner's socket stands, and who may stand at its other end.
+//! The place of the owner's socket, and the check of its other end.
 //!
 //! Only the holder of the data directory's lock may bind.
 
@@ -13,17 +13,17 @@ use std::{
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// The file that names the socket where the data directory's own path is too long for one.
+/// The file that names the socket if the data directory's path is too long for one.
 const NAME_FILE: &str = "socket.path";
 
-/// Where the socket of a data directory stands.
+/// The place of a data directory's socket.
 #[derive(Clone, Debug)]
 pub struct Place {
     data_dir: PathBuf,
     runtime_dir: Option<PathBuf>,
 }
 
-/// The owner's end. Its files go with [`Self::remove`], before the lock does.
+/// The owner's end. [`Self::remove`] deletes its files, before the lock is released.
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,
@@ -32,7 +32,7 @@ pub struct Bound {
 }
 
 impl Place {
-    /// The place of a data directory. `runtime_dir` is the user's folder for sockets, if the system has one.
+    /// The place for a data directory. `runtime_dir` is the user's folder for sockets, if the system has one.
     #[must_use]
     pub fn new(data_dir: PathBuf, runtime_dir: Option<PathBuf>) -> Self {
         Self { data_dir, runtime_dir: runtime_dir.filter(|path| path.is_absolute()) }
@@ -44,10 +44,10 @@ impl Place {
         &self.data_dir
     }
 
-    /// Binds the socket, in place of one that a former owner left. The caller holds the lock.
+    /// Binds the socket, and replaces one that a former owner left. The caller holds the lock.
     ///
     /// # Errors
-    /// If it cannot be made, or would be open to others.
+    /// If it cannot be created, or would be open to other users.
     pub fn bind(&self) -> io::Result<Bound> {
         let (mut path, name_file) = (self.data_dir.join("socket"), self.data_dir.join(NAME_FILE));
         remove(&name_file)?;
@@ -57,7 +57,7 @@ impl Place {
         }
         remove(&path)?;
         let listener = UnixListener::bind(&path)?;
-        // The folder is its owner's alone, so nobody else came in between.
+        // Only this user can open the folder, so nobody else connected in between.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         Ok(Bound { listener, place: self.clone(), path })
     }
@@ -65,7 +65,7 @@ impl Place {
     /// Connects to the owner, if it listens.
     ///
     /// # Errors
-    /// If nobody listens, or it is another user's.
+    /// If nobody listens, or the socket is another user's.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let path = match fs::read_to_string(self.data_dir.join(NAME_FILE)) {
             Ok(path) => PathBuf::from(path),
@@ -76,7 +76,7 @@ impl Place {
         Ok(stream)
     }
 
-    /// A path in the runtime folder, of a length that does not depend on the data directory's.
+    /// A path in the runtime folder, however long the data directory's path is.
     fn elsewhere(&self) -> io::Result<PathBuf> {
         let name = format!("meerkat-{:016x}.socket", path_hash(&self.data_dir));
         let path = self.runtime_dir.as_ref().map(|folder| folder.join(&name)).filter(|path| !is_too_long(path));
@@ -97,12 +97,12 @@ impl Bound {
     /// Waits for a command.
     ///
     /// # Errors
-    /// If none can be taken now.
+    /// If none can be accepted.
     pub async fn accept(&self) -> io::Result<UnixStream> {
         Ok(self.listener.accept().await?.0)
     }
 
-    /// Takes the socket away. Whoever comes now waits for the lock.
+    /// Deletes the socket. Commands that come now wait for the lock.
     ///
     /// # Errors
     /// If a file cannot be deleted.
@@ -112,7 +112,7 @@ impl Bound {
     }
 }
 
-/// The other side must be the same user's.
+/// Checks that the other side is the same user's.
 ///
 /// # Errors
 /// If it is not.
@@ -132,7 +132,7 @@ fn is_too_long(path: &Path) -> bool {
     SocketAddr::from_pathname(path).is_err()
 }
 
-/// A folder that is ours, and ours alone.
+/// Checks that only this user can open a folder.
 fn check_folder(folder: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(folder)?;
     if found.is_dir() && found.uid() == own_uid() && found.mode() & 0o077 == 0 {

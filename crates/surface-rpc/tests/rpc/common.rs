@@ -39,7 +39,7 @@ pub(crate) async fn session(engine: &Arc<dyn SessionService>) -> String {
     engine.create_session(CreateSession::default()).await.unwrap().session_id.to_string()
 }
 
-/// Serves HTTP on one byte stream, as the composition does.
+/// Serves HTTP on one byte stream, like the listener.
 pub(crate) async fn serve_http(rpc: RpcService, io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
     let builder = Builder::new(TokioExecutor::new());
     let ended = builder.serve_connection_with_upgrades(TokioIo::new(io), TowerToHyperService::new(rpc)).await;
@@ -85,7 +85,7 @@ pub(crate) async fn connect(rpc: &RpcService) -> Ws<TcpStream> {
     Ws(client_async(format!("ws://{address}/rpc"), socket).await.unwrap().0)
 }
 
-/// A WebSocket over a pipe in memory, so that time can stand still.
+/// A WebSocket over a pipe in memory, so the clock can be paused.
 pub(crate) async fn connect_in_memory(rpc: &RpcService, bytes: usize) -> Ws<DuplexStream> {
     let (client, server) = tokio::io::duplex(bytes);
     tokio::spawn(serve_http(rpc.clone(), server));
@@ -96,7 +96,7 @@ pub(crate) async fn connect_in_memory(rpc: &RpcService, bytes: usize) -> Ws<Dupl
 pub(crate) trait Client {
     async fn send(&mut self, text: &str);
 
-    /// The next message; nothing when the connection has ended.
+    /// The next message; `None` at the end of the connection.
     async fn text(&mut self) -> Option<String>;
 
     async fn request(&mut self, id: u64, method: &str, params: Value) {
@@ -107,7 +107,7 @@ pub(crate) trait Client {
         serde_json::from_str(&self.text().await.expect("the connection is open")).unwrap()
     }
 
-    /// Reads up to the answer to `id`: what came before it, and it.
+    /// Reads up to the answer to `id`; returns the messages before it, and the answer.
     async fn answer(&mut self, id: u64) -> (Vec<Value>, Value) {
         let mut before = Vec::new();
         loop {
@@ -174,7 +174,7 @@ pub(crate) fn pipes(rpc: &RpcService, bytes: usize) -> Pipes {
     let ((input, reader), (output, writer)) = (tokio::io::duplex(PIPE), tokio::io::duplex(bytes));
     let rpc = rpc.clone();
     let served = tokio::spawn(async move { rpc.serve_stdio(reader, writer).await });
-    // A reader that takes no more than it is asked for, or nothing would ever stall.
+    // A reader without a buffer, or nothing would ever stall.
     Pipes { input, output: BufReader::with_capacity(1, output).lines(), served }
 }
 

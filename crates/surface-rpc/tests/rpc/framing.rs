@@ -1,4 +1,4 @@
-//! The framing of stdio, against bytes that nobody meant: mutations of a corpus, and lines that come in pieces.
+//! The framing of stdio: mutations of a corpus, and lines that arrive in pieces.
 
 use meerkat_service::{AgentBuildConfig, clock::World};
 use meerkat_surface_rpc::{RpcOptions, service};
@@ -14,7 +14,7 @@ use crate::{
 
 const CORPUS: &[u8] = include_bytes!("corpus.ndjson");
 
-/// The members of an object, as often as they stand there.
+/// The members of an object, with repetitions.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
@@ -35,7 +35,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     }
 }
 
-/// The id that a request is to be answered to, by the specification; nothing for a notification.
+/// The id of the answer to a request, by the specification; `None` for a notification.
 fn expected_id(request: &str) -> Option<String> {
     let null = || Some("null".to_owned());
     let Ok(Members(members)) = serde_json::from_str(request) else { return null() };
@@ -60,7 +60,7 @@ fn expected_id(request: &str) -> Option<String> {
     }
 }
 
-/// The ids of the answers to a line; no answer, one, or a batch of them.
+/// The ids of the answers to a line: none, one, or a batch.
 fn expected_ids(line: &[u8]) -> Option<Vec<String>> {
     let null = Some(vec!["null".to_owned()]);
     let Ok(text) = std::str::from_utf8(line) else { return null };
@@ -75,7 +75,7 @@ fn expected_ids(line: &[u8]) -> Option<Vec<String>> {
     (!ids.is_empty()).then_some(ids)
 }
 
-/// The ids of an answer, which is asserted to be one.
+/// The ids of an answer, which must be valid.
 fn ids(answer: &str) -> Vec<String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -93,8 +93,7 @@ fn ids(answer: &str) -> Vec<String> {
     answers.into_iter().map(|answer| answer.id.get().to_owned()).collect()
 }
 
-/// Whether lines get the answers that they are owed, and nothing else is written. In the service there is a session
-/// with the corpus's id.
+/// Checks that lines get their answers, and that nothing else is written. The service has a session with the corpus's id.
 fn check(input: &[u8]) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let output = runtime.block_on(async {
@@ -138,7 +137,7 @@ impl Mutation {
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
-    // Bytes that mean something to JSON or to lines, more often than others.
+    // More often bytes with a meaning in JSON or lines.
     let byte = prop_oneof![3 => proptest::sample::select(&b"{}[]\",:\\\n\r 0\xff"[..]), 1 => any::<u8>()];
     prop_oneof![
         (any::<usize>(), byte.clone()).prop_map(|(at, byte)| Mutation::Set(at, byte)),
@@ -178,7 +177,7 @@ async fn a_line_may_come_in_any_two_pieces() {
         let mut client = pipes(&rpc, PIPE);
         let (first, second) = input.as_bytes().split_at(at);
         client.input.write_all(first).await.unwrap();
-        // Lets the reader take the first piece before there is a second one.
+        // The reader takes the first piece before the second one.
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! A client that others wrote finds what it expects.
+//! A client of another library works.
 
 use jsonrpsee::{
     async_client::Client,

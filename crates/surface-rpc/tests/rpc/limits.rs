@@ -1,4 +1,4 @@
-//! What one caller may take, and how it is told that it is too much.
+//! Limits of one caller, and the refusals beyond them.
 
 use std::{
     sync::{
@@ -42,7 +42,7 @@ async fn a_message_has_a_largest_size() {
     assert_eq!(digest(&client.text().await.unwrap()), TOO_LARGE);
     client.send(&padded(2, 1000)).await;
     assert_eq!(digest(&client.text().await.unwrap()), "2: ok");
-    // One that is not even worth reading ends the connection; that it is told is best effort.
+    // One that is twice too long ends the connection; its refusal may be lost.
     client.send(&padded(3, 3000)).await;
     assert!(client.rest().await.iter().all(|answer| digest(answer) == TOO_LARGE));
 
@@ -142,7 +142,7 @@ async fn every_method_is_there_and_takes_names_only() {
     }
 }
 
-/// A clock that stops the world when it is told to.
+/// A clock that panics when it is told to.
 struct Broken(SystemClock, Arc<AtomicBool>);
 
 impl Clock for Broken {
@@ -177,7 +177,7 @@ async fn a_panic_is_an_answer_and_the_connection_goes_on() {
     client.served.await.unwrap().unwrap();
 }
 
-/// What an attached command may ask of its owner is no part of the public methods.
+/// Only an attached command may use these parameters.
 #[tokio::test]
 async fn a_public_request_cannot_wait_as_an_attached_command_does() {
     let engine = engine();
@@ -196,7 +196,7 @@ async fn a_public_request_cannot_wait_as_an_attached_command_does() {
     let waiting = request("session/blob", &of_blob(r#","is_waiting":true"#));
     assert_eq!(answer(&public, waiting.clone()).await, "1: -32602 INVALID_REQUEST");
     assert_eq!(answer(&public, request("session/subscribe", &of_session)).await, "1: -32602 INVALID_REQUEST");
-    // A service in memory has no store; the turn's answer is the command's own.
+    // A service in memory has no store, but commands read the answers of their turns.
     let ungated = service(engine.clone(), RpcOptions { is_for_commands: true, ..RpcOptions::default() });
     assert_eq!(answer(&public, request("session/blob", &of_blob(""))).await, "1: -32030 SESSION_PERSISTENCE_DISABLED");
     assert_eq!(answer(&ungated, request("session/blob", &of_blob(""))).await, "1: -32042 ITEM_NOT_FOUND");

@@ -1,12 +1,12 @@
 //! The examples of the JSON-RPC 2.0 specification's section 7, with methods that exist here, on every transport; and
-//! what else the specification says of requests.
+//! its other rules for requests.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::common::{Client as _, connect, listen, post, rpc, stdio};
 
-/// Each row: what it is, what is sent, and the answer as `digest` shows it.
+/// Each row: a title, the request, and the answer as `digest` shows it.
 const EXAMPLES: &[(&str, &str, &str)] = &[
     (
         "call with positional parameters",
@@ -68,7 +68,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         r#"[{"jsonrpc": "2.0", "method": "errors/list"}, {"jsonrpc": "2.0", "method": "foobar", "params": [7]}]"#,
         "",
     ),
-    // What section 4 says of each member.
+    // Section 4, on each member.
     ("an id of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": null}"#, "null: ok"),
     ("an id that is a string", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": "\u00e9\n"}"#, r#""\u00e9\n": ok"#),
     ("an id below zero", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": -7}"#, "-7: ok"),
@@ -110,7 +110,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("the document", r#"{"jsonrpc": "2.0", "method": "rpc.discover", "id": 1}"#, "1: ok"),
 ];
 
-/// An answer, in short. That it is one by the specification is asserted on the way.
+/// An answer, in short. It must be valid by the specification.
 pub(crate) fn digest(answer: &str) -> String {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -170,7 +170,7 @@ async fn over_websocket() {
         let rpc = rpc();
         let mut client = connect(&rpc).await;
         client.send(example.1).await;
-        // What was sent before this one has been read when it is answered; the rest is answered before the end.
+        // When this one is answered the former one has been read, and `stop` waits for its answer.
         client.request(999, "errors/list", serde_json::json!({})).await;
         let mut answers = Vec::new();
         let mut stopping = None;

@@ -1,4 +1,4 @@
-//! Subscriptions, and what a connection owes its turns.
+//! Subscriptions, and the turns of a connection.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,14 +23,14 @@ async fn turn(engine: &Arc<dyn SessionService>, session: &str, prompt: &str) {
     engine.start_turn(StartTurn::new(session.parse().unwrap(), prompt)).await.unwrap();
 }
 
-/// Every line of a session after `since_seq`, as the journal has it.
+/// Every line of a session after `since_seq`, from the journal.
 async fn lines(engine: &Arc<dyn SessionService>, session: &str, since_seq: u64) -> Vec<String> {
     let request = ReadEvents { session_id: session.parse().unwrap(), since_seq, limit: Some(1000), wait_ms: 0 };
     let page = engine.events(request).await.unwrap();
     page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
 }
 
-/// The line within a notification, to the letter; nothing where it is no durable event of that subscription.
+/// The line in a notification; `None` if it is no durable event of that subscription.
 fn line_of(notification: &str, subscription: u64) -> Option<&str> {
     let head =
         format!(r#"{{"jsonrpc":"2.0","method":"session/event","params":{{"subscription":{subscription},"result":"#);
@@ -90,26 +90,6 @@ async fn no_event_comes_before_its_subscription_is_answered() {
     assert_eq!(client.next().await["params"]["result"]["type"], "session_created");
 }
 
-async fn interrupts_during_a_run(mut client: impl Client, session: &str) {
-    client.request(1, "session/subscribe", json!({ "session_id": session })).await;
-    client.request(2, "turn/start", json!({ "session_id": session, "prompt": "@say Wait @stall" })).await;
-    client.event("turn_started").await;
-    client.request(3, "session/pins", json!({ "session_id": session })).await;
-    assert_eq!(client.answer(3).await.1["result"]["items"], json!([]));
-    client
-        .send(&json!({ "jsonrpc": "2.0", "method": "turn/interrupt", "params": { "session_id": session } }).to_string())
-        .await;
-    assert_eq!(client.answer(2).await.1["result"]["status"], "interrupted");
-}
-
-#[tokio::test]
-async fn an_interrupt_arrives_during_a_run_on_the_same_connection() {
-    let (_, rpc, session) = made().await;
-    interrupts_during_a_run(connect(&rpc).await, &session).await;
-    let (_, rpc, session) = made().await;
-    interrupts_during_a_run(pipes(&rpc, PIPE), &session).await;
-}
-
 #[tokio::test]
 async fn a_client_that_leaves_interrupts_nothing() {
     for is_closed_well in [true, false] {
@@ -120,7 +100,7 @@ async fn a_client_that_leaves_interrupts_nothing() {
         client.event("turn_started").await;
         if is_closed_well {
             client.0.close(None).await.unwrap();
-            // The other side has read the end when it answers it, so this one has ended too.
+            // The server has read the close when it answers it.
             while client.text().await.is_some() {}
         }
         drop(client);
@@ -147,7 +127,7 @@ async fn what_runs_at_the_end_of_input_is_answered() {
     assert_eq!(texts, ["One.", "Two."]);
 }
 
-/// The code that ends a subscription, if this is what the message does.
+/// The code of a message that ends a subscription.
 fn end_of(message: &str) -> Option<Value> {
     let mut message: Value = serde_json::from_str(message).unwrap();
     let failure = message["params"]["error"].take();
@@ -191,10 +171,10 @@ async fn a_subscription_ends_with_its_session() {
     assert_eq!(end_of(&client.text().await.unwrap()).unwrap(), "SESSION_NOT_FOUND");
 }
 
-/// Bytes that a subscriber that takes nothing may have under way.
+/// Bytes under way to a subscriber that reads nothing.
 const UNDER_WAY_MAX: usize = 64 * 1024;
 
-/// Some events, far more than may be under way.
+/// Events of many more bytes than may be under way.
 async fn write_much(engine: &Arc<dyn SessionService>, session: &str) -> Vec<String> {
     for _ in 0..100 {
         turn(engine, session, &format!("@say {}", "x".repeat(4000))).await;
@@ -204,7 +184,7 @@ async fn write_much(engine: &Arc<dyn SessionService>, session: &str) -> Vec<Stri
     lines
 }
 
-/// What came before the subscription ended is the beginning, and little; what comes after it is the rest.
+/// The lines before the end of the subscription are few, and those of the next one are the rest.
 async fn expect_suffix(rpc: &RpcService, session: &str, before: &[String], written: &[String]) {
     let before: Vec<&str> = before.iter().filter_map(|message| line_of(message, 1)).collect();
     assert_eq!(before, written[..before.len()]);
@@ -276,7 +256,7 @@ async fn a_subscriber_that_is_slow_is_not_closed() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_socket_is_pinged_and_then_closed() {
     let (_, rpc, _) = made().await;
-    // Whoever reads answers pings, and stays.
+    // A client that reads answers pings, and stays.
     let mut here = connect_in_memory(&rpc, PIPE).await;
     let mut gone = connect_in_memory(&rpc, PIPE).await;
     tokio::select! {
@@ -288,7 +268,7 @@ async fn a_silent_socket_is_pinged_and_then_closed() {
     assert_eq!(gone.text().await, None);
 }
 
-/// Also where the events are many and the answer is short.
+/// Even if the events are many and the answer is short.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turns_events_come_before_its_answer() {
     let (_, rpc, session) = made().await;

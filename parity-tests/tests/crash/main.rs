@@ -4,11 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
-#[path = "../../../service/src/campaigns.rs"]
+#[path = "../../../crates/service/src/campaigns.rs"]
 mod campaigns;
-#[path = "../drive/mod.rs"]
-mod drive;
-
 mod counts;
 mod damage;
 mod each;
@@ -24,10 +21,12 @@ mod random;
 mod server;
 mod shim;
 
-/// Path of the program that is killed.
-fn program() -> std::path::PathBuf {
-    env!("CARGO_BIN_EXE_meerkat").into()
-}
+use std::{path::PathBuf, sync::LazyLock};
 
-/// True if its sessions outlive it.
+use meerkat_parity_tests::builds;
+
+/// The program that is killed, with every capability.
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("F").unwrap());
+
+/// Whether its sessions outlive it.
 const KEEPS_SESSIONS: bool = true;

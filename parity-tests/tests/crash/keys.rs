@@ -8,7 +8,6 @@ use std::sync::{
 use serde_json::{Value, json};
 
 use crate::{
-    drive::signal,
     oracle::Known,
     process::Stage,
     server::Server,
@@ -35,13 +34,13 @@ fn ask(server: &Server, id: &str, prompt: &str, killed_after: Option<usize>) -> 
                     } else {
                         turn["session_id"] = json!(id);
                         server
-                            .call("turn/start", &turn)
+                            .rpc("turn/start", &turn)
                             .map(|answer| answer.unwrap_or_else(|code| json!({ "code": code })))
                     };
                     let Some(answer) = answer else { return };
                     answers.lock().unwrap().push(answer);
                     if killed_after == Some(answered.fetch_add(1, Ordering::Relaxed) + 1) {
-                        signal(&server.child, "KILL");
+                        server.kill();
                     }
                 }
             });
@@ -81,7 +80,7 @@ fn once(stage: &Stage, id: &str, shim: Option<&Shim>, killed_after: Option<usize
 fn with_session() -> (Stage, String) {
     let stage = Stage::made();
     let server = stage.serve(None);
-    let id = server.session();
+    let id = server.create();
     assert_eq!(server.end(), Some(0));
     (stage, id)
 }

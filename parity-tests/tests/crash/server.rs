@@ -1,0 +1,94 @@
+//! The program as a server, and a client of it over HTTP.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+
+use crate::{process::Stage, shim::Shim};
+
+/// A server that runs.
+pub(crate) struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Stage {
+    /// REST and RPC on a port of their own.
+    pub(crate) fn serve(&self, shim: Option<&Shim>) -> Server {
+        let mut command = self.command(&["serve", "--rest", "--rpc", "--no-auth", "--listen", "127.0.0.1:0", "--json"]);
+        if let Some(shim) = shim {
+            shim.attach(&mut command);
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
+        Server { child, port }
+    }
+}
+
+impl Server {
+    /// Asks; `None` where the server is gone before it has answered.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+        let (body, port) = (if body.is_null() { String::new() } else { body.to_string() }, self.port);
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n");
+        let length = body.len();
+        let headers = format!("content-type: application/json\r\naccept: application/json\r\ncontent-length: {length}");
+        stream.write_all(format!("{head}{headers}\r\n\r\n{body}").as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, serde_json::from_str(body).ok()?))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        self.ask("GET", path, &Value::Null).unwrap()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        self.ask("POST", path, body).unwrap()
+    }
+
+    pub(crate) fn create(&self) -> String {
+        self.post("/v1/sessions", &json!({})).1["session_id"].as_str().unwrap().to_owned()
+    }
+
+    /// A call over RPC: its result, or its error's code.
+    pub(crate) fn rpc(&self, method: &str, params: &Value) -> Option<Result<Value, String>> {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let (_, mut answer) = self.ask("POST", "/rpc", &call)?;
+        Some(match answer["error"]["data"]["code"].as_str() {
+            Some(code) => Err(code.to_owned()),
+            None => Ok(answer["result"].take()),
+        })
+    }
+
+    pub(crate) fn kill(&self) {
+        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Ends it as a service manager does; its exit code.
+    pub(crate) fn end(mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
