@@ -121,11 +121,11 @@ fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
     let stage = Stage::empty();
     let shim = Shim::new(&stage.data());
     let server = stage.serve(Some(&shim));
-    let (quiet, running) = (server.session(), server.session());
+    let (quiet, running) = (server.create(), server.create());
     let turns = |id: &str| format!("/v1/sessions/{id}/turns");
     let prompt = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}} @say Done."#);
     let turn = json!({ "session_id": running, "prompt": prompt, "wait": false });
-    assert!(server.call("turn/start", &turn).unwrap().is_ok());
+    assert!(server.rpc("turn/start", &turn).unwrap().is_ok());
     let path = format!("/v1/sessions/{running}/events?since_seq=0&wait_ms=10000");
     let pending = loop {
         let view = server.get(&format!("/v1/sessions/{running}")).1;
@@ -148,7 +148,7 @@ fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
     assert_eq!(code(&server.get("/readyz")), "STORE_FULL");
     assert_eq!(server.get("/v1/sessions").1["items"].as_array().unwrap().len(), 2);
     let approval = json!({ "session_id": running, "call_id": pending, "decision": "approve" });
-    assert!(server.call("turn/approve", &approval).unwrap().is_ok());
+    assert!(server.rpc("turn/approve", &approval).unwrap().is_ok());
     let ended = loop {
         let page = server.get(&path).1;
         let last = page["items"].as_array().unwrap().last().unwrap().clone();
@@ -172,7 +172,7 @@ fn a_disk_that_cannot_be_trusted_is_only_read_from_then_on() {
     let stage = Stage::made();
     let shim = Shim::new(&stage.data()).under(NOT_INDEX);
     let server = stage.serve(Some(&shim));
-    let id = server.session();
+    let id = server.create();
     let turns = format!("/v1/sessions/{id}/turns");
     assert_eq!(server.post(&turns, &json!({ "prompt": "@say Before." })).0, 200);
     let events = server.get(&format!("/v1/sessions/{id}/events")).1;

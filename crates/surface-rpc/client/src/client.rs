@@ -82,7 +82,7 @@ impl Client {
     pub async fn connect(url: &str, token: &str) -> Result<Self, SessionError> {
         let url = Url::read(url, token)?;
         let connection = url.connect().await?;
-        Ok(Self::over(url, connection, Defaults::default()))
+        Ok(Self::over(url, Arc::new(connection), Defaults::default()))
     }
 
     /// Connects to the process that owns a data directory. Its user and build must be the caller's.
@@ -92,14 +92,14 @@ impl Client {
     pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
         let place = Place::new(data_dir, None);
         let connection = Way::connect(&place).await?;
-        Ok(Self::over(place, connection, Defaults::default()))
+        Ok(Self::over(place, Arc::new(connection), Defaults::default()))
     }
 
     /// Uses a connection that a way has opened.
     #[must_use]
-    pub fn over(way: impl Way + 'static, connection: Connection, defaults: Defaults) -> Self {
+    pub fn over(way: impl Way + 'static, connection: Arc<Connection>, defaults: Defaults) -> Self {
         let (capabilities, is_owner) = (connection.found.capabilities, connection.found.is_owner);
-        let current = Mutex::new(Server::There(Arc::new(connection)));
+        let current = Mutex::new(Server::There(connection));
         Self { inner: Arc::new(Inner { way: Box::new(way), defaults, capabilities, is_owner, current }) }
     }
 
