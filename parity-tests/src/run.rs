@@ -55,9 +55,16 @@ pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
     config
 }
 
-/// A fresh folder, in memory if the system has such a place: no trial outlives the machine, so none waits for a disk.
+/// Free memory below which trials use the disk: each takes some megabytes, and many run side by side.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// A fresh folder, in memory if the system has room there: no trial outlives the machine, so none waits for a disk.
 pub fn fresh_folder() -> Result<TempDir, String> {
-    let made = tempfile::Builder::new().prefix("meerkat-").tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let free = rustix::fs::statvfs("/dev/shm").map_or(0, |memory| memory.f_bavail * memory.f_frsize);
+    let made = match free >= FREE_BYTES_MIN {
+        true => tempfile::Builder::new().prefix("meerkat-").tempdir_in("/dev/shm"),
+        false => tempfile::tempdir(),
+    };
     made.map_err(|error| format!("no folder can be made for a trial: {error}"))
 }
 

@@ -13,16 +13,18 @@ mod config;
 mod signals;
 mod telemetry;
 
-mod render;
 mod wire;
+
+mod render;
 
 mod data_dir;
 
 mod app;
 mod stream;
 
-mod chat;
 mod commands;
+
+mod chat;
 mod serve;
 
 use std::{ffi::OsString, sync::Arc};

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
@@ -81,11 +81,13 @@ impl Ends {
     /// Begins to take the signals.
     pub(crate) fn new(is_server: bool, interrupts: &Interrupts) -> io::Result<Self> {
         // Started by `nohup`, or in the background by a script: the signal is not for this process.
-        let (hangs_up, leaves) = (!was_ignored(1), !was_ignored(2));
+        // It stays ignored then, also in the programs that this one starts.
+        let leaves = !was_ignored(2);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (mut terminate, mut hang_up, mut interrupt) = {
             let _inside = runtime.enter();
-            (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?, signal(SignalKind::interrupt())?)
+            let hang_up = (!was_ignored(1)).then(|| signal(SignalKind::hangup())).transpose()?;
+            (signal(SignalKind::terminate())?, hang_up, signal(SignalKind::interrupt())?)
         };
         let (sender, ends) = mpsc::unbounded_channel();
         let ctrl_c = interrupts.ctrl_c.clone();
@@ -96,7 +98,7 @@ impl Ends {
                 let end = tokio::select! {
                     () = sender.closed() => return,
                     _ = terminate.recv() => End::Terminated,
-                    _ = hang_up.recv(), if hangs_up => End::Terminated,
+                    () = received(&mut hang_up) => End::Terminated,
                     _ = interrupt.recv() => match is_server {
                         true => End::Terminated,
                         false if !is_used() && leaves => End::Left,
@@ -123,6 +125,13 @@ impl Ends {
             Some(end) => end,
             None => std::future::pending().await,
         }
+    }
+}
+
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -3,10 +3,10 @@
 //! A mistake in the HTTP is answered with a status and the error's body, like by the guard; a mistake in the message with
 //! a JSON-RPC answer.
 
-use std::{future::ready, io, sync::Arc, time::Duration};
+use std::{future::ready, io, pin::pin, sync::Arc, time::Duration};
 
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures::{SinkExt as _, StreamExt as _, stream};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -35,8 +35,8 @@ use crate::{
 
 /// Bytes of a WebSocket's buffer in each direction, unless a message is larger.
 const BUFFER_BYTES: usize = 4 * 1024;
-/// A message on a WebSocket that is too long is read and dropped up to this many times the limit, and refused. After a
-/// longer one the connection is closed.
+/// A body or message that is too long is read and dropped up to this many times the limit, because a client hears the
+/// refusal only when it has sent everything. After a longer one the connection is closed.
 const OVERSIZE_READ: usize = 2;
 
 /// How long the end of a WebSocket waits for the client's.
@@ -65,9 +65,18 @@ where
         return refused(&error.body());
     }
     let max = rpc.options.message_bytes;
-    let message = match Limited::new(request.into_body(), max).collect().await {
+    let mut body = pin!(request.into_body());
+    let message = match Limited::new(body.as_mut(), max).collect().await {
         Ok(message) => message.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return refused(&too_large(max)),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let mut read = max;
+            while read < max.saturating_mul(OVERSIZE_READ)
+                && let Some(Ok(frame)) = body.frame().await
+            {
+                read = read.saturating_add(frame.data_ref().map_or(0, Buf::remaining));
+            }
+            return refused(&too_large(max));
+        }
         Err(error) => {
             let message = format!("it could not be read to its end: {error}");
             return refused(&SessionError::invalid("body", message).body());

@@ -134,6 +134,7 @@ fn what_needs_no_configuration_works_without_one() {
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(!ran.out.is_empty() && ran.err.is_empty());
     }
+    assert_eq!(cli(&["--version"]).run().out, format!("meerkat {}\n", env!("CARGO_PKG_VERSION")));
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         assert!(cli(&["completions", shell]).run().out.contains("meerkat"));
     }

@@ -1,4 +1,4 @@
-//! An interrupt and a cancelled request end a turn; a client that leaves does not.
+//! A cancelled request ends its turn; a client that leaves does not.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A session that is followed from one process that serves to the next, without a gap or a duplicate.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
@@ -19,6 +19,8 @@ use crate::{
 
 /// How long a page of events waits for the first one. It takes one of the places that the connection has for requests.
 const PAGE_WAIT_MS: u64 = 1000;
+/// Pause after a page without events.
+const PAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Follows a session from after `since_seq`; `is_waiting` if the caller waits for a turn.
 pub(crate) async fn follow(
@@ -75,6 +77,10 @@ impl Following {
                     match self.service.events(page).await {
                         Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
                         page => *lines = page?.items.into(),
+                    }
+                    if lines.is_empty() {
+                        // The server may allow no wait at all.
+                        tokio::time::sleep(PAGE_PAUSE).await;
                     }
                     continue;
                 }

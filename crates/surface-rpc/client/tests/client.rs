@@ -253,6 +253,7 @@ async fn any_number_of_turns_is_waited_for_over_one_connection() {
     while client.subscriptions().await < 64 {
         tokio::task::yield_now().await;
     }
+    assert_eq!(client.subscriptions().await, 64, "the others are followed by pages");
     for session_id in sessions {
         service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     }
