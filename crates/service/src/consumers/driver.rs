@@ -140,7 +140,16 @@ impl Control {
     /// Begins to drive a consumer. Changes from now on wake it.
     pub(super) fn drive<C: Consumer>(self: &Arc<Self>, consumer: C, host: FindHost) {
         let (control, changes) = (self.clone(), self.readers.changes());
-        let driver = Driver { control, consumer, host, changes, has_begun: false, is_failing: false, wakes_at: None };
+        let driver = Driver {
+            control,
+            consumer,
+            host,
+            changes,
+            has_begun: false,
+            is_failing: false,
+            is_gathering: false,
+            wakes_at: None,
+        };
         self.task.spawn(driver.run());
     }
 
@@ -221,6 +230,8 @@ struct Driver<C> {
     changes: watch::Receiver<u64>,
     has_begun: bool,
     is_failing: bool,
+    /// True if the last round had few sessions: the next one gathers more.
+    is_gathering: bool,
     /// Time of the next round if nothing changes before, by the clock's elapsed time.
     wakes_at: Option<Duration>,
 }
@@ -260,6 +271,7 @@ impl<C: Consumer> Driver<C> {
                 Ok(moment) => {
                     (wait, self.is_failing) = (RETRY_BASE, false);
                     match moment {
+                        Moment::Busy if self.is_gathering => drop(self.wait(Some(C::DEBOUNCE), false).await),
                         Moment::Busy => {}
                         Moment::Idle => self.sleep().await,
                         Moment::Ending => return,
@@ -294,6 +306,7 @@ impl<C: Consumer> Driver<C> {
             Ok(sessions) => (sessions, None),
             Err(error) => (Vec::new(), Some(error)),
         };
+        self.is_gathering = !C::DEBOUNCE.is_zero() && sessions.len() < SESSIONS_TOGETHER;
         let moment = match deleted.is_empty() && sessions.is_empty() && failed.is_none() {
             false => Moment::Busy,
             true if is_ending => Moment::Ending,

@@ -191,8 +191,8 @@ impl TurnEnd {
 impl OpenTurn {
     /// Opens the turn of a `turn_started`.
     pub(super) fn of(turn: TurnNumber, started: &TurnStarted, key: Option<Key>) -> Self {
-        let TurnStarted { model, budgets, compaction, .. } = started.clone();
-        Self { turn, model, budgets, compaction, key, ..Self::default() }
+        let TurnStarted { model, budgets, compaction, .. } = started;
+        Self { turn, model: model.clone(), budgets: *budgets, compaction: *compaction, key, ..Self::default() }
     }
 
     /// Takes the text of an answer, and the reason for its end.

@@ -125,25 +125,32 @@ impl Answers {
         operation: Operation,
         params: &str,
     ) -> Result<Answer, SessionError> {
-        // A wait holds no room, and drops what it finds. An invalid limit is refused before it.
-        let one = |limit: Option<usize>| Some(limit.unwrap_or(1).min(1));
+        // A wait holds no room, and drops what it finds.
         let (bytes, room) = match operation {
             Operation::Events => {
                 let request: ReadEvents = decode_params(params)?;
-                if request.wait_ms > 0 {
-                    service.events(ReadEvents { limit: one(request.limit), ..request.clone() }).await?;
+                let now = ReadEvents { wait_ms: 0, ..request.clone() };
+                let mut room = self.room(operation).await?;
+                let mut page = service.events(now.clone()).await?;
+                if page.items.is_empty() && request.wait_ms > 0 {
+                    drop(room);
+                    service.events(ReadEvents { limit: Some(1), ..request }).await?;
+                    room = self.room(operation).await?;
+                    page = service.events(now).await?;
                 }
-                let room = self.room(operation).await?;
-                let page = service.events(ReadEvents { wait_ms: 0, ..request }).await?;
                 (encode_events(&page), room)
             }
             Operation::FetchReader => {
                 let request: FetchReader = decode_params(params)?;
-                if request.wait_ms > 0 {
-                    service.fetch_reader(FetchReader { limit: one(request.limit), ..request.clone() }).await?;
+                let now = FetchReader { wait_ms: 0, ..request.clone() };
+                let mut room = self.room(operation).await?;
+                let mut page = service.fetch_reader(now.clone()).await?;
+                if page.items.is_empty() && request.wait_ms > 0 {
+                    drop(room);
+                    service.fetch_reader(FetchReader { limit: Some(1), ..request }).await?;
+                    room = self.room(operation).await?;
+                    page = service.fetch_reader(now).await?;
                 }
-                let room = self.room(operation).await?;
-                let page = service.fetch_reader(FetchReader { wait_ms: 0, ..request }).await?;
                 (page.write()?, room)
             }
             _ => {
