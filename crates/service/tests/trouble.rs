@@ -59,6 +59,19 @@ async fn a_vendors_wait_is_kept() {
     assert_eq!(failed.error.unwrap().code.as_str(), "MODEL_RATE_LIMITED", "31 s is more than turn.retry_max_ms");
 }
 
+/// Row 6: a tool that does not end, even when asked to, is left behind after its timeout and the grace.
+#[tokio::test(start_paused = true)]
+async fn a_tool_deaf_to_its_timeout_is_left_behind() {
+    let (_dir, options) = with_tools();
+    let limit = u128::from(options.tools.timeout_ms + options.tools.grace_ms);
+    let (agent, session) = session_of(options).await;
+    let started = tokio::time::Instant::now();
+    let deaf =
+        agent.turn(&session, r#"@call test_sleep {"ms":900000,"ignore_cancel":true} @echo last_result"#).await.unwrap();
+    assert!(deaf.text.contains("Outcome unknown"), "{}", deaf.text);
+    assert!((limit..limit + 1_000).contains(&started.elapsed().as_millis()), "{:?}", started.elapsed());
+}
+
 /// Row 9: a budget that just suffices is no failure.
 #[tokio::test]
 async fn a_budget_is_for_all_of_itself() {

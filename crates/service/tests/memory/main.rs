@@ -20,8 +20,9 @@ use meerkat_service::{
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactJournal, CompactSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn, ReadEvents,
-        ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession, WaitReader,
+        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
+        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
+        WaitReader,
     },
 };
 
@@ -436,6 +437,15 @@ async fn the_tool_checks_its_limit() {
     let text = agent.turn(&session, call).await.unwrap().text;
     assert!(text.contains("limit is 0"), "{text}");
     end(agent).await;
+}
+
+#[tokio::test]
+async fn a_service_without_memory_has_no_tool_for_it() {
+    let mut options = options();
+    options.memory.enabled = false;
+    let agent = config(&Arc::default(), options).build().unwrap();
+    let tools = CreateSession { tools: Some(vec!["search_project_history".to_owned()]), ..CreateSession::default() };
+    assert_eq!(agent.service().create_session(tools).await.unwrap_err().code(), ErrorCode::ToolNotFound);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use meerkat_service::{
     AgentBuildConfig, Capabilities, ErrorCode, SessionId,
     capability::Capability,
     memory::MemoryOptions,
-    service::{DeleteSession, Retain, SessionQuery, WaitReader},
+    service::{DeleteSession, Retain, RetentionReason, SessionQuery, StartTurn, WaitReader},
     store::{EventStore, StoreError, open_stores},
 };
 
@@ -113,6 +113,22 @@ fn retention_passes_over_no_session_because_another_cannot_be_read() {
             assert_eq!(stored(&process).await, [kept]);
         });
     }
+}
+
+#[test]
+fn what_runs_or_waits_stays() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        let running = process.create().await;
+        let turn = process.service.begin_turn(StartTurn::new(running, "@say Part. @stall")).await.unwrap();
+        let idle = process.create().await;
+        let done = process.service.retain(Retain { max_bytes: Some(1), ..Retain::default() }).await.unwrap();
+        let gone: Vec<_> = done.items.iter().map(|item| (item.session_id, item.reason)).collect();
+        assert_eq!((gone, done.deleted), (vec![(idle, RetentionReason::Bytes)], 1));
+        assert_eq!(stored(&process).await, [running]);
+        process.service.delete(DeleteSession { session_id: running, force: true }).await.unwrap();
+        turn.result.await.unwrap();
+    });
 }
 
 /// The client may leave: the work is done all the same.

@@ -165,6 +165,39 @@ fn a_fetch_that_waits_is_woken_by_whatever_is_recorded() {
     });
 }
 
+/// A reader that keeps up has every session's journal whole and in order while turns run in all of them.
+#[test]
+fn a_reader_that_follows_has_every_journal() {
+    let place = Place::new();
+    place.process(true, |process| async move {
+        process.reader("r").await;
+        let mut turns = Vec::new();
+        for _ in 0..5 {
+            let (process, session_id) = (process.clone(), process.create().await);
+            turns.push(tokio::spawn(async move {
+                for n in 0..6 {
+                    process.turn(session_id, &format!("@say {n}.")).await.unwrap();
+                }
+                session_id
+            }));
+        }
+        let mut all = Vec::new();
+        while by_session(&all).values().map(Vec::len).sum::<usize>() < 5 * (1 + 6 * 3) {
+            let page = process.fetch("r", 4, WAIT_MS).await;
+            assert!(!page.is_empty(), "it waited for what never came");
+            for record in &page {
+                process.acknowledge("r", record.session_id, record.seq).await.unwrap();
+            }
+            all.extend(page);
+        }
+        let found = by_session(&all);
+        for turns in turns {
+            let session_id = turns.await.unwrap();
+            assert_eq!(found[&session_id], process.lines(session_id).await);
+        }
+    });
+}
+
 #[test]
 fn a_readers_name_is_checked() {
     let place = Place::new();

@@ -166,7 +166,16 @@ async fn vectors_come_once_the_embedder_works() {
         if id == "one" {
             assert!(store.reindex(&|_, _| ()).await.is_err());
         }
-        embedder.fails.store(false, Ordering::Relaxed);
+        let store = if id == "other" {
+            // Reopens it while it still lacks its vectors.
+            store.close().await;
+            drop(store);
+            embedder.fails.store(false, Ordering::Relaxed);
+            HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false)
+        } else {
+            embedder.fails.store(false, Ordering::Relaxed);
+            store
+        };
         store.add(vec![talk(2, &[id])]).await.unwrap();
         store.made().await;
         assert!(has_vector(&store).await, "{id}");

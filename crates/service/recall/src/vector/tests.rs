@@ -193,6 +193,7 @@ fn saved(count: usize) -> (tempfile::TempDir, VectorLane) {
 fn what_was_saved_is_loaded_and_goes_on() {
     use std::os::unix::fs::PermissionsExt as _;
     let (dir, mut lane) = saved(300);
+    assert_eq!(saved(300).1, lane, "the same vectors make the same graph");
     let mut loaded = VectorLane::load(dir.path(), STAMP).unwrap();
     assert_eq!(loaded, lane);
     for (id, vector) in (5000..).zip(vectors(50, 12)) {

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     ErrorCode,
-    service::{CreateSession, SessionService as _, StartTurn, TurnStatus, UpdateSession},
+    service::{CreateSession, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnStatus, UpdateSession},
     session::message::Message,
-    store::{EventStore as _, MemoryEventStore, MemoryIndex},
+    store::{EventStore as _, MemoryEventStore, MemoryIndex, MemorySessionStore},
     tool::{Effect, ToolError},
 };
 
@@ -99,6 +99,39 @@ async fn a_turn_that_called_nothing_leaves_nothing() {
     assert_eq!((failed.code, &failed.details["vendor"]), (ErrorCode::ModelContextExceeded, &"heard".into()));
     assert_eq!(subject.turn("Short.").await.unwrap().text, "Fine.");
     assert_eq!(model.last().iter().map(|message| message.text()).collect::<Vec<_>>(), ["Short."]);
+}
+
+/// An interrupted turn and its continuation are one turn; and a snapshot says the same as the journal.
+#[tokio::test(start_paused = true)]
+async fn what_is_left_outlives_the_service() {
+    let model = Heard::new([calls([send("ann")]), Answer::Stalls, calls([send("bob")]), too_long()]);
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
+    let service = |model: Arc<Heard>, snapshots| {
+        rig(model, 100_000).stored_with(snapshots, events.clone(), Arc::new(MemoryIndex::default()))
+    };
+    let first = service(model.clone(), snapshots.clone());
+    let session_id = first.create_session(CreateSession::default()).await.unwrap().session_id;
+    let accepted = first.accept_turn(StartTurn::new(session_id, "Write.")).await.unwrap();
+    while model.requests.lock().unwrap().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    first.interrupt(InterruptTurn { session_id, turn: Some(accepted.turn) }).await.unwrap();
+    let resumed = first.resume(&session_id, ResumeTurn::default()).await.unwrap();
+    assert_eq!(resumed.status, TurnStatus::Failed);
+    first.shut_down(0).await;
+    let mut heard = Vec::new();
+    for snapshots in [snapshots, Arc::new(MemorySessionStore::new(events.clone()))] {
+        let model = Heard::new([says("Fine.")]);
+        let service = service(model.clone(), snapshots);
+        service.start_turn(StartTurn::new(session_id, "Go on.")).await.unwrap();
+        service.shut_down(0).await;
+        heard.push(model.last().iter().map(|message| message.text()).collect::<Vec<_>>());
+    }
+    for name in ["ann", "bob"] {
+        assert!(heard[0][0].contains(&format!(r#"- send {{"to":"{name}"}}: succeeded"#)), "{heard:#?}");
+    }
+    assert_eq!(heard[0], heard[1][..heard[0].len()]);
 }
 
 /// An update that changed nothing answered with an event that a crash could still take back.

@@ -67,10 +67,17 @@ async fn longest_event(subject: &Subject) -> usize {
 /// A model that gave two calls one id made both run for ever.
 #[tokio::test(start_paused = true)]
 async fn calls_are_named_by_us() {
-    let subject = subject([calls([("work", "{}"); 3]), says("Done.")]).await;
-    let result = subject.turn("Go.").await.unwrap();
-    assert_eq!((result.status, result.tool_calls), (TurnStatus::Completed, 3));
-    check_journal(&subject.events().await);
+    for ids in [["call_3_1"; 3], [""; 3], ["call_3_1", "", "call_3_1"]] {
+        let Answer::Blocks(mut blocks) = calls([("work", "{}"); 3]) else { unreachable!() };
+        for (block, id) in blocks.iter_mut().zip(ids) {
+            let AnswerBlock::ToolCall(call) = block else { unreachable!() };
+            call.call_id = id.to_owned();
+        }
+        let subject = subject([Answer::Blocks(blocks), says("Done.")]).await;
+        let result = subject.turn("Go.").await.unwrap();
+        assert_eq!((result.status, result.tool_calls), (TurnStatus::Completed, 3), "{ids:?}");
+        check_journal(&subject.events().await);
+    }
 }
 
 /// A tool's logs could not be told from those of other calls.

@@ -660,6 +660,18 @@ fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 
+/// A turn waits for longer than its key is kept, and the key is used anew meanwhile.
+#[test]
+fn a_key_used_anew_stands_for_its_new_turn() {
+    let mut session = fold(&[at(0, record(1, None, created())), queued(0, 2, 0, "k"), queued(25, 3, 1, "k")]);
+    let (turn, event) = started(0, Some(2), None);
+    session.apply(&at(26, record(4, turn, event))).unwrap();
+    session.apply(&at(27, record(5, turn, of_an_open_turn().remove(0)))).unwrap();
+    let known = session.key("k", at(48, pinned(0, "")).time).expect("the key is 23 hours old");
+    assert_eq!((known.turn, known.end.is_none()), (1, true));
+    assert!(session.key("k", at(49, pinned(0, "")).time).is_none());
+}
+
 /// The clock was two days ahead once, so the old use of a key is forgotten after its new one.
 #[test]
 fn an_old_use_that_is_forgotten_late_takes_no_new_one_with_it() {

@@ -13,8 +13,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
     service::{
-        DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob, ReadHistory,
-        Remind, SessionQuery, StartTurn, UpdateSession,
+        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob,
+        ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
@@ -160,6 +160,58 @@ fn what_is_exported_comes_back_to_the_byte() {
             assert_eq!((next.turn, next.text.as_str()), (3, "messages: 8"));
         });
     }
+}
+
+/// Import under new ids keeps all but the names: it is a fork of a session that was never here.
+#[test]
+fn under_new_ids_everything_else_is_the_same() {
+    let place = place();
+    place.process(true, |process| async move {
+        let ids = sample(&process).await;
+        let bundle = process.exported(&ids).await;
+        for _ in 0..2 {
+            let made = process.import(&bundle, usize::MAX, true).await.unwrap();
+            for (made, id) in made.iter().zip(ids) {
+                let (copy, origin) = (process.answers(made.session_id).await, process.answers(id).await);
+                assert_eq!(
+                    (copy["history"].clone(), copy["bodies"].clone()),
+                    (origin["history"].clone(), origin["bodies"].clone())
+                );
+                let (lines, of) = (copy["events"].as_array().unwrap(), origin["events"].as_array().unwrap());
+                assert_eq!((&lines[..of.len()], lines.len()), (&of[..], of.len() + 1));
+                assert_eq!((made.imported_from, made.last_seq), (id, lines.len() as u64));
+                let view = |answers: &Value| {
+                    let mut view = answers["view"].clone();
+                    for other in ["session_id", "forked_from", "created_at", "updated_at", "last_seq", "archived"] {
+                        view.as_object_mut().unwrap().remove(other).unwrap();
+                    }
+                    view
+                };
+                assert_eq!(view(&copy), view(&origin));
+                assert_eq!(copy["view"]["forked_from"], json!(id));
+            }
+            assert_eq!(process.turn(made[0].session_id, "@echo messages").await.unwrap().text, "messages: 8");
+        }
+    });
+}
+
+/// A key stands for the session that was made with it last, even if an older one is imported later.
+#[test]
+fn an_import_takes_no_key_from_a_newer_session() {
+    let (place, elsewhere) = (place(), place());
+    let nightly = || CreateSession { idempotency_key: Some("nightly".to_owned()), ..CreateSession::default() };
+    let create = |process: Process| async move { process.service.create_session(nightly()).await.unwrap().session_id };
+    let (old, bundle) = place.process(true, |process| async move {
+        let old = create(process.clone()).await;
+        (old, process.export(old, false).await.unwrap())
+    });
+    let new = elsewhere.process(true, |process| async move {
+        let new = create(process.clone()).await;
+        process.import(&bundle, usize::MAX, false).await.unwrap();
+        new
+    });
+    assert!(old < new);
+    assert_eq!(elsewhere.process(true, create), new);
 }
 
 /// A running turn is exported as it is. Under its own id its turn ends as one of a process that was killed; under a new

@@ -171,6 +171,7 @@ impl Compactor for Odd {
             self.cancel.cancel();
         }
         let (state, said): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(is_state);
+        let state = if summary == SUMMARY && self.part == "pin" { Vec::new() } else { state };
         let (last, discarded) = said.split_last().unwrap();
         let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
         let messages = [summary].into_iter().chain(state).chain([last.clone()]).collect();
@@ -198,4 +199,19 @@ async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
         assert_eq!(bench.outcomes().await, [(Value::Null, "TURN_INTERRUPTED".to_owned())]);
         assert_eq!(bench.requests(true).len(), summaries, "{part}");
     }
+}
+
+/// A compaction that would lose a pin is dropped, and the context stays as it was.
+#[tokio::test]
+async fn a_pin_that_a_compactor_loses_is_not_lost() {
+    let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+    rig.compactor = Some(Odd::new("pin"));
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    bench.fill().await;
+    bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
+    assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::CompactionPinLost);
+    assert_eq!(bench.outcomes().await, [(Value::Null, "COMPACTION_PIN_LOST".to_owned())]);
+    bench.turn("@say After.").await;
+    let last = bench.requests(false).pop().unwrap();
+    assert_eq!((last.messages.len(), last.tail.unwrap().contains("a fact")), (5, true));
 }
