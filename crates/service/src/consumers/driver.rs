@@ -230,7 +230,7 @@ struct Driver<C> {
     changes: watch::Receiver<u64>,
     has_begun: bool,
     is_failing: bool,
-    /// True if the last round had few sessions: the next one gathers more.
+    /// True if the last round had few sessions: if there are more at once, the next one gathers some.
     is_gathering: bool,
     /// Time of the next round if nothing changes before, by the clock's elapsed time.
     wakes_at: Option<Duration>,
@@ -271,7 +271,6 @@ impl<C: Consumer> Driver<C> {
                 Ok(moment) => {
                     (wait, self.is_failing) = (RETRY_BASE, false);
                     match moment {
-                        Moment::Busy if self.is_gathering => drop(self.wait(Some(C::DEBOUNCE), false).await),
                         Moment::Busy => {}
                         Moment::Idle => self.sleep().await,
                         Moment::Ending => return,
@@ -306,12 +305,15 @@ impl<C: Consumer> Driver<C> {
             Ok(sessions) => (sessions, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        self.is_gathering = !C::DEBOUNCE.is_zero() && sessions.len() < SESSIONS_TOGETHER;
         let moment = match deleted.is_empty() && sessions.is_empty() && failed.is_none() {
             false => Moment::Busy,
             true if is_ending => Moment::Ending,
             true => Moment::Idle,
         };
+        if moment == Moment::Busy && self.is_gathering {
+            self.wait(Some(C::DEBOUNCE), false).await;
+        }
+        self.is_gathering = moment == Moment::Busy && sessions.len() < SESSIONS_TOGETHER && !C::DEBOUNCE.is_zero();
         for deletion in deleted {
             if control.is_over() {
                 break;
