@@ -248,8 +248,10 @@ enum Woken {
 impl<C: Consumer> Driver<C> {
     async fn run(mut self) {
         // A command that only looks at something does not pay for what beginning costs.
-        let is_needed = C::DEBOUNCE.is_zero() || self.wait(Some(C::DEBOUNCE), true).await != Woken::Ending;
-        if is_needed {
+        let woken = if C::DEBOUNCE.is_zero() { Woken::Now } else { self.wait(Some(C::DEBOUNCE), true).await };
+        // A search has waited long enough.
+        self.is_gathering = woken == Woken::Changed;
+        if woken != Woken::Ending {
             self.work().await;
         }
         let has_given_up = *self.control.progress.borrow() == Progress::Failing;
