@@ -266,6 +266,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_limit_that_is_too_large_is_refused_before_any_wait() {
+        let agent = crate::AgentBuildConfig::new().build().unwrap();
+        let session_id = agent.create_session().await.unwrap().session_id;
+        let params = format!(r#"{{"session_id":"{session_id}","since_seq":1,"limit":1000000,"wait_ms":5000}}"#);
+        let began = tokio::time::Instant::now();
+        let refused = Answers::default().call(agent.service().as_ref(), Operation::Events, &params).await;
+        assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest);
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_itself() {
         let answers = Answers::default();
         let slow = answers.of_connection();
