@@ -3,8 +3,11 @@
 //! A prompt reaches a file or a process only through a tool that is registered here.
 
 mod output;
+mod plan;
 mod registry;
 pub mod test_tools;
+
+use std::path::PathBuf;
 
 use async_trait::async_trait;
 pub use meerkat_words::tool::{Approval, Effect};
@@ -12,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
+pub use plan::Plan;
 pub use registry::ToolRegistry;
 
 use crate::{
@@ -39,6 +43,14 @@ pub trait Tool: Send + Sync {
         Approval::Allow
     }
 
+    /// Returns what a call would do. The arguments fit the schema. It changes nothing, and may be asked again.
+    ///
+    /// # Errors
+    /// Returns the cause if the call cannot run, for the model to read; nobody is asked, and it does not run.
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::new(self.effect(), self.approval()))
+    }
+
     /// Runs it. Output goes to `output` as it comes; long work watches `invocation.cancel`.
     ///
     /// # Errors
@@ -57,6 +69,8 @@ pub struct Invocation {
     pub call_id: String,
     /// Its arguments: a JSON object that the tool decodes.
     pub arguments: RawJson,
+    /// Folder that the session works in, if it has one.
+    pub workspace: Option<PathBuf>,
     /// Fires when the call should stop.
     pub cancel: CancellationToken,
 }
@@ -67,6 +81,9 @@ pub enum ToolError {
     /// Its arguments do not match the schema, which the model is shown.
     #[error("{0}")]
     Arguments(String),
+    /// It did not run, and nothing has changed.
+    #[error("{0}")]
+    Refused(String),
     /// It failed.
     #[error("{0}")]
     Failed(String),

@@ -122,6 +122,7 @@ async fn run_bounded(
         turn: effect.turn,
         call_id: call.call_id.clone(),
         arguments: call.arguments.clone(),
+        workspace: None,
         cancel: stop.clone(),
     };
     let mut task = {
@@ -202,6 +203,7 @@ fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     let cut = |text: String| prefix(&secrets.replace(&text), usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
     match error {
         ToolError::Failed(text) => ToolError::Failed(cut(text)),
+        ToolError::Refused(text) => ToolError::Refused(cut(text)),
         ToolError::Arguments(why) => ToolError::Arguments(cut(why)),
         ToolError::Cancelled | ToolError::OutputTooLarge { .. } => error,
     }
@@ -230,6 +232,10 @@ fn tool_error(
                 spec.schema.as_str()
             );
             let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, &text);
+            (ToolOutcome::NotRun, body, error)
+        }
+        ToolError::Refused(why) => {
+            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, why);
             (ToolOutcome::NotRun, body, error)
         }
         ToolError::Cancelled if timed_out => {

@@ -49,7 +49,8 @@ impl Bench {
             mpsc::channel(1).0,
         );
         let arguments = RawJson::parse(arguments).unwrap();
-        let invocation = Invocation { session_id, turn: 0, call_id: "c".to_owned(), arguments, cancel };
+        let invocation =
+            Invocation { session_id, turn: 0, call_id: "c".to_owned(), arguments, workspace: None, cancel };
         self.tool(name).call(invocation, &sink).await?;
         match sink.finish().await? {
             Body::Inline(text) => Ok(text),

@@ -1,0 +1,32 @@
+//! Plan of a call: its effect and approval, known before it runs.
+
+use std::time::Duration;
+
+use super::{Approval, Effect};
+
+/// What a call with certain arguments would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Effect of running the call twice.
+    pub effect: Effect,
+    /// The tool's own approval rule for the call. Rules of the configuration and of the session come first.
+    pub approval: Approval,
+    /// Text for the person who is asked: a diff, or a command.
+    pub preview: Option<String>,
+    /// Text that a rule `name: pattern` is matched with: the words of a command, separated by single spaces. A call
+    /// without one matches no such rule.
+    pub subject: Option<String>,
+    /// Rule that allows further calls like this one: `shell: cargo test *`. Without one the call can be allowed once
+    /// only.
+    pub rule: Option<String>,
+    /// Time that the call may take, if it is not that of `tools.timeout_ms`.
+    pub timeout: Option<Duration>,
+}
+
+impl Plan {
+    /// Makes a plan of a call that has nothing special.
+    #[must_use]
+    pub const fn new(effect: Effect, approval: Approval) -> Self {
+        Self { effect, approval, preview: None, subject: None, rule: None, timeout: None }
+    }
+}

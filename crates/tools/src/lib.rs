@@ -1,0 +1,1 @@
+//! Tools that read and change a folder and run commands in it, confined.
