@@ -71,6 +71,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
         system_prompt: None,
         labels: Default::default(),
         tools: None,
+        workspace: None,
         budgets: Budgets::default(),
         compaction: None,
         key: None,

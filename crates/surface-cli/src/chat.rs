@@ -283,7 +283,12 @@ impl<'a> Chat<'a> {
         let mut more = More::default();
         let request = match &command {
             SlashCommand::New(args) => {
-                (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured)))
+                match app.workspace(&args.create) {
+                    Ok(folder) => {
+                        (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
+                    }
+                    Err(error) => return self.refuse(id, &error.body()),
+                }
             }
             SlashCommand::Turn(args) => {
                 let prompt = args.text.join(" ");

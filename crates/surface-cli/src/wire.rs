@@ -68,8 +68,14 @@ fn labels(labels: &[(String, String)]) -> BTreeMap<String, String> {
 }
 
 /// `create_session`.
-pub(crate) fn create(create: &SessionFlags, turn: &TurnFlags, configured: CompactionConfig) -> CreateSession {
+pub(crate) fn create(
+    create: &SessionFlags,
+    turn: &TurnFlags,
+    configured: CompactionConfig,
+    workspace: Option<String>,
+) -> CreateSession {
     CreateSession {
+        workspace,
         title: create.title.clone(),
         model: turn.model.clone(),
         system_prompt: create.system.clone(),

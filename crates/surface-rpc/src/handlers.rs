@@ -156,6 +156,12 @@ impl Rpc {
                 let work = async { encode(&self.service.answer_blob(decode_params(params)?).await?) };
                 Ok(in_span("rpc", operation, params, work).await?.into())
             }
+            // A command may name the folder that its user stands in.
+            Some(Method::Operation(operation @ Operation::CreateSession)) if self.options.is_for_commands => {
+                let params = wire::by_name(&params)?;
+                let work = async { encode(&self.service.create_session(decode_params(params)?).await?) };
+                Ok(in_span("rpc", operation, params, work).await?.into())
+            }
             Some(Method::Operation(operation)) => {
                 wire::by_name(&params)?;
                 self.operate(operation, params, from, place).await

@@ -88,6 +88,7 @@ async fn write(place: &Path, turns: usize) {
             system_prompt: Some("A system prompt.".into()),
             labels: Default::default(),
             tools: None,
+            workspace: None,
             budgets: Budgets::default(),
             compaction: None,
             key: None,

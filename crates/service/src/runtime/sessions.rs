@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -386,12 +387,38 @@ impl Sessions {
         Ok(Some(SessionCreated { session_id: known.session_id, seq: 1, created_at: known.time }))
     }
 
+    /// Finds the folder of a session: a path, or one of the configured folders by its name.
+    async fn workspace(&self, asked: &str) -> Result<String, SessionError> {
+        let folders = &self.engine().options.tools.folders;
+        let path = match Path::new(asked) {
+            path if path.is_absolute() => path,
+            _ => folders.get(asked).map(PathBuf::as_path).ok_or_else(|| {
+                let names: Vec<&str> = folders.keys().map(String::as_str).collect();
+                let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                SessionError::invalid(
+                    "workspace",
+                    format!("there is no folder {asked:?} in tools.folders; the names are: {known}"),
+                )
+            })?,
+        };
+        let refused = |why: String| SessionError::invalid("workspace", format!("{}: {why}", path.display()));
+        let folder = tokio::fs::canonicalize(path).await.map_err(|error| refused(error.to_string()))?;
+        if !tokio::fs::metadata(&folder).await.is_ok_and(|it| it.is_dir()) {
+            return Err(refused("it is not a folder".to_owned()));
+        }
+        folder.into_os_string().into_string().map_err(|_| refused("its path is not valid UTF-8".to_owned()))
+    }
+
     async fn make(
         &self,
         request: CreateSession,
         model: String,
         key: Option<Key>,
     ) -> Result<SessionCreated, SessionError> {
+        let workspace = match &request.workspace {
+            Some(asked) => Some(self.workspace(asked).await?),
+            None => None,
+        };
         let engine = &self.inner.engine;
         engine.events.room().await?;
         let now = engine.world.clock.now();
@@ -403,6 +430,7 @@ impl Sessions {
             system_prompt: request.system_prompt.map(|text| Body::Inline(clean(&text))),
             labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
             tools: request.tools,
+            workspace,
             budgets: request.budgets,
             compaction: request.compaction,
             key,

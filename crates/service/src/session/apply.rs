@@ -54,7 +54,8 @@ impl Session {
         if record.seq != 1 {
             return Err(refusal("a session begins at seq 1"));
         }
-        let SessionCreated { title, model, system_prompt, labels, tools, budgets, compaction, key } = created.clone();
+        let SessionCreated { title, model, system_prompt, labels, tools, workspace, budgets, compaction, key } =
+            created.clone();
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
@@ -67,6 +68,7 @@ impl Session {
             model,
             system_prompt,
             tools,
+            workspace,
             budgets,
             compaction,
             created_key: key,

@@ -289,6 +289,9 @@ pub struct SessionCreated {
     pub tools: Option<Vec<String>>,
     /// Budgets of turns that set none.
     pub budgets: Budgets,
+    /// Path of the folder that the session's tools work in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
     /// The session's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,

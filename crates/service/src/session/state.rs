@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    path::Path,
     sync::Arc,
 };
 
@@ -46,6 +47,8 @@ pub struct Session {
     pub(super) model: String,
     pub(super) system_prompt: Option<Body>,
     pub(super) tools: Option<Vec<String>>,
+    /// Folder that its tools work in.
+    pub(super) workspace: Option<String>,
     pub(super) budgets: Budgets,
     /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,
@@ -164,6 +167,12 @@ impl Session {
     #[must_use]
     pub const fn system_prompt(&self) -> Option<&Body> {
         self.system_prompt.as_ref()
+    }
+
+    /// Returns the folder that its tools work in.
+    #[must_use]
+    pub fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref().map(Path::new)
     }
 
     /// Returns true if it may use a tool.

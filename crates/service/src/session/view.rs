@@ -46,6 +46,8 @@ pub struct View {
     pub queue: Arc<VecDeque<QueuedTurn>>,
     /// The calls that wait for a decision.
     pub pending_approvals: Vec<PendingApproval>,
+    /// Folder that its tools work in.
+    pub workspace: Option<String>,
     /// Messages of its live context.
     pub context_messages: u64,
     /// Estimated tokens of its live context.
@@ -64,6 +66,7 @@ impl View {
             pins: session.pins.clone(),
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
+            workspace: session.workspace.clone(),
             context_messages: session.context.message_count() as u64,
             // A running sum: no view walks over the messages.
             context_tokens: session.context.bytes() / 4,
@@ -95,6 +98,7 @@ impl View {
             queue: self.queue.iter().map(QueuedTurn::item).collect(),
             pending_approvals: self.pending_approvals.clone(),
             forked_from: summary.forked_from,
+            workspace: self.workspace.clone(),
         }
     }
 }

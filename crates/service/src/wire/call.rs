@@ -127,11 +127,17 @@ macro_rules! declare {
 crate::operations!(plain declare);
 
 /// Makes the session of a `create_session`, for callers that read the answer; the request's span names the session.
+/// Whoever asks in JSON may be anybody, and names a workspace as the configuration does.
 ///
 /// # Errors
-/// Those of the operation.
+/// Those of the operation, and `INVALID_REQUEST` for a workspace that is a path.
 pub async fn create_session(service: &dyn SessionService, params: &str) -> Result<SessionCreated, SessionError> {
-    let created = service.create_session(decode_params(params)?).await?;
+    let request: CreateSession = decode_params(params)?;
+    if request.workspace.as_deref().is_some_and(|folder| folder.contains('/')) {
+        let message = "name a folder as tools.folders does; only a command on the server's machine may give a path";
+        return Err(SessionError::invalid("workspace", message));
+    }
+    let created = service.create_session(request).await?;
     tracing::Span::current().record("session_id", tracing::field::display(created.session_id));
     Ok(created)
 }

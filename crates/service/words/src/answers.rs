@@ -229,6 +229,9 @@ pub struct SessionView {
     pub pending_approvals: Vec<PendingApproval>,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
+    /// Folder that its tools work in; left out if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
 }
 
 /// Session in a list.

@@ -193,6 +193,16 @@ options! {
         approval_timeout_ms: u64 = 600_000,
         /// Approval rules by tool name; they override the tool's own.
         approval: std::collections::BTreeMap<String, crate::tool::Approval> = std::collections::BTreeMap::new(),
+        /// What the tools of a workspace may do.
+        access: crate::tool::Access = crate::tool::Access::Write,
+        /// Calls of these tools that need a decision.
+        ask: crate::tool::Ask = crate::tool::Ask::Changes,
+        /// Use of the network by their commands.
+        network: crate::tool::Network = crate::tool::Network::Ask,
+        /// Folders beside the workspace that commands may read.
+        read: Vec<std::path::PathBuf> = Vec::new(),
+        /// Folders that sessions of served surfaces may work in, by name.
+        folders: std::collections::BTreeMap<String, std::path::PathBuf> = std::collections::BTreeMap::new(),
         /// Folder that the scripted model's test tools may write in; without it there are no test tools.
         test_dir: Option<std::path::PathBuf> = None,
     }

@@ -41,6 +41,10 @@ pub struct CreateSession {
     pub labels: BTreeMap<String, String>,
     /// Tools that the session may use; all if `null`.
     pub tools: Option<Vec<String>>,
+    /// Folder that the session's tools work in: a name in `tools.folders`. A program that holds the service, or a
+    /// command of its owner's, may also name an absolute path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
     /// Compaction settings of the session; the configured ones if `null`.
     #[serde(deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,

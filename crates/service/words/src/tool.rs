@@ -27,6 +27,45 @@ pub enum Approval {
     Deny,
 }
 
+/// What the tools of a workspace may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Nothing: there are no such tools.
+    Off,
+    /// Read files.
+    Read,
+    /// Read and change files, and run commands.
+    #[default]
+    Write,
+}
+
+/// Calls of a workspace's tools that need a decision, if no rule says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// All calls.
+    Always,
+    /// Calls that change a file or run a command.
+    #[default]
+    Changes,
+    /// None, but for a command that nothing confines.
+    Never,
+}
+
+/// Use of the network by a workspace's commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// No command may use it.
+    Deny,
+    /// A command that asks for it needs a decision.
+    #[default]
+    Ask,
+    /// Every command may use it.
+    Allow,
+}
+
 /// Longest name of a tool that every vendor takes.
 pub const NAME_BYTES_MAX: usize = 64;
 

@@ -23,6 +23,9 @@ pub(crate) struct SessionFlags {
     /// A label, to find the session by; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
+    /// The folder that its tools work in; left out, the one you are in
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) workspace: Option<std::path::PathBuf>,
     /// The only tools that it may use
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) tools: Option<Vec<String>>,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use meerkat_service::{Operation, SessionError, SessionService, wire::call};
+use meerkat_service::{Operation, SessionError, SessionService, wire::{call, decode_params, encode}};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -32,7 +32,12 @@ pub(super) async fn perform(
     let (began, mut asks) = (Instant::now(), tokio::time::interval(ASK_PAUSE));
     loop {
         asks.tick().await;
-        let answer = call(service.as_ref(), operation, &params.to_string()).await?;
+        let params_text = params.to_string();
+        let answer = match operation {
+            // Unlike a client's request, a command's may name the folder that its user stands in.
+            Operation::CreateSession => encode(&service.create_session(decode_params(&params_text)?).await?)?,
+            operation => call(service.as_ref(), operation, &params_text).await?,
+        };
         let left = wait.saturating_sub(began.elapsed());
         if left.is_zero() || is_awaited(operation, &params, &answer)? {
             return Ok(answer);

@@ -78,7 +78,8 @@ async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCr
 
 /// Makes a session, and says if the scripted model answers in it.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
-    let created = app.service.create_session(wire::create(flags, turn, app.config.values.compaction)).await?;
+    let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags)?);
+    let created = app.service.create_session(request).await?;
     if turn.model.is_none() {
         app.note_scripted_model();
     }

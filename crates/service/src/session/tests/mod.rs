@@ -48,6 +48,7 @@ pub(crate) fn created() -> Event {
         system_prompt: None,
         labels: Default::default(),
         tools: None,
+        workspace: None,
         budgets: Budgets::default(),
         compaction: None,
         key: None,

@@ -88,6 +88,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             system_prompt: is_full.then_some(body),
             labels: [(text.clone(), text.clone())].into(),
             tools: is_full.then(|| vec![text]),
+            workspace: is_full.then(|| "/home/ada/project".to_owned()),
             budgets,
             compaction: is_full.then(CompactionConfig::default),
             key,

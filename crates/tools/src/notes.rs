@@ -1,0 +1,127 @@
+//! Texts about a workspace that its sessions' reminders show: the environment, and the rules of its AGENTS.md files.
+
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::OFlags;
+
+/// Names of a folder's rules; the first one that is there counts.
+pub const RULE_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
+
+/// Most bytes that are read of one file of rules.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// A file of rules as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its bytes; at most a mebibyte.
+    pub bytes: Vec<u8>,
+}
+
+/// Finds the files of rules that hold in a workspace: one in each folder from the repository's root down to it.
+#[must_use]
+pub fn rule_files(workspace: &Path) -> Vec<RuleFile> {
+    let is_root = |folder: &&Path| fs::symlink_metadata(folder.join(".git")).is_ok();
+    let root = workspace.ancestors().find(is_root).unwrap_or(workspace);
+    let mut folders: Vec<&Path> = workspace.ancestors().take_while(|folder| folder.starts_with(root)).collect();
+    folders.reverse();
+    folders.into_iter().filter_map(|folder| RULE_FILES.iter().find_map(|name| read(&folder.join(name)))).collect()
+}
+
+/// Reads a regular file that is not reached by a link, and never waits for a pipe.
+fn read(path: &Path) -> Option<RuleFile> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().ok().filter(fs::Metadata::is_file)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(RuleFile { path: path.to_owned(), bytes })
+}
+
+/// Joins files of rules to one text of at most `limit` bytes; `None` if there are none.
+#[must_use]
+pub(crate) fn rules(workspace: &Path, files: &[RuleFile], limit: usize) -> Option<String> {
+    let mut text = String::new();
+    for RuleFile { path, bytes } in files {
+        let rules = String::from_utf8_lossy(bytes);
+        let blank = if text.is_empty() { "" } else { "\n\n" };
+        let name = path.strip_prefix(workspace).unwrap_or(path).display();
+        // Writing to a string does not fail.
+        let _ = write!(text, "{blank}Rules of {name}:\n{}", rules.trim_end());
+    }
+    let whole = text.len();
+    if whole > limit {
+        let note = format!("\n[cut: the rules have {whole} bytes; read the files for the rest]");
+        text.truncate(text.floor_char_boundary(limit.saturating_sub(note.len())));
+        text.push_str(&note);
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Describes the environment of a workspace's tools on a day.
+#[must_use]
+pub(crate) fn environment(workspace: &Path, day: &str) -> String {
+    let is_repository = workspace.ancestors().any(|folder| folder.join(".git").exists());
+    format!(
+        "Folder: {}\nA git repository: {}\nSystem: {} on {}\nDate: {day}",
+        workspace.display(),
+        if is_repository { "yes" } else { "no" },
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn rules_come_from_the_repository_down_and_end_at_its_root() {
+        let outside = tempfile::tempdir().unwrap();
+        let root = outside.path().join("repository");
+        let inner = root.join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        fs::create_dir(root.join(".git")).unwrap();
+        fs::write(outside.path().join("AGENTS.md"), "outside").unwrap();
+        fs::write(root.join("AGENTS.md"), "Use tabs.\n").unwrap();
+        fs::write(root.join("CLAUDE.md"), "not read beside AGENTS.md").unwrap();
+        fs::write(inner.join("CLAUDE.md"), "No tabs here.").unwrap();
+        let files = rule_files(&inner);
+        let expected = format!(
+            "Rules of {}:\nUse tabs.\n\nRules of CLAUDE.md:\nNo tabs here.",
+            root.join("AGENTS.md").display()
+        );
+        assert_eq!(rules(&inner, &files, 1 << 14).unwrap(), expected);
+        let cut = rules(&inner, &files, 100).unwrap();
+        assert!(cut.len() <= 100 && cut.contains("[cut: the rules have"), "{cut}");
+        assert_eq!(rules(&inner, &[], 100), None);
+    }
+
+    /// A link leads out of the repository: to a key, or to a device that never ends.
+    #[test]
+    fn a_link_or_a_pipe_is_no_file_of_rules() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("secret"), "a key").unwrap();
+        symlink(folder.path().join("secret"), folder.path().join("AGENTS.md")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            folder.path().join("CLAUDE.md"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert_eq!(rule_files(folder.path()), []);
+    }
+}
