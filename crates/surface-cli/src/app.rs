@@ -6,13 +6,16 @@ use std::{io::BufRead, path::PathBuf, sync::Arc, time::Duration};
 
 use meerkat_client::{Client, Place, Server, Way as _};
 use meerkat_service::{
-    AgentBuildConfig, SessionService,
+    AgentBuildConfig, SessionError, SessionService,
     clock::World,
     model::{ModelResolver as _, vendors::VendorModels},
+    tool::Access,
 };
+use meerkat_tools::workspace::check;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    args::SessionFlags,
     config::Config,
     data_dir::DataDir,
     error::{CliError, refused},
@@ -70,6 +73,8 @@ pub(crate) struct App {
     pub(crate) is_attached: bool,
     /// Folder that relative paths begin at.
     pub(crate) dir: PathBuf,
+    /// Folders that no workspace may hold: the data directory and the user's home.
+    kept: [Option<PathBuf>; 2],
     /// Cancelled when the command must end and its turns have ended.
     pub(crate) closing: CancellationToken,
 }
@@ -92,6 +97,7 @@ impl App {
                 .resolve(models.default_model())
                 .map_or_else(|error| error.to_string(), |model| model.name),
         };
+        let kept = [config.data_dir(env).ok(), env.variable("HOME").map(PathBuf::from)];
         let build = builder(&config, env, models)?;
         let (service, data_dir, is_attached) = match config.opens_data_dir() {
             false => {
@@ -118,6 +124,7 @@ impl App {
             data_dir,
             is_attached,
             dir: env.dir.clone(),
+            kept,
             closing: CancellationToken::new(),
         })
     }
@@ -184,6 +191,31 @@ impl App {
             _ = ends.next() => {}
         }
         Ok(end.exit_code())
+    }
+
+    /// Returns the folder that a new session's tools work in: the named one, else the current one if it may be.
+    pub(crate) fn workspace(&self, flags: &SessionFlags) -> Result<Option<String>, SessionError> {
+        if self.config.values.tools.access == Access::Off {
+            let message = "tools.access is \"off\", so no tools work in a folder";
+            let refusal = SessionError::invalid("--workspace", message);
+            return flags.workspace.as_ref().map_or(Ok(None), |_| Err(refusal));
+        }
+        let [data_dir, home] = &self.kept;
+        let named = flags.workspace.as_deref();
+        let folder = named.map_or_else(|| self.dir.clone(), |named| self.dir.join(named));
+        match check(&folder, data_dir.as_deref(), home.as_deref()) {
+            Ok(folder) => folder.into_os_string().into_string().map(Some).map_err(|folder| {
+                let message = format!("the path {} is not valid UTF-8", folder.display());
+                SessionError::invalid("--workspace", message)
+            }),
+            Err(refusal) if named.is_some() => Err(refusal),
+            Err(refusal) => {
+                if self.out.can_ask {
+                    self.out.note(&format!("No tools for files: {refusal}. --workspace names another folder."));
+                }
+                Ok(None)
+            }
+        }
     }
 
     /// Prints a note if the scripted model answers and nobody chose that.

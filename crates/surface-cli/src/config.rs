@@ -34,6 +34,7 @@ use meerkat_service::{
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
+use meerkat_tools::notes::{RuleFile, rule_files};
 use serde::Serialize;
 
 pub(crate) use self::{folders::all_projects, values::LogLevel};
@@ -157,15 +158,27 @@ impl Config {
         Some((&seen.path, ignored.iter().map(wanted).collect()))
     }
 
+    /// Returns a check if a file of rules, such as AGENTS.md, is trusted as it is.
+    pub(crate) fn trusts_rules(env: &Environment) -> impl Fn(&RuleFile) -> bool + Send + Sync + use<> {
+        let folder = user_folder(env).map(|folder| folder.join("meerkat"));
+        move |file| folder.as_ref().is_some_and(|folder| Seen::rules(file).trust(folder) == Trust::Full)
+    }
+
+    /// Lists the files of rules for the folder that the command is started in that are not trusted.
+    pub(crate) fn untrusted_rules(env: &Environment) -> Vec<RuleFile> {
+        let trusts = Self::trusts_rules(env);
+        let folder = env.dir.canonicalize().unwrap_or_else(|_| env.dir.clone());
+        rule_files(&folder).into_iter().filter(|file| !trusts(file)).collect()
+    }
+
+    /// Records files of rules as trusted, as they were read.
+    pub(crate) fn trust_rules(env: &Environment, files: &[RuleFile]) -> Result<(), CliError> {
+        files.iter().try_for_each(|file| remember(env, Seen::rules(file)))
+    }
+
     /// Records the project's file as trusted, as it was read.
     pub(crate) fn trust(self, env: &Environment) -> Result<(), CliError> {
-        let Some(Untrusted { seen, .. }) = self.untrusted else { return Ok(()) };
-        let folder = user_folder(env).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
-        let folder = folder.join("meerkat");
-        seen.remember(&folder).map_err(|error| {
-            let message = format!("the trust cannot be stored in {}: {error}", folder.display());
-            ErrorBody::with_message(ErrorCode::StoreNotWritable, message).into()
-        })
+        self.untrusted.map_or(Ok(()), |file| remember(env, file.seen))
     }
 
     /// Returns the engine's options.
@@ -394,7 +407,7 @@ fn walk(figment: &Figment, mut visit: impl FnMut(&str, &Value, String)) {
 }
 
 /// Makes a text of a project's file safe to print: nothing in it moves a cursor or changes the writing direction.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let plain = |char: char| matches!(char, '"' | '\'' | '\\');
     text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
 }
@@ -420,6 +433,16 @@ fn section(key: &str) -> &str {
 /// Returns true if the value comes from this command alone: files belong to the owner.
 fn is_from_command(origin: &str) -> bool {
     ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|kind| origin.starts_with(kind))
+}
+
+/// Records the user's trust in a file.
+fn remember(env: &Environment, seen: Seen) -> Result<(), CliError> {
+    let folder = user_folder(env).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
+    let folder = folder.join("meerkat");
+    seen.remember(&folder).map_err(|error| {
+        let message = format!("the trust cannot be stored in {}: {error}", folder.display());
+        ErrorBody::with_message(ErrorCode::StoreNotWritable, message).into()
+    })
 }
 
 /// Returns a new project's file: every key commented out.

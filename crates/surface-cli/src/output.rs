@@ -272,6 +272,22 @@ impl Progress {
         }
     }
 
+    /// Shows a line; the caller has cut it to the terminal's width.
+    pub(crate) fn say(&mut self, line: &str) {
+        if self.is_shown() && line != self.line {
+            self.draw(line);
+            line.clone_into(&mut self.line);
+        }
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&mut self) {
+        if !self.line.is_empty() {
+            self.draw("");
+            self.line.clear();
+        }
+    }
+
     /// Redraws the line in a way that every terminal understands.
     fn draw(&self, line: &str) {
         let rest = self.line.chars().count().saturating_sub(line.chars().count());
@@ -281,9 +297,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if !self.line.is_empty() {
-            self.draw("");
-        }
+        self.clear();
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Event lines pass through unchanged; they are decoded only for people.
 
+mod calls;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -20,7 +21,7 @@ use meerkat_service::{
 use serde_json::{Value, json};
 
 pub(crate) use self::view::Show;
-use self::view::View;
+use self::{calls::TICK, view::View};
 use crate::{app::App, error::CliError, wire::read};
 
 /// Progress of a turn.
@@ -101,7 +102,15 @@ impl RunningTurn {
                     Err(error) => self.lose(error),
                 }
             }
-            match self.turn.next().await {
+            let step = tokio::select! {
+                biased;
+                step = self.turn.next() => step,
+                () = tokio::time::sleep(TICK), if self.view.calls.are_running() => {
+                    self.view.calls.draw();
+                    continue;
+                }
+            };
+            match step {
                 TurnStep::Line(line) => self.line = Some(String::from_utf8_lossy(&line.line).into_owned()),
                 TurnStep::Lost(error) => self.lose(error),
                 TurnStep::End(Err(error)) => return Ok(Progress::Ended(Err(error))),

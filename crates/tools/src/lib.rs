@@ -1,1 +1,3 @@
 //! Tools that read and change a folder and run commands in it, confined.
+
+pub mod notes;

@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     fs::{self, File},
     io::Read as _,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -21,6 +21,8 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 pub struct RuleFile {
     /// Its path.
     pub path: PathBuf,
+    /// The user who owns it.
+    pub owner: u32,
     /// Its bytes; at most a mebibyte.
     pub bytes: Vec<u8>,
 }
@@ -39,17 +41,17 @@ pub fn rule_files(workspace: &Path) -> Vec<RuleFile> {
 fn read(path: &Path) -> Option<RuleFile> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok().filter(fs::Metadata::is_file)?;
+    let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    Some(RuleFile { path: path.to_owned(), bytes })
+    Some(RuleFile { path: path.to_owned(), owner: metadata.uid(), bytes })
 }
 
 /// Joins files of rules to one text of at most `limit` bytes; `None` if there are none.
 #[must_use]
 pub(crate) fn rules(workspace: &Path, files: &[RuleFile], limit: usize) -> Option<String> {
     let mut text = String::new();
-    for RuleFile { path, bytes } in files {
+    for RuleFile { path, bytes, .. } in files {
         let rules = String::from_utf8_lossy(bytes);
         let blank = if text.is_empty() { "" } else { "\n\n" };
         let name = path.strip_prefix(workspace).unwrap_or(path).display();

@@ -10,7 +10,7 @@ pub mod test_tools;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-pub use meerkat_words::tool::{Approval, Effect};
+pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Network};
 use tokio_util::sync::CancellationToken;
 
 pub use output::{OutputLimits, OutputSink};

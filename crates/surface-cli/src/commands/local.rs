@@ -8,13 +8,14 @@ use std::{
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
 use meerkat_service::{Capability, SessionError, service::ErrorList, wire::encode};
+use meerkat_tools::notes::RuleFile;
 use serde_json::{Value, json};
 
 use super::confirm::{ANSWER_BYTES_MAX, is_yes};
 use crate::{
     app::Streams,
     args::{Cli, ErrorsArgs},
-    config::{Config, project::project, template},
+    config::{Config, printable, project::project, template},
     error::CliError,
     output::{Environment, Output},
     wire::read,
@@ -98,20 +99,32 @@ pub(crate) fn trust_config(
     mut streams: Streams,
     is_sure: bool,
 ) -> Result<u8, CliError> {
-    let Some((file, wanted)) = config.wanted() else {
-        out.note("There is nothing to trust: nothing in a meerkat.toml of the project is ignored.");
+    let (wanted, rules) = (config.wanted(), Config::untrusted_rules(env));
+    if wanted.is_none() && rules.is_empty() {
+        out.note("There is nothing to trust: nothing in a meerkat.toml or an AGENTS.md of the project is ignored.");
         return print(out, &json!({ "trusted": false, "keys": {} }));
-    };
+    }
+    let (file, wanted) = wanted.map_or((None, Vec::new()), |(file, wanted)| (Some(file.display().to_string()), wanted));
     let keys: serde_json::Map<_, _> = wanted.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-    let answer = |is_trusted: bool| json!({ "file": file.display().to_string(), "trusted": is_trusted, "keys": keys });
+    let names: Vec<String> = rules.iter().map(|file| printable(&file.path.display().to_string())).collect();
+    let mut answer = json!({ "file": file, "trusted": true, "keys": keys });
+    if !names.is_empty() {
+        answer["rules"] = json!(names);
+    }
     if !is_sure {
-        let listed: String = wanted.iter().map(|(key, value)| format!("  {key} = {value}\n")).collect();
-        out.notice(&format!("{} wants to set\n{listed}", file.display()));
+        if let Some(file) = &file {
+            let listed: String = wanted.iter().map(|(key, value)| format!("  {key} = {value}\n")).collect();
+            out.notice(&format!("{file} wants to set\n{listed}"));
+        }
+        for (name, RuleFile { bytes, .. }) in names.iter().zip(&rules) {
+            out.notice(&format!("{name} gives the model {} bytes of instructions; read it first.\n", bytes.len()));
+        }
         if !out.can_ask {
-            let message = "what the file sets may send your keys elsewhere, and nobody can be asked; say --yes";
+            let message = "such a file may send your keys elsewhere or mislead the model, and nobody can be asked; say \
+                           --yes";
             return Err(SessionError::invalid("--yes", message).into());
         }
-        out.notice("Trust it, until it changes? [y/N] ");
+        out.notice("Trust this, until it changes? [y/N] ");
         let mut line = String::new();
         streams.take_stdin().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
         if !is_yes(&line) {
@@ -119,8 +132,8 @@ pub(crate) fn trust_config(
             return Ok(0);
         }
     }
-    let answer = answer(true);
     config.trust(env)?;
+    Config::trust_rules(env, &rules)?;
     print(out, &answer)
 }
 

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use meerkat_tools::notes::RuleFile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -49,6 +50,11 @@ impl Seen {
     pub(super) fn new(path: PathBuf, owner: u32, bytes: &[u8]) -> Self {
         let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         Self { path, content: Content { owner, sha256 } }
+    }
+
+    /// A file of rules for the model.
+    pub(super) fn rules(file: &RuleFile) -> Self {
+        Self::new(file.path.clone(), file.owner, &file.bytes)
     }
 
     /// Looks the file up.

@@ -12,6 +12,8 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
+use super::calls::Calls;
+
 use crate::{
     error::CliError,
     output::{Filter, Output, Progress},
@@ -47,6 +49,8 @@ pub(super) struct View {
     is_in_reasoning: bool,
     /// Progress of a running compaction, until another line is shown.
     compacting: Option<Progress>,
+    /// Tool calls of the step.
+    pub(super) calls: Calls,
 }
 
 /// Replaces references to blobs by the model's texts.
@@ -77,6 +81,7 @@ impl View {
     pub(super) fn new(out: Output, show: Show) -> Self {
         Self {
             filter: out.filter(),
+            calls: Calls::new(&out),
             out,
             show,
             step: u64::MAX,
@@ -100,6 +105,11 @@ impl View {
             Some("reasoning_delta") => {
                 self.enter(event["step"].as_u64().unwrap_or(0));
                 self.think(event["text"].as_str().unwrap_or_default())
+            }
+            Some("tool_progress") if self.calls.are_shown() => {
+                self.end_line()?;
+                serde_json::from_str(line).iter().for_each(|progress| self.calls.progress(progress));
+                Ok(())
             }
             _ => self.note(human_line(line)),
         }
@@ -125,7 +135,23 @@ impl View {
                 if self.shown == 0 && !self.has_thought {
                     self.think(&thought)?;
                 }
+                self.calls.propose(message.blocks.iter().filter_map(|block| match block {
+                    Block::ToolCall(call) => Some(call),
+                    Block::Text { .. } | Block::Reasoning { .. } => None,
+                }));
                 self.rest_of_step(message.step.into(), &said)
+            }
+            Event::ToolStarted(started) if self.calls.are_shown() => {
+                self.end_line()?;
+                self.calls.start(&started.call_id);
+                Ok(())
+            }
+            Event::ToolFinished(finished) if self.calls.are_shown() => {
+                let lines = self.calls.finish(finished);
+                self.end_line()?;
+                lines.iter().for_each(|line| self.out.note(line));
+                self.calls.draw();
+                Ok(())
             }
             Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
             Event::ToolStarted(_)
@@ -170,6 +196,7 @@ impl View {
     fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
         let Some(line) = line else { return Ok(()) };
         self.compacting = None;
+        self.calls.clear();
         self.end_line()?;
         self.out.note(&line);
         Ok(())
@@ -233,6 +260,7 @@ impl View {
         self.shown += text.len();
         let text = self.filter.push(text);
         if !text.is_empty() {
+            self.calls.clear();
             self.is_in_text = !text.ends_with('\n');
             self.out.text(&text)?;
         }
