@@ -20,7 +20,7 @@ const CLIENT: &str = "crates/surface-rpc/client/";
 const SERVE_TESTS: &str = "crates/surface-cli/tests/serve";
 
 /// Crates and the only places that may name them; surfaces are composed in one place.
-const CONFINED: [(&str, &[&str]); 14] = [
+const CONFINED: [(&str, &[&str]); 15] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
@@ -88,7 +88,11 @@ pub(crate) const EDGES: [(&str, &[&str]); 14] = [
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-client", &["meerkat-serve", "meerkat-service"]),
     ("meerkat-serve", &["meerkat-service"]),
-    ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service"]),
+    ("meerkat-tools", &["meerkat-service"]),
+    (
+        "meerkat-surface-cli",
+        &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"],
+    ),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
 ];
 

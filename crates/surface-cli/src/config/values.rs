@@ -18,7 +18,7 @@ use serde::Deserialize;
 pub(crate) struct Values {
     pub(crate) model: ModelValues,
     pub(super) turn: TurnOptions,
-    pub(super) tools: ToolOptions,
+    pub(crate) tools: ToolOptions,
     pub(super) context: ContextOptions,
     pub(crate) limits: Limits,
     pub(super) ephemeral: EphemeralOptions,
