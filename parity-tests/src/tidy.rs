@@ -89,10 +89,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 14] = [
     ("meerkat-client", &["meerkat-serve", "meerkat-service"]),
     ("meerkat-serve", &["meerkat-service"]),
     ("meerkat-tools", &["meerkat-service"]),
-    (
-        "meerkat-surface-cli",
-        &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"],
-    ),
+    ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"]),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
 ];
 

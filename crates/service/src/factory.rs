@@ -20,7 +20,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob, recall::Recall, validate},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
-    tool::{Tool, ToolRegistry, test_tools::test_tools},
+    tool::{Tool, ToolRegistry, WorkspaceNotes, test_tools::test_tools},
 };
 
 /// Window of the scripted model if none is configured.
@@ -39,6 +39,7 @@ pub struct AgentBuildConfig {
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
     memory: Option<MemorySource>,
+    notes: Option<Arc<dyn WorkspaceNotes>>,
     world: Option<World>,
 }
 
@@ -74,6 +75,13 @@ impl AgentBuildConfig {
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
         self.tools.push(tool);
+        self
+    }
+
+    /// Sets the writer of notes about workspaces, which sessions with one show to the model as reminders.
+    #[must_use]
+    pub fn workspace_notes(mut self, notes: Arc<dyn WorkspaceNotes>) -> Self {
+        self.notes = Some(notes);
         self
     }
 
@@ -228,6 +236,7 @@ impl AgentBuildConfig {
             options: self.options,
             models,
             secrets: Secrets::new(self.secrets),
+            notes: self.notes,
             events,
             blobs,
             snapshots,

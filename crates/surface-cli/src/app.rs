@@ -11,7 +11,7 @@ use meerkat_service::{
     model::{ModelResolver as _, vendors::VendorModels},
     tool::Access,
 };
-use meerkat_tools::workspace::check;
+use meerkat_tools::{notes::Notes, workspace::check};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -244,6 +244,8 @@ fn builder(
         seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
     });
     let (compaction, seed) = (config.compaction()?, seed.transpose()?);
+    let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
+    let notes = Arc::new(Notes::new(Arc::new(Config::trusts_rules(env)), rules_bytes));
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
     Ok(move |data_dir: Option<PathBuf>| {
         let mut options = config.engine();
@@ -254,6 +256,9 @@ fn builder(
         }
         if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions()) {
             build = build.store(data_dir);
+        }
+        if config.values.tools.access != Access::Off {
+            build = build.workspace_notes(notes.clone());
         }
         if !config.values.store.enabled {
             build = build.ephemeral();

@@ -282,14 +282,12 @@ impl<'a> Chat<'a> {
         let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
         let mut more = More::default();
         let request = match &command {
-            SlashCommand::New(args) => {
-                match app.workspace(&args.create) {
-                    Ok(folder) => {
-                        (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
-                    }
-                    Err(error) => return self.refuse(id, &error.body()),
+            SlashCommand::New(args) => match app.workspace(&args.create) {
+                Ok(folder) => {
+                    (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
                 }
-            }
+                Err(error) => return self.refuse(id, &error.body()),
+            },
             SlashCommand::Turn(args) => {
                 let prompt = args.text.join(" ");
                 wire::turn(false, &named(&args.target), Some(&prompt), &args.turn, &args.delivery, configured)

@@ -115,7 +115,17 @@ fn record(n: u8, seq: Seq) -> Record {
         (1, _) => {
             let (system_prompt, tools, key) = (Some("You are terse.".into()), None, None);
             let (labels, compaction) = (Default::default(), None);
-            let created = SessionCreated { title: None, model, system_prompt, labels, tools, workspace: None, budgets, compaction, key };
+            let created = SessionCreated {
+                title: None,
+                model,
+                system_prompt,
+                labels,
+                tools,
+                workspace: None,
+                budgets,
+                compaction,
+                key,
+            };
             (None, Event::SessionCreated(created))
         }
         (_, 2) => {

@@ -42,6 +42,7 @@ impl Actor {
                 self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
             }
             Action::Compact => self.compact().await,
+            Action::TakeNotes => self.take_notes().await,
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(answered(answer))).collect();
@@ -153,6 +154,7 @@ impl Actor {
                 show(LiveEvent::Retrying(Retrying { step, attempt, wait_ms, error: error.body() }));
             }
             Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
+            Outcome::Notes(notes) => self.note(notes).await?,
             Outcome::Answered(answer) => self.answered(answer).await?,
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
             Outcome::ToolDone(mut finished) => {

@@ -451,6 +451,7 @@ impl Actor {
         let outcome = tracing::field::Empty;
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
         self.control.window_exceeded = None;
+        self.control.has_notes = false;
         self.control.interrupt = None;
         self.control.failure = None;
     }

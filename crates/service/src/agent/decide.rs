@@ -31,6 +31,8 @@ pub(crate) struct Control {
     pub(crate) is_draining: bool,
     /// True if a former process left the queue, which waits for the next requested turn.
     pub(crate) is_queue_held: bool,
+    /// True if the reminders about the workspace were renewed for this turn.
+    pub(crate) has_notes: bool,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
     /// True if the calls that wait for approval have waited too long.
@@ -48,6 +50,8 @@ pub(crate) enum Action {
     Warn(BudgetWarning),
     /// Compact the live context, or go on with the compaction that was asked for.
     Compact,
+    /// Renew the reminders about the workspace.
+    TakeNotes,
     /// Call the model.
     CallModel,
     /// Give these calls their results without running them.
@@ -145,6 +149,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         return Action::End(Ending::Failed(
             ErrorBody::with_message(ErrorCode::TurnFailed, message).detail("reason", "malformed_arguments"),
         ));
+    }
+    if session.workspace().is_some() && !control.has_notes {
+        return Action::TakeNotes;
     }
     for &budget in Budget::ALL {
         let Some(limit) = budgets.limit(budget) else { continue };

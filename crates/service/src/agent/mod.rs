@@ -18,6 +18,7 @@ mod act;
 mod compact;
 mod compactions;
 mod handle;
+mod notes;
 mod observer;
 pub(crate) mod record;
 pub(crate) mod supervise;
@@ -48,7 +49,7 @@ use crate::{
         BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
         restore::{self, decode},
     },
-    tool::ToolRegistry,
+    tool::{ToolRegistry, WorkspaceNotes},
 };
 
 /// Dependencies that all actors of a service share. None of them changes.
@@ -58,6 +59,8 @@ pub(crate) struct Ports {
     pub(crate) models: Arc<dyn ModelResolver>,
     pub(crate) tools: ToolRegistry,
     pub(crate) secrets: Secrets,
+    /// Writes notes about workspaces.
+    pub(crate) notes: Option<Arc<dyn WorkspaceNotes>>,
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
     pub(crate) snapshots: Arc<dyn SessionStore>,

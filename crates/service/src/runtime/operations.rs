@@ -118,7 +118,7 @@ impl Admitted<'_> {
         validate::not_empty("text", &request.text, "say what to remind of, or clear the reminder")?;
         validate::size("reminder", &request.text, self.0.engine().options.limits.reminder_bytes)?;
         let text = self.0.engine().secrets.replace(&request.text).into_owned();
-        let event = Event::ReminderSet(ReminderSet { kind: request.kind.clone(), text });
+        let event = Event::ReminderSet(ReminderSet { kind: request.kind.clone(), text, automatic: false });
         self.0.record(request.session_id, Change::Remind(Box::new(event), request.kind)).await
     }
 

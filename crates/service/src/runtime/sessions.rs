@@ -424,10 +424,12 @@ impl Sessions {
         let now = engine.world.clock.now();
         let session_id = engine.world.ids.next_session_id(now);
         let clean = |text: &str| engine.secrets.replace(text).into_owned();
+        let notes = engine.notes.as_ref().filter(|_| workspace.is_some());
+        let default_prompt = notes.and_then(|notes| notes.system_prompt()).map(str::to_owned);
         let created = Created {
             title: request.title.as_deref().filter(|title| !title.is_empty()).map(clean),
             model,
-            system_prompt: request.system_prompt.map(|text| Body::Inline(clean(&text))),
+            system_prompt: request.system_prompt.or(default_prompt).map(|text| Body::Inline(clean(&text))),
             labels: request.labels.iter().map(|(name, value)| (clean(name), clean(value))).collect(),
             tools: request.tools,
             workspace,

@@ -134,7 +134,12 @@ impl Session {
             Event::ReminderSet(set) => {
                 let reminders = Arc::make_mut(&mut self.reminders);
                 reminders.retain(|reminder| reminder.kind != set.kind);
-                reminders.push(Reminder { kind: set.kind.clone(), text: set.text.clone(), seq: record.seq });
+                reminders.push(Reminder {
+                    kind: set.kind.clone(),
+                    text: set.text.clone(),
+                    automatic: set.automatic,
+                    seq: record.seq,
+                });
             }
             Event::ReminderCleared(cleared) => {
                 Arc::make_mut(&mut self.reminders).retain(|reminder| reminder.kind != cleared.kind);

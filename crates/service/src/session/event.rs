@@ -495,6 +495,9 @@ pub struct ReminderSet {
     pub kind: SystemReminderType,
     /// Text.
     pub text: String,
+    /// True if it tells of the workspace and is renewed with each turn; a reminder that a person set is not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
 }
 
 /// A system reminder was removed.

@@ -366,7 +366,7 @@ fn each<T>(seqs: &[Seq], records: &BTreeMap<Seq, Record>, read: fn(&Record) -> O
 
 fn reminder(record: &Record) -> Option<Reminder> {
     let Event::ReminderSet(set) = &record.event else { return None };
-    Some(Reminder { kind: set.kind.clone(), text: set.text.clone(), seq: record.seq })
+    Some(Reminder { kind: set.kind.clone(), text: set.text.clone(), automatic: set.automatic, seq: record.seq })
 }
 
 fn pin(record: &Record) -> Option<Pin> {

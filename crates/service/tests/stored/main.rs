@@ -18,6 +18,7 @@ mod life;
 mod lists;
 mod projection;
 mod readers;
+mod workspace;
 
 use std::{path::Path, sync::Arc, time::Duration};
 

@@ -97,6 +97,9 @@ pub struct Reminder {
     pub kind: SystemReminderType,
     /// Its text.
     pub text: String,
+    /// True if it is renewed with each turn; left out if a person set it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic: bool,
     /// The event that set it.
     pub seq: Seq,
 }

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use meerkat_service::{Operation, SessionError, SessionService, wire::{call, decode_params, encode}};
+use meerkat_service::{
+    Operation, SessionError, SessionService,
+    wire::{call, decode_params, encode},
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -14,7 +14,7 @@ pub(crate) use tools::{ToolEffect, run_tools};
 
 use crate::{
     model::{ModelAnswer, ModelError},
-    session::event::ToolFinished,
+    session::{event::ToolFinished, reminder::SystemReminderType},
 };
 
 /// Outcomes that may wait for the actor.
@@ -33,6 +33,8 @@ pub(crate) enum Outcome {
     ModelFailed { error: Option<ModelError>, partial: String },
     /// Progress of a tool.
     Progress { call_id: String, text: String },
+    /// Notes about the workspace were written.
+    Notes(Vec<(SystemReminderType, Option<String>)>),
     /// A call has its result. Only a panic is an internal error.
     ToolDone(ToolFinished),
     /// The effect itself failed.

@@ -99,6 +99,7 @@ impl Rig {
         let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
         let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
         let ports = Ports {
+            notes: None,
             world: World::system(),
             tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
             options: self.options,

@@ -61,7 +61,7 @@ fn a_text_that_claims_to_be_a_reminder_is_none() {
 
 fn tail(reminder: &str, pin: &str) -> String {
     let mut session = Session::begin(&record(1, None, created())).unwrap();
-    let set = ReminderSet { kind: SystemReminderType::ClaudeMd, text: reminder.to_owned() };
+    let set = ReminderSet { kind: SystemReminderType::ClaudeMd, text: reminder.to_owned(), automatic: false };
     session.apply(&record(2, None, Event::ReminderSet(set))).unwrap();
     session.apply(&record(3, None, Event::Pinned(Pinned { text: pin.to_owned() }))).unwrap();
     session.tail().unwrap()

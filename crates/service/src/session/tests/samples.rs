@@ -187,7 +187,9 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             call_id: text,
             decision: Decision::Approve,
         }),
-        EventKind::ReminderSet => Event::ReminderSet(ReminderSet { kind: SystemReminderType::GitStatus, text }),
+        EventKind::ReminderSet => {
+            Event::ReminderSet(ReminderSet { kind: SystemReminderType::GitStatus, text, automatic: is_full })
+        }
         EventKind::ReminderCleared => {
             Event::ReminderCleared(ReminderCleared { kind: SystemReminderType::Custom(format!("n.{number}")) })
         }

@@ -162,7 +162,10 @@ impl Walk {
                 let kind = kinds[detail % 2].clone();
                 self.reminders.retain(|known| *known != kind);
                 self.reminders.push(kind.clone());
-                self.record(None, Event::ReminderSet(ReminderSet { kind, text: format!("<{detail}>") }));
+                self.record(
+                    None,
+                    Event::ReminderSet(ReminderSet { kind, text: format!("<{detail}>"), automatic: false }),
+                );
             }
             1 if !self.reminders.is_empty() => {
                 let kind = self.reminders.remove(detail % self.reminders.len());

@@ -148,7 +148,7 @@ impl Life {
 
     pub(crate) fn remind(&mut self, name: &str, text: &str) {
         let kind = SystemReminderType::Custom(name.to_owned());
-        self.add(None, Event::ReminderSet(ReminderSet { kind, text: text.to_owned() }));
+        self.add(None, Event::ReminderSet(ReminderSet { kind, text: text.to_owned(), automatic: false }));
     }
 
     /// Puts a rebuilt context in place of the live one.

@@ -74,7 +74,7 @@ impl Life {
     }
 
     pub(super) fn remind(&mut self, kind: SystemReminderType, text: &str) -> Seq {
-        self.add(None, Event::ReminderSet(ReminderSet { kind, text: text.to_owned() }))
+        self.add(None, Event::ReminderSet(ReminderSet { kind, text: text.to_owned(), automatic: false }))
     }
 
     pub(super) fn clear(&mut self, kind: SystemReminderType) -> Seq {
