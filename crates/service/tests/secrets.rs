@@ -14,7 +14,7 @@ use meerkat_service::{
     options::EngineOptions,
     service::{CreateSession, DecideApproval, PinFact, Remind, StartTurn},
     session::{event::Decision, message::RawJson, reminder::SystemReminderType},
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 const KEY: &str = "sk-planted-\"quoted\"-0123456789abcdef";
@@ -30,12 +30,8 @@ impl Tool for Leaky {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only().ask())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

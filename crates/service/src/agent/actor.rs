@@ -282,7 +282,7 @@ impl Actor {
         let options = &self.ports.options;
         let (tools, max_parallel) = (&self.ports.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
-        let rules = Rules { turn: &options.turn, max_parallel, tools, wants_compaction };
+        let rules = Rules { turn: &options.turn, max_parallel, tools, granted: &[], wants_compaction };
         decide(&self.session, &self.control, &rules)
     }
 
@@ -450,6 +450,7 @@ impl Actor {
         let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
         let outcome = tracing::field::Empty;
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+        self.control.plans.clear();
         self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;

@@ -8,6 +8,7 @@ mod fakes;
 mod faults;
 mod interleavings;
 mod overflow;
+mod plans;
 mod promises;
 mod stored;
 

@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use meerkat_models::scripted::filler;
 
@@ -141,16 +141,13 @@ impl Tool for TestTool {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        match self.kind {
-            Kind::Set => Effect::Idempotent,
-            Kind::Append | Kind::Ask => Effect::Once,
-            Kind::Echo | Kind::Sleep | Kind::Fail | Kind::Huge | Kind::Panic => Effect::ReadOnly,
-        }
-    }
-
-    fn approval(&self) -> Approval {
-        if matches!(self.kind, Kind::Ask) { Approval::Ask } else { Approval::Allow }
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(match self.kind {
+            Kind::Set => Plan::idempotent(),
+            Kind::Append => Plan::once(),
+            Kind::Ask => Plan::once().ask(),
+            Kind::Echo | Kind::Sleep | Kind::Fail | Kind::Huge | Kind::Panic => Plan::read_only(),
+        })
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
