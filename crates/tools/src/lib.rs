@@ -1,4 +1,12 @@
 //! Tools that read and change a folder and run commands in it, confined.
 
+mod confine;
+mod launcher;
+mod shell;
+
 pub mod notes;
 pub mod workspace;
+
+pub use confine::{Confinement, GitGuard};
+pub use launcher::launcher;
+pub use shell::{Network, ShellOptions, shell_tools};
