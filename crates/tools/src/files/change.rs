@@ -139,7 +139,12 @@ impl Changes {
     ///
     /// # Errors
     /// Refuses a file that changed since.
-    pub(super) fn is_seen(&self, workspace: &Workspace, session: SessionId, target: &Target) -> Result<bool, ToolError> {
+    pub(super) fn is_seen(
+        &self,
+        workspace: &Workspace,
+        session: SessionId,
+        target: &Target,
+    ) -> Result<bool, ToolError> {
         let Some(found) = &target.found else { return Ok(false) };
         match self.seen.last(session, &full(workspace, &target.path)) {
             None => Ok(false),
@@ -280,7 +285,7 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
-            drop(rustix::fs::unlinkat(self.folder, name, AtFlags::empty()));
+            let _ = rustix::fs::unlinkat(self.folder, name, AtFlags::empty());
         }
     }
 }

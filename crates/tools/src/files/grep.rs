@@ -64,10 +64,9 @@ impl Tool for Grep {
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
         let Arguments { pattern, path, glob } = ToolError::decode(&invocation.arguments)?;
-        for (name, text, most) in [
-            ("pattern", Some(&pattern), PATTERN_BYTES_MAX),
-            ("glob", glob.as_ref(), GLOB_BYTES_MAX),
-        ] {
+        for (name, text, most) in
+            [("pattern", Some(&pattern), PATTERN_BYTES_MAX), ("glob", glob.as_ref(), GLOB_BYTES_MAX)]
+        {
             if text.is_some_and(|text| text.is_empty() || text.len() > most) {
                 return Err(ToolError::Arguments(format!("`{name}` must have 1 to {most} bytes")));
             }
@@ -76,10 +75,10 @@ impl Tool for Grep {
         let text = blocking(move || {
             let workspace = Workspace::open(&invocation)?;
             let start = workspace.inside(&path.unwrap_or_default())?;
-            let (pattern, glob) = (search::pattern(&pattern)?, glob.map(|glob| matcher(&glob, &workspace)).transpose()?);
+            let (pattern, glob) =
+                (search::pattern(&pattern)?, glob.map(|glob| matcher(&glob, &workspace)).transpose()?);
             let most = options.grep_matches;
-            let found =
-                search::search(&workspace, &start, &pattern, glob.as_ref(), most, &invocation.cancel)?;
+            let found = search::search(&workspace, &start, &pattern, glob.as_ref(), most, &invocation.cancel)?;
             Ok(answer(&found, most, options.answer_bytes))
         })
         .await?;

@@ -58,7 +58,8 @@ mod tests {
             let refusal = refuse("new", text);
             assert!(matches!(&refusal, Err(ToolError::Refused(why)) if why.contains("`new`")), "{text}: {refusal:?}");
         }
-        let plain = ["redacted", "[...]", "[... {} bytes left out ...]", "[... x bytes left out", "[... 5 bytes", "[... "];
+        let plain =
+            ["redacted", "[...]", "[... {} bytes left out ...]", "[... x bytes left out", "[... 5 bytes", "[... "];
         for text in plain {
             assert!(refuse("new", text).is_ok(), "{text}");
         }

@@ -2,8 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    fs::File,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     os::fd::OwnedFd,
     sync::Arc,
 };
@@ -139,7 +138,13 @@ struct Page {
 
 impl Page {
     /// Shows the page. Memory does not depend on the file, and what follows the page is not read.
-    fn of(self, path: &Inside, file: File, bytes: u64, cancel: &CancellationToken) -> Result<String, ToolError> {
+    fn of(
+        self,
+        path: &Inside,
+        file: impl io::Read,
+        bytes: u64,
+        cancel: &CancellationToken,
+    ) -> Result<String, ToolError> {
         let failed = |error| io_failed(path, error);
         let mut file = BufReader::with_capacity(READ_BYTES, file);
         let beginning = file.fill_buf().map_err(failed)?;
@@ -173,7 +178,8 @@ impl Page {
             let _ = writeln!(text, "{number}\t{shown}");
             if text.len() > self.bytes_max {
                 text.truncate(before);
-                let _ = writeln!(text, "[More lines follow: read on with offset {number}. The file has {bytes} bytes.]");
+                let _ =
+                    writeln!(text, "[More lines follow: read on with offset {number}. The file has {bytes} bytes.]");
                 return Ok(text);
             }
             if !line.has_end {
@@ -194,7 +200,7 @@ impl Page {
 }
 
 /// Passes over lines; returns how many there were.
-fn skip(file: &mut impl BufRead, lines: u64, cancel: &CancellationToken) -> std::io::Result<u64> {
+fn skip(file: &mut impl BufRead, lines: u64, cancel: &CancellationToken) -> io::Result<u64> {
     let (mut passed, mut in_line) = (0, false);
     while passed < lines && !cancel.is_cancelled() {
         let buffer = file.fill_buf()?;
@@ -227,7 +233,7 @@ struct Line {
 }
 
 impl Line {
-    fn read(file: &mut impl BufRead, cancel: &CancellationToken) -> std::io::Result<Option<Self>> {
+    fn read(file: &mut impl BufRead, cancel: &CancellationToken) -> io::Result<Option<Self>> {
         let mut line = Self { bytes: Vec::new(), left_out: 0, has_end: false };
         let mut is_first = true;
         while line.left_out <= LINE_BYTES_PASSED_MAX && !cancel.is_cancelled() {
@@ -304,4 +310,83 @@ fn listing(path: &Inside, folder: &OwnedFd, bytes_max: usize) -> Result<String, 
         let _ = writeln!(text, "[The first {listed} of {count}; glob finds the others.]");
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// Gives the same text for ever.
+    struct Endless(&'static [u8], usize);
+
+    impl io::Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            for byte in buffer.iter_mut() {
+                *byte = self.0[self.1 % self.0.len()];
+                self.1 += 1;
+            }
+            Ok(buffer.len())
+        }
+    }
+
+    fn page(
+        offset: u64,
+        lines_max: usize,
+        file: impl io::Read,
+        cancel: &CancellationToken,
+    ) -> Result<String, ToolError> {
+        let page = Page { offset, lines_max, bytes_max: 4096 };
+        page.of(&Inside::root(), file, 0, cancel)
+    }
+
+    #[test]
+    fn a_page_of_an_endless_file_ends() {
+        let token = CancellationToken::new();
+        let text = page(100_001, 2, Endless(b"a\nb\n", 0), &token).unwrap();
+        assert_eq!(
+            text,
+            "100001\ta\n100002\tb\n[More lines follow: read on with offset 100003. The file has 0 bytes.]\n"
+        );
+        // A line without an end.
+        let text = page(1, 2, Endless(b"a", 0), &token).unwrap();
+        assert!(
+            text.ends_with("[Line 1 has more than 1048576 bytes; what follows is not shown. grep finds text in it.]\n")
+        );
+        assert!(text.len() < 4096, "{}", text.len());
+    }
+
+    #[test]
+    fn a_search_for_a_line_stops_on_request() {
+        struct Cancelling(Endless, CancellationToken);
+        impl io::Read for Cancelling {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                if self.0.1 > 1_000_000 {
+                    self.1.cancel();
+                }
+                self.0.read(buffer)
+            }
+        }
+        for text in [b"a\n", b"aa"] {
+            let token = CancellationToken::new();
+            let file = Cancelling(Endless(text, 0), token.clone());
+            let result = page(u64::MAX, 1, file, &token);
+            assert!(matches!(result, Err(ToolError::Cancelled)), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn text_is_told_from_binary_by_its_beginning() {
+        assert_eq!(not_text("aé".as_bytes()), None);
+        assert_eq!(not_text(b"a\0"), Some("a binary file"));
+        assert_eq!(not_text(b"a\xe9b"), Some("not UTF-8 text"));
+        // At the end of what is looked at a character may be cut, at the end of a file not.
+        let cut = [&[b'a'; SNIFFED_BYTES - 1][..], "é".as_bytes()].concat();
+        assert_eq!(not_text(&cut), None);
+        assert_eq!(not_text(&cut[..SNIFFED_BYTES]), None);
+        assert_eq!(not_text(b"a\xc3"), Some("not UTF-8 text"));
+        let endless = Endless(b"\0", 0).take(10);
+        assert!(matches!(page(1, 1, endless, &CancellationToken::new()), Err(ToolError::Refused(_))));
+    }
 }

@@ -99,7 +99,7 @@ mod tests {
             ("a\nb\nc\n", "a\nb", "x\ny", "x\ny\nc\n"),
             ("a\r\nb\r\nc\r\n", "a\nb", "x\ny", "x\r\ny\r\nc\r\n"),
             ("a\r\nb\r\nc\r\n", "a\r\nb", "x\r\ny", "x\r\ny\r\nc\r\n"),
-            ("a\r\nb", "b", "b\nc", "b\r\nc"),
+            ("a\r\nb", "b", "b\nc", "a\r\nb\r\nc"),
             ("a\nb\n", "a\r\nb", "x", "x\n"),
             // Of mixed endings, those outside the place stay.
             ("a\r\nb\nc\r\nd\n", "b\nc", "x", "a\r\nx\r\nd\n"),

@@ -130,7 +130,8 @@ impl Visit for Visitor<'_> {
             self.unreadable += 1;
             return;
         };
-        let mut lines = FileLines { matcher: &self.matcher, most: self.most, lines: Vec::new(), count: 0, binary: false };
+        let mut lines =
+            FileLines { matcher: &self.matcher, most: self.most, lines: Vec::new(), count: 0, binary: false };
         let file = Cancellable { file, cancel: self.cancel };
         match self.searcher.search_reader(&self.matcher, file, &mut lines) {
             Ok(()) => self.searched += 1,
@@ -211,4 +212,59 @@ impl FileLines<'_> {
 
 fn is_boundary(line: &[u8], at: usize) -> bool {
     line.get(at).is_none_or(|byte| byte & 0b1100_0000 != 0b1000_0000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_stops_on_request_within_a_file() {
+        /// Cancels after a million bytes; it never ends.
+        struct Endless(CancellationToken, usize);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 += buffer.len();
+                if self.1 > 1_000_000 {
+                    self.0.cancel();
+                }
+                buffer.fill(b'\n');
+                Ok(buffer.len())
+            }
+        }
+        let (cancel, matcher) = (CancellationToken::new(), pattern("x").unwrap());
+        let file = Cancellable { file: Endless(cancel.clone(), 0), cancel: &cancel };
+        let mut lines = FileLines { matcher: &matcher, most: 1, lines: Vec::new(), count: 0, binary: false };
+        assert!(Searcher::new().search_reader(&matcher, file, &mut lines).is_err());
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_its_match() {
+        let matcher = pattern("needle").unwrap();
+        let lines = FileLines { matcher: &matcher, most: 1, lines: Vec::new(), count: 0, binary: false };
+        let line = "é".repeat(1000) + "needle" + &"ö".repeat(1000) + "\r\n";
+        let want = format!(
+            "[... 1900 bytes left out ...]{}needle{}[... 1806 bytes left out ...]",
+            "é".repeat(50),
+            "ö".repeat(97)
+        );
+        assert_eq!(lines.shown(line.as_bytes()), want);
+        assert_eq!(lines.shown(b"a needle\r\n"), "a needle");
+        let end = "x".repeat(1000) + "needle";
+        assert_eq!(lines.shown(end.as_bytes()), format!("[... 706 bytes left out ...]{}needle", "x".repeat(294)));
+    }
+
+    #[test]
+    fn the_first_matches_by_path_are_kept_in_whatever_order_they_come() {
+        let names: Vec<String> = (0..50).map(|n| format!("{n:02}")).collect();
+        for step in [1, 7, 49] {
+            let mut found = Matches::default();
+            for n in 0..50 {
+                let lines = vec![(1, String::new()), (2, String::new())];
+                found.add(PathBuf::from(&names[n * step % 50]), lines, 3, 5);
+            }
+            let kept: Vec<_> = found.files.keys().map(|path| path.to_str().unwrap()).collect();
+            assert_eq!((kept, found.lines, found.matching), (vec!["00", "01", "02"], 150, 50));
+        }
+    }
 }

@@ -127,7 +127,8 @@ impl Walk<'_> {
                 _ => {}
             }
         }
-        let rules = if own_rules { Rules::of(&folder, &self.workspace.root().join(path.as_path()), rules) } else { rules };
+        let rules =
+            if own_rules { Rules::of(&folder, &self.workspace.root().join(path.as_path()), rules) } else { rules };
         if let Some(rules) = &rules {
             let folder = self.workspace.root().join(path.as_path());
             names.retain(|name| !rules.ignore(&folder.join(name), false));
@@ -136,8 +137,10 @@ impl Walk<'_> {
         self.queue.push(folders.into_iter().map(|name| Job::Folder { path: path.join(&name), rules: rules.clone() }));
         let rest = names.split_off(names.len().min(FILES_TAKEN));
         let folder = Arc::new(folder);
-        self.queue.push(rest.chunks(FILES_TAKEN).map(|names| {
-            Job::Files { folder: folder.clone(), path: path.clone(), names: names.to_vec() }
+        self.queue.push(rest.chunks(FILES_TAKEN).map(|names| Job::Files {
+            folder: folder.clone(),
+            path: path.clone(),
+            names: names.to_vec(),
         }));
         self.files(&folder, path, &names, visitor);
         Some(())
