@@ -13,7 +13,7 @@ use crate::message::RawJson;
 pub use keys::redact_key_shapes;
 
 /// Replacement for a secret.
-const MARK: &str = "[redacted]";
+pub const MARK: &str = "[redacted]";
 
 /// Least bytes of a secret: replacing shorter values would garble ordinary text.
 const SECRET_BYTES_MIN: usize = 8;

@@ -1,0 +1,132 @@
+//! Differences for people who decide about a change, and excerpts for models that made one.
+
+use std::{fmt::Write as _, ops::Range, time::Duration};
+
+use similar::TextDiff;
+
+/// Lines of a difference that are shown.
+const LINES_MAX: usize = 200;
+/// Bytes of a line that are shown.
+const LINE_BYTES_MAX: usize = 500;
+/// Lines before and after a change.
+const CONTEXT_LINES: usize = 3;
+/// Time after which a difference need no longer be the smallest one.
+const SEARCH: Duration = Duration::from_millis(200);
+/// Lines of an excerpt.
+const EXCERPT_LINES_MAX: usize = 40;
+
+/// Writes a unified diff of a file; of a long one the beginning, and a line that says how much is left out.
+pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
+    let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old.unwrap_or_default(), new);
+    let mut text = match old {
+        Some(_) => format!("--- {path}\n+++ {path}\n"),
+        None => format!("--- /dev/null\n+++ {path}\n"),
+    };
+    let (mut shown, mut left_out) = (0, 0);
+    for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
+        if shown < LINES_MAX {
+            let _ = writeln!(text, "{}", hunk.header());
+        }
+        for change in hunk.iter_changes() {
+            if shown == LINES_MAX {
+                left_out += 1;
+                continue;
+            }
+            shown += 1;
+            let line = change.value();
+            let _ = writeln!(text, "{}{}", change.tag(), clip(visible(line).trim_end_matches('\n')));
+            if !line.ends_with(['\n', '\r']) {
+                text.push_str("\\ No newline at end of file\n");
+            }
+        }
+    }
+    if left_out > 0 {
+        let _ = writeln!(text, "[{left_out} more lines of the difference are not shown.]");
+    }
+    text
+}
+
+/// Shows carriage returns as ␍, so that a change of line endings is seen.
+fn visible(line: &str) -> String {
+    line.replace('\r', "␍")
+}
+
+fn clip(line: &str) -> String {
+    if line.len() <= LINE_BYTES_MAX {
+        return line.to_owned();
+    }
+    let (kept, cut) = line.split_at(line.floor_char_boundary(LINE_BYTES_MAX));
+    format!("{kept}{}", super::marks::clipped(cut.len() as u64))
+}
+
+/// Counts lines that a change adds and removes.
+pub(super) fn counts(old: &str, new: &str) -> (usize, usize) {
+    let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old, new);
+    diff.ops().iter().fold((0, 0), |(added, removed), op| match op {
+        similar::DiffOp::Equal { .. } => (added, removed),
+        similar::DiffOp::Delete { old_len, .. } => (added, removed + old_len),
+        similar::DiffOp::Insert { new_len, .. } => (added + new_len, removed),
+        similar::DiffOp::Replace { old_len, new_len, .. } => (added + new_len, removed + old_len),
+    })
+}
+
+/// Shows the numbered lines of a place and around it.
+pub(super) fn excerpt(text: &str, place: &Range<usize>) -> String {
+    let lines = super::replace::lines(text, &[place.start, place.end]);
+    let [first, last] = [0, 1].map(|at| lines.get(at).copied().unwrap_or(1));
+    // A place that ends with a line break ends on that line.
+    let last = if text[place.clone()].ends_with('\n') { last - 1 } else { last };
+    numbered(text, first.saturating_sub(CONTEXT_LINES).max(1), last + CONTEXT_LINES)
+}
+
+/// Shows lines with their numbers, at most [`EXCERPT_LINES_MAX`].
+pub(super) fn numbered(text: &str, first: usize, last: usize) -> String {
+    let mut shown = String::new();
+    let wanted = text.lines().enumerate().skip(first - 1).take((last + 1).saturating_sub(first));
+    for (count, (at, line)) in wanted.enumerate() {
+        if count == EXCERPT_LINES_MAX {
+            shown.push_str("[...]\n");
+            break;
+        }
+        let _ = writeln!(shown, "{}\t{}", at + 1, clip(line));
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_has_three_lines_around_each_change() {
+        let old: String = (1..=20).map(|n| format!("{n}\n")).collect();
+        let new = old.replace("\n10\n", "\nten\n");
+        let want = "--- a\n+++ a\n@@ -7,7 +7,7 @@\n 7\n 8\n 9\n-10\n+ten\n 11\n 12\n 13\n";
+        assert_eq!(unified("a", Some(&old), &new), want);
+        assert_eq!(counts(&old, &new), (1, 1));
+        let want = "--- /dev/null\n+++ a\n@@ -0,0 +1,2 @@\n+x\n+y\n\\ No newline at end of file\n";
+        assert_eq!(unified("a", None, "x\ny"), want);
+        assert!(unified("a", Some("x\r\n"), "x\n").contains("-x␍\n+x\n"));
+    }
+
+    #[test]
+    fn a_long_difference_says_what_is_left_out() {
+        let new: String = (0..1000).map(|n| format!("{n}\n")).collect();
+        let text = unified("a", None, &new);
+        assert_eq!(text.lines().count(), 2 + 1 + LINES_MAX + 1);
+        assert!(text.ends_with("\n[800 more lines of the difference are not shown.]\n"), "{text}");
+        assert!(unified("a", None, &"x".repeat(1_000_000)).len() < 1000);
+    }
+
+    #[test]
+    fn an_excerpt_has_the_lines_around_a_place() {
+        let text: String = (1..=20).map(|n| format!("{n}\n")).collect();
+        let at = text.find("10").unwrap();
+        assert_eq!(excerpt(&text, &(at..at + 2)), "7\t7\n8\t8\n9\t9\n10\t10\n11\t11\n12\t12\n13\t13\n");
+        assert_eq!(excerpt(&text, &(at..at + 3)), "7\t7\n8\t8\n9\t9\n10\t10\n11\t11\n12\t12\n13\t13\n");
+        assert_eq!(excerpt(&text, &(0..0)), "1\t1\n2\t2\n3\t3\n4\t4\n");
+        assert_eq!(excerpt("", &(0..0)), "");
+        let all = excerpt(&"x\n".repeat(100), &(0..200));
+        assert!(all.ends_with("40\tx\n[...]\n"), "{all}");
+    }
+}

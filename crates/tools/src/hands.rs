@@ -1,0 +1,90 @@
+//! Hands: the tools of a workspace as one source. Sessions without a workspace have none of them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use meerkat_service::{
+    SessionError,
+    model::ToolSpec,
+    tool::{Access, Approval, Ask, Invocation, OutputSink, Plan, Tool, ToolError, ToolScope, ToolSet, ToolSource},
+};
+
+use crate::{FileAccess, FileOptions, ShellOptions, file_tools, shell_tools};
+
+/// Names of all tools of a workspace.
+const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", "shell", "shell_output", "shell_stop"];
+
+/// Options of a workspace's tools.
+#[derive(Clone, Debug, Default)]
+pub struct HandsOptions {
+    /// What they may do.
+    pub access: Access,
+    /// Calls that need a decision.
+    pub ask: Ask,
+    /// Options of the commands.
+    pub shell: ShellOptions,
+}
+
+/// Makes the tools of workspaces. Commands are among them only if the program's `main` begins with
+/// [`launcher`](crate::launcher()).
+///
+/// # Errors
+/// Returns an error if an option is out of its range.
+pub fn hands(options: HandsOptions) -> Result<Arc<dyn ToolSource>, SessionError> {
+    let HandsOptions { access, ask, shell } = options;
+    let mut tools = match access {
+        Access::Off => Vec::new(),
+        Access::Read => file_tools(FileOptions { access: FileAccess::Read, ..FileOptions::default() })?,
+        Access::Write => file_tools(FileOptions { access: FileAccess::Write, ..FileOptions::default() })?,
+    };
+    if access == Access::Write {
+        tools.extend(shell_tools(ShellOptions { ask, ..shell })?);
+    }
+    let tools = tools.into_iter().map(|tool| -> Arc<dyn Tool> { Arc::new(Asking { tool, ask }) });
+    Ok(Arc::new(Hands { tools: ToolSet::new(tools.collect()), none: ToolSet::default() }))
+}
+
+/// Source of the tools.
+struct Hands {
+    tools: ToolSet,
+    none: ToolSet,
+}
+
+#[async_trait]
+impl ToolSource for Hands {
+    fn tools(&self, scope: &ToolScope<'_>) -> ToolSet {
+        if scope.workspace.is_some() { self.tools.clone() } else { self.none.clone() }
+    }
+
+    fn may_offer(&self, name: &str) -> bool {
+        NAMES.contains(&name)
+    }
+}
+
+/// Tool that asks as often as it is configured.
+struct Asking {
+    tool: Arc<dyn Tool>,
+    ask: Ask,
+}
+
+#[async_trait]
+impl Tool for Asking {
+    fn spec(&self) -> &ToolSpec {
+        self.tool.spec()
+    }
+
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
+        let plan = self.tool.plan(invocation).await?;
+        let approval = match (self.ask, plan.approval) {
+            (Ask::Always, Approval::Allow) => Approval::Ask,
+            // A call that no rule may allow is asked about in any case.
+            (Ask::Never, Approval::Ask) if plan.rule.is_some() => Approval::Allow,
+            (Ask::Always | Ask::Changes | Ask::Never, own) => own,
+        };
+        Ok(Plan { approval, ..plan })
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        self.tool.call(invocation, output).await
+    }
+}
