@@ -2,7 +2,12 @@
 //!
 //! It holds no rule about sessions, capabilities or builds: those are the service's.
 
-use std::{io::BufRead, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io::BufRead,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use meerkat_client::{Client, Place, Server, Way as _};
 use meerkat_service::{
@@ -11,12 +16,16 @@ use meerkat_service::{
     model::{ModelResolver as _, vendors::VendorModels},
     tool::Access,
 };
-use meerkat_tools::{notes::Notes, workspace::check};
+use meerkat_tools::{
+    hands,
+    notes::{Notes, Trusts, rule_files},
+    workspace::check,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::SessionFlags,
-    config::Config,
+    config::{Config, printable},
     data_dir::DataDir,
     error::{CliError, refused},
     input,
@@ -75,6 +84,8 @@ pub(crate) struct App {
     pub(crate) dir: PathBuf,
     /// Folders that no workspace may hold: the data directory and the user's home.
     kept: [Option<PathBuf>; 2],
+    /// Returns true if the user trusts a file of rules.
+    trusts_rules: Trusts,
     /// Cancelled when the command must end and its turns have ended.
     pub(crate) closing: CancellationToken,
 }
@@ -98,7 +109,8 @@ impl App {
                 .map_or_else(|error| error.to_string(), |model| model.name),
         };
         let kept = [config.data_dir(env).ok(), env.variable("HOME").map(PathBuf::from)];
-        let build = builder(&config, env, models)?;
+        let trusts_rules: Trusts = Arc::new(Config::trusts_rules(env));
+        let build = builder(&config, env, models, trusts_rules.clone())?;
         let (service, data_dir, is_attached) = match config.opens_data_dir() {
             false => {
                 let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
@@ -125,6 +137,7 @@ impl App {
             is_attached,
             dir: env.dir.clone(),
             kept,
+            trusts_rules,
             closing: CancellationToken::new(),
         })
     }
@@ -218,6 +231,16 @@ impl App {
         }
     }
 
+    /// Prints a note if the model does not get the rules of a workspace.
+    pub(crate) fn note_untrusted_rules(&self, workspace: &str) {
+        for file in rule_files(Path::new(workspace)).iter().filter(|file| !(self.trusts_rules)(file)) {
+            let path = printable(&file.path.display().to_string());
+            self.out.note(&format!(
+                "{path} is not trusted, so the model does not get it; `meerkat config trust` allows it."
+            ));
+        }
+    }
+
     /// Prints a note if the scripted model answers and nobody chose that.
     pub(crate) fn note_scripted_model(&self) {
         if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
@@ -232,6 +255,7 @@ fn builder(
     config: &Arc<Config>,
     env: &Environment,
     models: VendorModels,
+    trusts_rules: Trusts,
 ) -> Result<impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + use<>, CliError> {
     let vendors = config.vendors(env);
     let memory = config.memory(env);
@@ -245,7 +269,8 @@ fn builder(
     });
     let (compaction, seed) = (config.compaction()?, seed.transpose()?);
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
-    let notes = Arc::new(Notes::new(Arc::new(Config::trusts_rules(env)), rules_bytes));
+    let hands = hands(config.hands(env)).map_err(|error| config.with_origin(&error))?;
+    let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
     Ok(move |data_dir: Option<PathBuf>| {
         let mut options = config.engine();
@@ -258,7 +283,7 @@ fn builder(
             build = build.store(data_dir);
         }
         if config.values.tools.access != Access::Off {
-            build = build.workspace_notes(notes.clone());
+            build = build.tool_source(hands.clone()).workspace_notes(notes.clone());
         }
         if !config.values.store.enabled {
             build = build.ephemeral();

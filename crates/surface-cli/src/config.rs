@@ -12,6 +12,7 @@ mod folders;
 mod places;
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -34,7 +35,10 @@ use meerkat_service::{
     options::{EngineOptions, StoreOptions},
     redact::redact_key_shapes,
 };
-use meerkat_tools::notes::{RuleFile, rule_files};
+use meerkat_tools::{
+    HandsOptions, ShellOptions,
+    notes::{RuleFile, rule_files},
+};
 use serde::Serialize;
 
 pub(crate) use self::{folders::all_projects, values::LogLevel};
@@ -195,6 +199,21 @@ impl Config {
             retention: self.values.retention.clone(),
             memory: self.values.memory.clone(),
         }
+    }
+
+    /// Returns the options of the tools that work in a folder.
+    pub(crate) fn hands(&self, env: &Environment) -> HandsOptions {
+        let tools = &self.values.tools;
+        let variable = |(name, value): (&String, &OsString)| Some((name.clone(), value.to_str()?.to_owned()));
+        let user = user_folder(env).map(|folder| folder.join("meerkat"));
+        let shell = ShellOptions {
+            network: tools.network,
+            readable: tools.read.iter().map(|folder| env.dir.join(folder)).collect(),
+            hidden: self.data_dir(env).ok().into_iter().chain(user).collect(),
+            environment: env.variables.iter().filter_map(variable).collect(),
+            ..ShellOptions::default()
+        };
+        HandsOptions { access: tools.access, ask: tools.ask, shell }
     }
 
     /// Returns the access to vendors: their own variables, overridden by this configuration.

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use meerkat_surface_cli::{Terminal, install_panic_hook, run};
 
 fn main() -> ExitCode {
+    // The tool `shell` starts this program again to confine a command.
+    meerkat_tools::launcher();
     install_panic_hook();
     run(std::env::args_os().collect(), Terminal::process()).into()
 }

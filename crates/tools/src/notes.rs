@@ -38,16 +38,19 @@ pub struct RuleFile {
     pub bytes: Vec<u8>,
 }
 
+/// Check if a user trusts a file of rules as it is.
+pub type Trusts = Arc<dyn Fn(&RuleFile) -> bool + Send + Sync>;
+
 /// Notes about workspaces: the environment, and the rules that the user trusts.
 pub struct Notes {
-    trusts: Arc<dyn Fn(&RuleFile) -> bool + Send + Sync>,
+    trusts: Trusts,
     rules_bytes: usize,
 }
 
 impl Notes {
     /// Makes notes with rules of at most `rules_bytes`. Files of rules that `trusts` refuses are left out.
     #[must_use]
-    pub fn new(trusts: Arc<dyn Fn(&RuleFile) -> bool + Send + Sync>, rules_bytes: usize) -> Self {
+    pub fn new(trusts: Trusts, rules_bytes: usize) -> Self {
         Self { trusts, rules_bytes }
     }
 }

@@ -5,6 +5,7 @@
 #[path = "../drive/mod.rs"]
 mod drive;
 
+mod agent;
 mod chat;
 mod compact;
 mod config;
