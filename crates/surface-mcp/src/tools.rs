@@ -150,6 +150,13 @@ impl Offer {
     #[must_use]
     pub fn tools(self) -> Vec<Tool> {
         let mut tools: Vec<Tool> = all().iter().filter(|tool| self.operation(&tool.name).is_some()).cloned().collect();
+        if !self.approve {
+            // A model that may not approve a call may not allow it beforehand either.
+            for tool in &mut tools {
+                let input = Arc::make_mut(&mut tool.input_schema);
+                input.get_mut("properties").and_then(Value::as_object_mut).map(|members| members.shift_remove("allow"));
+            }
+        }
         if self.set == Toolset::Core {
             // The settings of compactions would be a third of these tools' tokens.
             for tool in &mut tools {

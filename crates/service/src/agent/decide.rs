@@ -6,7 +6,7 @@ use super::loop_guard::is_loop;
 use crate::{
     SessionError,
     ids::TurnNumber,
-    options::{Budget, TurnOptions},
+    options::{Budget, TurnOptions, Unattended},
     session::{
         CallProgress, CallState, OpenTurn, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
@@ -100,6 +100,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_parallel: usize,
     /// The tools.
     pub(crate) tools: &'a ToolRegistry,
+    /// Answer to a call that asks in a turn that nobody attends.
+    pub(crate) unattended: Unattended,
     /// Returns true if the session's compactor would compact now. Called only before a model call.
     pub(crate) wants_compaction: &'a dyn Fn() -> bool,
 }
@@ -265,9 +267,22 @@ fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>
                     format!("The configuration denies the tool {name}."),
                 );
             }
+            let is_attended = session.open_turn().is_some_and(|open| open.attended);
+            if approval(call, rules) == Approval::Ask && !is_attended && rules.unattended == Unattended::Deny {
+                return answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, nobody_to_ask(name));
+            }
             None
         }
     }
+}
+
+/// Text about a call that asks while nobody attends its turn.
+fn nobody_to_ask(name: &str) -> String {
+    format!(
+        "The tool {name} asks before it runs, and nobody is there to ask, so it did not run. To allow it: `--allow {name}`, \
+         `allow` in the turn's request, or a rule in `tools.approval`; to be asked: run the turn in a terminal, or with \
+         `attended`."
+    )
 }
 
 /// The result of a call that the turn's end leaves without one.

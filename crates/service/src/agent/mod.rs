@@ -15,6 +15,7 @@ pub(crate) mod shared;
 
 mod accept;
 mod act;
+mod approvals;
 mod compact;
 mod compactions;
 mod handle;
@@ -48,7 +49,7 @@ use crate::{
         BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
         restore::{self, decode},
     },
-    tool::ToolRegistry,
+    tool::{RuleKeeper, ToolRegistry},
 };
 
 /// Dependencies that all actors of a service share. None of them changes.
@@ -74,6 +75,8 @@ pub(crate) struct Ports {
     pub(crate) compaction: Option<CompactionConfig>,
     /// Compactor of all sessions, instead of their configs.
     pub(crate) compactor: Option<SharedCompactor>,
+    /// Keeps the rules that are allowed for always.
+    pub(crate) rule_keeper: Option<Arc<dyn RuleKeeper>>,
 }
 
 impl Ports {

@@ -16,6 +16,9 @@ use crate::{
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
+/// Rules that a turn may allow, and bytes of one.
+const TURN_RULES_MAX: usize = 64;
+const RULE_BYTES_MAX: usize = 1024;
 /// Default number of items of a page.
 const PAGE_ITEMS: usize = 100;
 
@@ -129,6 +132,27 @@ pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), 
         return Err(SessionError::invalid("idempotency_key", message));
     }
     Ok(())
+}
+
+/// Checks the rules that a turn allows.
+pub(crate) fn allow(rules: &[String]) -> Result<(), SessionError> {
+    if rules.len() > TURN_RULES_MAX {
+        let message = format!("there are {} rules; at most {TURN_RULES_MAX} are allowed", rules.len());
+        return Err(SessionError::invalid("allow", message));
+    }
+    let is_rule =
+        |rule: &String| !rule.trim().is_empty() && rule.len() <= RULE_BYTES_MAX && !rule.chars().any(char::is_control);
+    match rules.iter().find(|rule| !is_rule(rule)) {
+        Some(rule) => {
+            let message = format!(
+                "a rule is a tool's name, or a name and a pattern, in at most {RULE_BYTES_MAX} bytes without control \
+                 characters; {:?} is none",
+                rule.chars().take(80).collect::<String>()
+            );
+            Err(SessionError::invalid("allow", message))
+        }
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), SessionError> {

@@ -2,6 +2,7 @@
 //!
 //! A prompt reaches a file or a process only through a tool that is registered here.
 
+mod keeper;
 mod output;
 mod plan;
 mod registry;
@@ -13,6 +14,7 @@ use async_trait::async_trait;
 pub use meerkat_words::tool::{Approval, Effect};
 use tokio_util::sync::CancellationToken;
 
+pub use keeper::RuleKeeper;
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
 pub use plan::Plan;

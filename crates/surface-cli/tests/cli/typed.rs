@@ -130,14 +130,13 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
 }
 
 #[test]
-fn an_answer_decides_about_a_call_and_always_about_those_that_follow() {
+fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     let mut typed = Typed::start();
     typed.prompt();
     for (name, answers, is_run) in [
         ("refused", &["n"][..], false),
         ("repeated", &["perhaps", "y"], true),
-        ("first", &["always"], true),
-        ("second", &[], true),
+        ("lasting", &["always", "session", "y"], true),
     ] {
         typed.keys(&format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}\r"));
         for answer in answers {
@@ -150,5 +149,6 @@ fn an_answer_decides_about_a_call_and_always_about_those_that_follow() {
     }
     typed.keys("\r");
     let screen = typed.leave();
-    assert_eq!(screen.matches("Allow test_ask").count(), 4, "{screen}");
+    assert_eq!(screen.matches("Allow test_ask").count(), 6, "{screen}");
+    assert!(screen.contains("no rule is proposed for it"), "{screen}");
 }

@@ -10,6 +10,7 @@ mod interleavings;
 mod overflow;
 mod promises;
 mod stored;
+mod waiting;
 
 use std::{
     collections::HashSet,
@@ -27,7 +28,7 @@ use crate::{
     consumers::readers::Readers,
     engine::{Derived, Engine},
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
-    options::EngineOptions,
+    options::{EngineOptions, Unattended},
     redact::Secrets,
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
@@ -51,6 +52,7 @@ impl Rig {
     fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let mut options = EngineOptions::default();
         options.turn.retry_base_ms = 0;
+        options.approval.unattended = Unattended::Wait;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
         Self { options, models: Arc::new(models), tools, compaction: None, compactor: None }
     }
@@ -114,6 +116,7 @@ impl Rig {
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
+            rule_keeper: None,
         };
         Engine { ports: Arc::new(ports), derived, owner: None }
     }
