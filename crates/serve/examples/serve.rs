@@ -12,7 +12,7 @@ use meerkat_service::{
     AgentBuildConfig,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use tokio::io::AsyncReadExt as _;
 
@@ -24,8 +24,8 @@ impl Tool for Clock {
         &self.0
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

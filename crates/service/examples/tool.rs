@@ -24,13 +24,9 @@ impl Tool for Deploy {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         // It must not happen twice: its intent is recorded before it runs, and it runs alone.
-        Effect::Once
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
+        Ok(Plan::once().ask())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

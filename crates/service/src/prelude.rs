@@ -14,5 +14,5 @@ pub use crate::{
         SearchMemory, SessionCreated, SessionQuery, SessionView, StartTurn, TurnResult, TurnStatus,
     },
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Approval, Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };

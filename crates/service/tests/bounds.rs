@@ -14,7 +14,7 @@ use meerkat_service::{
     options::EngineOptions,
     service::{ReadEvents, StartTurn},
     session::message::RawJson,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 #[tokio::test(start_paused = true)]
@@ -98,8 +98,8 @@ impl Tool for Named {
         &self.0
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, _: Invocation, _: &OutputSink) -> Result<(), ToolError> {

@@ -20,7 +20,7 @@ use meerkat_service::{
     options::EngineOptions,
     service::{CreateSession, SessionCreated, StartTurn, TurnStatus},
     session::message::{Message, RawJson, ToolCall},
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 const KEY: &str = "sk-planted-0123456789abcdef";
@@ -88,8 +88,8 @@ impl Tool for Speaker {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

@@ -18,7 +18,7 @@ use meerkat_service::{
         message::RawJson,
         reminder::SystemReminderType,
     },
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 const KEY: &str = "sk-planted-\"quoted\"-0123456789abcdef";
@@ -34,12 +34,8 @@ impl Tool for Leaky {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only().ask())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

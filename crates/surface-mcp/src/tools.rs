@@ -232,7 +232,8 @@ fn lighten(schema: &mut Value) {
                         node.remove(name);
                     }
                 }
-                if node.get("default").is_some_and(Value::is_null) {
+                // An absent flag is false, and an absent value null.
+                if node.get("default").is_some_and(|default| default.is_null() || default == &Value::Bool(false)) {
                     node.remove("default");
                 }
                 if node.get("maximum").and_then(Value::as_u64).is_some_and(|most| most >= u64::from(u32::MAX)) {

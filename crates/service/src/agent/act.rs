@@ -1,11 +1,14 @@
 //! Actions of an actor after a decision, and the records of their outcomes.
 
+use std::sync::Arc;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     actor::{Actor, Summary},
-    decide::{Action, CallAnswer, Ending},
-    perform::{Effect, ModelEffect, Outcome, ToolEffect, call_model, run_tools},
+    decide::{Action, CallAnswer, Ending, internal},
+    perform::{Effect, ModelEffect, Outcome, Planning, Ready, ToolEffect, await_plans, bounded, call_model, run_tools},
     render::render,
 };
 use crate::{
@@ -21,8 +24,11 @@ use crate::{
         message::{Block, Body, ToolCall},
     },
     store::StoreError,
-    tool::Effect as ToolEffectClass,
+    tool::{Effect as ToolEffectClass, Invocation, Plan, Rule, Tool, ToolError, prefix},
 };
+
+/// Bytes of a preview; more is cut.
+const PREVIEW_BYTES_MAX: usize = 16 * 1024;
 
 impl Actor {
     /// Performs an action.
@@ -44,9 +50,10 @@ impl Actor {
             Action::Compact => self.compact().await,
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
-                let events = answers.into_iter().map(|answer| Event::ToolFinished(answered(answer))).collect();
+                let events = answers.into_iter().map(|answer| Event::ToolFinished(self.answer_of(answer))).collect();
                 self.record(turn, events).await.map(drop)
             }
+            Action::Plan(calls) => self.plan(calls).await,
             Action::RequestApprovals(calls) => self.request_approvals(calls).await,
             Action::ExpireApprovals(calls) => self.expire_approvals(calls).await,
             Action::RunTools(calls) => self.run_tools(calls).await,
@@ -83,29 +90,98 @@ impl Actor {
         Ok(())
     }
 
+    /// Returns the calls that wait for something, with their tools. A call without a tool is answered by a decision.
+    fn calls_of(&self, ids: &[String]) -> Vec<(ToolCall, Arc<dyn Tool>)> {
+        let calls = self.session.open_turn().map_or(&[][..], |open| &open.calls);
+        let wanted = calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id));
+        wanted.filter_map(|call| Some((call.clone(), self.ports.tools.get(&call.name)?.clone()))).collect()
+    }
+
+    fn invocation(&self, call: &ToolCall) -> Invocation {
+        Invocation {
+            session_id: self.session.id(),
+            turn: self.session.open_turn().map_or(0, |open| open.turn),
+            call_id: call.call_id.clone(),
+            arguments: call.arguments.clone(),
+            workspace: None,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Asks the tools what their calls would do.
+    async fn plan(&mut self, ids: Vec<String>) -> Result<(), StoreError> {
+        let mut awaited = Vec::new();
+        for (call, tool) in self.calls_of(&ids) {
+            let mut planning = Planning::new(tool, self.invocation(&call));
+            match planning.at_once() {
+                Some(Some(plan)) => self.keep_plan(call.call_id, plan),
+                Some(None) => self.control.failure = Some(internal("a tool panicked")),
+                None => awaited.push(planning),
+            }
+        }
+        if awaited.is_empty() || self.control.failure.is_some() {
+            return Ok(());
+        }
+        let (ports, span) = (self.ports.clone(), self.running.turn_span.clone());
+        self.drive(Effect::spawn(span, |outcomes, cancel| await_plans(ports, awaited, outcomes, cancel))).await
+    }
+
+    /// Keeps the plan of a call, fit to be shown: without secrets, and with a rule only if it holds for the call.
+    fn keep_plan(&mut self, call_id: String, plan: Result<Plan, ToolError>) {
+        let Some(call) =
+            self.session.open_turn().and_then(|open| open.calls.iter().find(|call| call.call.call_id == call_id))
+        else {
+            return;
+        };
+        let secrets = &self.ports.secrets;
+        let shown = |text: String| {
+            let text = secrets.replace(&text).into_owned();
+            match text.len() {
+                0..=PREVIEW_BYTES_MAX => text,
+                bytes => {
+                    let head = prefix(&text, PREVIEW_BYTES_MAX);
+                    format!("{head}\n[{} more bytes are not shown]", bytes - head.len())
+                }
+            }
+        };
+        let plan = match plan {
+            Ok(mut plan) => {
+                plan.preview = plan.preview.map(shown);
+                // A rule goes to events and to the configuration: none with a secret.
+                let is_apt = |rule: &String| {
+                    let holds = |rule: Rule| rule.allows(&call.call.name, plan.subject.as_deref());
+                    secrets.replace(rule).as_ref() == rule.as_str() && Rule::parse(rule).is_ok_and(holds)
+                };
+                plan.rule = plan.rule.take().filter(is_apt);
+                Ok(plan)
+            }
+            Err(error) => Err(bounded(secrets, error, self.ports.options.tools.max_output_bytes)),
+        };
+        self.control.plans.insert(call_id, plan);
+    }
+
     async fn run_tools(&mut self, ids: Vec<String>) -> Result<(), StoreError> {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let turn = open.turn;
-        let calls: Vec<ToolCall> =
-            open.calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id)).cloned().collect();
-        let effect_of =
-            |call: &ToolCall| self.ports.tools.get(&call.name).map_or(ToolEffectClass::Once, |tool| tool.effect());
-        let is_once = calls.iter().any(|call| effect_of(call) == ToolEffectClass::Once);
-        let started = |call: &ToolCall| {
-            Event::ToolStarted(ToolStarted {
-                call_id: call.call_id.clone(),
-                name: call.name.clone(),
-                effect: effect_of(call),
-            })
-        };
-        let events = calls.iter().map(started).collect();
+        let mut calls = Vec::with_capacity(ids.len());
+        let mut events = Vec::with_capacity(ids.len());
+        let mut is_once = false;
+        for (call, tool) in self.calls_of(&ids) {
+            let plan = self.control.plans.get(&call.call_id).and_then(|plan| plan.as_ref().ok());
+            let effect = plan.map_or(ToolEffectClass::Once, |plan| plan.effect);
+            is_once |= effect == ToolEffectClass::Once;
+            let (call_id, name) = (call.call_id.clone(), call.name.clone());
+            events.push(Event::ToolStarted(ToolStarted { call_id, name, effect }));
+            let (timeout, invocation) = (plan.and_then(|plan| plan.timeout), self.invocation(&call));
+            calls.push(Ready { tool, invocation, name: call.name, timeout });
+        }
         if is_once {
             // The intent must outlive the process before the effect can happen.
             self.record_durably(Some(turn), events).await?;
         } else {
             self.record(Some(turn), events).await?;
         }
-        let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), turn, calls };
+        let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), calls };
         let span = self.running.turn_span.clone();
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
     }
@@ -128,6 +204,7 @@ impl Actor {
             Outcome::Retrying { attempt, wait_ms, error } => {
                 show(LiveEvent::Retrying(Retrying { step, attempt, wait_ms, error: error.body() }));
             }
+            Outcome::Planned { call_id, plan } => self.keep_plan(call_id, plan),
             Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
             Outcome::Answered(answer) => self.answered(answer).await?,
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
@@ -174,6 +251,7 @@ impl Actor {
             StopReason::EndTurn if is_last && !blocks.iter().any(is_said) => StopReason::Empty,
             stop_reason => stop_reason,
         };
+        self.control.plans.clear();
         let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage };
         let event = Event::AssistantMessage(message);
         match is_last {
@@ -224,6 +302,7 @@ impl Actor {
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        self.control.plans.clear();
         // An interrupt behind the last answer came too late.
         let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
         for reply in self.waiting.interrupters.drain(..) {
@@ -246,9 +325,11 @@ impl Actor {
         body.message = self.ports.secrets.replace(&body.message).into_owned();
         body
     }
-}
 
-fn answered(answer: CallAnswer) -> ToolFinished {
-    let CallAnswer { call_id, name, outcome, text, error } = answer;
-    ToolFinished { call_id, name, outcome, output: text.into(), error, duration_ms: 0 }
+    /// The result of a call that did not run, without secrets.
+    fn answer_of(&self, answer: CallAnswer) -> ToolFinished {
+        let CallAnswer { call_id, name, outcome, text, error } = answer;
+        let output = Body::Inline(self.ports.secrets.replace(&text).into_owned());
+        ToolFinished { call_id, name, outcome, output, error: error.map(|error| self.clean(error)), duration_ms: 0 }
+    }
 }

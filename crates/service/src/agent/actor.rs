@@ -477,6 +477,7 @@ impl Actor {
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
         self.turn_goes_on();
+        self.control.plans.clear();
         self.control.window_exceeded = None;
         self.control.interrupt = None;
         self.control.failure = None;

@@ -9,23 +9,12 @@ use crate::{
     session::{
         Asked, CallProgress, OpenTurn, RULES_MAX,
         event::{ApprovalDecided, ApprovalRequested, Decision, Event, Scope, ToolAllowed},
-        message::ends_of,
     },
     store::StoreError,
-    tool::{Plan, RuleKeeper},
+    tool::RuleKeeper,
 };
 
-/// Bytes that are shown of a long preview: from the beginning, and from the end.
-const PREVIEW_SHOWN: [usize; 2] = [8 * 1024, 4 * 1024];
-/// Bytes of a rule that can be allowed.
-const RULE_BYTES_MAX: usize = 1024;
-
 impl Actor {
-    /// Returns the plan of a call of the open turn.
-    fn plan_of(&self, _call_id: &str) -> Option<&Plan> {
-        None
-    }
-
     /// Asks for approval of these calls.
     pub(super) async fn request_approvals(&mut self, calls: Vec<String>) -> Result<(), StoreError> {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
@@ -34,21 +23,16 @@ impl Actor {
         let events = wanted
             .map(|call| {
                 let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
-                let plan = self.plan_of(&call_id);
-                let preview = plan.and_then(|plan| plan.preview.as_deref());
-                let preview = preview.map(|text| ends_of(&self.ports.secrets.replace(text), PREVIEW_SHOWN));
-                let rule = plan.and_then(|plan| plan.rule.clone()).filter(|rule| self.can_be_allowed(rule));
+                let plan = self.control.plans.get(&call_id).and_then(|plan| plan.as_ref().ok());
+                let preview = plan.and_then(|plan| plan.preview.clone());
+                // A tool may have made it of what a model wrote.
+                let is_plain = |rule: &String| !rule.chars().any(char::is_control);
+                let rule = plan.and_then(|plan| plan.rule.clone()).filter(is_plain);
                 Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule })
             })
             .collect();
         self.running.asked_at = self.ports.world.clock.elapsed();
         self.record_durably(Some(turn), events).await.map(drop)
-    }
-
-    /// Returns true if a rule can be shown and kept: a tool may have made it of what a model wrote.
-    fn can_be_allowed(&self, rule: &str) -> bool {
-        let is_plain = !rule.is_empty() && rule.len() <= RULE_BYTES_MAX && !rule.chars().any(char::is_control);
-        is_plain && self.ports.secrets.replace(rule) == rule
     }
 
     /// Denies calls that nobody decided in time.

@@ -301,7 +301,7 @@ impl Actor {
                 let now = self.ports.world.clock.now();
                 self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
             }
-            Outcome::Delta { .. } | Outcome::Progress { .. } | Outcome::ToolDone(_) => {}
+            Outcome::Delta { .. } | Outcome::Planned { .. } | Outcome::Progress { .. } | Outcome::ToolDone(_) => {}
         }
     }
 

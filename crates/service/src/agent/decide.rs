@@ -1,5 +1,7 @@
 //! Decides what to do next, from the session's state and its requests. Pure: no I/O, no clock.
 
+use std::collections::BTreeMap;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::loop_guard::is_loop;
@@ -12,17 +14,22 @@ use crate::{
         event::{BudgetWarning, Decision, ToolOutcome},
         message::OUTCOME_UNKNOWN,
     },
-    tool::{Approval, Effect, ToolRegistry},
+    tool::{Approval, Effect, Plan, ToolError, ToolRegistry},
 };
 
 /// Reason for interrupting a turn that a former process left open.
 pub(crate) const PROCESS_ENDED: &str = "process_ended";
+
+/// Plans of the last answer's calls, or why a call cannot run; by call id. They are not durable: a restart plans again.
+pub(crate) type Plans = BTreeMap<String, Result<Plan, ToolError>>;
 
 /// Requests to a session, and which of its deadlines have passed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Control {
     /// The turn to interrupt, and why. It names its turn, so that no other turn is interrupted.
     pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
+    /// Plans of the running turn's calls.
+    pub(crate) plans: Plans,
     /// The model's refusal of the last request as too long, although it should have fitted.
     pub(crate) window_exceeded: Option<ErrorBody>,
     /// Failure that the running turn must end with.
@@ -52,6 +59,8 @@ pub(crate) enum Action {
     CallModel,
     /// Give these calls their results without running them.
     Answer(Vec<CallAnswer>),
+    /// Ask the tools of these calls what they would do.
+    Plan(Vec<String>),
     /// Ask for approval of these calls.
     RequestApprovals(Vec<String>),
     /// Wait for decisions.
@@ -187,12 +196,21 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {
     let answers: Vec<CallAnswer> =
-        open.calls.iter().filter_map(|call| answer_without_running(session, call, rules)).collect();
+        open.calls.iter().filter_map(|call| answer_without_running(session, call, control, rules)).collect();
     if !answers.is_empty() {
         return Action::Answer(answers);
     }
     let ids = |calls: Vec<&CallState>| calls.into_iter().map(|call| call.call.call_id.clone()).collect();
-    let asks = |call: &&CallState| call.progress == CallProgress::Proposed && approval(call, rules) == Approval::Ask;
+    let unplanned: Vec<&CallState> =
+        open.calls.iter().filter(|call| may_run(call) && !control.plans.contains_key(&call.call.call_id)).collect();
+    if !unplanned.is_empty() {
+        return Action::Plan(ids(unplanned));
+    }
+    let plan = |call: &CallState| control.plans.get(&call.call.call_id).and_then(|plan| plan.as_ref().ok());
+    let asks = |call: &&CallState| {
+        let is_asked = |plan| approval(session, call, plan, rules) == Approval::Ask;
+        call.progress == CallProgress::Proposed && plan(call).is_some_and(is_asked)
+    };
     let asking: Vec<&CallState> = open.calls.iter().filter(asks).collect();
     if !asking.is_empty() {
         return Action::RequestApprovals(ids(asking));
@@ -204,7 +222,7 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
     }
     let mut group: Vec<&CallState> = Vec::new();
     for call in open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_))) {
-        let is_once = rules.tools.get(&call.call.name).is_some_and(|tool| tool.effect() == Effect::Once);
+        let is_once = plan(call).is_none_or(|plan| plan.effect == Effect::Once);
         if is_once && group.is_empty() {
             group.push(call);
         }
@@ -217,20 +235,40 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
     Action::RunTools(ids(group))
 }
 
-fn approval(call: &CallState, rules: &Rules<'_>) -> Approval {
-    rules.tools.get(&call.call.name).map_or(Approval::Allow, |tool| rules.tools.approval(tool.as_ref()))
+/// Returns true if the call runs unless something stands in its way.
+const fn may_run(call: &CallState) -> bool {
+    matches!(call.progress, CallProgress::Proposed | CallProgress::Decided(Decision::Approve, _))
 }
 
-/// The result of a call that must not run: its tool is not there, its arguments are malformed, it was
-/// refused, or its run was lost.
-fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>) -> Option<CallAnswer> {
+/// The configuration's decision on a call, together with the rules that its session and its turn allow.
+fn approval(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
+    let of_turn = session.open_turn().into_iter().flat_map(|open| &open.allow);
+    let granted = session.allowed_rules().iter().chain(of_turn).map(String::as_str);
+    rules.tools.approval().decide(&call.call.name, plan, granted)
+}
+
+/// Returns true if the call asks, and nobody is there to decide.
+fn is_left_alone(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> bool {
+    let is_attended = session.open_turn().is_some_and(|open| open.attended);
+    let may_wait = is_attended || rules.unattended == Unattended::Wait || call.progress != CallProgress::Proposed;
+    !may_wait && approval(session, call, plan, rules) == Approval::Ask
+}
+
+/// The result of a call that must not run: its tool is not there, its arguments are malformed, it cannot be planned, it
+/// was refused, or its run was lost.
+fn answer_without_running(
+    session: &Session,
+    call: &CallState,
+    control: &Control,
+    rules: &Rules<'_>,
+) -> Option<CallAnswer> {
     let answer = |code, outcome, text: String| {
         let (call_id, name) = (call.call.call_id.clone(), call.call.name.clone());
         Some(CallAnswer { call_id, name, outcome, error: Some(ErrorBody::with_message(code, text.clone())), text })
     };
     let name = &call.call.name;
     match &call.progress {
-        CallProgress::Finished(_) | CallProgress::Waiting(_) | CallProgress::Decided(Decision::Approve, _) => None,
+        CallProgress::Finished(_) | CallProgress::Waiting(_) => None,
         CallProgress::Started => not_run(call, ""),
         CallProgress::Decided(Decision::Deny, reason) => {
             let text = reason
@@ -238,7 +276,8 @@ fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>
                 .map_or_else(|| "The call was denied.".to_owned(), |reason| format!("The call was denied: {reason}"));
             answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
         }
-        CallProgress::Proposed => {
+        // A call that was approved is planned again after a restart, and its tool or its rule may have changed.
+        CallProgress::Proposed | CallProgress::Decided(Decision::Approve, _) => {
             let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
                 let known: Vec<&str> = rules
                     .tools
@@ -260,18 +299,26 @@ fn answer_without_running(session: &Session, call: &CallState, rules: &Rules<'_>
                 );
                 return answer(ErrorCode::ToolFailed, ToolOutcome::NotRun, text);
             }
-            if rules.tools.approval(tool.as_ref()) == Approval::Deny {
-                return answer(
-                    ErrorCode::ApprovalDenied,
-                    ToolOutcome::NotRun,
-                    format!("The configuration denies the tool {name}."),
-                );
+            if rules.tools.approval().deny_all(name) {
+                let text = format!("The configuration denies the tool {name}.");
+                return answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text);
             }
-            let is_attended = session.open_turn().is_some_and(|open| open.attended);
-            if approval(call, rules) == Approval::Ask && !is_attended && rules.unattended == Unattended::Deny {
-                return answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, nobody_to_ask(name));
+            match control.plans.get(&call.call.call_id)? {
+                Ok(plan) if approval(session, call, plan, rules) == Approval::Deny => {
+                    let text = format!("A rule denies this call of {name}.");
+                    answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
+                }
+                Ok(plan) if is_left_alone(session, call, plan, rules) => {
+                    answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, nobody_to_ask(name))
+                }
+                Ok(_) => None,
+                Err(error) => {
+                    let text = error.why_not_run(tool.spec().schema.as_str());
+                    let error = Some(error.not_run_body(&text));
+                    let (call_id, name) = (call.call.call_id.clone(), name.clone());
+                    Some(CallAnswer { call_id, name, outcome: ToolOutcome::NotRun, error, text })
+                }
             }
-            None
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     model::ToolSpec,
     session::message::RawJson,
     store::BlobStore,
-    tool::{Effect, Invocation, OutputSink, READ_BLOB, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, READ_BLOB, Tool, ToolError},
 };
 
 /// Default and most bytes of a page.
@@ -66,8 +66,8 @@ impl Tool for ReadBlob {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

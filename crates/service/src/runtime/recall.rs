@@ -16,7 +16,7 @@ use crate::{
     options::Limits,
     service::{SearchHit, SearchMemory, SearchScope},
     session::{message::RawJson, reminder::without_tags},
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 /// Default number of hits.
@@ -75,8 +75,8 @@ impl Tool for Recall {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

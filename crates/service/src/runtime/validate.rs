@@ -11,14 +11,14 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
+    tool::Rule,
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
-/// Rules that a turn may allow, and bytes of one.
+/// Rules that a turn may allow.
 const TURN_RULES_MAX: usize = 64;
-const RULE_BYTES_MAX: usize = 1024;
 /// Default number of items of a page.
 const PAGE_ITEMS: usize = 100;
 
@@ -140,19 +140,7 @@ pub(crate) fn allow(rules: &[String]) -> Result<(), SessionError> {
         let message = format!("there are {} rules; at most {TURN_RULES_MAX} are allowed", rules.len());
         return Err(SessionError::invalid("allow", message));
     }
-    let is_rule =
-        |rule: &String| !rule.trim().is_empty() && rule.len() <= RULE_BYTES_MAX && !rule.chars().any(char::is_control);
-    match rules.iter().find(|rule| !is_rule(rule)) {
-        Some(rule) => {
-            let message = format!(
-                "a rule is a tool's name, or a name and a pattern, in at most {RULE_BYTES_MAX} bytes without control \
-                 characters; {:?} is none",
-                rule.chars().take(80).collect::<String>()
-            );
-            Err(SessionError::invalid("allow", message))
-        }
-        None => Ok(()),
-    }
+    rules.iter().try_for_each(|rule| Rule::parse(rule).map(drop).map_err(|why| SessionError::invalid("allow", why)))
 }
 
 pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), SessionError> {

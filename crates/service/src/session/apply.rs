@@ -26,6 +26,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::Usage,
     options::Policy,
+    tool::REFUSED,
 };
 
 /// Steps that the loop guard compares: three rounds of a cycle of four, with room for a stricter option.
@@ -262,7 +263,10 @@ impl Session {
         let Some(open) = &mut self.open_turn else { return };
         open.last_tool.clone_from(&finished.name);
         let is_malformed = finished.outcome == ToolOutcome::NotRun
-            && finished.error.as_ref().is_some_and(|error| error.code == ErrorCode::ToolFailed);
+            && finished.error.as_ref().is_some_and(|error| {
+                let is_refused = error.details.get("reason").is_some_and(|reason| reason == REFUSED);
+                error.code == ErrorCode::ToolFailed && !is_refused
+            });
         open.malformed_calls += usize::from(is_malformed);
         let results: Option<Vec<ToolResult>> = open
             .calls

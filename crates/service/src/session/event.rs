@@ -486,7 +486,7 @@ pub struct ApprovalRequested {
     /// Its arguments as text; the beginning, the end and the size of long ones. Empty in events of former versions.
     #[serde(default)]
     pub arguments: String,
-    /// Text for the person who decides: a diff, or a command. The beginning, the end and the size of a long one.
+    /// Text for the person who decides: a diff, or a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
     /// Rule that allows further calls like this one; without one the call can be allowed once only.

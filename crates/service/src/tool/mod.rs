@@ -6,11 +6,13 @@ mod keeper;
 mod output;
 mod plan;
 mod registry;
+mod rules;
 pub mod test_tools;
 
 use std::path::PathBuf;
 
 use async_trait::async_trait;
+use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_words::tool::{Approval, Effect};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +21,7 @@ pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
+pub use rules::{ApprovalRules, Rule, shell_subject};
 
 use crate::{
     ids::{SessionId, TurnNumber},
@@ -30,6 +33,10 @@ use crate::{
 pub const RECALL_TOOL: &str = "search_project_history";
 /// Name of the tool by which a model reads a blob. It is offered only if the context names one.
 pub(crate) const READ_BLOB: &str = "read_blob";
+/// Bytes of a failure's message; more is cut.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
+/// Reason in the error of a call that a tool refused although its arguments are well-formed.
+pub(crate) const REFUSED: &str = "refused";
 
 /// Tool that a model may call.
 #[async_trait]
@@ -37,21 +44,12 @@ pub trait Tool: Send + Sync {
     /// Returns name, description and argument schema.
     fn spec(&self) -> &ToolSpec;
 
-    /// Returns the effect of running it twice.
-    fn effect(&self) -> Effect;
-
-    /// Returns its approval rule. The configuration may override it.
-    fn approval(&self) -> Approval {
-        Approval::Allow
-    }
-
-    /// Returns what a call would do. The arguments fit the schema. It changes nothing, and may be asked again.
+    /// Plans a call: its effect, and if a person decides on it. The arguments fit the schema. Planning changes nothing;
+    /// it may be dropped when the turn is interrupted, and asked for again.
     ///
     /// # Errors
     /// Returns the cause if the call cannot run, for the model to read; nobody is asked, and it does not run.
-    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::new(self.effect(), self.approval()))
-    }
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError>;
 
     /// Runs it. Output goes to `output` as it comes; long work watches `invocation.cancel`.
     ///
@@ -107,5 +105,27 @@ impl ToolError {
     /// [`ToolError::Arguments`] with the decoder's error.
     pub fn decode<T: serde::de::DeserializeOwned>(arguments: &RawJson) -> Result<T, Self> {
         arguments.decode().map_err(|error| Self::Arguments(error.to_string()))
+    }
+
+    /// Returns the model's text of a call that did not run; with the schema if its arguments do not fit.
+    pub(crate) fn why_not_run(&self, schema: &str) -> String {
+        match self {
+            Self::Arguments(why) => {
+                format!("The arguments do not fit, so the tool did not run: {why}. Its schema is: {schema}")
+            }
+            Self::Refused(_) | Self::Failed(_) | Self::Cancelled | Self::OutputTooLarge { .. } => self.to_string(),
+        }
+    }
+
+    /// Returns the error of a call that did not run, whose text is `text`.
+    pub(crate) fn not_run_body(&self, text: &str) -> ErrorBody {
+        let body = ErrorBody::with_message(ErrorCode::ToolFailed, prefix(text, MESSAGE_BYTES_MAX));
+        match self {
+            Self::Arguments(_) => body,
+            // It counts as no malformed call.
+            Self::Refused(_) | Self::Failed(_) | Self::Cancelled | Self::OutputTooLarge { .. } => {
+                body.detail("reason", REFUSED)
+            }
+        }
     }
 }

@@ -29,4 +29,34 @@ impl Plan {
     pub const fn new(effect: Effect, approval: Approval) -> Self {
         Self { effect, approval, preview: None, subject: None, rule: None, timeout: None }
     }
+
+    /// Plans a call that changes nothing and needs no approval.
+    #[must_use]
+    pub const fn read_only() -> Self {
+        Self::new(Effect::ReadOnly, Approval::Allow)
+    }
+
+    /// Plans a call that changes no more if it happens twice, and needs no approval.
+    #[must_use]
+    pub const fn idempotent() -> Self {
+        Self::new(Effect::Idempotent, Approval::Allow)
+    }
+
+    /// Plans a call that must not happen twice, and needs no approval.
+    #[must_use]
+    pub const fn once() -> Self {
+        Self::new(Effect::Once, Approval::Allow)
+    }
+
+    /// Makes the call wait for a decision.
+    #[must_use]
+    pub fn ask(self) -> Self {
+        Self { approval: Approval::Ask, ..self }
+    }
+
+    /// Denies the call unless the configuration allows it.
+    #[must_use]
+    pub fn deny(self) -> Self {
+        Self { approval: Approval::Deny, ..self }
+    }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 
-use super::{Approval, READ_BLOB, RECALL_TOOL, Tool, test_tools::TEST_TOOLS};
+use super::{Approval, ApprovalRules, READ_BLOB, RECALL_TOOL, Tool, test_tools::TEST_TOOLS};
 use crate::{SessionError, model::ToolSpec};
 
 /// Names of vendors' own tools, which vendors would run without approval.
@@ -13,13 +13,23 @@ const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_
 /// Similarity of two names, of 1, at which one may be a misspelling of the other.
 const LIKENESS_MIN: f64 = 0.8;
 
-/// Lists tools that only some builds or configurations have: a rule may name an absent one.
-fn optional_tools() -> impl Iterator<Item = &'static str> {
-    std::iter::once(RECALL_TOOL).chain(TEST_TOOLS)
-}
+/// Tools that only some builds, configurations or sessions have: a rule may name an absent one.
+const OPTIONAL_TOOLS: &[&str] = &[
+    RECALL_TOOL,
+    // The hands in a workspace.
+    "read",
+    "edit",
+    "write",
+    "grep",
+    "glob",
+    "shell",
+    "shell_output",
+    "shell_stop",
+];
 
-fn is_known(name: &str) -> bool {
-    optional_tools().any(|known| known == name)
+/// Returns true if a rule may name the tool although it is absent. The tools of servers come and go.
+fn is_optional(name: &str) -> bool {
+    name.starts_with("mcp__") || OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).any(|optional| *optional == name)
 }
 
 /// Tools that sessions may use.
@@ -29,7 +39,7 @@ pub struct ToolRegistry {
     specs: Arc<[ToolSpec]>,
     /// Specs without the tools that are offered only if the context names a blob.
     specs_without_blobs: Arc<[ToolSpec]>,
-    approval: BTreeMap<String, Approval>,
+    approval: ApprovalRules,
 }
 
 impl ToolRegistry {
@@ -63,9 +73,14 @@ impl ToolRegistry {
                 return Err(SessionError::invalid("tools", format!("there are two tools named {name}")));
             }
         }
-        if let Some(name) = approval.keys().find(|name| !by_name.contains_key(*name) && !is_known(name)) {
+        let approval = ApprovalRules::parse(&approval).map_err(|(rule, message)| SessionError::ConfigInvalid {
+            key: format!("tools.approval.{rule}"),
+            message,
+        })?;
+        if let Some(name) = approval.names().find(|name| !by_name.contains_key(*name) && !is_optional(name)) {
             let likeness = |other: &String| strsim::jaro_winkler(name, other);
-            let names = by_name.keys().cloned().chain(optional_tools().map(str::to_owned));
+            let names =
+                by_name.keys().cloned().chain(OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned()));
             let nearest = names.filter(|other| likeness(other) >= LIKENESS_MIN);
             let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
@@ -94,9 +109,9 @@ impl ToolRegistry {
         if has_blobs { &self.specs } else { &self.specs_without_blobs }
     }
 
-    /// Returns the approval rule of a tool.
+    /// Returns the configuration's rules.
     #[must_use]
-    pub fn approval(&self, tool: &dyn Tool) -> Approval {
-        self.approval.get(&tool.spec().name).copied().unwrap_or_else(|| tool.approval())
+    pub const fn approval(&self) -> &ApprovalRules {
+        &self.approval
     }
 }

@@ -400,19 +400,15 @@ impl ToolCall {
     /// Returns the arguments as text; of long ones the beginning, the end and the size.
     #[must_use]
     pub fn shown_arguments(&self) -> String {
-        ends_of(self.arguments.as_str(), ARGUMENTS_SHOWN)
+        let text = self.arguments.as_str();
+        let [head, tail] = ARGUMENTS_SHOWN;
+        if text.len() <= head + tail {
+            return text.to_owned();
+        }
+        let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+        let (left_out, size) = (tail - head, text.len());
+        format!("{}\n[... {left_out} of {size} bytes left out ...]\n{}", &text[..head], &text[tail..])
     }
-}
-
-/// Returns a text; of a long one that many bytes of its beginning and its end, and its size.
-#[must_use]
-pub fn ends_of(text: &str, [head, tail]: [usize; 2]) -> String {
-    if text.len() <= head + tail {
-        return text.to_owned();
-    }
-    let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
-    let (left_out, size) = (tail - head, text.len());
-    format!("{}\n[... {left_out} of {size} bytes left out ...]\n{}", &text[..head], &text[tail..])
 }
 
 /// The result of one call, as the model sees it.

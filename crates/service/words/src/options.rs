@@ -191,7 +191,8 @@ options! {
         max_output_bytes: u64 = 64 * 1024 * 1024,
         /// Milliseconds that a call waits for its approval.
         approval_timeout_ms: u64 = 600_000,
-        /// Approval rules by tool name; they override the tool's own.
+        /// Approval rules; they override the tool's own. A rule is a tool's name, names with `*`, `server: *`, or
+        /// `name: pattern` of the call's subject. Deny wins, then ask, then allow.
         approval: std::collections::BTreeMap<String, crate::tool::Approval> = std::collections::BTreeMap::new(),
         /// Accepts the scope `always` from every surface; otherwise only a terminal of the owner may allow for always.
         remember: bool = false,

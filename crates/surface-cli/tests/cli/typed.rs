@@ -136,7 +136,7 @@ fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     for (name, answers, is_run) in [
         ("refused", &["n"][..], false),
         ("repeated", &["perhaps", "y"], true),
-        ("lasting", &["always", "session", "y"], true),
+        ("alone", &["always", "session", "y"], true),
     ] {
         typed.keys(&format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}\r"));
         for answer in answers {
@@ -151,4 +151,28 @@ fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     let screen = typed.leave();
     assert_eq!(screen.matches("Allow test_ask").count(), 6, "{screen}");
     assert!(screen.contains("no rule is proposed for it"), "{screen}");
+}
+
+#[test]
+fn an_answer_may_allow_a_rule_for_the_session_or_for_always() {
+    let mut typed = Typed::start();
+    typed.prompt();
+    let call = |name: &str| format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\",\"lasting\":true}}\r");
+    for (name, answer) in [("first", "session"), ("second", "always")] {
+        typed.keys(&call(name));
+        typed.wait("+x");
+        typed.wait(&format!("session or always for `test_ask: {name}`, or n and why: "));
+        typed.prompt();
+        typed.keys(&format!("{answer}\r"));
+        typed.prompt();
+        typed.keys(&call(name));
+        typed.prompt();
+        let lines = std::fs::read_to_string(typed.dir.path().join(name)).unwrap();
+        assert_eq!(lines, "x\nx\n", "{name}: {}", typed.screen);
+    }
+    let config = std::fs::read_to_string(typed.dir.path().join(".config/meerkat/meerkat.toml")).unwrap();
+    assert_eq!(config, "[tools.approval]\n\"test_ask: second\" = \"allow\"\n");
+    typed.keys("\r");
+    let screen = typed.leave();
+    assert_eq!(screen.matches("Allow test_ask").count(), 2, "{screen}");
 }

@@ -21,7 +21,7 @@ use meerkat_service::{
     options::{EngineOptions, Unattended},
     service::{ReadEvents, SessionCreated},
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use meerkat_surface_mcp::{HttpOptions, MESSAGE_BYTES_MAX, McpHttpService, serve_io, tools::Offer};
 use rmcp::{
@@ -48,12 +48,8 @@ impl Tool for Hold {
         &self.0
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only().ask())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {

@@ -2,6 +2,7 @@
 //! a time, and is cancelled by its token, never by being dropped.
 
 mod model;
+mod plans;
 mod tools;
 
 use meerkat_errors::ErrorBody;
@@ -10,11 +11,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 pub(crate) use model::{ModelEffect, call_model};
-pub(crate) use tools::{ToolEffect, run_tools};
+pub(crate) use plans::{Planning, await_plans};
+pub(crate) use tools::{Ready, ToolEffect, bounded, run_tools};
 
 use crate::{
     model::{ModelAnswer, ModelError},
     session::event::ToolFinished,
+    tool::{Plan, ToolError},
 };
 
 /// Outcomes that may wait for the actor.
@@ -31,6 +34,8 @@ pub(crate) enum Outcome {
     Answered(ModelAnswer),
     /// The model failed for good, or the call was cancelled; this had come.
     ModelFailed { error: Option<ModelError>, partial: String },
+    /// A tool planned a call, or says why it cannot run.
+    Planned { call_id: String, plan: Result<Plan, ToolError> },
     /// Progress of a tool.
     Progress { call_id: String, text: String },
     /// A call has its result. Only a panic is an internal error.

@@ -11,17 +11,15 @@ use tracing::Instrument as _;
 use super::Outcome;
 use crate::{
     agent::{Ports, decide::internal},
-    ids::{SessionId, TurnNumber},
+    ids::SessionId,
     redact::Secrets,
     session::{
         event::{ToolFinished, ToolOutcome},
-        message::{BlobRef, Body, OUTCOME_UNKNOWN, ToolCall},
+        message::{BlobRef, Body, OUTCOME_UNKNOWN},
     },
-    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, prefix},
+    tool::{Invocation, MESSAGE_BYTES_MAX, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
 
-/// Bytes of a failure's message; more is cut.
-const MESSAGE_BYTES_MAX: usize = 1024;
 /// Progress messages that may wait; more are dropped.
 const PROGRESS_MAX: usize = 16;
 
@@ -29,20 +27,27 @@ const PROGRESS_MAX: usize = 16;
 pub(crate) struct ToolEffect {
     pub(crate) ports: Arc<Ports>,
     pub(crate) session_id: SessionId,
-    pub(crate) turn: TurnNumber,
-    pub(crate) calls: Vec<ToolCall>,
+    pub(crate) calls: Vec<Ready>,
+}
+
+/// Call that is to run.
+pub(crate) struct Ready {
+    pub(crate) tool: Arc<dyn Tool>,
+    pub(crate) invocation: Invocation,
+    pub(crate) name: String,
+    /// Time that it may take, if its plan has one of its own.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// Runs the calls together and reports their results in call order.
 pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken) {
     let (progress, mut said) = mpsc::channel::<(String, String)>(PROGRESS_MAX);
-    let effect = Arc::new(effect);
     let mut running: FuturesOrdered<_> = effect
         .calls
         .iter()
         .map(|call| {
-            let span = tracing::info_span!("tool_call", name = call.name, call_id = call.call_id);
-            run_one(effect.clone(), call.clone(), progress.clone(), cancel.clone()).instrument(span)
+            let span = tracing::info_span!("tool_call", name = call.name, call_id = call.invocation.call_id);
+            run_one(&effect, call, progress.clone(), cancel.clone()).instrument(span)
         })
         .collect();
     drop(progress);
@@ -59,31 +64,18 @@ pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome
 }
 
 async fn run_one(
-    effect: Arc<ToolEffect>,
-    call: ToolCall,
+    effect: &ToolEffect,
+    call: &Ready,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
 ) -> ToolFinished {
     let clock = effect.ports.world.clock.clone();
     let started = clock.elapsed();
-    let Some(tool) = effect.ports.tools.get(&call.name).cloned() else {
-        let error = ErrorBody::new(ErrorCode::ToolNotFound);
-        return finished(&call, ToolOutcome::NotRun, "There is no such tool.".into(), Some(error), 0);
-    };
-    let (outcome, output, error) = run_bounded(&effect, tool, &call, progress, cancel).await;
+    let (outcome, output, error) = run_bounded(effect, call, progress, cancel).await;
     let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
     let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
-    finished(&call, outcome, output, error, duration_ms)
-}
-
-fn finished(
-    call: &ToolCall,
-    outcome: ToolOutcome,
-    output: Body,
-    error: Option<ErrorBody>,
-    duration_ms: u64,
-) -> ToolFinished {
-    ToolFinished { call_id: call.call_id.clone(), name: call.name.clone(), outcome, output, error, duration_ms }
+    let (call_id, name) = (call.invocation.call_id.clone(), call.name.clone());
+    ToolFinished { call_id, name, outcome, output, error, duration_ms }
 }
 
 /// End of a bounded run.
@@ -95,8 +87,7 @@ enum Ended {
 
 async fn run_bounded(
     effect: &ToolEffect,
-    tool: Arc<dyn Tool>,
-    call: &ToolCall,
+    call: &Ready,
     progress: mpsc::Sender<(String, String)>,
     cancel: CancellationToken,
 ) -> (ToolOutcome, Body, Option<ErrorBody>) {
@@ -117,22 +108,16 @@ async fn run_bounded(
     let sink = Arc::new(sink);
     let secrets = &effect.ports.secrets;
     let stop = cancel.child_token();
-    let invocation = Invocation {
-        session_id: effect.session_id,
-        turn: effect.turn,
-        call_id: call.call_id.clone(),
-        arguments: call.arguments.clone(),
-        workspace: None,
-        cancel: stop.clone(),
-    };
     let mut task = {
-        let (tool, sink) = (tool.clone(), sink.clone());
+        let invocation = Invocation { cancel: stop.clone(), ..call.invocation.clone() };
+        let (tool, sink) = (call.tool.clone(), sink.clone());
         tokio::spawn(async move { tool.call(invocation, &sink).await }.in_current_span())
     };
     let clock = &effect.ports.world.clock;
-    let mut deadline = clock.sleep(Duration::from_millis(options.timeout_ms));
+    let limit = call.timeout.unwrap_or(Duration::from_millis(options.timeout_ms));
+    let mut deadline = clock.sleep(limit);
     // If the actor does not keep up, progress is dropped.
-    let tell = |text: String| drop(progress.try_send((call.call_id.clone(), text)));
+    let tell = |text: String| drop(progress.try_send((call.invocation.call_id.clone(), text)));
     let mut ended = loop {
         tokio::select! {
             biased;
@@ -171,7 +156,14 @@ async fn run_bounded(
         },
         Ended::Returned(Ok(Err(error))) => {
             let error = bounded(secrets, error, options.max_output_bytes);
-            let (outcome, text, error) = tool_error(secrets, tool.as_ref(), &error, timed_out, options.timeout_ms);
+            let (outcome, text, error) = match error {
+                ToolError::Cancelled if timed_out => {
+                    let key = if call.timeout.is_none() { " (tools.timeout_ms)" } else { "" };
+                    let text = format!("The tool was stopped after {} ms{key}.", limit.as_millis());
+                    failed(secrets, ErrorCode::ToolFailed, &text)
+                }
+                error => tool_error(secrets, call.tool.as_ref(), &error),
+            };
             // The output of a failing tool often explains the failure.
             let wrote = output.ok().filter(|wrote| !wrote.is_empty());
             let body = match wrote {
@@ -199,7 +191,7 @@ async fn run_bounded(
 
 /// Limits a failure's message like other output. Secrets are replaced before the cut: otherwise part of one could
 /// remain.
-fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
+pub(crate) fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolError {
     let cut = |text: String| prefix(&secrets.replace(&text), usize::try_from(limit).unwrap_or(usize::MAX)).to_owned();
     match error {
         ToolError::Failed(text) => ToolError::Failed(cut(text)),
@@ -217,30 +209,12 @@ fn failed(secrets: &Secrets, code: ErrorCode, text: &str) -> (ToolOutcome, Body,
     (ToolOutcome::Failed, text.as_ref().into(), Some(error))
 }
 
-fn tool_error(
-    secrets: &Secrets,
-    tool: &dyn Tool,
-    error: &ToolError,
-    timed_out: bool,
-    timeout_ms: u64,
-) -> (ToolOutcome, Body, Option<ErrorBody>) {
-    let spec = tool.spec();
+fn tool_error(secrets: &Secrets, tool: &dyn Tool, error: &ToolError) -> (ToolOutcome, Body, Option<ErrorBody>) {
     match error {
-        ToolError::Arguments(why) => {
-            let text = format!(
-                "The arguments do not fit, so the tool did not run: {why}. Its schema is: {}",
-                spec.schema.as_str()
-            );
-            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, &text);
-            (ToolOutcome::NotRun, body, error)
-        }
-        ToolError::Refused(why) => {
-            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, why);
-            (ToolOutcome::NotRun, body, error)
-        }
-        ToolError::Cancelled if timed_out => {
-            let text = format!("The tool was stopped after {timeout_ms} ms (tools.timeout_ms).");
-            failed(secrets, ErrorCode::ToolFailed, &text)
+        ToolError::Arguments(_) | ToolError::Refused(_) => {
+            let text = secrets.replace(&error.why_not_run(tool.spec().schema.as_str())).into_owned();
+            let body = error.not_run_body(&text);
+            (ToolOutcome::NotRun, text.into(), Some(body))
         }
         ToolError::Failed(_) | ToolError::Cancelled | ToolError::OutputTooLarge { .. } => {
             failed(secrets, ErrorCode::ToolFailed, &error.to_string())

@@ -13,7 +13,7 @@ use crate::{
         StopReason, ToolSpec, Usage,
     },
     session::message::{Message, RawJson, ToolCall},
-    tool::{Approval, Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Approval, Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 /// Answer of a [`Heard`] model.
@@ -107,12 +107,8 @@ impl Tool for Does {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        self.effect
-    }
-
-    fn approval(&self) -> Approval {
-        self.approval
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::new(self.effect, self.approval))
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

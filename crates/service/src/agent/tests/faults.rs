@@ -28,7 +28,7 @@ use crate::{
         BlobStore, BlobWriter, EventStore, FramePage, Lease, MemoryEventStore, MemoryIndex, ReadLimit, RecordSource,
         StoreError, Ticket,
     },
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
 /// Fails the calls from the `at`-th on, `times` of them.
@@ -146,17 +146,14 @@ struct FaultyTool {
 #[async_trait]
 impl Tool for FaultyTool {
     fn spec(&self) -> &ToolSpec {
-        if self.place == "spec" {
-            self.fuse.panic("spec");
-        }
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        if self.place == "effect" {
-            self.fuse.panic("effect");
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        if self.place == "plan" {
+            self.fuse.panic("plan");
         }
-        Effect::Once
+        Ok(Plan::once())
     }
 
     async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
@@ -170,7 +167,7 @@ impl Tool for FaultyTool {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_a_tool_fails_its_turn_alone() {
-    for (place, at) in [("call", 0), ("effect", 0), ("effect", 1), ("spec", 2), ("spec", 3)] {
+    for (place, at) in [("call", 0), ("plan", 0)] {
         let spec = ToolSpec { name: "faulty".into(), description: "Fails.".into(), schema: RawJson::empty_object() };
         let tool = FaultyTool { spec, place, fuse: Fuse::new(at, 1) };
         let fuse = tool.fuse.clone();

@@ -39,19 +39,15 @@ impl Bench {
     }
 
     async fn run(&self, name: &str, arguments: &str, cancel: CancellationToken) -> Result<String, ToolError> {
-        let session_id = SessionId::from_uuid(Uuid::nil());
         let limits = OutputLimits { inline_bytes: 1 << 20, hard_cap_bytes: 1 << 20, ..OutputLimits::default() };
         let sink = OutputSink::new(
             limits,
             Arc::new(MemoryBlobStore::new(Arc::default())),
-            session_id,
+            SessionId::from_uuid(Uuid::nil()),
             crate::redact::Secrets::default().stream(),
             mpsc::channel(1).0,
         );
-        let arguments = RawJson::parse(arguments).unwrap();
-        let invocation =
-            Invocation { session_id, turn: 0, call_id: "c".to_owned(), arguments, workspace: None, cancel };
-        self.tool(name).call(invocation, &sink).await?;
+        self.tool(name).call(invocation(arguments, cancel), &sink).await?;
         match sink.finish().await? {
             Body::Inline(text) => Ok(text),
             Body::Blob(blob) => panic!("{blob:?} is not inline"),
@@ -75,24 +71,31 @@ impl Bench {
     }
 }
 
+fn invocation(arguments: &str, cancel: CancellationToken) -> Invocation {
+    let (session_id, call_id) = (SessionId::from_uuid(Uuid::nil()), "c".to_owned());
+    let arguments = RawJson::parse(arguments).unwrap();
+    Invocation { session_id, turn: 0, call_id, arguments, workspace: None, cancel }
+}
+
 fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
 #[test]
 fn every_tool_says_what_it_is() {
-    use {Approval::Allow, Effect::ReadOnly};
     let bench = Bench::new();
-    let facts = bench.tools.iter().map(|tool| (tool.spec().name.as_str(), tool.effect(), tool.approval()));
+    let call = invocation("{}", CancellationToken::new());
+    let plan = |tool: &Arc<dyn Tool>| tool.plan(&call).now_or_never().expect("a plan is there at once").unwrap();
+    let facts = bench.tools.iter().map(|tool| (tool.spec().name.as_str(), plan(tool)));
     let expected = [
-        ("test_echo", ReadOnly, Allow),
-        ("test_set", Effect::Idempotent, Allow),
-        ("test_append", Effect::Once, Allow),
-        ("test_ask", Effect::Once, Approval::Ask),
-        ("test_sleep", ReadOnly, Allow),
-        ("test_fail", ReadOnly, Allow),
-        ("test_huge", ReadOnly, Allow),
-        ("test_panic", ReadOnly, Allow),
+        ("test_echo", Plan::read_only()),
+        ("test_set", Plan::idempotent()),
+        ("test_append", Plan::once()),
+        ("test_ask", Plan::once().ask()),
+        ("test_sleep", Plan::read_only()),
+        ("test_fail", Plan::read_only()),
+        ("test_huge", Plan::read_only()),
+        ("test_panic", Plan::read_only()),
     ];
     assert_eq!(facts.collect::<Vec<_>>(), expected);
     assert!(!bench.dir().exists(), "nothing is made before a tool writes");
