@@ -50,7 +50,7 @@ async fn main() -> Result<(), SessionError> {
     let prompt = r#"@call deploy {"target":"staging"} @echo last_result"#;
     let turn = tokio::spawn({
         let service = service.clone();
-        async move { service.start_turn(StartTurn::new(session_id, prompt)).await }
+        async move { service.start_turn(StartTurn { attended: true, ..StartTurn::new(session_id, prompt) }).await }
     });
 
     // The turn waits for a decision. Whoever follows the session sees the question and answers it.
@@ -67,7 +67,7 @@ async fn main() -> Result<(), SessionError> {
         }
     };
     println!("approving {call_id}");
-    service.decide_approval(DecideApproval { session_id, call_id, decision: Decision::Approve, reason: None }).await?;
+    service.decide_approval(DecideApproval::new(session_id, call_id, Decision::Approve)).await?;
 
     let result = turn.await.map_err(|error| SessionError::Internal(error.to_string()))??;
     println!("{}", result.text);

@@ -20,7 +20,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob, recall::Recall, validate},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
-    tool::{Tool, ToolRegistry, WorkspaceNotes, test_tools::test_tools},
+    tool::{RuleKeeper, Tool, ToolRegistry, WorkspaceNotes, test_tools::test_tools},
 };
 
 /// Window of the scripted model if none is configured.
@@ -41,6 +41,7 @@ pub struct AgentBuildConfig {
     memory: Option<MemorySource>,
     notes: Option<Arc<dyn WorkspaceNotes>>,
     world: Option<World>,
+    rule_keeper: Option<Arc<dyn RuleKeeper>>,
 }
 
 /// Source of the memory.
@@ -157,6 +158,13 @@ impl AgentBuildConfig {
         self
     }
 
+    /// Sets the keeper of rules that are allowed for always; it is asked if `tools.remember` is true.
+    #[must_use]
+    pub fn rule_keeper(mut self, keeper: Arc<dyn RuleKeeper>) -> Self {
+        self.rule_keeper = Some(keeper);
+        self
+    }
+
     /// Builds the service that the capabilities and this configuration call for.
     ///
     /// # Errors
@@ -247,6 +255,7 @@ impl AgentBuildConfig {
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
+            rule_keeper: self.rule_keeper,
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
         let service: Arc<dyn SessionService> = match is_stored {

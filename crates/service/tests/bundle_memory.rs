@@ -84,6 +84,8 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
             queued: None,
             continues: None,
             compaction: None,
+            attended: false,
+            allow: Vec::new(),
             key: None,
         });
         let ended = TurnInterrupted { reason: "requested".to_owned(), totals: Default::default() };

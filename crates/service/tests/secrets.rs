@@ -13,7 +13,11 @@ use meerkat_service::{
     model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
     options::EngineOptions,
     service::{CreateSession, DecideApproval, PinFact, Remind, StartTurn},
-    session::{event::Decision, message::RawJson, reminder::SystemReminderType},
+    session::{
+        event::{Decision, Scope},
+        message::RawJson,
+        reminder::SystemReminderType,
+    },
     tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
@@ -104,13 +108,18 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let prompt = format!("@think {KEY} @say The key is {KEY}. @call leaky {arguments} @echo last_result");
     let turn = tokio::spawn({
         let service = service.clone();
-        async move { service.start_turn(StartTurn::new(session_id, prompt)).await }
+        async move { service.start_turn(StartTurn { attended: true, ..StartTurn::new(session_id, prompt) }).await }
     });
     let mut approvals = service.follow(&session_id, 0).await.unwrap();
     let asked = common::next_of(&mut approvals, "approval_requested").await;
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
-    let decision =
-        DecideApproval { session_id, call_id, decision: Decision::Approve, reason: Some(format!("it is {KEY}")) };
+    let decision = DecideApproval {
+        session_id,
+        call_id,
+        decision: Decision::Approve,
+        scope: Scope::Once,
+        reason: Some(format!("it is {KEY}")),
+    };
     service.decide_approval(decision).await.unwrap();
     let answered = turn.await.unwrap().unwrap();
     assert!(answered.text.contains("the key [redacted] was refused"), "{}", answered.text);

@@ -14,7 +14,7 @@ use meerkat_service::{
     AgentBuildConfig, SessionError, SessionService,
     clock::World,
     model::{ModelResolver as _, vendors::VendorModels},
-    tool::Access,
+    tool::{Access, RuleKeeper as _},
 };
 use meerkat_tools::{
     hands,
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::SessionFlags,
-    config::{Config, printable},
+    config::{Config, UserFile, printable},
     data_dir::DataDir,
     error::{CliError, refused},
     input,
@@ -45,8 +45,9 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Longest wait for interrupted turns to end.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// Longest wait of an owner for the turns of attached commands, in milliseconds; their own limits come first.
-const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
+/// Longest wait of an owner for turns of attached commands or after a decision, in milliseconds; their own limits come
+/// first.
+pub(crate) const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 
 /// Inputs of a command.
 pub(crate) struct Streams {
@@ -78,6 +79,8 @@ pub(crate) struct App {
     /// Model of requests that name none; `None` if another process decides.
     pub(crate) default_model: Option<DefaultModel>,
     data_dir: Option<DataDir>,
+    /// The user's configuration file.
+    user_file: Option<UserFile>,
     /// True if the service outlives this command, because another process performs it.
     pub(crate) is_attached: bool,
     /// Folder that relative paths begin at.
@@ -134,6 +137,7 @@ impl App {
             // Each answer names its model; the owner chooses it.
             default_model: Some(default_model).filter(|_| !is_attached),
             data_dir,
+            user_file: Config::user_file(env),
             is_attached,
             dir: env.dir.clone(),
             kept,
@@ -155,6 +159,8 @@ impl App {
             if tokio::time::timeout(QUIET_END, &mut ending).await.is_err() {
                 if is_needed {
                     self.out.note("Waiting for the turns of attached commands; Ctrl-C ends at once.");
+                } else if drain_ms > 0 {
+                    self.out.note("Waiting for the turn to end, or to ask again; Ctrl-C ends at once.");
                 }
                 ending.await;
             }
@@ -241,6 +247,15 @@ impl App {
         }
     }
 
+    /// Keeps a rule in the user's configuration, for all sessions that begin from here on.
+    pub(crate) fn remember_rule(&self, rule: &str) -> Result<(), SessionError> {
+        let missing = || SessionError::ConfigInvalid {
+            key: "HOME".to_owned(),
+            message: "there is no folder for a configuration: set HOME, or allow the call for the session".to_owned(),
+        };
+        self.user_file.as_ref().ok_or_else(missing)?.remember(rule)
+    }
+
     /// Prints a note if the scripted model answers and nobody chose that.
     pub(crate) fn note_scripted_model(&self) {
         if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
@@ -271,6 +286,7 @@ fn builder(
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
     let hands = hands(config.hands(env)).map_err(|error| config.with_origin(&error))?;
     let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));
+    let user_file = Config::user_file(env);
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
     Ok(move |data_dir: Option<PathBuf>| {
         let mut options = config.engine();
@@ -291,6 +307,9 @@ fn builder(
         build = build.memory(data_dir, memory.clone());
         if let Some(compaction) = compaction {
             build = build.compaction(compaction);
+        }
+        if let Some(user_file) = user_file.clone() {
+            build = build.rule_keeper(Arc::new(user_file));
         }
         if let Some(seed) = seed {
             build = build.world(World::seeded(seed, 0));

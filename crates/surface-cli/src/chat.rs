@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, EventsArgs, ReaderCommand,
+        ChatArgs, EventsArgs, ReaderCommand, ResumeArgs,
         chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
     },
     commands::{
@@ -276,6 +276,11 @@ impl<'a> Chat<'a> {
     async fn begin(&mut self, WaitingLine { id, mut command }: WaitingLine, is_turn: bool) -> Result<(), CliError> {
         if let SlashCommand::New(NewArgs { turn, .. }) | SlashCommand::Turn(TurnArgs { turn, .. }) = &mut command {
             turn.model = turn.model.take().or_else(|| self.model.clone());
+        }
+        if let SlashCommand::Turn(TurnArgs { delivery, .. }) | SlashCommand::Resume(ResumeArgs { delivery, .. }) =
+            &mut command
+        {
+            delivery.attended |= self.app.out.can_ask && !self.app.out.is_json;
         }
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();

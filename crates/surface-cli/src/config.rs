@@ -3,6 +3,7 @@
 //! The service gives the values their meaning. No vendor's key is part of the configuration.
 
 mod layers;
+mod rules;
 mod trust;
 mod values;
 
@@ -41,7 +42,7 @@ use meerkat_tools::{
 };
 use serde::Serialize;
 
-pub(crate) use self::{folders::all_projects, values::LogLevel};
+pub(crate) use self::{folders::all_projects, rules::UserFile, values::LogLevel};
 use self::{
     layers::{
         BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, named_file, user_folder, variables, vendor_addresses,
@@ -185,12 +186,18 @@ impl Config {
         self.untrusted.map_or(Ok(()), |file| remember(env, file.seen))
     }
 
+    /// Returns the user's configuration file, if there is a place for one.
+    pub(crate) fn user_file(env: &Environment) -> Option<UserFile> {
+        user_folder(env).map(|folder| UserFile(folder.join("meerkat/meerkat.toml")))
+    }
+
     /// Returns the engine's options.
     pub(crate) fn engine(&self) -> EngineOptions {
         EngineOptions {
             projection: self.values.projection.clone(),
             turn: self.values.turn.clone(),
             tools: self.values.tools.clone(),
+            approval: self.values.approval,
             context: self.values.context.clone(),
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),

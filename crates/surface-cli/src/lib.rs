@@ -35,7 +35,7 @@ use serde_json::json;
 pub use output::{Environment, Terminal, install_panic_hook};
 
 use crate::{
-    app::{App, Streams},
+    app::{ATTACHED_DRAIN_MS, App, Streams},
     args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
     commands::{completions::completions, doctor::doctor, local},
     config::Config,
@@ -158,6 +158,10 @@ fn on_runtime(
         let drain_ms = match &command {
             Command::Serve(_) => None,
             Command::Rpc | Command::Mcp(_) => Some(configured_ms),
+            // A decided turn goes on here, unless another process owns it.
+            Command::Sessions { command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } } => {
+                Some(ATTACHED_DRAIN_MS)
+            }
             _ => config.opens_data_dir().then_some(0),
         };
         let app = App::open(Arc::new(config), out, env).await?;

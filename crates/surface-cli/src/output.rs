@@ -224,6 +224,19 @@ impl Output {
         self.write_err(&clean(text));
     }
 
+    /// Prints what a call would do on standard error; in a terminal with colours the lines of a diff have theirs.
+    pub(crate) fn preview(&self, text: &str) {
+        for line in clean(text).lines() {
+            let style = match line.as_bytes().first() {
+                Some(b'+') => "32",
+                Some(b'-') => "31",
+                Some(b'@') => "36",
+                _ => "0",
+            };
+            self.error_line(line, if self.has_colours { style } else { "0" });
+        }
+    }
+
     /// Makes a progress bar.
     pub(crate) fn progress(&self) -> Progress {
         Progress { out: self.clone(), line: String::new() }

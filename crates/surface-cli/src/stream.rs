@@ -14,7 +14,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
-    service::TurnResult,
+    service::{Decision, Scope, TurnResult},
     session::event::{ApprovalRequested, Event, Record},
     wire,
 };
@@ -39,6 +39,10 @@ pub(crate) struct Call {
     pub(crate) call_id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
+    /// Text for the person who decides: a diff, or a command.
+    pub(crate) preview: Option<String>,
+    /// Rule that an approval can allow beyond this call.
+    pub(crate) rule: Option<String>,
 }
 
 /// Turn that was requested, until its end.
@@ -158,8 +162,9 @@ impl RunningTurn {
         ) {
             self.turn.stop_lines();
         }
-        if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments }) = record.event {
-            return Ok(Some(Progress::Approval(Call { session_id: self.session_id, call_id, name, arguments })));
+        if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule }) = record.event {
+            let session_id = self.session_id;
+            return Ok(Some(Progress::Approval(Call { session_id, call_id, name, arguments, preview, rule })));
         }
         Ok(None)
     }
@@ -212,10 +217,12 @@ fn explained(mut error: ErrorBody, session_id: SessionId) -> ErrorBody {
 }
 
 /// Decides a tool call.
-pub(crate) fn decide(app: &App, call: &Call, is_approved: bool, reason: Option<&str>) {
+pub(crate) fn decide(app: &App, call: &Call, decision: Decision, scope: Scope, reason: Option<&str>) {
     let Call { session_id, call_id, .. } = call;
-    let decision = if is_approved { "approve" } else { "deny" };
-    let params = json!({ "session_id": session_id, "call_id": call_id, "decision": decision, "reason": reason });
+    let mut params = json!({ "session_id": session_id, "call_id": call_id, "decision": decision, "reason": reason });
+    if !scope.is_once() {
+        params["scope"] = scope.name().into();
+    }
     ask(&app.service, Operation::DecideApproval, params);
 }
 

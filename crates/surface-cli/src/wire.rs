@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 
 use meerkat_service::{
-    Operation, Seq, SessionError, TurnNumber, compaction::CompactionConfig, options::Budgets, service::CreateSession,
+    Operation, Seq, SessionError, TurnNumber,
+    compaction::CompactionConfig,
+    options::Budgets,
+    service::{CreateSession, Scope},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -103,6 +106,8 @@ pub(crate) fn turn(
         "policy": delivery.policy.as_deref().unwrap_or("reject"),
         "budgets": budgets(flags),
         "compaction": compaction(&flags.compact, configured),
+        "attended": delivery.attended,
+        "allow": delivery.allow,
         "wait": !delivery.detach,
         "idempotency_key": flags.idempotency_key,
     });
@@ -137,8 +142,8 @@ fn about(operation: Operation, target: &Target, session: &str, mut params: Value
 pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
     use SessionCommand as Command;
     let on = |target, operation, params| about(operation, target, session, params);
-    let decide = |target, call_id: &str, decision, reason: &Option<String>| {
-        let params = json!({ "call_id": call_id, "decision": decision, "reason": reason });
+    let decide = |target, call_id: &str, decision, scope: Scope, reason: &Option<String>| {
+        let params = json!({ "call_id": call_id, "decision": decision, "scope": scope.name(), "reason": reason });
         on(target, Operation::DecideApproval, params)
     };
     match command {
@@ -174,8 +179,8 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             }),
         ),
         Command::Interrupt { target, turn } => on(target, Operation::Interrupt, json!({ "turn": turn })),
-        Command::Approve { target, call_id, reason } => decide(target, call_id, "approve", reason),
-        Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", reason),
+        Command::Approve { target, call_id, scope, reason } => decide(target, call_id, "approve", *scope, reason),
+        Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
         Command::Queue { target, cancel: None } => on(target, Operation::Queue, json!({})),
         Command::Queue { target, cancel } => on(target, Operation::CancelQueued, json!({ "turn": cancel })),
         Command::Remind { target, clear: Some(kind), .. } => {

@@ -103,8 +103,13 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.offer.operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        let is_allowing = request.arguments.as_ref().is_some_and(|arguments| arguments.contains_key("allow"));
         let params = wire::params(request.arguments);
         let work = async {
+            if is_allowing && !self.offer.approve {
+                let message = "this server was started without `--approve`, so its client's turns may allow no calls";
+                return Err(SessionError::invalid("allow", message));
+            }
             match operation {
                 Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
                 Operation::Compact => self.compact(&params, &context).await,

@@ -150,6 +150,13 @@ impl Offer {
     #[must_use]
     pub fn tools(self) -> Vec<Tool> {
         let mut tools: Vec<Tool> = all().iter().filter(|tool| self.operation(&tool.name).is_some()).cloned().collect();
+        if !self.approve {
+            // A model that may not approve a call may not allow it beforehand either.
+            for tool in &mut tools {
+                let input = Arc::make_mut(&mut tool.input_schema);
+                input.get_mut("properties").and_then(Value::as_object_mut).map(|members| members.shift_remove("allow"));
+            }
+        }
         if self.set == Toolset::Core {
             // The settings of compactions would be a third of these tools' tokens.
             for tool in &mut tools {
@@ -225,7 +232,8 @@ fn lighten(schema: &mut Value) {
                         node.remove(name);
                     }
                 }
-                if node.get("default").is_some_and(Value::is_null) {
+                // An absent flag is false, and an absent value null.
+                if node.get("default").is_some_and(|default| default.is_null() || default == &Value::Bool(false)) {
                     node.remove("default");
                 }
                 if node.get("maximum").and_then(Value::as_u64).is_some_and(|most| most >= u64::from(u32::MAX)) {

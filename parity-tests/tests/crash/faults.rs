@@ -124,7 +124,7 @@ fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
     let (quiet, running) = (server.create(), server.create());
     let turns = |id: &str| format!("/v1/sessions/{id}/turns");
     let prompt = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}} @say Done."#);
-    let turn = json!({ "session_id": running, "prompt": prompt, "wait": false });
+    let turn = json!({ "session_id": running, "prompt": prompt, "attended": true, "wait": false });
     assert!(server.rpc("turn/start", &turn).unwrap().is_ok());
     let path = format!("/v1/sessions/{running}/events?since_seq=0&wait_ms=10000");
     let pending = loop {

@@ -200,6 +200,7 @@ pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey
 
 /// Compares stored sessions with what is known.
 pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>) {
+    known.sessions().iter().for_each(|id| let_waiting_turn_end(process, id));
     let survey = Survey::of(process).unwrap();
     let facts = known.facts();
     for (id, acknowledged) in &facts.sessions {
@@ -222,6 +223,27 @@ pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>)
         }
     }
     check_effects(stage, &survey);
+}
+
+/// A turn that waited for approval when its process was killed still waits, or goes on if it was decided: decides it, and
+/// waits for its end. No other turn is open.
+fn let_waiting_turn_end(process: &Process, id: &str) {
+    loop {
+        // It may be deleted.
+        let Ok(view) = process.value("session/read", &json!({ "session_id": id })) else { return };
+        match view["state"].as_str().unwrap() {
+            "waiting" => {
+                for call in view["pending_approvals"].as_array().unwrap() {
+                    let approval = json!({ "session_id": id, "call_id": call["call_id"], "decision": "approve" });
+                    process.value("turn/approve", &approval).unwrap();
+                }
+            }
+            "running" => {}
+            _ => return,
+        }
+        let next = json!({ "session_id": id, "since_seq": view["last_seq"], "limit": 1, "wait_ms": 1000 });
+        process.value("session/events", &next).unwrap();
+    }
 }
 
 /// Lists the sessions that have a directory.

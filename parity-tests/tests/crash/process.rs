@@ -279,7 +279,8 @@ impl Process {
     /// Starts a turn without waiting for its end.
     pub(crate) fn accept(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);
-        let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "queue", "wait": false });
+        let params =
+            json!({ "session_id": session_id, "prompt": prompt, "policy": "queue", "attended": true, "wait": false });
         let accepted = self.value("turn/start", &params)?;
         self.known.turn_accepted(session_id, &accepted);
         Ok(accepted)

@@ -119,6 +119,8 @@ fn said() -> [Event; TURN_EVENTS] {
             queued: None,
             continues: None,
             compaction: None,
+            attended: false,
+            allow: Vec::new(),
             key: None,
         }),
         Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage }),

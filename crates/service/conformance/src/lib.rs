@@ -131,7 +131,17 @@ fn record(n: u8, seq: Seq) -> Record {
         (_, 2) => {
             let (prompt, queued, continues) = (Some(format!("say {seq}").into()), None, None);
             let (compaction, key) = (None, None);
-            let started = TurnStarted { prompt, model, budgets, queued, continues, compaction, key };
+            let started = TurnStarted {
+                prompt,
+                model,
+                budgets,
+                queued,
+                continues,
+                compaction,
+                attended: false,
+                allow: Vec::new(),
+                key,
+            };
             (Some(seq), Event::TurnStarted(started))
         }
         (_, 0) => {

@@ -154,6 +154,8 @@ impl Actor {
             queued: None,
             continues,
             compaction: request.compaction,
+            attended: request.attended,
+            allow: request.allow.clone(),
             key,
         };
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
@@ -173,6 +175,8 @@ impl Actor {
             model: request.model.clone(),
             budgets: request.budgets,
             compaction: request.compaction,
+            attended: request.attended,
+            allow: request.allow.clone(),
             policy: request.policy,
             key,
         };
@@ -198,7 +202,8 @@ impl Actor {
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, model, budgets, compaction, .. }) = self.session.queue().front().cloned()
+        let Some(QueuedTurn { turn, seq, model, budgets, compaction, attended, allow, .. }) =
+            self.session.queue().front().cloned()
         else {
             return Ok(());
         };
@@ -213,6 +218,8 @@ impl Actor {
             queued: Some(seq),
             continues: None,
             compaction,
+            attended,
+            allow,
             key: None,
         };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;

@@ -18,8 +18,8 @@ use crate::{
     service::{Changed, TurnStatus},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, Decision, Event, LiveEvent, PartialText, Retrying,
-            ToolFinished, ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress, ToolStarted,
+            TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
@@ -56,17 +56,7 @@ impl Actor {
             }
             Action::Plan(calls) => self.plan(calls).await,
             Action::RequestApprovals(calls) => self.request_approvals(calls).await,
-            Action::ExpireApprovals(calls) => {
-                let reason = Some("nobody decided in time".to_owned());
-                let decided = |call_id| {
-                    Event::ApprovalDecided(ApprovalDecided {
-                        call_id,
-                        decision: Decision::Deny,
-                        reason: reason.clone(),
-                    })
-                };
-                self.record_durably(turn, calls.into_iter().map(decided).collect()).await.map(drop)
-            }
+            Action::ExpireApprovals(calls) => self.expire_approvals(calls).await,
             Action::RunTools(calls) => self.run_tools(calls).await,
             Action::Fail(body) => {
                 self.control.failure = Some(body);
@@ -99,20 +89,6 @@ impl Actor {
             }
         }
         Ok(())
-    }
-
-    async fn request_approvals(&mut self, calls: Vec<String>) -> Result<(), StoreError> {
-        let Some(open) = self.session.open_turn() else { return Ok(()) };
-        let turn = open.turn;
-        let wanted = open.calls.iter().map(|call| &call.call).filter(|call| calls.contains(&call.call_id));
-        let events = wanted
-            .map(|call| {
-                let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
-                Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments })
-            })
-            .collect();
-        self.running.asked_at = self.ports.world.clock.elapsed();
-        self.record_durably(Some(turn), events).await.map(drop)
     }
 
     /// Returns the calls that wait for something, with their tools. A call without a tool is answered by a decision.

@@ -155,8 +155,8 @@ impl Drop for Actor {
 }
 
 impl Actor {
-    /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first;
-    /// the queue may wait longer.
+    /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first,
+    /// unless it waits for approval: then it goes on, and its deadlines begin again. The queue may wait longer.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -167,8 +167,9 @@ impl Actor {
     ) -> Self {
         let idle = ports.idle();
         let snapshot_seq = session.last_seq();
+        let ended = session.open_turn().filter(|open| !open.outlives_its_process());
         let control = Control {
-            interrupt: session.open_turn().map(|open| (open.turn, PROCESS_ENDED)),
+            interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
             ..Control::default()
         };
@@ -207,6 +208,7 @@ impl Actor {
         if let Err(error) = Box::pin(self.begin()).await {
             self.discard(&error);
         }
+        self.turn_goes_on();
         let mut asked = None;
         loop {
             // Boxed, so that a session at rest holds no memory for a running turn.
@@ -241,6 +243,10 @@ impl Actor {
             if self.control.interrupt.is_none_or(|(_, reason)| reason != PROCESS_ENDED) {
                 self.notify_settled(Ok(()));
             }
+            if self.leaves_its_turn() {
+                self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
+                return Some(Exit::Left);
+            }
             let done = match self.decide() {
                 Action::Rest => return None,
                 Action::AwaitApproval => {
@@ -271,18 +277,32 @@ impl Actor {
         self.record_durably(None, vec![repaired]).await.map(drop)
     }
 
+    /// Returns true if the service ends and the open turn can go on in the next one: it waits for a decision, or the
+    /// time to finish it is over before a decided call has started.
+    fn leaves_its_turn(&self) -> bool {
+        let Some(open) = self.session.open_turn().filter(|open| open.outlives_its_process()) else { return false };
+        let is_ending = self.control.interrupt.is_some() || self.control.failure.is_some();
+        let leaves = self.ports.is_stored && self.control.is_draining && !is_ending;
+        leaves && (open.is_waiting() || self.is_drained())
+    }
+
+    /// Returns true if the time in which a turn may finish is over.
+    fn is_drained(&self) -> bool {
+        self.drain_until.is_some_and(|until| self.ports.world.clock.elapsed() >= until)
+    }
+
     fn decide(&mut self) -> Action {
         self.control.elapsed_ms = self.millis_since(self.running.turn_started);
         let waited = self.millis_since(self.running.asked_at);
         self.control.is_approval_expired = waited >= self.ports.options.tools.approval_timeout_ms;
-        let is_drained = self.drain_until.is_some_and(|until| self.ports.world.clock.elapsed() >= until);
-        if let (true, Some(open)) = (is_drained, self.session.open_turn()) {
+        if let (true, Some(open)) = (self.is_drained(), self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
         let options = &self.ports.options;
         let (tools, max_parallel) = (&self.ports.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
-        let rules = Rules { turn: &options.turn, max_parallel, tools, granted: &[], wants_compaction };
+        let unattended = options.approval.unattended;
+        let rules = Rules { turn: &options.turn, max_parallel, tools, unattended, wants_compaction };
         decide(&self.session, &self.control, &rules)
     }
 
@@ -345,7 +365,8 @@ impl Actor {
         };
         match (command, self.session.open_turn()) {
             (Some(Some(command)), _) => self.handle(command).await,
-            // Every sender is dropped, so no decision can come.
+            // Every sender is dropped, so no decision can come here.
+            (Some(None), Some(_)) if self.ports.is_stored => self.control.is_draining = true,
             (Some(None), Some(open)) => {
                 self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
             }
@@ -444,12 +465,18 @@ impl Actor {
         }
     }
 
+    /// Starts the deadlines and the trace of the open turn, if there is one.
+    pub(super) fn turn_goes_on(&mut self) {
+        let Some(turn) = self.session.open_turn().map(|open| open.turn) else { return };
+        let now = self.ports.world.clock.elapsed();
+        (self.running.turn_started, self.running.asked_at) = (now, now);
+        let (session_id, outcome) = (self.session.id(), tracing::field::Empty);
+        self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+    }
+
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
-        self.running.turn_started = self.ports.world.clock.elapsed();
-        let (session_id, turn) = (self.session.id(), self.session.open_turn().map(|open| open.turn));
-        let outcome = tracing::field::Empty;
-        self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
+        self.turn_goes_on();
         self.control.plans.clear();
         self.control.window_exceeded = None;
         self.control.has_notes = false;

@@ -13,11 +13,8 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    service::{Changed, CompactionReceipt, StartTurn, TurnHandle, TurnResult},
-    session::{
-        event::{Decision, Event},
-        reminder::SystemReminderType,
-    },
+    service::{Changed, CompactionReceipt, DecideApproval, StartTurn, TurnHandle, TurnResult},
+    session::{event::Event, reminder::SystemReminderType},
 };
 
 /// The way a turn's end reaches one who waits for it.
@@ -34,7 +31,7 @@ pub(crate) enum Command {
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: Reply<Changed> },
     /// Decide a call.
-    Decide { call_id: String, decision: Decision, reason: Option<String>, reply: Reply<Changed> },
+    Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Delete the session; `is_forced` also deletes one that runs.

@@ -8,7 +8,7 @@ use super::loop_guard::is_loop;
 use crate::{
     SessionError,
     ids::TurnNumber,
-    options::{Budget, TurnOptions},
+    options::{Budget, TurnOptions, Unattended},
     session::{
         CallProgress, CallState, OpenTurn, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
@@ -113,8 +113,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_parallel: usize,
     /// The tools.
     pub(crate) tools: &'a ToolRegistry,
-    /// Rules that the session and its turn allow, beside those of the configuration.
-    pub(crate) granted: &'a [String],
+    /// Answer to a call that asks in a turn that nobody attends.
+    pub(crate) unattended: Unattended,
     /// Returns true if the session's compactor would compact now. Called only before a model call.
     pub(crate) wants_compaction: &'a dyn Fn() -> bool,
 }
@@ -215,7 +215,7 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
     }
     let plan = |call: &CallState| control.plans.get(&call.call.call_id).and_then(|plan| plan.as_ref().ok());
     let asks = |call: &&CallState| {
-        let is_asked = |plan| approval(call, plan, rules) == Approval::Ask;
+        let is_asked = |plan| approval(session, call, plan, rules) == Approval::Ask;
         call.progress == CallProgress::Proposed && plan(call).is_some_and(is_asked)
     };
     let asking: Vec<&CallState> = open.calls.iter().filter(asks).collect();
@@ -247,8 +247,18 @@ const fn may_run(call: &CallState) -> bool {
     matches!(call.progress, CallProgress::Proposed | CallProgress::Decided(Decision::Approve, _))
 }
 
-fn approval(call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
-    rules.tools.approval().decide(&call.call.name, plan, rules.granted.iter().map(String::as_str))
+/// The configuration's decision on a call, together with the rules that its session and its turn allow.
+fn approval(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
+    let of_turn = session.open_turn().into_iter().flat_map(|open| &open.allow);
+    let granted = session.allowed_rules().iter().chain(of_turn).map(String::as_str);
+    rules.tools.approval().decide(&call.call.name, plan, granted)
+}
+
+/// Returns true if the call asks, and nobody is there to decide.
+fn is_left_alone(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> bool {
+    let is_attended = session.open_turn().is_some_and(|open| open.attended);
+    let may_wait = is_attended || rules.unattended == Unattended::Wait || call.progress != CallProgress::Proposed;
+    !may_wait && approval(session, call, plan, rules) == Approval::Ask
 }
 
 /// The result of a call that must not run: its tool is not there, its arguments are malformed, it cannot be planned, it
@@ -301,9 +311,12 @@ fn answer_without_running(
                 return answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text);
             }
             match control.plans.get(&call.call.call_id)? {
-                Ok(plan) if approval(call, plan, rules) == Approval::Deny => {
+                Ok(plan) if approval(session, call, plan, rules) == Approval::Deny => {
                     let text = format!("A rule denies this call of {name}.");
                     answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
+                }
+                Ok(plan) if is_left_alone(session, call, plan, rules) => {
+                    answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, nobody_to_ask(name))
                 }
                 Ok(_) => None,
                 Err(error) => {
@@ -315,6 +328,15 @@ fn answer_without_running(
             }
         }
     }
+}
+
+/// Text about a call that asks while nobody attends its turn.
+fn nobody_to_ask(name: &str) -> String {
+    format!(
+        "The tool {name} asks before it runs, and nobody is there to ask, so it did not run. To allow it: `--allow {name}`, \
+         `allow` in the turn's request, or a rule in `tools.approval`; to be asked: run the turn in a terminal, or with \
+         `attended`."
+    )
 }
 
 /// The result of a call that the turn's end leaves without one.

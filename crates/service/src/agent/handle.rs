@@ -13,10 +13,7 @@ use crate::{
     service::Changed,
     session::{
         CONTEXT_RUNS_MAX,
-        event::{
-            ApprovalDecided, Decision, Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued,
-            Unpinned,
-        },
+        event::{Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned},
     },
 };
 
@@ -39,9 +36,7 @@ impl Actor {
                 }
             }
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
-            Command::Decide { call_id, decision, reason, reply } => {
-                drop(reply.send(self.decide_approval(call_id, decision, reason).await))
-            }
+            Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),
             Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
             Command::Compact { config, cancel, reply } => {
@@ -152,32 +147,6 @@ impl Actor {
             }
         };
         self.changed(None, event).await
-    }
-
-    async fn decide_approval(
-        &mut self,
-        call_id: String,
-        decision: Decision,
-        reason: Option<String>,
-    ) -> Result<Changed, SessionError> {
-        self.shared.check_writable()?;
-        if let Some((decided, seq)) = self.session.decision(&call_id) {
-            return if decided == decision {
-                Ok(Changed { session_id: self.session.id(), seq })
-            } else {
-                Err(SessionError::AlreadyDecided { call_id, decision: decided })
-            };
-        }
-        let is_waiting = |open: &crate::session::OpenTurn| {
-            open.calls.iter().any(|call| {
-                call.call.call_id == call_id && matches!(call.progress, crate::session::CallProgress::Waiting(_))
-            })
-        };
-        let Some(turn) = self.session.open_turn().filter(|open| is_waiting(open)).map(|open| open.turn) else {
-            return Err(SessionError::ItemNotFound("call"));
-        };
-        let reason = reason.map(|reason| self.ports.secrets.replace(&reason).into_owned());
-        self.changed(Some(turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason })).await
     }
 
     async fn cancel_queued(&mut self, turn: TurnNumber, reason: &str) -> Result<Changed, SessionError> {

@@ -15,6 +15,7 @@ pub(crate) mod shared;
 
 mod accept;
 mod act;
+mod approvals;
 mod compact;
 mod compactions;
 mod handle;
@@ -49,7 +50,7 @@ use crate::{
         BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
         restore::{self, decode},
     },
-    tool::{ToolRegistry, WorkspaceNotes},
+    tool::{RuleKeeper, ToolRegistry, WorkspaceNotes},
 };
 
 /// Dependencies that all actors of a service share. None of them changes.
@@ -77,6 +78,8 @@ pub(crate) struct Ports {
     pub(crate) compaction: Option<CompactionConfig>,
     /// Compactor of all sessions, instead of their configs.
     pub(crate) compactor: Option<SharedCompactor>,
+    /// Keeps the rules that are allowed for always.
+    pub(crate) rule_keeper: Option<Arc<dyn RuleKeeper>>,
 }
 
 impl Ports {

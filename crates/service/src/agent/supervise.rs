@@ -12,7 +12,7 @@ use crate::{
     SessionError,
     ids::Seq,
     service::Changed,
-    session::View,
+    session::{OpenTurn, View},
     store::{
         StoreError,
         restore::{Trouble, replay},
@@ -32,7 +32,8 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         actor.release_waiters(&lost);
-        let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
+        let is_taken_over = failed.as_ref() == Some(&StoreError::Fenced);
+        let reloaded = AssertUnwindSafe(Box::pin(actor.reload(is_taken_over))).catch_unwind().await;
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
             // Callers that follow a turn by its events are notified behind everything durable. A lease that could not
             // be renewed does not know the durable seq.
@@ -115,7 +116,11 @@ impl Actor {
             if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
                 self.save_snapshot().await;
             }
-            ports.observer.rests(&ports, self.lease);
+            match self.session.open_turn() {
+                // The next start loads the session, so that the turn's deadline comes.
+                Some(_) => ports.events.give_up(self.lease).await,
+                None => ports.observer.rests(&ports, self.lease),
+            }
             Ok(())
         } else {
             // From here on, listing a session removes its row again.
@@ -156,8 +161,9 @@ impl Actor {
         self.release_drains();
     }
 
-    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end.
-    async fn reload(&mut self) -> Result<(), StoreError> {
+    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end. Only if
+    /// another actor had the session meanwhile, a turn that waits for approval goes on.
+    async fn reload(&mut self, is_taken_over: bool) -> Result<(), StoreError> {
         self.store_failure = None;
         self.journalled.deferred.clear();
         self.running.summary = Summary::None;
@@ -182,7 +188,8 @@ impl Actor {
         }
         self.shared.show_only(View::of(&self.session));
         self.publish().await;
-        if self.session.open_turn().is_some() && left_open.is_none() {
+        let goes_on = |open: &OpenTurn| is_taken_over && open.outlives_its_process();
+        if self.session.open_turn().is_some_and(|open| !goes_on(open)) && left_open.is_none() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())

@@ -58,11 +58,8 @@ macro_rules! declare {
 
             async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
                 self.admit(Operation::Resume).await?;
-                let ResumeTurn { prompt, model, policy, budgets, compaction, wait, idempotency_key } = request;
-                let (session_id, is_continuation) = (*session_id, prompt.is_none());
-                let prompt = prompt.unwrap_or_default();
-                let request = StartTurn { session_id, prompt, model, policy, budgets, compaction, wait, idempotency_key };
-                self.accept(request, is_continuation).await
+                let is_continuation = request.prompt.is_none();
+                self.accept(request.on(*session_id), is_continuation).await
             }
 
             async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {

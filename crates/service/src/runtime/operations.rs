@@ -25,7 +25,7 @@ use crate::{
     },
     session::{
         QueuedTurn,
-        event::{Event, Pinned, ReminderSet},
+        event::{Decision, Event, Pinned, ReminderSet},
     },
     store::ReadLimit,
     upkeep::{bundle, pruning::CompactionPolicy},
@@ -72,12 +72,15 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {
-        let DecideApproval { session_id, call_id, decision, reason } = request;
-        if let Some(reason) = &reason {
+        if let Some(reason) = &request.reason {
             validate::size("reason", reason, self.0.engine().options.limits.pin_bytes)?;
         }
-        let command = |reply| Command::Decide { call_id: call_id.clone(), decision, reason: reason.clone(), reply };
-        self.0.ask(session_id, command).await
+        if request.decision == Decision::Deny && !request.scope.is_once() {
+            let message = "a denial is of one call: leave the scope out";
+            return Err(SessionError::invalid("scope", message));
+        }
+        let command = |reply| Command::Decide { request: Box::new(request.clone()), reply };
+        self.0.ask(request.session_id, command).await
     }
 
     pub(super) async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {

@@ -264,6 +264,7 @@ impl Sessions {
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
         validate::model(request.model.as_deref())?;
+        validate::allow(&request.allow)?;
         if let Some(model) = &request.model {
             self.engine().models.resolve(model)?;
         }

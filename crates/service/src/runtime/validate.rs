@@ -11,11 +11,14 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
+    tool::Rule,
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
+/// Rules that a turn may allow.
+const TURN_RULES_MAX: usize = 64;
 /// Default number of items of a page.
 const PAGE_ITEMS: usize = 100;
 
@@ -129,6 +132,15 @@ pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), 
         return Err(SessionError::invalid("idempotency_key", message));
     }
     Ok(())
+}
+
+/// Checks the rules that a turn allows.
+pub(crate) fn allow(rules: &[String]) -> Result<(), SessionError> {
+    if rules.len() > TURN_RULES_MAX {
+        let message = format!("there are {} rules; at most {TURN_RULES_MAX} are allowed", rules.len());
+        return Err(SessionError::invalid("allow", message));
+    }
+    rules.iter().try_for_each(|rule| Rule::parse(rule).map(drop).map_err(|why| SessionError::invalid("allow", why)))
 }
 
 pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), SessionError> {

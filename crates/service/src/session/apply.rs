@@ -18,7 +18,7 @@ use super::{
     human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
-    state::{KEY_KEPT_MS, KeyUse},
+    state::{Decided, KEY_KEPT_MS, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
@@ -85,6 +85,7 @@ impl Session {
             keys_by_age: VecDeque::new(),
             keyed_bytes: 0,
             decisions: Default::default(),
+            allowed_rules: Arc::default(),
             usage: Default::default(),
             message_count: 0,
             next_turn: 0,
@@ -129,8 +130,15 @@ impl Session {
             Event::ToolFinished(finished) => self.tool_finished(record, turn, finished),
             Event::ApprovalRequested(_) => self.progress(record),
             Event::ApprovalDecided(decided) => {
-                self.decisions.insert(decided.call_id.clone(), (decided.decision, record.seq));
+                let (decision, scope) = (decided.decision, decided.scope);
+                self.decisions.insert(decided.call_id.clone(), Decided { decision, seq: record.seq, scope });
                 self.progress(record);
+            }
+            Event::ToolAllowed(allowed) => {
+                let is_new = !self.allowed_rules.contains(&allowed.rule) && self.allowed_rules.len() < RULES_MAX;
+                if is_new {
+                    Arc::make_mut(&mut self.allowed_rules).push(allowed.rule.clone());
+                }
             }
             Event::ReminderSet(set) => {
                 let reminders = Arc::make_mut(&mut self.reminders);

@@ -13,7 +13,7 @@ pub use compaction::{
     ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
-pub use meerkat_words::requests::Decision;
+pub use meerkat_words::requests::{Decision, Scope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +213,8 @@ event_kinds! {
         ApprovalRequested = "approval_requested";
         /// A call was decided.
         ApprovalDecided = "approval_decided";
+        /// A rule allows calls of the session.
+        ToolAllowed = "tool_allowed";
         /// A system reminder was set.
         ReminderSet = "reminder_set";
         /// A system reminder was removed.
@@ -350,6 +352,12 @@ pub struct TurnQueued {
     pub compaction: Option<CompactionConfig>,
     /// Policy that it was accepted with: `interrupt` goes to the head.
     pub policy: Policy,
+    /// True if somebody is there to decide calls that ask.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attended: bool,
+    /// Rules that allow calls of this turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
     /// The idempotency key.
     pub key: Option<Key>,
 }
@@ -377,6 +385,12 @@ pub struct TurnStarted {
     /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
+    /// True if somebody is there to decide calls that ask.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub attended: bool,
+    /// Rules that allow calls of this turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
     /// The idempotency key.
     pub key: Option<Key>,
 }
@@ -475,6 +489,12 @@ pub struct ApprovalRequested {
     /// Its arguments as text; the beginning, the end and the size of long ones. Empty in events of former versions.
     #[serde(default)]
     pub arguments: String,
+    /// Text for the person who decides: a diff, or a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
+    /// Rule that allows further calls like this one; without one the call can be allowed once only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// A call was decided.
@@ -484,8 +504,20 @@ pub struct ApprovalDecided {
     pub call_id: String,
     /// The decision.
     pub decision: Decision,
+    /// Extent of an approval, if it is more than this call.
+    #[serde(default, skip_serializing_if = "Scope::is_once")]
+    pub scope: Scope,
     /// Reason, for the model to read.
     pub reason: Option<String>,
+}
+
+/// A rule allows calls of the session from here on. It stays when the turn ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolAllowed {
+    /// The rule.
+    pub rule: String,
+    /// The call whose approval allowed it.
+    pub call_id: String,
 }
 
 /// A system reminder was set.

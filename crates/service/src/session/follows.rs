@@ -61,6 +61,7 @@ impl Session {
             | Event::ReminderCleared(_)
             | Event::Pinned(_)
             | Event::Unpinned(_)
+            | Event::ToolAllowed(_)
             | Event::Unknown(_) => None,
             // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),

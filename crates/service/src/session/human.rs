@@ -4,7 +4,7 @@
 //! cursor or forge another line.
 
 use super::{
-    event::{Decision, Event, LiveEvent, ToolOutcome, TurnTotals},
+    event::{Decision, Event, LiveEvent, Scope, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
 use crate::{model::StopReason, redact::redact_key_shapes, tool::prefix};
@@ -67,8 +67,14 @@ impl Event {
                     Decision::Deny => "denied",
                 };
                 let reason = decided.reason.as_ref().map_or(String::new(), |reason| format!(": {}", first(reason)));
-                format!("{} {decision}{reason}", decided.call_id)
+                let scope = match decided.scope {
+                    Scope::Once => "",
+                    Scope::Session => " for this session",
+                    Scope::Always => " for always",
+                };
+                format!("{} {decision}{scope}{reason}", decided.call_id)
             }
+            Self::ToolAllowed(allowed) => format!("allowed in this session: {}", first(&allowed.rule)),
             Self::ReminderSet(set) => format!("reminder {}: {}", set.kind, first(&set.text)),
             Self::ReminderCleared(cleared) => format!("reminder {} cleared", cleared.kind),
             Self::Pinned(pinned) => format!("pinned: {}", first(&pinned.text)),

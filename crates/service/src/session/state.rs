@@ -15,7 +15,7 @@ use meerkat_words::answers::SessionState;
 use super::{
     compactions::OpenCompaction,
     context::Context,
-    event::{CompactionCounters, Decision, Key},
+    event::{CompactionCounters, Decision, Key, Scope},
     message::{Body, Message},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
@@ -30,6 +30,21 @@ use crate::{
 
 /// Time for which an idempotency key is kept, in milliseconds.
 pub(crate) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Rules that a session may be allowed.
+pub(crate) const RULES_MAX: usize = 256;
+
+/// Decision on a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// The event that recorded it.
+    pub seq: Seq,
+    /// Its extent.
+    #[serde(default)]
+    pub scope: Scope,
+}
 
 /// A session as its records make it.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +84,9 @@ pub struct Session {
     /// Bytes of the keys.
     pub(super) keyed_bytes: u64,
     /// Decisions on the calls of the running and the last turn.
-    pub(super) decisions: HashMap<String, (Decision, Seq)>,
+    pub(super) decisions: HashMap<String, Decided>,
+    /// Rules by which calls run without a question, each once, at most [`RULES_MAX`].
+    pub(super) allowed_rules: Arc<Vec<String>>,
     pub(super) usage: Usage,
     /// Messages in the full history; it never shrinks.
     pub(super) message_count: u64,
@@ -276,10 +293,16 @@ impl Session {
         self.keys.get(key).filter(|used| now.as_millis() - used.time.as_millis() < KEY_KEPT_MS)
     }
 
-    /// Returns the decision on a call of the running or the last turn, with its event.
+    /// Returns the decision on a call of the running or the last turn.
     #[must_use]
-    pub fn decision(&self, call_id: &str) -> Option<(Decision, Seq)> {
+    pub fn decision(&self, call_id: &str) -> Option<Decided> {
         self.decisions.get(call_id).copied()
+    }
+
+    /// Returns the rules by which its calls run without a question, in the order in which they were allowed.
+    #[must_use]
+    pub fn allowed_rules(&self) -> &[String] {
+        &self.allowed_rules
     }
 
     /// Returns its tokens so far.
@@ -309,11 +332,8 @@ impl Session {
     /// Returns its state.
     #[must_use]
     pub fn state(&self) -> SessionState {
-        use super::turn::CallProgress;
         match &self.open_turn {
-            Some(open) if open.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_))) => {
-                SessionState::Waiting
-            }
+            Some(open) if open.is_waiting() => SessionState::Waiting,
             Some(_) => SessionState::Running,
             None if self.open_compaction.is_some() => SessionState::Running,
             None if self.queue.is_empty() => SessionState::Idle,

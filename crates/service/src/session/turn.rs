@@ -37,6 +37,10 @@ pub struct QueuedTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
+    /// True if somebody is there to decide calls that ask.
+    pub attended: bool,
+    /// Rules that allow calls of this turn.
+    pub allow: Vec<String>,
     /// Policy that it was accepted with.
     pub policy: Policy,
     /// Idempotency key.
@@ -46,9 +50,9 @@ pub struct QueuedTurn {
 impl QueuedTurn {
     /// The turn that a `turn_queued` makes wait.
     pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
-        let TurnQueued { prompt, model, budgets, compaction, policy, key } = queued.clone();
-        let turn = record.turn.unwrap_or(0);
-        Self { turn, seq: record.seq, time: record.time, prompt, model, budgets, compaction, policy, key }
+        let TurnQueued { prompt, model, budgets, compaction, attended, allow, policy, key } = queued.clone();
+        let (turn, seq, time) = (record.turn.unwrap_or(0), record.seq, record.time);
+        Self { turn, seq, time, prompt, model, budgets, compaction, attended, allow, policy, key }
     }
 
     /// Returns its entry in a list.
@@ -69,6 +73,12 @@ pub struct OpenTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
+    /// True if somebody is there to decide calls that ask.
+    #[serde(default)]
+    pub attended: bool,
+    /// Rules that allow calls of this turn.
+    #[serde(default)]
+    pub allow: Vec<String>,
     /// Idempotency key.
     pub key: Option<Key>,
     /// Counts and cost so far.
@@ -87,8 +97,8 @@ pub struct OpenTurn {
     pub text_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
-    /// Hashes of the newest steps (calls with their results), the newest last. Versions may hash differently: a loaded
-    /// turn never continues, so hashes from a snapshot are not compared.
+    /// Hashes of the newest steps (calls with their results), the newest last. Versions may hash differently: then a
+    /// loaded turn that goes on notices a loop later.
     pub signatures: Vec<u64>,
     /// The tool of the newest call.
     pub last_tool: String,
@@ -112,8 +122,8 @@ pub struct CallState {
 pub enum CallProgress {
     /// The model asked for it.
     Proposed,
-    /// It waits for a decision since this event.
-    Waiting(Seq),
+    /// It waits for a decision.
+    Waiting(Asked),
     /// It has a decision.
     Decided(Decision, Option<String>),
     /// It runs.
@@ -122,13 +132,27 @@ pub enum CallProgress {
     Finished(ToolResult),
 }
 
+/// Question about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The event that asked.
+    pub seq: Seq,
+    /// Text for the person who decides.
+    pub preview: Option<String>,
+    /// Rule that an approval can allow beyond this call.
+    pub rule: Option<String>,
+}
+
 impl CallProgress {
     /// Returns the call of a record, and the call's progress after it.
     pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
-            Event::ApprovalRequested(request) => (&request.call_id, Self::Waiting(record.seq)),
+            Event::ApprovalRequested(request) => {
+                let (preview, rule) = (request.preview.clone(), request.rule.clone());
+                (&request.call_id, Self::Waiting(Asked { seq: record.seq, preview, rule }))
+            }
             Event::ApprovalDecided(decided) => {
                 (&decided.call_id, Self::Decided(decided.decision, decided.reason.clone()))
             }
@@ -189,10 +213,34 @@ impl TurnEnd {
 }
 
 impl OpenTurn {
+    /// Returns true if a call waits for a decision.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_)))
+    }
+
+    /// Returns true if the turn can go on in another process: somebody was asked about its open calls, and none of them
+    /// has started, so none has had an effect.
+    #[must_use]
+    pub fn outlives_its_process(&self) -> bool {
+        let is_asked = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Decided(..));
+        let is_started = |call: &CallState| call.progress == CallProgress::Started;
+        self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
+    }
+
     /// Opens the turn of a `turn_started`.
     pub(super) fn of(turn: TurnNumber, started: &TurnStarted, key: Option<Key>) -> Self {
-        let TurnStarted { model, budgets, compaction, .. } = started;
-        Self { turn, model: model.clone(), budgets: *budgets, compaction: *compaction, key, ..Self::default() }
+        let TurnStarted { model, budgets, compaction, attended, allow, .. } = started;
+        Self {
+            turn,
+            model: model.clone(),
+            budgets: *budgets,
+            compaction: *compaction,
+            attended: *attended,
+            allow: allow.clone(),
+            key,
+            ..Self::default()
+        }
     }
 
     /// Takes the text of an answer, and the reason for its end.

@@ -8,7 +8,7 @@ use std::{
 use meerkat_words::answers::{ContextView, PendingApproval, SessionSummary, SessionView};
 
 use super::{
-    CallProgress, QueuedTurn, Session,
+    Asked, CallProgress, QueuedTurn, Session,
     reminder::{Pin, Reminder},
 };
 use crate::{
@@ -48,6 +48,8 @@ pub struct View {
     pub pending_approvals: Vec<PendingApproval>,
     /// Folder that its tools work in.
     pub workspace: Option<String>,
+    /// Rules by which calls run without a question.
+    pub allowed_rules: Arc<Vec<String>>,
     /// Messages of its live context.
     pub context_messages: u64,
     /// Estimated tokens of its live context.
@@ -67,6 +69,7 @@ impl View {
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
             workspace: session.workspace.clone(),
+            allowed_rules: session.allowed_rules.clone(),
             context_messages: session.context.message_count() as u64,
             // A running sum: no view walks over the messages.
             context_tokens: session.context.bytes() / 4,
@@ -97,6 +100,7 @@ impl View {
             pins: self.pins.to_vec(),
             queue: self.queue.iter().map(QueuedTurn::item).collect(),
             pending_approvals: self.pending_approvals.clone(),
+            allowed_rules: self.allowed_rules.to_vec(),
             forked_from: summary.forked_from,
             workspace: self.workspace.clone(),
         }
@@ -109,11 +113,12 @@ impl Session {
     pub fn pending_approvals(&self) -> Vec<PendingApproval> {
         let calls = self.open_turn.iter().flat_map(|open| open.calls.iter().map(|call| (open.turn, call)));
         calls
-            .filter_map(|(turn, state)| match state.progress {
-                CallProgress::Waiting(seq) => {
-                    let call = &state.call;
+            .filter_map(|(turn, state)| match &state.progress {
+                CallProgress::Waiting(Asked { seq, preview, rule }) => {
+                    let (call, seq) = (&state.call, *seq);
                     let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
-                    Some(PendingApproval { call_id, name, arguments, turn, seq })
+                    let (preview, rule) = (preview.clone(), rule.clone());
+                    Some(PendingApproval { call_id, name, arguments, turn, seq, preview, rule })
                 }
                 _ => None,
             })

@@ -2,6 +2,7 @@
 //!
 //! A prompt reaches a file or a process only through a tool that is registered here.
 
+mod keeper;
 mod notes;
 mod output;
 mod plan;
@@ -16,6 +17,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Network};
 use tokio_util::sync::CancellationToken;
 
+pub use keeper::RuleKeeper;
 pub use notes::WorkspaceNotes;
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};

@@ -74,6 +74,10 @@ pub(super) struct ResumeParams {
     #[serde(default, deserialize_with = "object_or_null")]
     compaction: Option<crate::compaction::CompactionConfig>,
     #[serde(default)]
+    attended: bool,
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
     wait: Option<bool>,
     #[serde(default)]
     idempotency_key: Option<String>,
@@ -162,6 +166,8 @@ pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<
         policy: params.policy,
         budgets: params.budgets,
         compaction: params.compaction,
+        attended: params.attended,
+        allow: params.allow,
         wait: params.wait.unwrap_or(true),
         idempotency_key: params.idempotency_key,
     };

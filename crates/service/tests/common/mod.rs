@@ -58,10 +58,7 @@ pub(crate) async fn next_of(follower: &mut Follower, kind: &str) -> Value {
 /// Approves a call.
 pub(crate) async fn approve(agent: &Agent, session: &SessionCreated, call_id: &str) -> Result<Changed, SessionError> {
     let (call_id, decision) = (call_id.to_owned(), Decision::Approve);
-    agent
-        .service()
-        .decide_approval(DecideApproval { session_id: session.session_id, call_id, decision, reason: None })
-        .await
+    agent.service().decide_approval(DecideApproval::new(session.session_id, call_id, decision)).await
 }
 
 /// A clock whose wall time a test sets.

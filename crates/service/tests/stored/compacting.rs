@@ -412,7 +412,7 @@ fn blobs_that_nothing_names_go_with_the_next_compaction_when_no_call_runs() {
         assert!(process.has_blob(session_id, &stays).await);
         let asked = process.events(session_id).await.pop().unwrap();
         let call_id = asked["call_id"].as_str().unwrap().to_owned();
-        let decided = DecideApproval { session_id, call_id, decision: Decision::Deny, reason: None };
+        let decided = DecideApproval::new(session_id, call_id, Decision::Deny);
         process.service.decide_approval(decided).await.unwrap();
         turn.result.await.unwrap();
         process.compact(session_id, false, false).await;

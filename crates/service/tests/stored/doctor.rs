@@ -240,15 +240,22 @@ fn a_call_without_a_result_is_found() {
     let place = Place::new();
     let id = place.process(false, |process| async move {
         let session_id = process.create().await;
-        let prompt = r#"@call test_ask {"name":"out","line":"x"} @say Done."#;
+        let prompt = r#"@call test_sleep {"ms":600000} @say Done."#;
         drop(process.service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap());
-        process.until(session_id, "approval_requested").await;
+        process.until(session_id, "tool_started").await;
+        let waits = process.create().await;
+        let prompt = r#"@call test_ask {"name":"out","line":"x"} @say Done."#;
+        drop(process.service.begin_turn(StartTurn::new(waits, prompt)).await.unwrap());
+        process.until(waits, "approval_requested").await;
         session_id
     });
     let found = place.examine(false).findings;
-    let found = found.iter().find(|finding| finding.check == Check::ToolCall).unwrap();
+    // A turn that waits for approval goes on with the next start.
+    let [found] = found.iter().filter(|finding| finding.check == Check::ToolCall).collect::<Vec<_>>()[..] else {
+        panic!("{found:#?}")
+    };
     assert_eq!(found.session_id, Some(id));
-    assert!(found.what.contains("`test_ask`") && found.remedy.contains("meerkat resume"), "{found:?}");
+    assert!(found.what.contains("`test_sleep`") && found.remedy.contains("meerkat resume"), "{found:?}");
     place.process(true, |process| async move { process.until(id, "turn_interrupted").await });
     assert_eq!(place.examine(false).findings, []);
 }

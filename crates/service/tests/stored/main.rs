@@ -18,6 +18,7 @@ mod life;
 mod lists;
 mod projection;
 mod readers;
+mod waiting;
 mod workspace;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::{FrozenClock, Timestamp, World},
     doctor::{Diagnosis, Examination, examine},
-    options::EngineOptions,
+    options::{EngineOptions, Unattended},
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
 use serde_json::Value;
@@ -47,6 +48,7 @@ impl Place {
         let tools = dir.path().join("tools");
         std::fs::create_dir(&tools).unwrap();
         options.tools.test_dir = Some(tools);
+        options.approval.unattended = Unattended::Wait;
         // Long enough that no loaded machine is slower.
         options.limits.wait_ms = 60_000;
         Self { dir, options, now: None }

@@ -188,6 +188,12 @@ pub struct PendingApproval {
     pub turn: TurnNumber,
     /// The event that asked.
     pub seq: Seq,
+    /// Text for the person who decides: a diff, or a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
+    /// Rule that an approval for the session or for always allows; without one the call can be allowed once only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
 }
 
 /// Answer of `read`.
@@ -227,6 +233,9 @@ pub struct SessionView {
     pub queue: Vec<QueueItem>,
     /// The calls that wait for a decision.
     pub pending_approvals: Vec<PendingApproval>,
+    /// Rules by which the session's calls run without a question.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_rules: Vec<String>,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
     /// Folder that its tools work in; left out if there is none.

@@ -204,9 +204,30 @@ options! {
         read: Vec<std::path::PathBuf> = Vec::new(),
         /// Folders that sessions of served surfaces may work in, by name.
         folders: std::collections::BTreeMap<String, std::path::PathBuf> = std::collections::BTreeMap::new(),
+        /// Accepts the scope `always` from every surface; otherwise only a terminal of the owner may allow for always.
+        remember: bool = false,
         /// Folder that the scripted model's test tools may write in; without it there are no test tools.
         test_dir: Option<std::path::PathBuf> = None,
     }
+}
+
+/// Answer to a call that asks in a turn that nobody attends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unattended {
+    /// Denies it at once.
+    #[default]
+    Deny,
+    /// Waits for a decision from any surface, as in an attended turn.
+    Wait,
+}
+
+/// Options of approvals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalOptions {
+    /// Answer to a call that asks while nobody attends its turn.
+    pub unattended: Unattended,
 }
 
 /// Options of the live context.
@@ -386,6 +407,8 @@ pub struct EngineOptions {
     pub turn: TurnOptions,
     /// Tool calls.
     pub tools: ToolOptions,
+    /// Approvals of tool calls.
+    pub approval: ApprovalOptions,
     /// The live context.
     pub context: ContextOptions,
     /// Sizes of requests.

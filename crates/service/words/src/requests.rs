@@ -26,6 +26,37 @@ pub enum Decision {
     Deny,
 }
 
+/// Extent of an approval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// This call.
+    #[default]
+    Once,
+    /// This call, and every later call in the session that the call's rule matches.
+    Session,
+    /// As `session`, and kept in the configuration for all sessions.
+    Always,
+}
+
+impl Scope {
+    /// Returns true if it is one call.
+    #[must_use]
+    pub const fn is_once(&self) -> bool {
+        matches!(self, Self::Once)
+    }
+
+    /// Its name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Session => "session",
+            Self::Always => "always",
+        }
+    }
+}
+
 /// Request of `create_session`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -75,6 +106,12 @@ pub struct StartTurn {
     /// Compaction settings of this turn; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
+    /// True if somebody is there to decide calls that ask.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub attended: bool,
+    /// Rules that allow calls of this turn, as in `tools.approval`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
     /// If true, answer with the result; else at once.
     #[serde(default = "yes")]
     pub wait: bool,
@@ -94,6 +131,8 @@ impl StartTurn {
             policy: Policy::Reject,
             budgets: Budgets::default(),
             compaction: None,
+            attended: false,
+            allow: Vec::new(),
             wait: true,
             idempotency_key: None,
         }
@@ -102,6 +141,10 @@ impl StartTurn {
 
 const fn yes() -> bool {
     true
+}
+
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Request of `resume`, without its session.
@@ -118,6 +161,12 @@ pub struct ResumeTurn {
     pub budgets: Budgets,
     /// Compaction settings of this turn; a continued turn keeps its own if `null`.
     pub compaction: Option<CompactionConfig>,
+    /// True if somebody is there to decide calls that ask.
+    #[serde(skip_serializing_if = "is_false")]
+    pub attended: bool,
+    /// Rules that allow calls of this turn, as in `tools.approval`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow: Vec<String>,
     /// If true, answer with the result; else at once.
     pub wait: bool,
     /// Key that makes a repeated request return the first one's turn.
@@ -132,9 +181,21 @@ impl Default for ResumeTurn {
             policy: Policy::Reject,
             budgets: Budgets::default(),
             compaction: None,
+            attended: false,
+            allow: Vec::new(),
             wait: true,
             idempotency_key: None,
         }
+    }
+}
+
+impl ResumeTurn {
+    /// Makes the turn's request; a continuation has an empty prompt.
+    #[must_use]
+    pub fn on(self, session_id: SessionId) -> StartTurn {
+        let Self { prompt, model, policy, budgets, compaction, attended, allow, wait, idempotency_key } = self;
+        let prompt = prompt.unwrap_or_default();
+        StartTurn { session_id, prompt, model, policy, budgets, compaction, attended, allow, wait, idempotency_key }
     }
 }
 
@@ -159,9 +220,20 @@ pub struct DecideApproval {
     pub call_id: String,
     /// The decision.
     pub decision: Decision,
+    /// Extent of an approval. A denial is of one call.
+    #[serde(default, skip_serializing_if = "Scope::is_once")]
+    pub scope: Scope,
     /// Reason, for the model to read.
     #[serde(default)]
     pub reason: Option<String>,
+}
+
+impl DecideApproval {
+    /// Makes a decision about one call, without a reason.
+    #[must_use]
+    pub fn new(session_id: SessionId, call_id: impl Into<String>, decision: Decision) -> Self {
+        Self { session_id, call_id: call_id.into(), decision, scope: Scope::Once, reason: None }
+    }
 }
 
 /// Request of `cancel_queued`.

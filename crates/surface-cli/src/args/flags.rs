@@ -1,6 +1,7 @@
 //! Groups of flags that several commands share.
 
 use clap::Args;
+use meerkat_service::service::Scope;
 
 /// Session that a command is about.
 #[derive(Args)]
@@ -82,6 +83,12 @@ pub(crate) struct Delivery {
     /// What to do where a turn runs already; a line of `chat` that says it does not wait for that turn
     #[arg(long, value_name = "POLICY", value_parser = ["reject", "queue", "interrupt"])]
     pub(crate) policy: Option<String>,
+    /// Let these calls of the turn run without a question: rules as in `tools.approval`, such as `edit,shell`
+    #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
+    pub(crate) allow: Vec<String>,
+    /// Let a call that asks wait until somebody decides it, here or by `meerkat sessions approve` [default: in a terminal]
+    #[arg(long)]
+    pub(crate) attended: bool,
     /// Answer as soon as the turn is accepted (a line in `chat`)
     #[arg(long)]
     pub(crate) detach: bool,
@@ -91,4 +98,10 @@ pub(crate) struct Delivery {
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a label is written name=value")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Reads an approval's extent.
+pub(super) fn scope(text: &str) -> Result<Scope, String> {
+    let all = [Scope::Once, Scope::Session, Scope::Always];
+    all.into_iter().find(|scope| scope.name() == text).ok_or_else(|| "it is once, session or always".to_owned())
 }

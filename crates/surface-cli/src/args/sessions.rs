@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use meerkat_service::service::Scope;
 
 use super::{
-    flags::{Target, label},
+    flags::{Target, label, scope},
     operators::{EXPORT_HELP, ExportArgs, IMPORT_HELP, RETAIN_HELP},
 };
 
@@ -146,6 +147,9 @@ pub(crate) enum SessionCommand {
         target: Target,
         /// The call
         call_id: String,
+        /// Allow the call alone (once), and further ones like it in this session (session) or everywhere (always)
+        #[arg(long, value_name = "SCOPE", default_value = "once", value_parser = scope, hide_default_value = true)]
+        scope: Scope,
         /// Why, for the model to read
         reason: Option<String>,
     },

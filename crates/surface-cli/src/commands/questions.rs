@@ -1,6 +1,8 @@
 //! Questions at the terminal about the calls of a turn. Only an answer decides; anything else repeats the question.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+
+use meerkat_service::service::{Decision, Scope};
 
 use crate::{
     app::App,
@@ -15,8 +17,6 @@ const NO_ANSWER: &str = "Nobody answered: the input ended.";
 #[derive(Default)]
 pub(crate) struct Questions {
     calls: VecDeque<Call>,
-    /// Tools whose calls this command asks about no more.
-    allowed: BTreeSet<String>,
     /// True if the turn ended while a question was open, so the next line answers nothing.
     is_late: bool,
 }
@@ -24,9 +24,7 @@ pub(crate) struct Questions {
 /// Answer to a question.
 #[derive(Debug, PartialEq)]
 enum Verdict<'a> {
-    Allow,
-    /// Allows this call and all later ones of the tool.
-    Always,
+    Allow(Scope),
     Deny(Option<&'a str>),
 }
 
@@ -38,8 +36,9 @@ fn verdict<'a>(line: &'a str, call_id: &str) -> Option<Verdict<'a>> {
     // As a command it may name the call.
     let rest = rest.strip_prefix(call_id).map_or(rest, str::trim);
     match (word.to_ascii_lowercase().as_str(), rest) {
-        ("y" | "yes" | "/approve", "") => Some(Verdict::Allow),
-        ("a" | "always", "") => Some(Verdict::Always),
+        ("y" | "yes" | "/approve", "") => Some(Verdict::Allow(Scope::Once)),
+        ("s" | "session", "") => Some(Verdict::Allow(Scope::Session)),
+        ("a" | "always", "") => Some(Verdict::Allow(Scope::Always)),
         ("n" | "no" | "/deny", reason) => Some(Verdict::Deny((!reason.is_empty()).then_some(reason))),
         _ => None,
     }
@@ -65,9 +64,6 @@ impl Questions {
 
     /// Asks about a call, once those before it are decided.
     pub(crate) fn push(&mut self, app: &App, call: Call, lines: &mut Lines) {
-        if self.allowed.contains(&call.name) {
-            return decide(app, &call, true, None);
-        }
         self.calls.push_back(call);
         if self.calls.len() == 1 {
             self.ask(app, lines);
@@ -76,8 +72,19 @@ impl Questions {
 
     /// Asks about the first call.
     pub(crate) fn ask(&self, app: &App, lines: &mut Lines) {
-        if let Some(Call { name, arguments, .. }) = self.calls.front() {
-            app.out.notice(&format!("Allow {name} {arguments}? y, n, always, or n and why: "));
+        if let Some(Call { name, arguments, preview, rule, .. }) = self.calls.front() {
+            let shown = match preview {
+                Some(preview) => {
+                    app.out.preview(preview);
+                    name.clone()
+                }
+                None => format!("{name} {arguments}"),
+            };
+            let wider = match rule {
+                Some(rule) => format!("session or always for `{rule}`, "),
+                None => String::new(),
+            };
+            app.out.notice(&format!("Allow {shown}? y, n, {wider}or n and why: "));
             lines.ask_answer();
         }
     }
@@ -93,24 +100,39 @@ impl Questions {
             Line::End => Some(Verdict::Deny(Some(NO_ANSWER))),
             Line::Refused(_) | Line::Interrupt => None,
         };
-        match verdict {
-            None => {
-                app.out.note(&format!("y runs it, n does not, always runs each {} from here on.", call.name));
+        match (verdict, call.rule.as_deref()) {
+            (Some(Verdict::Deny(reason)), _) => decide(app, call, Decision::Deny, Scope::Once, reason),
+            (Some(Verdict::Allow(Scope::Once)), _) => decide(app, call, Decision::Approve, Scope::Once, None),
+            (Some(Verdict::Allow(scope @ (Scope::Session | Scope::Always))), Some(rule)) => {
+                let kept = if scope == Scope::Always { app.remember_rule(rule) } else { Ok(()) };
+                if let Err(error) = kept {
+                    app.out.error(&error.body());
+                    return self.ask(app, lines);
+                }
+                self.allow(app, rule.to_owned());
                 return self.ask(app, lines);
             }
-            Some(Verdict::Deny(reason)) => decide(app, call, false, reason),
-            Some(Verdict::Allow) => decide(app, call, true, None),
-            Some(Verdict::Always) => {
-                self.allowed.insert(call.name.clone());
-                let (always, others): (VecDeque<Call>, _) =
-                    self.calls.drain(..).partition(|call| self.allowed.contains(&call.name));
-                self.calls = others;
-                always.iter().for_each(|call| decide(app, call, true, None));
+            (None | Some(Verdict::Allow(Scope::Session | Scope::Always)), rule) => {
+                let wider = match rule {
+                    Some(rule) => format!("; session runs `{rule}` in this session, always everywhere"),
+                    None => ", each time: no rule is proposed for it".to_owned(),
+                };
+                app.out.note(&format!("y runs {}, n does not{wider}.", call.name));
                 return self.ask(app, lines);
             }
         }
         self.calls.pop_front();
         self.ask(app, lines);
+    }
+
+    /// Allows a rule for the session, and with it every call that proposed it.
+    fn allow(&mut self, app: &App, rule: String) {
+        let (allowed, others): (VecDeque<Call>, _) =
+            self.calls.drain(..).partition(|call| call.rule.as_ref() == Some(&rule));
+        self.calls = others;
+        for call in &allowed {
+            decide(app, call, Decision::Approve, Scope::Session, None);
+        }
     }
 }
 
@@ -121,12 +143,14 @@ mod tests {
     #[test]
     fn only_an_answer_decides() {
         for (line, expected) in [
-            ("y", Some(Verdict::Allow)),
-            (" YES ", Some(Verdict::Allow)),
-            ("/approve", Some(Verdict::Allow)),
-            ("/approve call_3_0", Some(Verdict::Allow)),
-            ("a", Some(Verdict::Always)),
-            ("Always", Some(Verdict::Always)),
+            ("y", Some(Verdict::Allow(Scope::Once))),
+            (" YES ", Some(Verdict::Allow(Scope::Once))),
+            ("/approve", Some(Verdict::Allow(Scope::Once))),
+            ("/approve call_3_0", Some(Verdict::Allow(Scope::Once))),
+            ("a", Some(Verdict::Allow(Scope::Always))),
+            ("s", Some(Verdict::Allow(Scope::Session))),
+            ("session", Some(Verdict::Allow(Scope::Session))),
+            ("Always", Some(Verdict::Allow(Scope::Always))),
             ("n", Some(Verdict::Deny(None))),
             ("No, use the other file", Some(Verdict::Deny(Some("use the other file")))),
             ("/deny call_3_0 not today", Some(Verdict::Deny(Some("not today")))),

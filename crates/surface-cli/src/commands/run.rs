@@ -14,12 +14,9 @@ use crate::{
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, SessionFlags, TurnFlags},
     error::{CliError, exit_code, exit_code_of_leaving},
     input::{Line, Lines, whole},
-    stream::{Progress, RunningTurn, Show, decide},
+    stream::{Progress, RunningTurn, Show},
     wire,
 };
-
-/// Reason that a model gets for a call about which nobody can be asked.
-const NOBODY_TO_ASK: &str = "Nobody could be asked: the turn runs without a terminal.";
 
 /// Reads the prompt from standard input.
 async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, CliError> {
@@ -33,8 +30,9 @@ async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, C
 }
 
 /// `run`.
-pub(crate) async fn run(app: &App, mut streams: Streams, args: RunArgs) -> Result<u8, CliError> {
+pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> Result<u8, CliError> {
     refuse_detached(app, &args.delivery)?;
+    attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {
         None | Some("-") => prompt_from_stdin(app, &mut streams).await?,
         Some(prompt) => prompt.to_owned(),
@@ -89,8 +87,9 @@ pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) ->
 }
 
 /// `resume`.
-pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) -> Result<u8, CliError> {
+pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs) -> Result<u8, CliError> {
     refuse_detached(app, &args.delivery)?;
+    attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {
         Some("-") => Some(prompt_from_stdin(app, &mut streams).await?),
         other => other.map(str::to_owned),
@@ -105,6 +104,11 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, args: ResumeArgs) ->
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
     drive(app, streams, RunningTurn::start(app, session_id, request, None, show).await).await
+}
+
+/// Says that somebody is there to decide calls, if this command can ask.
+fn attend(app: &App, delivery: &mut Delivery) {
+    delivery.attended |= app.out.can_ask && !delivery.detach;
 }
 
 /// Refuses `--detach` unless another process runs the turn, because it would end with this one.
@@ -129,7 +133,10 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                     let lines = lines.get_or_insert_with(|| answers(&mut streams));
                     questions.push(app, call, lines);
                 }
-                Progress::Approval(call) => decide(app, &call, false, Some(NOBODY_TO_ASK)),
+                Progress::Approval(call) => app.out.note(&format!(
+                    "{} waits until it is decided: meerkat sessions approve {} {}",
+                    call.name, call.session_id, call.call_id
+                )),
                 Progress::Ended(answer) => {
                     let answer = answer?;
                     let error = turn.finish(&answer)?;

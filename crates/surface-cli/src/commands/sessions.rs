@@ -6,7 +6,7 @@ use meerkat_service::{
     Capabilities, Capability, Operation, SessionError, SessionService,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
-    service::{HistoryItem, Page, ReadHistory, Retain, SessionQuery, SessionSummary},
+    service::{HistoryItem, Page, ReadHistory, Retain, Scope, SessionQuery, SessionSummary},
     session::message::{Block, Body, Message},
     store::glance,
     wire::{decode_params, encode},
@@ -97,6 +97,20 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             let question = format!("Delete these {} sessions for good?", going.items.len());
             if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question, KEPT).await {
                 return Ok(0);
+            }
+        }
+        SessionCommand::Approve { target, call_id, scope: Scope::Always, .. } if app.out.can_ask => {
+            let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
+            let view = app.service.read(&id).await?;
+            let call = view.pending_approvals.iter().find(|call| call.call_id == *call_id);
+            // Without a rule the service refuses the scope, and says so.
+            if let Some(rule) = call.and_then(|call| call.rule.as_deref()) {
+                let question = format!("Let `{rule}` run without a question, in all your sessions?");
+                if !is_confirmed(app, &mut streams, &question, "Nothing was decided.").await {
+                    return Ok(0);
+                }
+                app.remember_rule(rule)?;
+                request.1["scope"] = json!(Scope::Session.name());
             }
         }
         SessionCommand::Export(_) => streams.interrupts.listen(),

@@ -6,8 +6,8 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::vendors::Preset,
     options::{
-        ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions, RetentionOptions,
-        ToolOptions, TurnOptions,
+        ApprovalOptions, ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
+        RetentionOptions, ToolOptions, TurnOptions,
     },
 };
 use serde::Deserialize;
@@ -19,6 +19,7 @@ pub(crate) struct Values {
     pub(crate) model: ModelValues,
     pub(super) turn: TurnOptions,
     pub(crate) tools: ToolOptions,
+    pub(super) approval: ApprovalOptions,
     pub(super) context: ContextOptions,
     pub(crate) limits: Limits,
     pub(super) ephemeral: EphemeralOptions,

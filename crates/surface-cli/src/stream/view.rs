@@ -158,6 +158,7 @@ impl View {
             | Event::ToolFinished(_)
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_)
+            | Event::ToolAllowed(_)
             | Event::BudgetWarning(_)
             | Event::CompactionCompleted(_)
             | Event::CompactionFailed(_)

@@ -130,14 +130,13 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
 }
 
 #[test]
-fn an_answer_decides_about_a_call_and_always_about_those_that_follow() {
+fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     let mut typed = Typed::start();
     typed.prompt();
     for (name, answers, is_run) in [
         ("refused", &["n"][..], false),
         ("repeated", &["perhaps", "y"], true),
-        ("first", &["always"], true),
-        ("second", &[], true),
+        ("alone", &["always", "session", "y"], true),
     ] {
         typed.keys(&format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}\r"));
         for answer in answers {
@@ -150,5 +149,30 @@ fn an_answer_decides_about_a_call_and_always_about_those_that_follow() {
     }
     typed.keys("\r");
     let screen = typed.leave();
-    assert_eq!(screen.matches("Allow test_ask").count(), 4, "{screen}");
+    assert_eq!(screen.matches("Allow test_ask").count(), 6, "{screen}");
+    assert!(screen.contains("no rule is proposed for it"), "{screen}");
+}
+
+#[test]
+fn an_answer_may_allow_a_rule_for_the_session_or_for_always() {
+    let mut typed = Typed::start();
+    typed.prompt();
+    let call = |name: &str| format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\",\"lasting\":true}}\r");
+    for (name, answer) in [("first", "session"), ("second", "always")] {
+        typed.keys(&call(name));
+        typed.wait("+x");
+        typed.wait(&format!("session or always for `test_ask: {name}`, or n and why: "));
+        typed.prompt();
+        typed.keys(&format!("{answer}\r"));
+        typed.prompt();
+        typed.keys(&call(name));
+        typed.prompt();
+        let lines = std::fs::read_to_string(typed.dir.path().join(name)).unwrap();
+        assert_eq!(lines, "x\nx\n", "{name}: {}", typed.screen);
+    }
+    let config = std::fs::read_to_string(typed.dir.path().join(".config/meerkat/meerkat.toml")).unwrap();
+    assert_eq!(config, "[tools.approval]\n\"test_ask: second\" = \"allow\"\n");
+    typed.keys("\r");
+    let screen = typed.leave();
+    assert_eq!(screen.matches("Allow test_ask").count(), 2, "{screen}");
 }

@@ -18,7 +18,7 @@ use hyper_util::{
 use meerkat_service::{
     Agent, AgentBuildConfig,
     model::ToolSpec,
-    options::EngineOptions,
+    options::{EngineOptions, Unattended},
     service::{ReadEvents, SessionCreated},
     session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Tool, ToolError},
@@ -61,6 +61,7 @@ fn agent() -> Agent {
     let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
     let spec = ToolSpec { name: "hold".to_owned(), description: "Holds the turn.".to_owned(), schema };
     let mut options = EngineOptions::default();
+    options.approval.unattended = Unattended::Wait;
     // Long enough that no loaded machine is slower.
     options.limits.wait_ms = 60_000;
     AgentBuildConfig::new().options(options).tool(Arc::new(Hold(spec))).build().unwrap()

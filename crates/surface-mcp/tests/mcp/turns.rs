@@ -25,7 +25,7 @@ async fn release(agent: &Agent, session: &SessionCreated) -> String {
     let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
     let asked: Value = serde_json::from_str(&asked).unwrap();
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
-    let decision = DecideApproval { session_id, call_id, decision: Decision::Approve, reason: None };
+    let decision = DecideApproval::new(session_id, call_id, Decision::Approve);
     agent.service().decide_approval(decision).await.unwrap();
     let mut follower = agent.service().follow(&session_id, asked["seq"].as_u64().unwrap()).await.unwrap();
     loop {

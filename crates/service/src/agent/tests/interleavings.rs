@@ -96,8 +96,8 @@ async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result
         "unpin" => service.unpin(Unpin { session_id, pin: 1 }).await,
         "cancel" => service.cancel_queued(CancelQueued { session_id, turn: 9 }).await,
         "decide" => {
-            let (call_id, decision) = ("none".into(), Decision::Approve);
-            service.decide_approval(DecideApproval { session_id, call_id, decision, reason: None }).await
+            let (call_id, decision) = ("none", Decision::Approve);
+            service.decide_approval(DecideApproval::new(session_id, call_id, decision)).await
         }
         policy => {
             let policy = serde_json::from_value(policy.into()).unwrap();
@@ -151,8 +151,7 @@ fn a_decision_against_an_interrupt() {
             let request = StartTurn::new(subject.session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
             subject.service.accept_turn(request).await.unwrap();
             let call_id = subject.asked().await;
-            let decision =
-                DecideApproval { session_id: subject.session_id, call_id, decision: Decision::Approve, reason: None };
+            let decision = DecideApproval::new(subject.session_id, call_id, Decision::Approve);
             let decide = async {
                 ticks(tick).await;
                 subject.service.decide_approval(decision).await

@@ -3,6 +3,7 @@
 //! The runtime has one thread and runs its tasks in turn, so "after k turns of the scheduler" is a place that
 //! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
 
+mod approvals;
 mod compaction;
 mod fakes;
 mod faults;
@@ -11,6 +12,7 @@ mod overflow;
 mod plans;
 mod promises;
 mod stored;
+mod waiting;
 
 use std::{
     collections::HashSet,
@@ -28,12 +30,12 @@ use crate::{
     consumers::readers::Readers,
     engine::{Derived, Engine},
     model::{ModelResolver, StaticModels, scripted::ScriptedModel},
-    options::EngineOptions,
+    options::{EngineOptions, Unattended},
     redact::Secrets,
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
-    tool::{Tool, ToolRegistry},
+    tool::{RuleKeeper, Tool, ToolRegistry},
 };
 
 /// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
@@ -46,14 +48,16 @@ struct Rig {
     tools: Vec<Arc<dyn Tool>>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
+    rule_keeper: Option<Arc<dyn RuleKeeper>>,
 }
 
 impl Rig {
     fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let mut options = EngineOptions::default();
         options.turn.retry_base_ms = 0;
+        options.approval.unattended = Unattended::Wait;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
-        Self { options, models: Arc::new(models), tools, compaction: None, compactor: None }
+        Self { options, models: Arc::new(models), tools, compaction: None, compactor: None, rule_keeper: None }
     }
 
     fn service(self) -> EphemeralSessionService {
@@ -116,6 +120,7 @@ impl Rig {
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,
+            rule_keeper: self.rule_keeper,
         };
         Engine { ports: Arc::new(ports), derived, owner: None }
     }

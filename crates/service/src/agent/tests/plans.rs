@@ -96,7 +96,7 @@ async fn a_plan_decides_on_effect_and_approval_by_the_arguments() {
     subject.service.accept_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
     let call_id = subject.asked().await;
     let decision = Decision::Approve;
-    subject.service.decide_approval(DecideApproval { session_id, call_id, decision, reason: None }).await.unwrap();
+    subject.service.decide_approval(DecideApproval::new(session_id, call_id, decision)).await.unwrap();
     ticks(50).await;
     let expected = [
         "tool_finished 2 not_run",

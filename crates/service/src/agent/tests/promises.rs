@@ -98,7 +98,7 @@ async fn a_late_approval_hits_no_other_call() {
     let subject = Subject::new(super::fakes::rig(model, 100_000, Arc::new(tool)).service()).await;
     let decide = |call_id: &str| {
         let (session_id, call_id, decision) = (subject.session_id, call_id.to_owned(), Decision::Approve);
-        subject.service.decide_approval(DecideApproval { session_id, call_id, decision, reason: None })
+        subject.service.decide_approval(DecideApproval::new(session_id, call_id, decision))
     };
     subject.service.accept_turn(StartTurn::new(subject.session_id, "First.")).await.unwrap();
     let asked = subject.asked().await;

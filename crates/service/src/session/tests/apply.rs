@@ -295,7 +295,20 @@ fn of_an_open_turn() -> Vec<Event> {
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
     let (continues, compaction) = (None, None);
-    (Some(turn), Event::TurnStarted(TurnStarted { prompt, model, budgets, queued, continues, compaction, key }))
+    (
+        Some(turn),
+        Event::TurnStarted(TurnStarted {
+            prompt,
+            model,
+            budgets,
+            queued,
+            continues,
+            compaction,
+            attended: false,
+            allow: Vec::new(),
+            key,
+        }),
+    )
 }
 
 /// Answers of `read` and `list`, read from the records.
@@ -656,7 +669,16 @@ fn at(hours: i64, record: Record) -> Record {
 fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
-    let queued = TurnQueued { prompt, model, budgets, compaction, policy: Policy::Queue, key };
+    let queued = TurnQueued {
+        prompt,
+        model,
+        budgets,
+        compaction,
+        attended: false,
+        allow: Vec::new(),
+        policy: Policy::Queue,
+        key,
+    };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

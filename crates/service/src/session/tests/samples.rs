@@ -19,9 +19,10 @@ use crate::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
             LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
-            Retrying, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
-            SessionUpdated, SummaryUnused, TextDelta, ToolFinished, ToolOutcome, ToolProgress, ToolStarted,
-            TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
+            SessionUpdated, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress,
+            ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
+            Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -139,6 +140,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             model: when_full(&text),
             budgets,
             compaction: is_full.then(CompactionConfig::default),
+            attended: is_full,
+            allow: when_full(&text).into_iter().collect(),
             policy: Policy::Interrupt,
             key,
         }),
@@ -149,6 +152,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             budgets,
             queued: is_full.then_some(number),
             continues: is_full.then_some(small),
+            attended: is_full,
+            allow: with.is_full.then(|| with.text.clone()).into_iter().collect(),
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
@@ -180,13 +185,17 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             duration_ms: number,
         }),
         EventKind::ApprovalRequested => {
-            Event::ApprovalRequested(ApprovalRequested { call_id: text.clone(), name: text.clone(), arguments: text })
+            let (preview, rule) = (when_full(&text), when_full(&text));
+            let (call_id, name, arguments) = (text.clone(), text.clone(), text);
+            Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule })
         }
         EventKind::ApprovalDecided => Event::ApprovalDecided(ApprovalDecided {
             reason: when_full(&text),
             call_id: text,
             decision: Decision::Approve,
+            scope: if is_full { Scope::Session } else { Scope::Once },
         }),
+        EventKind::ToolAllowed => Event::ToolAllowed(ToolAllowed { rule: text.clone(), call_id: text }),
         EventKind::ReminderSet => {
             Event::ReminderSet(ReminderSet { kind: SystemReminderType::GitStatus, text, automatic: is_full })
         }

@@ -16,9 +16,9 @@ use crate::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
-            Pinned, Record, ReminderCleared, ReminderSet, SessionArchived, SessionForked, SessionUnarchived,
-            SessionUpdated, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed,
-            TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
+            SessionUpdated, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued,
+            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -179,6 +179,10 @@ impl Walk {
                 let pin = self.pins.remove(detail % self.pins.len());
                 self.record(None, Event::Unpinned(Unpinned { pin }));
             }
+            4 if detail % 3 == 0 => {
+                let (rule, call_id) = (format!("tool: {}", detail % 4), "call".to_owned());
+                self.record(None, Event::ToolAllowed(ToolAllowed { rule, call_id }));
+            }
             4 | 5 => self.queue_turn(detail),
             6 if !self.queue.is_empty() => {
                 let (turn, _) = self.queue.remove(detail % self.queue.len());
@@ -206,7 +210,7 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let queued = TurnQueued { prompt, model, budgets, compaction, policy, key };
+        let queued = TurnQueued { prompt, model, budgets, compaction, attended: false, allow: Vec::new(), policy, key };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -345,12 +349,38 @@ impl Walk {
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             let (model, queued, compaction) = ("scripted".to_owned(), None, None);
-            (turn, TurnStarted { prompt, model, budgets, queued, continues, compaction, key })
+            (
+                turn,
+                TurnStarted {
+                    prompt,
+                    model,
+                    budgets,
+                    queued,
+                    continues,
+                    compaction,
+                    attended: false,
+                    allow: Vec::new(),
+                    key,
+                },
+            )
         } else {
             let (turn, seq) = self.queue.remove(0);
             let (prompt, queued, continues, key) = (None, Some(seq), None, None);
             let (model, compaction) = ("other".to_owned(), None);
-            (turn, TurnStarted { prompt, model, budgets, queued, continues, compaction, key })
+            (
+                turn,
+                TurnStarted {
+                    prompt,
+                    model,
+                    budgets,
+                    queued,
+                    continues,
+                    compaction,
+                    attended: false,
+                    allow: Vec::new(),
+                    key,
+                },
+            )
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
@@ -430,11 +460,18 @@ fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
     let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
     let decision = [Decision::Approve, Decision::Deny][detail % 2];
     match (stage, detail % 3) {
-        (Stage::Proposed, 0) => {
-            (Stage::Waiting, Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments: "{}".into() }))
-        }
+        (Stage::Proposed, 0) => (
+            Stage::Waiting,
+            Event::ApprovalRequested(ApprovalRequested {
+                call_id,
+                name,
+                arguments: "{}".into(),
+                preview: None,
+                rule: None,
+            }),
+        ),
         (Stage::Waiting, 0 | 1) => {
-            let decided = ApprovalDecided { call_id, decision, reason: None };
+            let decided = ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None };
             (Stage::Decided(decision), Event::ApprovalDecided(decided))
         }
         (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {

@@ -82,6 +82,18 @@ struct AppendArguments {
     line: String,
 }
 
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AskArguments {
+    /// The file's name: letters, digits, `_` and `-`.
+    name: String,
+    /// The line, without its end.
+    line: String,
+    /// Show the line to the person who decides, and propose a rule for the file.
+    #[serde(default)]
+    lasting: bool,
+}
+
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct SleepArguments {
@@ -119,7 +131,7 @@ impl Kind {
             Self::Echo => spec::<EchoArguments>("test_echo", "Answers with the text."),
             Self::Set => spec::<SetArguments>("test_set", "Writes the value to a file."),
             Self::Append => spec::<AppendArguments>("test_append", "Appends a line to a file."),
-            Self::Ask => spec::<AppendArguments>("test_ask", "Appends a line to a file, when a person allows it."),
+            Self::Ask => spec::<AskArguments>("test_ask", "Appends a line to a file, when a person allows it."),
             Self::Sleep => spec::<SleepArguments>("test_sleep", "Sleeps."),
             Self::Fail => spec::<FailArguments>("test_fail", "Fails with the message."),
             Self::Huge => spec::<HugeArguments>("test_huge", "Writes that many bytes of output."),
@@ -135,17 +147,29 @@ fn spec<Arguments: JsonSchema>(name: &str, description: &str) -> ToolSpec {
     ToolSpec { name: name.to_owned(), description: description.to_owned(), schema }
 }
 
+/// Plans a call that asks.
+fn asking(AskArguments { name, line, lasting }: AskArguments) -> Plan {
+    let plan = Plan::once().ask();
+    match lasting {
+        false => plan,
+        true => {
+            let rule = Some(format!("test_ask: {name}"));
+            Plan { preview: Some(format!("+{line}")), subject: Some(name), rule, ..plan }
+        }
+    }
+}
+
 #[async_trait]
 impl Tool for TestTool {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         Ok(match self.kind {
             Kind::Set => Plan::idempotent(),
             Kind::Append => Plan::once(),
-            Kind::Ask => Plan::once().ask(),
+            Kind::Ask => asking(ToolError::decode(&invocation.arguments).unwrap_or_default()),
             Kind::Echo | Kind::Sleep | Kind::Fail | Kind::Huge | Kind::Panic => Plan::read_only(),
         })
     }
@@ -160,7 +184,16 @@ impl Tool for TestTool {
                 output.write(&format!("set {name}")).await
             }
             Kind::Append | Kind::Ask => {
-                let AppendArguments { name, line } = ToolError::decode(arguments)?;
+                let (name, line) = match self.kind {
+                    Kind::Ask => {
+                        let AskArguments { name, line, .. } = ToolError::decode(arguments)?;
+                        (name, line)
+                    }
+                    _ => {
+                        let AppendArguments { name, line } = ToolError::decode(arguments)?;
+                        (name, line)
+                    }
+                };
                 files::append(&self.env.dir, &name, &line)?;
                 output.write(&format!("appended to {name}")).await
             }

@@ -92,6 +92,7 @@ impl Brief {
             | Event::TurnDequeued(_)
             | Event::Pinned(_)
             | Event::Unpinned(_)
+            | Event::ToolAllowed(_)
             | Event::LogTailRepaired(_)
             | Event::ContextRebuilt(_)
             | Event::CompactionStarted(_)

@@ -74,14 +74,33 @@ impl Life {
     /// A turn waits until the next one starts.
     fn queue(&mut self, prompt: &str) {
         let (prompt, budgets, policy) = (prompt.into(), Budgets::default(), Policy::Queue);
-        let queued = TurnQueued { prompt, model: None, budgets, compaction: None, policy, key: None };
+        let queued = TurnQueued {
+            prompt,
+            model: None,
+            budgets,
+            compaction: None,
+            attended: false,
+            allow: Vec::new(),
+            policy,
+            key: None,
+        };
         self.add(Some(self.session.next_turn()), Event::TurnQueued(queued));
     }
 
     fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
         let (turn, queued) = waiting.map_or((self.session.next_turn(), None), |(turn, seq)| (turn, Some(seq)));
         let (model, budgets) = ("scripted".to_owned(), Budgets::default());
-        let started = TurnStarted { prompt, model, budgets, queued, continues, compaction: None, key: None };
+        let started = TurnStarted {
+            prompt,
+            model,
+            budgets,
+            queued,
+            continues,
+            compaction: None,
+            attended: false,
+            allow: Vec::new(),
+            key: None,
+        };
         self.add(Some(turn), Event::TurnStarted(started));
         (self.open, self.step) = (Some(turn), 0);
     }

@@ -16,7 +16,7 @@ use crate::{
         Session,
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted,
-            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared, ReminderSet,
+            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared, ReminderSet, Scope,
             ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted, TurnTotals,
         },
         message::{Block, RawJson, ToolCall},
@@ -84,7 +84,17 @@ impl Life {
     pub(super) fn start(&mut self, key: Option<&str>) -> Seq {
         let key = key.map(|key| Key { key: key.to_owned(), request: "r".to_owned() });
         let (prompt, model, budgets) = (Some("Go.".into()), "scripted".to_owned(), Budgets::default());
-        let started = TurnStarted { prompt, model, budgets, queued: None, continues: None, compaction: None, key };
+        let started = TurnStarted {
+            prompt,
+            model,
+            budgets,
+            queued: None,
+            continues: None,
+            compaction: None,
+            attended: false,
+            allow: Vec::new(),
+            key,
+        };
         self.add(Some(self.turn), Event::TurnStarted(started))
     }
 
@@ -114,12 +124,24 @@ impl Life {
 
     pub(super) fn asks(&mut self, call_id: &str) -> Seq {
         let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
-        self.add(Some(self.turn), Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments: "{}".into() }))
+        self.add(
+            Some(self.turn),
+            Event::ApprovalRequested(ApprovalRequested {
+                call_id,
+                name,
+                arguments: "{}".into(),
+                preview: None,
+                rule: None,
+            }),
+        )
     }
 
     pub(super) fn is_approved(&mut self, call_id: &str) -> Seq {
         let (call_id, decision) = (call_id.to_owned(), Decision::Approve);
-        self.add(Some(self.turn), Event::ApprovalDecided(ApprovalDecided { call_id, decision, reason: None }))
+        self.add(
+            Some(self.turn),
+            Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None }),
+        )
     }
 
     pub(super) fn warns(&mut self, budget: Budget) -> Seq {

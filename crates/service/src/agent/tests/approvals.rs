@@ -1,0 +1,180 @@
+//! Decisions with a scope: what they allow, where it is kept, and what refuses them.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use super::{Rig, Subject};
+use crate::{
+    ErrorCode, SessionError,
+    clock::{Clock, SystemClock},
+    options::Unattended,
+    service::{DecideApproval, SessionService as _, SessionState, StartTurn, TurnResult},
+    session::event::{Decision, Scope},
+    store::{MemoryEventStore, MemoryIndex},
+    tool::{RuleKeeper, test_tools::test_tools},
+};
+
+/// Keeps rules, or fails.
+#[derive(Default)]
+struct Kept {
+    rules: Mutex<Vec<String>>,
+    fails: bool,
+}
+
+impl RuleKeeper for Kept {
+    fn remember(&self, rule: &str) -> Result<(), SessionError> {
+        if self.fails {
+            return Err(SessionError::Internal("no room".to_owned()));
+        }
+        self.rules.lock().unwrap().push(rule.to_owned());
+        Ok(())
+    }
+}
+
+struct Bench {
+    subject: Subject,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn new(change: impl FnOnce(&mut Rig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let mut rig = Rig::new(test_tools(dir.path().to_owned(), clock));
+        rig.options.approval.unattended = Unattended::Deny;
+        change(&mut rig);
+        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+        let service = rig.stored(events, Arc::new(MemoryIndex::default()));
+        Self { subject: Subject::new(service).await, _dir: dir }
+    }
+
+    /// Begins an attended turn whose call waits; answers with the call.
+    async fn asks(&self, arguments: &str) -> String {
+        let prompt = format!("@call test_ask {arguments} @say Done.");
+        let turn = StartTurn { attended: true, ..StartTurn::new(self.subject.session_id, prompt) };
+        self.subject.service.accept_turn(turn).await.unwrap();
+        self.subject.asked().await
+    }
+
+    async fn decide(&self, call_id: &str, decision: Decision, scope: Scope) -> Result<u64, SessionError> {
+        let decided = DecideApproval { scope, ..DecideApproval::new(self.subject.session_id, call_id, decision) };
+        self.subject.service.decide_approval(decided).await.map(|changed| changed.seq)
+    }
+
+    /// Runs a turn that nobody attends.
+    async fn alone(&self, arguments: &str, allow: &[&str]) -> TurnResult {
+        let prompt = format!("@call test_ask {arguments} @say Done.");
+        let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
+        let turn = StartTurn { allow, ..StartTurn::new(self.subject.session_id, prompt) };
+        self.subject.service.start_turn(turn).await.unwrap()
+    }
+
+    async fn allowed(&self) -> Vec<String> {
+        self.subject.service.read(&self.subject.session_id).await.unwrap().allowed_rules
+    }
+
+    async fn ended(&self) -> Vec<Value> {
+        while self.subject.service.read(&self.subject.session_id).await.unwrap().state != SessionState::Idle {
+            super::ticks(10).await;
+        }
+        self.subject.events().await
+    }
+}
+
+const LASTING: &str = r#"{"name":"log","line":"x","lasting":true}"#;
+
+#[tokio::test]
+async fn a_scope_of_the_session_allows_what_its_rule_matches_from_here_on() {
+    let bench = Bench::new(|_| {}).await;
+    let call_id = bench.asks(LASTING).await;
+    let asked = bench.subject.events().await.pop().unwrap();
+    assert_eq!((&asked["preview"], &asked["rule"]), (&"+x".into(), &"test_ask: log".into()));
+    let view = bench.subject.service.read(&bench.subject.session_id).await.unwrap();
+    let pending = &view.pending_approvals[0];
+    assert_eq!((pending.preview.as_deref(), pending.rule.as_deref()), (Some("+x"), Some("test_ask: log")));
+    let seq = bench.decide(&call_id, Decision::Approve, Scope::Session).await.unwrap();
+    let events = bench.ended().await;
+    let at = usize::try_from(seq).unwrap() - 1;
+    assert_eq!((&events[at]["type"], &events[at]["scope"]), (&"approval_decided".into(), &"session".into()));
+    let allowed = &events[at + 1];
+    assert_eq!(
+        (&allowed["type"], &allowed["rule"], &allowed["call_id"]),
+        (&"tool_allowed".into(), &"test_ask: log".into(), &call_id.as_str().into())
+    );
+    assert_eq!(bench.allowed().await, ["test_ask: log"]);
+    assert_eq!(bench.alone(LASTING, &[]).await.tool_calls, 1);
+    let other = r#"{"name":"other","line":"x","lasting":true}"#;
+    assert_eq!(bench.alone(other, &[]).await.tool_calls, 0, "the rule is of another file");
+    // The decision is one; another extent is another decision.
+    assert_eq!(
+        bench.decide(&call_id, Decision::Approve, Scope::Session).await.unwrap_err().code(),
+        ErrorCode::ItemNotFound
+    );
+    let call_id = bench.asks(other).await;
+    let once = bench.decide(&call_id, Decision::Approve, Scope::Once).await.unwrap();
+    assert_eq!(bench.decide(&call_id, Decision::Approve, Scope::Once).await.unwrap(), once);
+    let wider = bench.decide(&call_id, Decision::Approve, Scope::Session).await.unwrap_err();
+    assert_eq!(wider.code(), ErrorCode::IdempotencyConflict);
+    assert_eq!(bench.allowed().await, ["test_ask: log"]);
+}
+
+#[tokio::test]
+async fn rules_of_a_turn_hold_for_that_turn() {
+    let bench = Bench::new(|_| {}).await;
+    assert_eq!(bench.alone(LASTING, &["test_ask: log"]).await.tool_calls, 1);
+    assert_eq!(bench.alone(LASTING, &["test_ask: other"]).await.tool_calls, 0);
+    assert_eq!(bench.alone(LASTING, &[]).await.tool_calls, 0);
+    assert_eq!(bench.allowed().await, [""; 0]);
+    for (rules, word) in [(vec!["no rule!".to_owned()], "no rule"), (vec!["edit".to_owned(); 65], "at most 64")] {
+        let turn = StartTurn { allow: rules, ..StartTurn::new(bench.subject.session_id, "@say Never.") };
+        let refused = bench.subject.service.start_turn(turn).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InvalidRequest);
+        assert!(refused.to_string().contains(word), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
+    let remembers = |rig: &mut Rig| {
+        rig.options.tools.remember = true;
+        rig.rule_keeper = Some(Arc::new(Kept { fails: true, ..Kept::default() }));
+    };
+    let without = |rig: &mut Rig| rig.rule_keeper = Some(Arc::new(Kept::default()));
+    let plain = r#"{"name":"log","line":"x"}"#;
+    let (approve, deny) = (Decision::Approve, Decision::Deny);
+    let change: [(&str, fn(&mut Rig), Decision, Scope, ErrorCode, &str); 4] = [
+        (plain, |_| {}, approve, Scope::Session, ErrorCode::InvalidRequest, "once only"),
+        (LASTING, |_| {}, deny, Scope::Session, ErrorCode::InvalidRequest, "denial"),
+        (LASTING, without, approve, Scope::Always, ErrorCode::InvalidRequest, "scope `session`"),
+        (LASTING, remembers, approve, Scope::Always, ErrorCode::Internal, "no room"),
+    ];
+    for (arguments, change, decision, scope, code, word) in change {
+        let bench = Bench::new(change).await;
+        let call_id = bench.asks(arguments).await;
+        let refused = bench.decide(&call_id, decision, scope).await.unwrap_err();
+        assert_eq!(refused.code(), code, "{refused}");
+        assert!(refused.to_string().contains(word), "{refused}");
+        let events = bench.subject.events().await;
+        assert_eq!(events.last().unwrap()["type"], "approval_requested", "nothing was recorded");
+        bench.decide(&call_id, Decision::Deny, Scope::Once).await.unwrap();
+        bench.ended().await;
+    }
+}
+
+#[tokio::test]
+async fn a_rule_for_always_is_kept_first_and_holds_in_the_session() {
+    let kept = Arc::new(Kept::default());
+    let keeper = kept.clone();
+    let bench = Bench::new(|rig| {
+        rig.options.tools.remember = true;
+        rig.rule_keeper = Some(keeper);
+    })
+    .await;
+    let call_id = bench.asks(LASTING).await;
+    bench.decide(&call_id, Decision::Approve, Scope::Always).await.unwrap();
+    bench.ended().await;
+    assert_eq!(*kept.rules.lock().unwrap(), ["test_ask: log"]);
+    assert_eq!(bench.allowed().await, ["test_ask: log"]);
+    assert_eq!(bench.alone(LASTING, &[]).await.tool_calls, 1);
+}
