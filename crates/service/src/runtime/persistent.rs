@@ -204,11 +204,14 @@ impl Sessions {
         let now = engine.world.clock.now();
         let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
         let (session_id, seq) = (first.session_id, first.seq);
+        let imported = session.fork_import_record(at, &first);
         let mut records = vec![first];
+        records.extend(imported);
         if session.pruned_to() > 0
             && let Some(snapshot) = self.history_at(parent, at).await?
         {
             let event = Event::HistorySnapshot(snapshot);
+            let seq = records.last().map_or(seq, |last| last.seq);
             records.push(Record { session_id, seq: seq + 1, turn: None, time: now, event });
         }
         engine.events.fork(parent, at, &records).await?;

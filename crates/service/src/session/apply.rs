@@ -70,6 +70,7 @@ impl Session {
             system_prompt,
             tools,
             workspace,
+            imported_at: 0,
             budgets,
             compaction,
             created_key: key,
@@ -111,6 +112,7 @@ impl Session {
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
             Event::SessionForked(forked) => self.forked(record, forked),
+            Event::SessionImported(_) => self.imported(record.seq),
             Event::SessionUpdated(updated) => {
                 self.title.clone_from(&updated.title);
                 self.labels.clone_from(&updated.labels);

@@ -191,6 +191,8 @@ event_kinds! {
         SessionCreated = "session_created";
         /// The session began as a copy of another's beginning.
         SessionForked = "session_forked";
+        /// The session came here in a bundle.
+        SessionImported = "session_imported";
         /// The session has another title or other labels.
         SessionUpdated = "session_updated";
         /// The session was put away.
@@ -311,6 +313,11 @@ pub struct SessionForked {
     /// The idempotency key of the fork; those of the parent stay with it.
     pub key: Option<Key>,
 }
+
+/// The session came here in a bundle, which may be anybody's: it has no workspace, no rules that allow calls, and no call
+/// that a person decided on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SessionImported {}
 
 /// The session has another title or other labels. Both are complete, even if only one has changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -49,6 +49,7 @@ impl Session {
             Event::CompactionUndone(undone) => self.obstacle_to_undo(undone.compaction),
             Event::SessionCreated(_)
             | Event::SessionForked(_)
+            | Event::SessionImported(_)
             | Event::SessionUpdated(_)
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)

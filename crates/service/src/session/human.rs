@@ -22,6 +22,7 @@ impl Event {
         line(match self {
             Self::SessionCreated(created) => format!("session created with {}", created.model),
             Self::SessionForked(forked) => format!("forked from {} after event {}", forked.parent, forked.at),
+            Self::SessionImported(_) => "imported: no workspace and no allowed rules any more".to_owned(),
             Self::SessionUpdated(updated) => {
                 let title = updated.title.as_deref().map_or("no title", first);
                 format!("session updated: {title}, {}", count(updated.labels.len() as u64, "label"))

@@ -11,6 +11,7 @@ mod follows;
 mod fork;
 mod history;
 mod human;
+mod imported;
 mod outcome;
 mod pruned;
 pub(crate) mod snapshot;

@@ -49,6 +49,8 @@ pub(crate) struct Snapshot {
     tools: Option<Vec<String>>,
     #[serde(default)]
     workspace: Option<String>,
+    #[serde(default)]
+    imported_at: Seq,
     budgets: Budgets,
     compaction: Option<CompactionConfig>,
     created_key: Option<Key>,
@@ -122,6 +124,7 @@ impl Snapshot {
             model: session.model.clone(),
             tools: session.tools.clone(),
             workspace: session.workspace.clone(),
+            imported_at: session.imported_at,
             budgets: session.budgets,
             compaction: session.compaction,
             created_key: session.created_key.clone(),
@@ -249,6 +252,7 @@ impl Snapshot {
             system_prompt: None,
             tools: self.tools,
             workspace: self.workspace,
+            imported_at: self.imported_at,
             budgets: self.budgets,
             compaction: self.compaction,
             created_key: self.created_key,

@@ -64,6 +64,8 @@ pub struct Session {
     pub(super) tools: Option<Vec<String>>,
     /// Folder that its tools work in.
     pub(super) workspace: Option<String>,
+    /// The last `session_imported`; 0 if there is none.
+    pub(super) imported_at: Seq,
     pub(super) budgets: Budgets,
     /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,

@@ -79,6 +79,9 @@ pub struct OpenTurn {
     /// Rules that allow calls of this turn.
     #[serde(default)]
     pub allow: Vec<String>,
+    /// True if it came in a bundle, so that no decision in it counts.
+    #[serde(default)]
+    pub is_imported: bool,
     /// Idempotency key.
     pub key: Option<Key>,
     /// Counts and cost so far.
@@ -225,7 +228,7 @@ impl OpenTurn {
     pub fn outlives_its_process(&self) -> bool {
         let is_asked = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Decided(..));
         let is_started = |call: &CallState| call.progress == CallProgress::Started;
-        self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
+        !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
     }
 
     /// Opens the turn of a `turn_started`.

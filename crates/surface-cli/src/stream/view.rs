@@ -174,6 +174,7 @@ impl View {
             }
             Event::SessionCreated(_)
             | Event::SessionForked(_)
+            | Event::SessionImported(_)
             | Event::SessionUpdated(_)
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)

@@ -19,7 +19,7 @@ use crate::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
             LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
-            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionUnarchived,
+            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionUnarchived,
             SessionUpdated, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress,
             ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals,
             Unpinned,
@@ -95,6 +95,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             key,
         }),
         EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
+        EventKind::SessionImported => Event::SessionImported(SessionImported {}),
         EventKind::SessionUpdated => Event::SessionUpdated(SessionUpdated {
             title: when_full(&text),
             labels: is_full.then(|| (text.clone(), text)).into_iter().collect(),

@@ -124,7 +124,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
     let (mut planned, mut sections) = (Vec::new(), Sections::of(upload, latest));
     while let Some(section) = sections.next().await? {
-        planned.push(plan(engine, upload, section, has_new_ids.then_some(now))?);
+        planned.push(plan(engine, upload, section, has_new_ids)?);
     }
     for planned in planned.iter().filter(|_| !has_new_ids) {
         check_id(engine, planned.session.session_id, latest).await?;
@@ -168,12 +168,13 @@ struct Planned {
     records: Records,
 }
 
-/// Plans the session of a checked section; `now` is its creation under a new id.
-fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestamp>) -> Result<Planned, SessionError> {
+/// Plans the session of a checked section, perhaps under a new id.
+fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) -> Result<Planned, SessionError> {
     let Section { session, events, blobs } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
-    let (mut until, mut own) = (last_seq, None);
-    if let Some(now) = now {
+    let (mut until, mut added) = (last_seq, Vec::new());
+    let now = engine.world.clock.now();
+    if has_new_id {
         // Later events count the compacted ones, so none of them may be left out.
         let at = match session.fork_at(None) {
             Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
@@ -185,10 +186,16 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, now: Option<Timestam
             }
         };
         session_id = engine.world.ids.next_session_id(now);
-        let first = session.fork_record(at, session_id, now, None);
-        let line = encode_event(&first).map_err(|error| SessionError::Internal(error.to_string()))?;
-        (until, last_seq) = (at, first.seq);
-        own = Some((first, line));
+        until = at;
+        added.push(session.fork_record(at, session_id, now, None));
+    }
+    let last = added.last().map_or(until, |record| record.seq);
+    added.extend(session.import_record(session_id, last, now));
+    let mut own = Vec::new();
+    for record in added {
+        let line = encode_event(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        last_seq = record.seq;
+        own.push((record, line));
     }
     let records = Records { upload: upload.clone(), events, until, own };
     Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })

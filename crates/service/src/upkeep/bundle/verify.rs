@@ -306,12 +306,12 @@ fn depth(json: &str) -> usize {
     deepest
 }
 
-/// Source of a section's records up to a seq, and a new record after them if there is one.
+/// Source of a section's records up to a seq, and new records after them.
 pub(super) struct Records {
     pub(super) upload: Upload,
     pub(super) events: VecDeque<Span>,
     pub(super) until: Seq,
-    pub(super) own: Option<(Record, Bytes)>,
+    pub(super) own: Vec<(Record, Bytes)>,
 }
 
 #[async_trait]
@@ -328,7 +328,7 @@ impl RecordSource for Records {
             }
             self.events.clear();
         }
-        Ok(self.own.take().into_iter().collect())
+        Ok(std::mem::take(&mut self.own))
     }
 }
 

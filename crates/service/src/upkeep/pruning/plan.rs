@@ -86,6 +86,7 @@ impl Brief {
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => What::Ended,
             Event::SessionCreated(_)
             | Event::SessionForked(_)
+            | Event::SessionImported(_)
             | Event::SessionUpdated(_)
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)

@@ -1,0 +1,41 @@
+//! An imported session: what its events say may be anybody's wish, so none of it lets a tool run.
+
+use std::sync::Arc;
+
+use super::{
+    OpenTurn, Session,
+    event::{Event, Record, SessionImported},
+};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId},
+};
+
+impl Session {
+    /// Takes away all that would let a tool run.
+    pub(super) fn imported(&mut self, seq: Seq) {
+        self.imported_at = seq;
+        self.workspace = None;
+        self.allowed_rules = Arc::default();
+        for queued in Arc::make_mut(&mut self.queue) {
+            (queued.attended, queued.allow) = (false, Vec::new());
+        }
+        if let Some(open) = &mut self.open_turn {
+            (open.attended, open.allow, open.is_imported) = (false, Vec::new(), true);
+        }
+    }
+
+    /// Makes the record with which the session begins here, if a tool could run without it; it follows `last`.
+    pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
+        let has_rules = !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.allow.is_empty());
+        let may_run = self.workspace.is_some() || has_rules || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
+        let event = Event::SessionImported(SessionImported {});
+        may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })
+    }
+
+    /// Makes the record that a fork after `at` needs to stay imported; it follows the fork's `first`.
+    pub(crate) fn fork_import_record(&self, at: Seq, first: &Record) -> Option<Record> {
+        let event = Event::SessionImported(SessionImported {});
+        (at < self.imported_at).then_some(Record { seq: first.seq + 1, event, ..first.clone() })
+    }
+}
