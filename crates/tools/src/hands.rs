@@ -38,7 +38,7 @@ pub fn hands(options: HandsOptions) -> Result<Arc<dyn ToolSource>, SessionError>
         Access::Write => file_tools(FileOptions { access: FileAccess::Write, ..FileOptions::default() })?,
     };
     if access == Access::Write {
-        tools.extend(shell_tools(ShellOptions { ask, ..shell })?);
+        tools.extend(shell_tools(shell)?);
     }
     let tools = tools.into_iter().map(|tool| -> Arc<dyn Tool> { Arc::new(Asking { tool, ask }) });
     Ok(Arc::new(Hands { tools: ToolSet::new(tools.collect()), none: ToolSet::default() }))
@@ -77,8 +77,7 @@ impl Tool for Asking {
         let plan = self.tool.plan(invocation).await?;
         let approval = match (self.ask, plan.approval) {
             (Ask::Always, Approval::Allow) => Approval::Ask,
-            // A call that no rule may allow is asked about in any case.
-            (Ask::Never, Approval::Ask) if plan.rule.is_some() => Approval::Allow,
+            (Ask::Never, Approval::Ask) if !plan.always_asks => Approval::Allow,
             (Ask::Always | Ask::Changes | Ask::Never, own) => own,
         };
         Ok(Plan { approval, ..plan })

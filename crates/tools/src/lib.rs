@@ -13,4 +13,4 @@ pub use confine::{Confinement, GitGuard};
 pub use files::{FileAccess, FileOptions, file_tools};
 pub use hands::{HandsOptions, hands};
 pub use launcher::launcher;
-pub use shell::{Network, ShellOptions, shell_tools};
+pub use shell::{ShellOptions, shell_tools};

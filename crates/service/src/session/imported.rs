@@ -28,7 +28,9 @@ impl Session {
     /// Makes the record with which the session begins here, if a tool could run without it; it follows `last`.
     pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
         let has_rules = !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.allow.is_empty());
-        let may_run = self.workspace.is_some() || has_rules || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
+        let may_run = self.workspace.is_some()
+            || has_rules
+            || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
         let event = Event::SessionImported(SessionImported {});
         may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })
     }

@@ -11,6 +11,8 @@ pub struct Plan {
     pub effect: Effect,
     /// The tool's own approval rule for the call. Rules of the configuration and of the session come first.
     pub approval: Approval,
+    /// True if no rule allows the call: a person decides each time.
+    pub always_asks: bool,
     /// Text for the person who is asked: a diff, or a command.
     pub preview: Option<String>,
     /// Text that a rule `name: pattern` is matched with: the words of a command, separated by single spaces. A call
@@ -27,7 +29,7 @@ impl Plan {
     /// Makes a plan of a call that has nothing special.
     #[must_use]
     pub const fn new(effect: Effect, approval: Approval) -> Self {
-        Self { effect, approval, preview: None, subject: None, rule: None, timeout: None }
+        Self { effect, approval, always_asks: false, preview: None, subject: None, rule: None, timeout: None }
     }
 
     /// Plans a call that changes nothing and needs no approval.

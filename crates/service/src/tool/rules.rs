@@ -153,6 +153,9 @@ impl ApprovalRules {
         if plan.approval == Approval::Deny && !is_allowed {
             return Approval::Deny;
         }
+        if plan.always_asks {
+            return Approval::Ask;
+        }
         let grants = |rule: &str| Rule::parse(rule).is_ok_and(|rule| rule.allows(tool, subject));
         if granted.into_iter().any(grants) {
             return Approval::Allow;

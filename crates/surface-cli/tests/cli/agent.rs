@@ -14,7 +14,9 @@ use crate::drive::{
 fn in_project(home: &Arc<TempDir>, args: &[&str]) -> Cli {
     let work = home.path().join("work");
     fs::create_dir_all(work.join(".git")).unwrap();
-    Cli { below: Some(work), ..cli(args).in_dir(home) }
+    let mut cli = cli(args).in_dir(home);
+    cli.below = Some(work);
+    cli
 }
 
 fn home() -> Arc<TempDir> {

@@ -165,8 +165,9 @@ impl Changes {
             Some(Err(_)) => format!("{path} is replaced; it is not text.\n{}", diff::unified(&path, None, new)),
         };
         // Each change of the configuration is asked about.
-        let rule = (!target.path.is_configuration()).then(|| rule.to_owned());
-        Plan { preview: Some(preview), rule, ..Plan::new(effect, Approval::Ask) }
+        let always_asks = target.path.is_configuration();
+        let rule = (!always_asks).then(|| rule.to_owned());
+        Plan { preview: Some(preview), rule, always_asks, ..Plan::new(effect, Approval::Ask) }
     }
 
     /// Puts the new content in place of the file.

@@ -7,7 +7,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use meerkat_service::{
     SessionError,
     model::ToolSpec,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
 
@@ -55,8 +55,8 @@ impl Tool for Glob {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
     model::ToolSpec,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
 
@@ -58,8 +58,8 @@ impl Tool for Grep {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

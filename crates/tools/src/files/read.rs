@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
     model::ToolSpec,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use rustix::fs::{Dir, FileType};
 use serde::Deserialize;
@@ -76,8 +76,8 @@ impl Tool for Read {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
     model::ToolSpec,
-    tool::{Approval, Effect, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
 
@@ -49,14 +49,6 @@ impl Write {
 impl Tool for Write {
     fn spec(&self) -> &ToolSpec {
         &self.spec
-    }
-
-    fn effect(&self) -> Effect {
-        Effect::Idempotent
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
     }
 
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {

@@ -14,7 +14,7 @@ use meerkat_service::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Approval, Effect, Invocation, Network, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
 
@@ -53,18 +53,6 @@ const SCHEMA: &str = r#"{
   "required": ["command"],
   "additionalProperties": false
 }"#;
-
-/// Network of commands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// No command has it.
-    Deny,
-    /// A command has it if its call asks for it and a person agrees.
-    #[default]
-    Ask,
-    /// Every command has it.
-    Allow,
-}
 
 /// Options of the tools that run commands.
 #[derive(Clone, Debug, Default)]
@@ -171,19 +159,12 @@ impl Tool for Shell {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::Once
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
-    }
-
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let Prepared { job, arguments, confinement, timeout } = self.prepare(invocation).await?;
         let mut plan = Plan::new(Effect::Once, Approval::Ask);
         // No rule allows what nothing confines, and a person decides about each use of the network.
-        if confinement.is_whole() && !(arguments.network && self.network == Network::Ask) {
+        plan.always_asks = !confinement.is_whole() || (arguments.network && self.network == Network::Ask);
+        if !plan.always_asks {
             let words = rule::words(&arguments.command);
             plan.rule = words.as_deref().and_then(rule::propose);
             plan.subject = words.map(|words| words.join(" "));

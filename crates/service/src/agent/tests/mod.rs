@@ -11,6 +11,7 @@ mod interleavings;
 mod overflow;
 mod plans;
 mod promises;
+mod sources;
 mod stored;
 mod waiting;
 
@@ -35,7 +36,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
-    tool::{RuleKeeper, Tool, ToolRegistry},
+    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox},
 };
 
 /// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
@@ -46,6 +47,7 @@ struct Rig {
     options: EngineOptions,
     models: Arc<dyn ModelResolver>,
     tools: Vec<Arc<dyn Tool>>,
+    sources: Vec<Arc<dyn ToolSource>>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
@@ -57,7 +59,8 @@ impl Rig {
         options.turn.retry_base_ms = 0;
         options.approval.unattended = Unattended::Wait;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
-        Self { options, models: Arc::new(models), tools, compaction: None, compactor: None, rule_keeper: None }
+        let (compaction, compactor, rule_keeper) = (None, None, None);
+        Self { options, models: Arc::new(models), tools, sources: Vec::new(), compaction, compactor, rule_keeper }
     }
 
     fn service(self) -> EphemeralSessionService {
@@ -103,10 +106,11 @@ impl Rig {
         let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
         let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
         let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
+        let own = ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap();
         let ports = Ports {
             notes: None,
             world: World::system(),
-            tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
+            tools: Toolbox::new(own, self.sources),
             options: self.options,
             models: self.models,
             secrets: Secrets::default(),
