@@ -176,3 +176,12 @@ fn a_hostile_command_matches_no_pattern_that_allows() {
         assert_eq!(allowing.decide("shell", &plan(Approval::Ask, subject.as_deref()), ["shell: *"]), Approval::Ask);
     }
 }
+
+/// A command that nothing confines, say: whatever a rule allows, a person decides.
+#[test]
+fn a_call_that_always_asks_is_allowed_by_no_rule() {
+    let plan = Plan { always_asks: true, ..plan(Approval::Ask, Some("ls")) };
+    let rules = |approval| ApprovalRules::parse(&[("shell".to_owned(), approval)].into()).unwrap();
+    assert_eq!(rules(Approval::Allow).decide("shell", &plan, ["shell", "shell: *"]), Approval::Ask);
+    assert_eq!(rules(Approval::Deny).decide("shell", &plan, []), Approval::Deny);
+}
