@@ -179,7 +179,9 @@ async fn a_client_has_the_tools_that_it_was_offered_and_no_other() {
         let client = rmcp::serve_client((), near).await.unwrap();
         let tools = client.list_all_tools().await.unwrap();
         // A model that may not approve its calls may not allow them beforehand either.
-        let takes_rules = |tool: &rmcp::model::Tool| tool.input_schema["properties"].get("allow").is_some();
+        let takes_rules = |tool: &rmcp::model::Tool| {
+            tool.input_schema.get("properties").is_some_and(|members| members.get("allow").is_some())
+        };
         assert_eq!(tools.iter().any(takes_rules), approve);
         let session = agent.create_session().await.unwrap();
         let turn = json!({ "session_id": session.session_id, "prompt": HOLD, "allow": ["hold"] });
