@@ -349,7 +349,7 @@ pub struct TurnQueued {
     pub compaction: Option<CompactionConfig>,
     /// Policy that it was accepted with: `interrupt` goes to the head.
     pub policy: Policy,
-    /// True if somebody decides what asks.
+    /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.
@@ -382,7 +382,7 @@ pub struct TurnStarted {
     /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody decides what asks.
+    /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.
