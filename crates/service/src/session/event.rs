@@ -359,7 +359,7 @@ pub struct TurnQueued {
     pub compaction: Option<CompactionConfig>,
     /// Policy that it was accepted with: `interrupt` goes to the head.
     pub policy: Policy,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.
@@ -392,7 +392,7 @@ pub struct TurnStarted {
     /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.

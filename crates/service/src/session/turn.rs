@@ -37,7 +37,7 @@ pub struct QueuedTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     pub attended: bool,
     /// Rules that allow calls of this turn.
     pub allow: Vec<String>,
@@ -73,7 +73,7 @@ pub struct OpenTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     #[serde(default)]
     pub attended: bool,
     /// Rules that allow calls of this turn.

@@ -106,7 +106,7 @@ pub struct StartTurn {
     /// Compaction settings of this turn; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "is_false")]
     pub attended: bool,
     /// Rules that allow calls of this turn, as in `tools.approval`.
@@ -161,7 +161,7 @@ pub struct ResumeTurn {
     pub budgets: Budgets,
     /// Compaction settings of this turn; a continued turn keeps its own if `null`.
     pub compaction: Option<CompactionConfig>,
-    /// True if somebody is there to decide calls that ask.
+    /// Somebody decides what asks.
     #[serde(skip_serializing_if = "is_false")]
     pub attended: bool,
     /// Rules that allow calls of this turn, as in `tools.approval`.

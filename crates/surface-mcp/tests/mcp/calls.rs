@@ -11,7 +11,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{Client, Way, agent, everywhere, line_of, lines};
+use super::{Client, HOLD, Way, agent, everywhere, line_of, lines};
 
 /// An id that no session has.
 const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
@@ -177,8 +177,20 @@ async fn a_client_has_the_tools_that_it_was_offered_and_no_other() {
             meerkat_surface_mcp::serve_io(service, offer, streams, 1 << 20, Default::default()).await
         });
         let client = rmcp::serve_client((), near).await.unwrap();
-        let names: Vec<String> =
-            client.list_all_tools().await.unwrap().into_iter().map(|tool| tool.name.into()).collect();
+        let tools = client.list_all_tools().await.unwrap();
+        // A model that may not approve its calls may not allow them beforehand either.
+        let takes_rules = |tool: &rmcp::model::Tool| {
+            tool.input_schema.get("properties").is_some_and(|members| members.get("allow").is_some())
+        };
+        assert_eq!(tools.iter().any(takes_rules), approve);
+        let session = agent.create_session().await.unwrap();
+        let turn = json!({ "session_id": session.session_id, "prompt": HOLD, "allow": ["hold"] });
+        let turn =
+            rmcp::model::CallToolRequestParams::new("turn_start").with_arguments(turn.as_object().unwrap().clone());
+        let answer = client.call_tool(turn).await.unwrap();
+        let (text, is_error) = (format!("{answer:?}"), answer.is_error == Some(true));
+        assert_eq!((is_error, text.contains("without `--approve`")), (!approve, !approve), "{text}");
+        let names: Vec<String> = tools.into_iter().map(|tool| tool.name.into()).collect();
         let core = [
             "session_create",
             "turn_start",

@@ -32,6 +32,9 @@ impl RuleKeeper for Kept {
     }
 }
 
+/// Change of a rig.
+type Change = fn(&mut Rig);
+
 struct Bench {
     subject: Subject,
     _dir: tempfile::TempDir,
@@ -143,13 +146,14 @@ async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
     let without = |rig: &mut Rig| rig.rule_keeper = Some(Arc::new(Kept::default()));
     let plain = r#"{"name":"log","line":"x"}"#;
     let (approve, deny) = (Decision::Approve, Decision::Deny);
-    let change: [(&str, fn(&mut Rig), Decision, Scope, ErrorCode, &str); 4] = [
-        (plain, |_| {}, approve, Scope::Session, ErrorCode::InvalidRequest, "once only"),
-        (LASTING, |_| {}, deny, Scope::Session, ErrorCode::InvalidRequest, "denial"),
+    let nothing = |_: &mut Rig| {};
+    let cases: [(&str, Change, Decision, Scope, ErrorCode, &str); 4] = [
+        (plain, nothing, approve, Scope::Session, ErrorCode::InvalidRequest, "once only"),
+        (LASTING, nothing, deny, Scope::Session, ErrorCode::InvalidRequest, "denial"),
         (LASTING, without, approve, Scope::Always, ErrorCode::InvalidRequest, "scope `session`"),
         (LASTING, remembers, approve, Scope::Always, ErrorCode::Internal, "no room"),
     ];
-    for (arguments, change, decision, scope, code, word) in change {
+    for (arguments, change, decision, scope, code, word) in cases {
         let bench = Bench::new(change).await;
         let call_id = bench.asks(arguments).await;
         let refused = bench.decide(&call_id, decision, scope).await.unwrap_err();

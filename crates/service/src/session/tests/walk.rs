@@ -179,7 +179,7 @@ impl Walk {
                 let pin = self.pins.remove(detail % self.pins.len());
                 self.record(None, Event::Unpinned(Unpinned { pin }));
             }
-            4 if detail % 3 == 0 => {
+            4 if detail.is_multiple_of(3) => {
                 let (rule, call_id) = (format!("tool: {}", detail % 4), "call".to_owned());
                 self.record(None, Event::ToolAllowed(ToolAllowed { rule, call_id }));
             }
