@@ -123,7 +123,7 @@ fn said() -> [Event; TURN_EVENTS] {
             allow: Vec::new(),
             key: None,
         }),
-        Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage }),
+        Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage, tools: None }),
         Event::TurnCompleted(TurnCompleted { stop_reason, totals: TurnTotals::default() }),
     ]
 }
