@@ -98,6 +98,10 @@ impl Consumer for Run {
         }
         Ok(None)
     }
+
+    fn is_lost_at_end(&self) -> bool {
+        !self.memory.is_stored
+    }
 }
 
 impl Run {
