@@ -170,6 +170,11 @@ impl Control {
         self.over.is_cancelled()
     }
 
+    /// Returns true if it ends when it has caught up.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.is_cancelled()
+    }
+
     /// Waits until it has caught up, but no longer than `limit`; then ends it at once, and waits up to `rest` for that.
     /// Returns true if it has caught up.
     pub(super) async fn end(&self, limit: Duration, rest: Duration) -> bool {
@@ -259,8 +264,10 @@ impl<C: Consumer> Driver<C> {
     async fn run(mut self) {
         // A command that only looks at something does not pay for what beginning costs.
         let woken = if C::DEBOUNCE.is_zero() { Woken::Now } else { self.wait(Some(C::DEBOUNCE), true).await };
-        // A search has waited long enough.
-        self.is_gathering = woken == Woken::Changed;
+        if woken == Woken::Changed {
+            // It gathers what comes, and knows when it begins if the service ends.
+            self.wait(Some(C::DEBOUNCE), false).await;
+        }
         if woken != Woken::Ending {
             self.work().await;
         }
@@ -274,7 +281,7 @@ impl<C: Consumer> Driver<C> {
     async fn work(&mut self) {
         let mut wait = RETRY_BASE;
         while !self.control.is_over() {
-            let is_ending = self.control.ending.is_cancelled();
+            let is_ending = self.control.is_ending();
             let progress = if self.has_begun { Progress::Working } else { Progress::Beginning };
             self.control.progress.send_replace(progress);
             self.changes.borrow_and_update();
