@@ -250,13 +250,13 @@ impl Builder {
             body_bytes_max: limits.body_bytes,
             bundle_bytes_max: limits.bundle_bytes,
         };
-        let ending = Ending::default();
+        let (ending, answers) = (Ending::default(), Answers::default());
         let front = Front {
             guard,
             streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
-            surfaces: self.surfaces(&ending, public),
+            surfaces: self.surfaces(&ending, public, &answers),
             body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };
@@ -266,14 +266,15 @@ impl Builder {
             // A surface ends its own stalled streams first and says why; this closes those that read nothing any more.
             stall_limit: Duration::from_millis(limits.stall_ms.saturating_mul(2)),
             linger: LINGER,
+            answers,
         };
         let (url, drain_ms) = (format!("http://{local}"), limits.drain_ms);
         Ok(Server { service: self.service, listener, url, options, front: Arc::new(front), ending, drain_ms })
     }
 
     /// Makes the chosen surfaces.
-    fn surfaces(&self, ending: &Ending, public: Option<Public>) -> Surfaces {
-        let (service, limits, answers) = (&self.service, &self.limits, Answers::default());
+    fn surfaces(&self, ending: &Ending, public: Option<Public>, answers: &Answers) -> Surfaces {
+        let (service, limits) = (&self.service, &self.limits);
         let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
         let rest = RestOptions {
             body_bytes_max: limits.body_bytes,
@@ -294,7 +295,7 @@ impl Builder {
         let mcp = |offer| HttpOptions {
             offer,
             max_message_bytes: bytes,
-            answers,
+            answers: answers.clone(),
             shutdown: ending.answered.clone(),
             ..HttpOptions::default()
         };

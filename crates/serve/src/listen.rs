@@ -16,7 +16,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use meerkat_service::{ErrorBody, ErrorCode};
+use meerkat_service::{ErrorBody, ErrorCode, wire::Answers};
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
@@ -35,7 +35,7 @@ const BUFFER_BYTES_MAX: usize = 32 * 1024;
 const REFUSALS_MAX: usize = 32;
 
 /// Limits of a listener.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct ListenOptions {
     /// Connections at one time.
     pub(crate) connections_max: usize,
@@ -45,6 +45,8 @@ pub(crate) struct ListenOptions {
     pub(crate) stall_limit: Duration,
     /// Longest wait for open answers at the end.
     pub(crate) linger: Duration,
+    /// Room for answers; each request comes with its connection's.
+    pub(crate) answers: Answers,
 }
 
 /// Header timeouts that a connection may last without having shown the token.
@@ -153,15 +155,17 @@ where
             tracing::debug!(%error, "a connection keeps its delay");
         }
         let (answer, stranger) = (answer.clone(), strangers.add(number));
-        let asks = stranger.clone();
+        let (asks, answers) = (stranger.clone(), options.answers.of_client());
+        let socket = Socket::new(stream, patience, answers.clone(), place);
         let service = tower::service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(asks.clone());
+            request.extensions_mut().insert(answers.clone());
             // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        let io = TokioIo::new(Socket::new(stream, patience, place));
-        let connection = builder.serve_connection(io, TowerToHyperService::new(service)).with_upgrades();
+        let connection =
+            builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service)).with_upgrades();
         let stop = stop.clone();
         let served = async move {
             tokio::pin!(connection);

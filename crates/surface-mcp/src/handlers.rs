@@ -3,7 +3,11 @@
 use ::http::request::Parts;
 use bytes::Bytes;
 use meerkat_service::{
-    Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire, wire::Room,
+    Operation, SessionError,
+    capability::Capability,
+    service::SessionQuery,
+    wire as service_wire,
+    wire::{Answers, Room},
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -38,13 +42,19 @@ fn keep(room: Option<Room>, context: &RequestContext<RoleServer>) {
 }
 
 impl McpServer {
+    /// The room of a request's connection, if the listener has made one.
+    fn answers<'a>(&'a self, context: &'a RequestContext<RoleServer>) -> &'a Answers {
+        let own = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get());
+        own.unwrap_or(&self.answers)
+    }
+
     async fn call(
         &self,
         operation: Operation,
         params: &str,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, SessionError> {
-        let (answer, room) = self.answers.call(self.service.as_ref(), operation, params).await?.into_parts();
+        let (answer, room) = self.answers(context).call(self.service.as_ref(), operation, params).await?.into_parts();
         let result = wire::result(&answer);
         keep(room, context);
         result
@@ -199,7 +209,7 @@ impl ServerHandler for McpServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
         let page = wire::page_of(&request.uri).map_err(unread)?;
-        let mut room = self.answers.room(Operation::Events).await.map_err(unread)?;
+        let mut room = self.answers(&context).room(Operation::Events).await.map_err(unread)?;
         let page = self.service.events(page).await.map_err(unread)?;
         if let Some(room) = &mut room {
             room.shrink(page.items.iter().map(Bytes::len).sum());

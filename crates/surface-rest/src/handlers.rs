@@ -6,7 +6,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri},
+    http::{HeaderValue, Method, StatusCode, Uri},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -57,7 +57,7 @@ async fn perform(
     };
     let asked = asked?;
     let params = wire::params(route, &asked, &body)?;
-    let work = dispatch(app, route.operation, &asked.headers, &params, upload);
+    let work = dispatch(app, route.operation, &asked, &params, upload);
     let answer = in_span("rest", route.operation, &params, work).await;
     answer.map_err(|error| wire::of_body(error, route))
 }
@@ -65,11 +65,12 @@ async fn perform(
 async fn dispatch(
     app: &Arc<App>,
     operation: Operation,
-    headers: &HeaderMap,
+    asked: &Asked,
     params: &str,
     upload: Body,
 ) -> Result<Response, SessionError> {
-    let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(headers));
+    let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(&asked.headers));
+    let answers = asked.answers.as_ref().unwrap_or(&app.options.answers);
     match operation {
         Operation::Events if is_stream => stream::events(app, params).await,
         Operation::StartTurn | Operation::Resume => {
@@ -88,10 +89,10 @@ async fn dispatch(
         Operation::CreateSession => wire::created(app, &create_session(service, params).await?),
         Operation::Blob => {
             let request = decode_params(params)?;
-            let room = app.options.answers.room(operation).await?;
+            let room = answers.room(operation).await?;
             wire::blob(&service.blob(request).await?, room)
         }
-        _ => Ok(wire::json(app.options.answers.call(service, operation, params).await?.into_bytes())),
+        _ => Ok(wire::json(answers.call(service, operation, params).await?.into_bytes())),
     }
 }
 

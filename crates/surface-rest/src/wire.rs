@@ -15,7 +15,7 @@ use http_body_util::LengthLimitError;
 use meerkat_service::{
     SessionError,
     service::{BlobPage, SessionCreated, TurnAccepted},
-    wire::{Answer, Room, encode},
+    wire::{Answer, Answers, Room, encode},
 };
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -66,6 +66,8 @@ pub(crate) struct Asked {
     pub(crate) path: RawPathParams,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
+    /// The room of its connection's answers, if the listener has made one.
+    pub(crate) answers: Option<Answers>,
 }
 
 impl Asked {
@@ -77,7 +79,7 @@ impl Asked {
         checked(parts.uri.query().unwrap_or_default(), "query")?;
         let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|_| refusal("path"))?;
         let Query(query) = Query::try_from_uri(&parts.uri).map_err(|_| refusal("query"))?;
-        Ok(Self { path, query, headers: parts.headers })
+        Ok(Self { path, query, answers: parts.extensions.remove(), headers: parts.headers })
     }
 }
 

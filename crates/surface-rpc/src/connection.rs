@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meerkat_service::SessionError;
+use meerkat_service::{SessionError, wire::Answers};
 use tokio::{
     io::AsyncWrite,
     sync::{Semaphore, mpsc},
@@ -91,11 +91,13 @@ where
     let (out, queue) = mpsc::channel(QUEUE);
     let stall = rpc.options.stall();
     // A subscription ends after one such time, so there is another one in which its client can hear of it.
-    let writer = AbortOnDropHandle::new(tokio::spawn(write(queue, outlet, stall * 2, written.clone())));
+    let answers = rpc.options.answers.of_connection();
+    let patience = Patience { stall: stall * 2, answers: answers.clone() };
+    let writer = AbortOnDropHandle::new(tokio::spawn(write(queue, outlet, patience, written.clone())));
     let peer = Arc::new(Peer::new(out, written, stall, rpc.options.subscriptions));
     let requests = TaskTracker::new();
     let end = tokio::select! {
-        end = read(&rpc, &mut inlet, &peer, &requests, silence) => end?,
+        end = read(&rpc, &mut inlet, &peer, &requests, &answers, silence) => end?,
         () = rpc.stop.cancelled() => End::Stopped,
         // The writer has the error.
         () = peer.out.closed() => End::Finished,
@@ -120,13 +122,13 @@ async fn read<I: Stream<Item = io::Result<Inward>> + Unpin>(
     inlet: &mut I,
     peer: &Arc<Peer>,
     requests: &TaskTracker,
+    answers: &Answers,
     silence: Duration,
 ) -> io::Result<End> {
     // In bytes. A small message takes enough of it to bound their number.
     let budget = u32::try_from(rpc.options.message_bytes.saturating_mul(LARGEST_MESSAGES)).unwrap_or(u32::MAX);
     let least = budget / u32::try_from(rpc.options.concurrent_messages).unwrap_or(u32::MAX).max(1);
     let (room, controls) = (Arc::new(Semaphore::new(budget as usize)), Arc::new(Semaphore::new(CONTROLS_MAX)));
-    let answers = rpc.options.answers.of_connection();
     let mut is_pinged = false;
     loop {
         let Ok(inward) = timeout(silence, inlet.next()).await else {
@@ -188,14 +190,42 @@ async fn reply(rpc: Arc<Rpc>, peer: Arc<Peer>, message: Bytes, from: From) {
     drop(places);
 }
 
-/// The one task that writes. It ends when all senders are dropped, or the client reads nothing for `limit`.
+/// Longest waits for a client that reads nothing.
+struct Patience {
+    /// In any case.
+    stall: Duration,
+    /// Others may wait for what it holds of this room.
+    answers: Answers,
+}
+
+impl Patience {
+    /// Waits for `work` while bytes are written; fails if the client reads nothing for too long.
+    async fn wait_for<T>(&self, work: impl Future<Output = io::Result<T>>, written: &AtomicU64) -> io::Result<T> {
+        let gives_way = async {
+            loop {
+                let before = written.load(Ordering::Relaxed);
+                self.answers.give_way().await;
+                if written.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
+        };
+        let stalled = || Err(io::Error::from(io::ErrorKind::TimedOut));
+        tokio::select! {
+            biased;
+            done = unless_stalled(work, self.stall, written) => done.unwrap_or_else(stalled),
+            () = gives_way => stalled(),
+        }
+    }
+}
+
+/// The one task that writes. It ends when all senders are dropped, or the client reads nothing for too long.
 async fn write<O: Sink<Outward, Error = io::Error> + Unpin>(
     mut queue: mpsc::Receiver<Outward>,
     mut outlet: O,
-    limit: Duration,
+    patience: Patience,
     written: Arc<AtomicU64>,
 ) -> io::Result<()> {
-    let stalled = || Err(io::Error::from(io::ErrorKind::TimedOut));
     while let Some(message) = queue.recv().await {
         let send = async {
             outlet.feed(message).await?;
@@ -204,7 +234,42 @@ async fn write<O: Sink<Outward, Error = io::Error> + Unpin>(
             }
             outlet.flush().await
         };
-        unless_stalled(send, limit, &written).await.unwrap_or_else(stalled)?;
+        patience.wait_for(send, &written).await?;
     }
-    unless_stalled(outlet.close(), limit, &written).await.unwrap_or_else(stalled)
+    patience.wait_for(outlet.close(), &written).await
+}
+
+#[cfg(test)]
+mod tests {
+    use meerkat_service::Operation;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// One that reads a little now and then is not ended, however long others wait; one that reads nothing is.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_gives_way() {
+        let answers = Answers::new(6 * 1024 * 1024);
+        let (holder, written) = (answers.of_connection(), AtomicU64::new(0));
+        let kept = holder.room(Operation::List).await.unwrap();
+        let patience = Patience { stall: Duration::from_secs(60), answers: holder };
+        let slow = async {
+            for _ in 0..8 {
+                sleep(Duration::from_secs(4)).await;
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+            std::future::pending::<io::Result<()>>().await
+        };
+        let next = answers.of_connection();
+        let others = async { while next.room(Operation::List).await.is_err() {} };
+        let started = Instant::now();
+        let ended = async {
+            let ended = patience.wait_for(slow, &written).await.unwrap_err();
+            drop(kept);
+            (ended.kind(), started.elapsed().as_secs())
+        };
+        let (ended, ()) = tokio::join!(ended, others);
+        assert_eq!(ended.0, io::ErrorKind::TimedOut);
+        assert!((37..=42).contains(&ended.1), "after {} s, of which it read 32", ended.1);
+    }
 }

@@ -65,6 +65,7 @@ where
         return refused(&error.body());
     }
     let max = rpc.options.message_bytes;
+    let answers = request.extensions().get().unwrap_or(&rpc.options.answers).clone();
     let mut body = pin!(request.into_body());
     let message = match Limited::new(body.as_mut(), max).collect().await {
         Ok(message) => message.to_bytes(),
@@ -82,7 +83,7 @@ where
             return refused(&SessionError::invalid("body", message).body());
         }
     };
-    let from = From { peer: None, answers: rpc.options.answers.clone(), place: None };
+    let from = From { peer: None, answers, place: None };
     match rpc.reply(message, from).await {
         Reply { answer: Some(answer), .. } => with_json(StatusCode::OK, answer),
         Reply { answer: None, .. } => empty(StatusCode::NO_CONTENT),

@@ -58,7 +58,8 @@ pub struct RpcOptions {
     pub stall_ms: u64,
     /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is disconnected.
     pub ping_ms: u64,
-    /// Room for answers, shared with the other surfaces.
+    /// Room for answers, shared with the other surfaces. A listener may give a request its connection's, as an
+    /// extension.
     pub answers: Answers,
     /// Whether the clients are commands that attach to this process. They wait for turns as if they ran them, by
     /// parameters that are not public.

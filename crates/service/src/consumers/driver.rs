@@ -49,6 +49,12 @@ pub(super) trait Consumer: Send + 'static {
     /// Ends a round. Returns when it wants another one even if nothing changes, by the clock's elapsed time.
     async fn settle(&mut self, host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError>;
 
+    /// Returns true if nothing is taken in after the end, because no later start finds it: then a failed round is not
+    /// the last one.
+    fn is_lost_at_end(&self) -> bool {
+        false
+    }
+
     /// Recognises a failure that is not worth a warning.
     fn is_expected(_error: &SessionError) -> bool {
         false
@@ -146,6 +152,7 @@ impl Control {
             host,
             changes,
             has_begun: false,
+            last_rounds: None,
             is_failing: false,
             is_gathering: false,
             wakes_at: None,
@@ -161,6 +168,11 @@ impl Control {
     /// Returns true if it is to end at once.
     pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
+    }
+
+    /// Returns true if it ends when it has caught up.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.is_cancelled()
     }
 
     /// Waits until it has caught up, but no longer than `limit`; then ends it at once, and waits up to `rest` for that.
@@ -229,6 +241,9 @@ struct Driver<C> {
     /// Changes when a session has more records, or is deleted.
     changes: watch::Receiver<u64>,
     has_begun: bool,
+    /// Once a round has failed at the end: how many sessions were due, and the rounds that may still fail before there
+    /// are fewer.
+    last_rounds: Option<(usize, usize)>,
     is_failing: bool,
     /// True if the last round had few sessions: if there are more at once, the next one gathers some.
     is_gathering: bool,
@@ -249,8 +264,10 @@ impl<C: Consumer> Driver<C> {
     async fn run(mut self) {
         // A command that only looks at something does not pay for what beginning costs.
         let woken = if C::DEBOUNCE.is_zero() { Woken::Now } else { self.wait(Some(C::DEBOUNCE), true).await };
-        // A search has waited long enough.
-        self.is_gathering = woken == Woken::Changed;
+        if woken == Woken::Changed {
+            // It gathers what comes, and knows when it begins if the service ends.
+            self.wait(Some(C::DEBOUNCE), false).await;
+        }
         if woken != Woken::Ending {
             self.work().await;
         }
@@ -260,11 +277,11 @@ impl<C: Consumer> Driver<C> {
         }
     }
 
-    /// Works until the service ends. Then it tries once more what has failed.
+    /// Works until the service ends. Then it tries once more what has failed: if it would be lost, in every session.
     async fn work(&mut self) {
         let mut wait = RETRY_BASE;
         while !self.control.is_over() {
-            let is_ending = self.control.ending.is_cancelled();
+            let is_ending = self.control.is_ending();
             let progress = if self.has_begun { Progress::Working } else { Progress::Beginning };
             self.control.progress.send_replace(progress);
             self.changes.borrow_and_update();
@@ -281,7 +298,7 @@ impl<C: Consumer> Driver<C> {
                 Err(error) => {
                     self.report(&error);
                     self.control.progress.send_replace(Progress::Failing);
-                    if is_ending {
+                    if is_ending && !self.has_another_round().await {
                         return;
                     }
                     self.pause(wait).await;
@@ -289,6 +306,23 @@ impl<C: Consumer> Driver<C> {
                 }
             }
         }
+    }
+
+    /// Returns true if there is another round after one that failed at the end. Rounds take turns with the sessions, so
+    /// that so many reach each of them, and one more is for a failure that passes.
+    async fn has_another_round(&mut self) -> bool {
+        let Control { reader, readers, .. } = self.control.as_ref();
+        if !self.has_begun || !self.consumer.is_lost_at_end() {
+            return false;
+        }
+        let Ok(behind) = readers.behind(reader).await else { return false };
+        let behind = behind.len();
+        let left = match self.last_rounds {
+            Some((before, left)) if behind >= before => left,
+            _ => behind.div_ceil(SESSIONS_TOGETHER) + 1,
+        };
+        self.last_rounds = Some((behind, left.saturating_sub(1)));
+        left > 1
     }
 
     async fn begin(&mut self) -> Result<Moment, SessionError> {

@@ -1,14 +1,15 @@
 //! Room for answers: bytes that are read for callers and not taken yet.
 //!
 //! Every surface takes room before it reads, and gives it back when the answer is written or dropped. A call that only
-//! waits for an event holds none.
+//! waits for an event holds none. While somebody waits for room, clients that hold some and take nothing are ended: their
+//! connections wait in [`Answers::give_way`].
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
-    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
-    time::timeout,
+    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch},
+    time::{sleep, timeout},
 };
 
 use meerkat_words::reply::{Reply as _, encode_events};
@@ -27,20 +28,33 @@ const CONNECTION_BYTES: u32 = 12 * 1024 * 1024;
 /// Bytes of answers that connections may have under way together, and as many again are for single requests, however many
 /// connections take nothing.
 const SHARE_BYTES: u32 = 64 * 1024 * 1024;
-/// How long a read waits for others to take their answers.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+/// How long a read waits for others to take their answers, or to be ended.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a client may take nothing while others wait for the room that it holds.
+const GIVE_WAY_AFTER: Duration = Duration::from_secs(5);
 
 /// The room of single requests, or of one connection, and perhaps of one batch in it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Answers {
     /// The room that all share who are of this kind.
-    shared: Arc<Semaphore>,
+    shared: Share,
     /// The room that connections share.
-    connections: Arc<Semaphore>,
-    connection: Option<Arc<Semaphore>>,
+    connections: Share,
+    /// The room of one client, which it shares with nobody.
+    own: Option<Arc<Semaphore>>,
     /// Bytes that a batch has read.
     batch: Option<Arc<Mutex<usize>>>,
 }
+
+/// Room of many clients, and the number of reads that wait for it.
+#[derive(Clone, Debug)]
+struct Share {
+    room: Arc<Semaphore>,
+    waiting: watch::Sender<usize>,
+}
+
+/// One of the reads that wait.
+struct Waiting<'a>(&'a watch::Sender<usize>);
 
 /// Room that answers have. It is given back when this is dropped.
 #[derive(Debug)]
@@ -67,15 +81,29 @@ impl Answers {
     /// Makes room for so many bytes of single requests, and as many of connections.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
-        let share = || Arc::new(Semaphore::new(bytes as usize));
-        Self { shared: share(), connections: share(), connection: None, batch: None }
+        let share = || Share { room: Arc::new(Semaphore::new(bytes as usize)), waiting: watch::Sender::new(0) };
+        Self { shared: share(), connections: share(), own: None, batch: None }
     }
 
-    /// The room of one more connection.
+    /// The room of one more client that sends single requests.
+    #[must_use]
+    pub fn of_client(&self) -> Self {
+        Self { own: Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize))), ..self.clone() }
+    }
+
+    /// The room of one more connection, which sends requests beside each other.
     #[must_use]
     pub fn of_connection(&self) -> Self {
-        let own = Arc::new(Semaphore::new(CONNECTION_BYTES as usize));
-        Self { shared: self.connections.clone(), connection: Some(own), ..self.clone() }
+        Self { shared: self.connections.clone(), ..self.of_client() }
+    }
+
+    /// Waits for some seconds, and then until others wait for room that this client holds. If it has taken nothing in
+    /// that time, its connection is to be ended.
+    pub async fn give_way(&self) {
+        sleep(GIVE_WAY_AFTER).await;
+        let holds_some = || self.own.as_ref().is_some_and(|own| own.available_permits() < CONNECTION_BYTES as usize);
+        // It fails only without a sender, and this is one.
+        self.shared.waiting.subscribe().wait_for(|waiting| *waiting > 0 && holds_some()).await.ok();
     }
 
     /// The room of one batch: its reads follow each other, and each answer keeps its own until all are there.
@@ -106,12 +134,20 @@ impl Answers {
     async fn take(&self) -> Result<Room, SessionError> {
         let closed = |_| SessionError::ShuttingDown;
         let mut permits = Vec::with_capacity(2);
-        // The connection's own room first: a client that takes nothing then waits for itself, for as long as it likes.
-        if let Some(connection) = &self.connection {
-            permits.push(connection.clone().acquire_many_owned(READ_BYTES).await.map_err(closed)?);
+        // Its own room first: a client that takes nothing then waits for itself, for as long as it likes.
+        if let Some(own) = &self.own {
+            permits.push(own.clone().acquire_many_owned(READ_BYTES).await.map_err(closed)?);
         }
-        let permit = timeout(WAIT_MAX, self.shared.clone().acquire_many_owned(READ_BYTES)).await;
-        permits.push(permit.map_err(|_| SessionError::TooManyAnswers)?.map_err(closed)?);
+        let Share { room, waiting } = &self.shared;
+        let permit = match room.clone().try_acquire_many_owned(READ_BYTES) {
+            Ok(permit) => permit,
+            Err(_) => {
+                let _waiting = Waiting::new(waiting);
+                let permit = timeout(WAIT_MAX, room.clone().acquire_many_owned(READ_BYTES)).await;
+                permit.map_err(|_| SessionError::TooManyAnswers)?.map_err(closed)?
+            }
+        };
+        permits.push(permit);
         Ok(Room { permits, batch: None })
     }
 
@@ -159,6 +195,19 @@ impl Answers {
             }
         };
         Ok(Answer::within(bytes, room))
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a watch::Sender<usize>) -> Self {
+        waiting.send_modify(|waiting| *waiting += 1);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
     }
 }
 
@@ -287,6 +336,33 @@ mod tests {
         assert!(room(&slow).await.is_ok());
     }
 
+    /// True if this client would be ended now, had it taken nothing for so long.
+    async fn gives_way(client: &Answers, limit: Duration) -> bool {
+        timeout(limit, client.give_way()).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_gives_way_only_if_others_wait_for_what_it_holds() {
+        let answers = Answers::new(READ_BYTES);
+        for of_kind in [Answers::of_client, Answers::of_connection] {
+            let (holder, idle, next) = (of_kind(&answers), of_kind(&answers), of_kind(&answers));
+            let kept = room(&holder).await.unwrap();
+            assert!(!gives_way(&holder, WAIT_MAX * 100).await, "nobody waits");
+            // The holder is ended in time for the one that waits.
+            let ended = async {
+                holder.give_way().await;
+                drop(kept);
+            };
+            let (came, (), idle_ended, early) = futures::join!(
+                room(&next),
+                ended,
+                gives_way(&idle, WAIT_MAX),
+                gives_way(&holder, GIVE_WAY_AFTER - Duration::from_millis(1)),
+            );
+            assert!(came.is_ok() && !idle_ended && !early);
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn connections_leave_room_to_single_requests_however_many_they_are() {
         let answers = Answers::default();
@@ -314,9 +390,9 @@ mod tests {
             }
         };
         assert_eq!((refusal, kept.len()), (ErrorCode::PayloadTooLarge, 2));
-        assert_eq!(answers.shared.available_permits(), SHARE_BYTES as usize - 8_000_000);
+        assert_eq!(answers.shared.room.available_permits(), SHARE_BYTES as usize - 8_000_000);
         drop(kept);
-        assert_eq!(answers.shared.available_permits(), SHARE_BYTES as usize);
+        assert_eq!(answers.shared.room.available_permits(), SHARE_BYTES as usize);
     }
 
     #[tokio::test(start_paused = true)]

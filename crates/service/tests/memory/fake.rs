@@ -1,10 +1,10 @@
 //! A memory that finds what holds the query to the letter. It can fail, and lose what it knew.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -32,6 +32,10 @@ pub(crate) struct Fake {
     /// It does not say how far it has a session.
     pub(crate) is_mute: AtomicBool,
     pub(crate) is_lost: AtomicBool,
+    /// Sessions that it fails for.
+    pub(crate) failing: Mutex<BTreeSet<SessionId>>,
+    /// Number of additions that fail.
+    pub(crate) failures: AtomicUsize,
 }
 
 impl Fake {
@@ -58,7 +62,8 @@ impl Fake {
 #[async_trait]
 impl MemoryStore for Fake {
     async fn taken_in(&self, session_id: SessionId) -> Result<Seq, SessionError> {
-        if self.is_mute.load(Ordering::Relaxed) {
+        let fails = self.failing.lock().unwrap_or_else(PoisonError::into_inner).contains(&session_id);
+        if self.is_mute.load(Ordering::Relaxed) || fails {
             return Err(SessionError::MemoryUnavailable { why: "it was told to say nothing".to_owned() });
         }
         Ok(self.sessions().get(&session_id).map_or(0, |known| known.up_to))
@@ -66,6 +71,11 @@ impl MemoryStore for Fake {
 
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError> {
         self.check()?;
+        let fails =
+            self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+        if fails {
+            return Err(SessionError::MemoryUnavailable { why: "it was told to fail once".to_owned() });
+        }
         for Intake { session_id, labels, passages, up_to, .. } in intakes {
             let mut sessions = self.sessions();
             let known = sessions.entry(session_id).or_default();

@@ -429,6 +429,30 @@ async fn what_failed_is_tried_once_more_when_the_service_ends() {
     }
 }
 
+/// More sessions than one round takes in: the others were lost with the first failure of the end.
+#[tokio::test]
+async fn at_the_end_of_a_service_no_failure_costs_another_session_its_messages() {
+    for (failing, failures) in [(70, 0), (1, 0), (0, 1), (0, 3)] {
+        let memory = Arc::<Fake>::default();
+        let agent = config(&memory, options()).build().unwrap();
+        memory.is_mute.store(true, Ordering::Relaxed);
+        let mut sessions = Vec::new();
+        for _ in 0..150 {
+            let session = agent.create_session().await.unwrap();
+            agent.turn(&session, "@say One.").await.unwrap();
+            sessions.push(session.session_id);
+        }
+        let (lost, kept) = sessions.split_at(failing);
+        *memory.failing.lock().unwrap() = lost.iter().copied().collect();
+        memory.failures.store(failures, Ordering::Relaxed);
+        memory.is_mute.store(false, Ordering::Relaxed);
+        end(agent).await;
+        let has_it = |id: &&SessionId| memory.texts(**id) == ["@say One.", "One."];
+        assert_eq!((kept.iter().filter(has_it).count(), kept.len()), (kept.len(), 150 - failing));
+        assert_eq!(lost.iter().filter(has_it).count(), 0);
+    }
+}
+
 #[tokio::test]
 async fn the_tool_checks_its_limit() {
     let agent = config(&Arc::default(), options()).build().unwrap();

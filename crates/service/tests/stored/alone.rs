@@ -1,10 +1,11 @@
 //! A session whose files cannot be read is that session's matter: everything else goes on.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt as _,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,11 +13,15 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    AgentBuildConfig, Capabilities, ErrorCode, SessionId,
+    AgentBuildConfig, Capabilities, ErrorCode, Operation, SessionId,
     capability::Capability,
     memory::MemoryOptions,
-    service::{DeleteSession, Retain, RetentionReason, SessionQuery, StartTurn, WaitReader},
+    service::{
+        AcknowledgeReader, DeleteSession, NamedReader, Retain, RetentionReason, SessionQuery, SessionState, StartTurn,
+        WaitReader,
+    },
     store::{EventStore, StoreError, open_stores},
+    wire::Answers,
 };
 
 use crate::{
@@ -129,6 +134,91 @@ fn what_runs_or_waits_stays() {
         process.service.delete(DeleteSession { session_id: running, force: true }).await.unwrap();
         turn.result.await.unwrap();
     });
+}
+
+/// A store that starts a turn in a session when it is asked for its size: when retention has read its state, and has not
+/// chosen yet.
+struct Awaking(Arc<dyn EventStore>, OnceLock<(Process, SessionId)>);
+
+#[async_trait]
+impl Layer for Awaking {
+    fn below(&self) -> &dyn EventStore {
+        self.0.as_ref()
+    }
+
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        if let Some((process, awoken)) = self.1.get()
+            && *awoken == session_id
+        {
+            drop(process.service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap());
+        }
+        self.0.bytes(session_id).await
+    }
+}
+
+#[test]
+fn what_runs_by_the_time_that_retention_deletes_it_stays() {
+    let place = Place::new();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut stores = open_stores(&place.data_dir()).unwrap();
+        let awaking = Arc::new(Awaking(stores.events, OnceLock::new()));
+        stores.events = Arc::new(Over(awaking.clone()));
+        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores).build().unwrap();
+        let process = Process { service: agent.service().clone() };
+        let (awoken, idle) = (process.create().await, process.create().await);
+        assert!(awaking.1.set((process.clone(), awoken)).is_ok());
+        let done = process.service.retain(Retain { max_bytes: Some(1), ..Retain::default() }).await.unwrap();
+        let gone: Vec<_> = done.items.iter().map(|item| item.session_id).collect();
+        assert_eq!((gone, done.deleted, done.failed), (vec![idle], 1, vec![]));
+        assert_eq!(stored(&process).await, [awoken]);
+        assert_eq!(process.service.read(&awoken).await.unwrap().state, SessionState::Running);
+        process.service.delete(DeleteSession { session_id: awoken, force: true }).await.unwrap();
+        process.service.shut_down(1_000).await;
+    });
+}
+
+/// As a served client waits: it was refused, because what woke it was not what could be read.
+#[test]
+fn a_reader_that_waits_gets_what_can_be_read() {
+    for broken in [Broken::Folder, Broken::Segment] {
+        let place = Place::new();
+        let [first, second, third] = place.with_one_broken(true, broken);
+        place.process(true, |process| async move {
+            process.service.create_reader(NamedReader { reader: "r".to_owned() }).await.unwrap();
+            let answers = Answers::default();
+            let fetch = async |wait_ms: u64| -> Vec<(SessionId, u64)> {
+                let params = serde_json::json!({ "reader": "r", "wait_ms": wait_ms }).to_string();
+                let answer = answers.call(process.service.as_ref(), Operation::FetchReader, &params).await;
+                let page: serde_json::Value = serde_json::from_slice(&answer.unwrap().into_bytes()).unwrap();
+                let of = |item: &serde_json::Value| {
+                    let (session_id, seq) = item["idempotency_key"].as_str().unwrap().split_once(':').unwrap();
+                    (session_id.parse().unwrap(), seq.parse().unwrap())
+                };
+                page["items"].as_array().unwrap().iter().map(of).collect()
+            };
+            let mut seen = BTreeSet::new();
+            loop {
+                let page = fetch(0).await;
+                if page.is_empty() {
+                    break;
+                }
+                for (session_id, seq) in page {
+                    let request = AcknowledgeReader { reader: "r".to_owned(), session_id, seq };
+                    process.service.acknowledge_reader(request).await.unwrap();
+                    seen.insert(session_id);
+                }
+            }
+            assert!(seen.contains(&first) && !seen.contains(&second), "{broken:?}: {seen:?}");
+            // Its record may be what wakes the one that waits.
+            let meanwhile = async {
+                drop(process.turn(second, "@say Two.").await);
+                process.turn(third, "@say Two.").await.unwrap();
+            };
+            let (page, ()) = futures::join!(fetch(60_000), meanwhile);
+            assert!(!page.is_empty() && page.iter().all(|(id, _)| *id == third), "{broken:?}: {page:?}");
+        });
+    }
 }
 
 /// The client may leave: the work is done all the same.

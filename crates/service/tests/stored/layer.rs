@@ -19,6 +19,10 @@ pub(crate) trait Layer: Send + Sync {
         self.below().read(session_id, after, limit).await
     }
 
+    async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
+        self.below().bytes(session_id).await
+    }
+
     async fn room(&self) -> Result<(), StoreError> {
         self.below().room().await
     }
@@ -66,7 +70,7 @@ impl<L: Layer> EventStore for Over<L> {
     }
 
     async fn bytes(&self, session_id: SessionId) -> Result<u64, StoreError> {
-        self.0.below().bytes(session_id).await
+        self.0.bytes(session_id).await
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {

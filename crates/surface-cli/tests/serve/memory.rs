@@ -1,6 +1,6 @@
 //! Memory of answers that nobody reads: bounded, however many are requested.
 
-use std::{fs, process::Child};
+use std::{fs, io::Write as _, process::Child};
 
 use serde_json::{Value, json};
 
@@ -21,6 +21,19 @@ fn status(child: &Child, name: &str) -> u64 {
 /// Forgets the peak that a process had so far.
 fn forget_peak(child: &Child) {
     fs::write(format!("/proc/{}/clear_refs", child.id()), "5").unwrap();
+}
+
+/// Reads until the server does nothing more for others, as its memory shows: its peak, which stays the same.
+fn until_idle(server: &Server, session: &str, check: impl Fn(u64)) {
+    let (mut peak, mut same) = (0, 0);
+    while same < 40 {
+        let answer = server.rpc("session/read", &json!({ "session_id": session }));
+        assert!(answer["result"].is_object(), "{answer}");
+        let now = status(&server.child, "VmHWM");
+        same = if now == peak { same + 1 } else { 0 };
+        peak = now;
+        check(peak);
+    }
 }
 
 /// A server with a session that has more than a page of events.
@@ -49,15 +62,7 @@ fn answers_that_nobody_takes_are_bounded() {
     for id in 1..=256 {
         ask(&mut socket, id, "session/events", &json!({ "session_id": session }));
     }
-    // Until the server does nothing more for it, as its memory shows.
-    let (mut peak, mut same) = (0, 0);
-    while same < 40 {
-        assert!(server.rpc("session/read", &json!({ "session_id": session }))["result"].is_object());
-        let now = status(&server.child, "VmHWM");
-        same = if now == peak { same + 1 } else { 0 };
-        peak = now;
-        assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB);
-    }
+    until_idle(&server, &session, |peak| assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB));
     // They come when they are read.
     for _ in 0..5 {
         let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
@@ -102,4 +107,31 @@ fn others_read_beside_many_that_take_nothing() {
         let answer = server.send_with_token("GET", "/v1/sessions", &[], "");
         assert_eq!(answer.status, 200, "beside {}: {}", sockets.len(), answer.body);
     }
+}
+
+/// Clients that take nothing have all the room of their kind; each newcomer gets its answer when they have given way.
+#[test]
+fn those_that_take_nothing_give_way_to_a_newcomer() {
+    let (server, session) = server();
+    let mut sockets: Vec<_> = (0..16).map(|_| server.websocket()).collect();
+    for socket in &mut sockets {
+        for id in 1..=5 {
+            ask(socket, id, "session/events", &json!({ "session_id": session }));
+        }
+    }
+    let page = format!("/v1/sessions/{session}/events");
+    let mut streams: Vec<_> = (0..32).map(|_| server.open("GET", &page, &server.headers_with_token(&[]), "")).collect();
+    for stream in &mut streams {
+        // More than the buffers of a socket take.
+        for _ in 0..4 {
+            write!(stream, "GET {page} HTTP/1.1\r\n{}\r\n", server.headers_with_token(&[])).unwrap();
+        }
+    }
+    let mut newcomer = server.websocket();
+    ask(&mut newcomer, 1, "session/events", &json!({ "session_id": session, "limit": 1 }));
+    until_idle(&server, &session, |_| ());
+    let answer = server.send_with_token("GET", &page, &[], "");
+    assert_eq!(answer.status, 200, "a single request: {}", answer.body);
+    let answer: Value = serde_json::from_str(newcomer.read().unwrap().to_text().unwrap()).unwrap();
+    assert!(answer["result"]["items"].is_array(), "a WebSocket: {answer}");
 }

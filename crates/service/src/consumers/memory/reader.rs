@@ -58,6 +58,10 @@ impl Consumer for Run {
         is_begun.store(true, Ordering::Release);
         self.is_lost = store.needs_rebuild().await?;
         control.readers.trust(READER, self.is_lost).await?;
+        if control.is_ending() {
+            // Nobody searches here any more, and looking at every journal costs more than a short command.
+            return Ok(());
+        }
         match self.deleted().await {
             Ok(deleted) => control.readers.missed_deletions(READER, deleted)?,
             // What it has can be searched all the same.
@@ -97,6 +101,10 @@ impl Consumer for Run {
             self.is_lost = false;
         }
         Ok(None)
+    }
+
+    fn is_lost_at_end(&self) -> bool {
+        !self.memory.is_stored
     }
 }
 

@@ -54,7 +54,10 @@ impl Readers {
                     Err(error) if error.code() == ErrorCode::SessionCorrupted => {
                         self.rest(reader, due.session_id, due.last_seq)?;
                     }
-                    Err(error) => failed = Some(error),
+                    Err(error) => {
+                        self.requeue(reader, due.session_id)?;
+                        failed = Some(error);
+                    }
                 }
             }
             match failed {
