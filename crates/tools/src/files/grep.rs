@@ -29,7 +29,7 @@ const DESCRIPTION: &str = "Finds lines that match a regular expression (Rust syn
 const SCHEMA: &str = r#"{"type":"object","properties":{
 "pattern":{"type":"string","minLength":1,"maxLength":4096,"description":"Regular expression, matched line by line."},
 "path":{"type":"string","description":"File or folder in the workspace; the whole workspace where it is left out."},
-"glob":{"type":"string","minLength":1,"maxLength":1024,"description":"Only files with such a path: *.rs, src/**/*.{ts,tsx}."}
+"glob":{"type":"string","minLength":1,"maxLength":1024,"description":"Only such paths: *.rs, src/**/*.{ts,tsx}."}
 },"required":["pattern"],"additionalProperties":false}"#;
 
 #[derive(Deserialize)]

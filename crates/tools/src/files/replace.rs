@@ -150,7 +150,9 @@ mod tests {
 
         /// Whatever the endings are, the bytes outside the place stay.
         #[test]
-        fn nothing_else_changes(before in "([ab]|\n|\r\n|\r){0,9}", after in "([ab]|\n|\r\n|\r){0,9}", new in "[c\n]{0,3}") {
+        fn nothing_else_changes(
+            before in "([ab]|\n|\r\n|\r){0,9}", after in "([ab]|\n|\r\n|\r){0,9}", new in "[c\n]{0,3}"
+        ) {
             let text = format!("{before}<x>{after}");
             let result = check(&text, "<x>", &new, false).unwrap();
             let changed = result.strip_prefix(&before).and_then(|rest| rest.strip_suffix(&after));

@@ -235,7 +235,7 @@ mod tests {
         let (cancel, matcher) = (CancellationToken::new(), pattern("x").unwrap());
         let file = Cancellable { file: Endless(cancel.clone(), 0), cancel: &cancel };
         let mut lines = FileLines { matcher: &matcher, most: 1, lines: Vec::new(), count: 0, binary: false };
-        assert!(Searcher::new().search_reader(&matcher, file, &mut lines).is_err());
+        assert!(SearcherBuilder::new().build().search_reader(&matcher, file, &mut lines).is_err());
     }
 
     #[test]

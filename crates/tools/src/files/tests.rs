@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::{
-        fs::{PermissionsExt as _, symlink},
+        fs::{MetadataExt as _, PermissionsExt as _, symlink},
         net::UnixListener,
     },
     path::{Path, PathBuf},
@@ -22,7 +22,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileAccess, FileOptions, file_tools,
+    FileAccess, FileOptions,
+    change::Changes,
+    file_tools,
     path::{Opened, Way, Workspace},
 };
 
@@ -348,7 +350,10 @@ async fn a_missing_path_names_what_is_like_it_and_a_folder_its_names() {
 async fn an_edit_changes_its_place_and_nothing_else() {
     let fixture = Fixture::new();
     fixture.put("file", "\u{feff}one\r\ntwo\r\nthree\r\n");
+    // Only root can give a file away.
+    drop(std::os::unix::fs::chown(fixture.root().join("file"), Some(1234), Some(1235)));
     fs::set_permissions(fixture.root().join("file"), fs::Permissions::from_mode(0o751)).unwrap();
+    let before = fs::metadata(fixture.root().join("file")).unwrap();
     let edit = json!({ "path": "file", "old": "one\ntwo", "new": "1\n2\n2.5" });
     let plan = fixture.plan("edit", edit.clone()).await.unwrap();
     let preview = "--- file\n+++ file\n@@ -1,3 +1,4 @@\n-\u{feff}one␍\n-two␍\n+\u{feff}1␍\n+2␍\n+2.5␍\n three␍\n";
@@ -359,8 +364,8 @@ async fn an_edit_changes_its_place_and_nothing_else() {
     let answer = fixture.run("edit", edit).await.unwrap();
     assert_eq!(answer, "Edited file at line 1.\n1\t1\n2\t2\n3\t2.5\n4\tthree\n");
     assert_eq!(fixture.text("file"), "\u{feff}1\r\n2\r\n2.5\r\nthree\r\n");
-    let mode = fs::metadata(fixture.root().join("file")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o7777, 0o751);
+    let after = fs::metadata(fixture.root().join("file")).unwrap();
+    assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o751, before.uid(), before.gid()));
 
     let all = json!({ "path": "file", "old": "2", "new": "two", "all": true });
     assert!(fixture.run("edit", all).await.unwrap().starts_with("Edited file in 2 places, at lines 2, 3.\n"));
@@ -504,6 +509,24 @@ async fn calls_of_one_step_lose_no_edit() {
     }
     assert_eq!(fixture.text("file"), lines.replace('<', "[").replace('>', "]"));
     assert_eq!(fixture.names(), ["file"]);
+}
+
+#[tokio::test]
+async fn a_file_that_changes_or_appears_during_a_call_is_not_replaced() {
+    let fixture = Fixture::new();
+    let changes = Changes::new(FileOptions::default());
+    let invocation = fixture.invocation(1, &json!({}));
+    let workspace = Workspace::open(&invocation).unwrap();
+    fixture.put("file", "one\n");
+    let [old, new] = ["file", "new"].map(|path| changes.target(&workspace, path).unwrap());
+    fixture.put("file", "more\n");
+    fixture.put("new", "");
+    for target in [old, new] {
+        let result = changes.commit(&workspace, &invocation, &target, b"lost\n");
+        assert!(matches!(&result, Err(ToolError::Refused(why)) if why.contains("changed at this")), "{result:?}");
+    }
+    assert_eq!((fixture.text("file"), fixture.text("new")), ("more\n".to_owned(), String::new()));
+    assert_eq!(fixture.names(), ["file", "new"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
