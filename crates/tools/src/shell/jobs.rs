@@ -11,7 +11,7 @@ use meerkat_service::{
     SessionError, SessionId,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Effect, Invocation, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -242,8 +242,8 @@ impl Tool for ShellOutput {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
@@ -271,8 +271,8 @@ impl Tool for ShellStop {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::Idempotent
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::idempotent())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

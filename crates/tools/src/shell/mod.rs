@@ -14,7 +14,7 @@ use meerkat_service::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError, shell_subject},
 };
 use serde::Deserialize;
 
@@ -171,20 +171,12 @@ impl Tool for Shell {
         &self.spec
     }
 
-    fn effect(&self) -> Effect {
-        Effect::Once
-    }
-
-    fn approval(&self) -> Approval {
-        Approval::Ask
-    }
-
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let Prepared { job, arguments, confinement, timeout } = self.prepare(invocation).await?;
-        let mut plan = Plan::new(Effect::Once, Approval::Ask);
+        let mut plan = Plan::once().ask();
         // No rule allows what nothing confines, and a person decides about each use of the network.
         if confinement.is_whole() && !(arguments.network && self.network == Network::Ask) {
-            let words = rule::words(&arguments.command);
+            let words = shell_subject(&arguments.command);
             plan.rule = words.as_deref().and_then(rule::propose);
             plan.subject = words.map(|words| words.join(" "));
         }
