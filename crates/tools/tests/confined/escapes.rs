@@ -163,7 +163,13 @@ fn no_service_is_reached() {
 fn no_other_process_is_touched() {
     let place = Place::new();
     let me = std::process::id();
-    let mut victim = Command::new("sleep").arg("87654").stdin(Stdio::null()).spawn().unwrap();
+    let mut victim = Command::new("sleep")
+        .arg("87654")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let it = victim.id();
     for pid in [me, it] {
         for command in [
@@ -171,7 +177,7 @@ fn no_other_process_is_touched() {
             format!("kill -9 {pid}"),
             format!("cat /proc/{pid}/environ"),
             format!("cat /proc/{pid}/maps"),
-            format!("ls /proc/{pid}/fd/"),
+            format!("readlink /proc/{pid}/fd/0"),
             format!("ls /proc/{pid}/root/"),
             format!("ls /proc/{pid}/cwd/"),
             format!("head -c 1 /proc/{pid}/mem"),

@@ -25,14 +25,18 @@ fn main() {
         panic!("{error}");
     }
     let mut arguments = Arguments::from_args();
-    let mut trials: Vec<Trial> = work::trials().chain(escapes::trials()).collect();
+    let trials: Vec<Trial> = work::trials().chain(escapes::trials()).collect();
+    let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
-        trials.push(Trial::test("all_as_another_user", || again(&[])));
-        trials.push(Trial::test("all_as_a_user_without_namespaces", || again(&["lose-namespaces"])));
+        others.push(Trial::test("all_as_another_user", || again(&[])));
+        others.push(Trial::test("all_as_a_user_without_namespaces", || again(&["lose-namespaces"])));
     }
     // Each trial makes dozens of processes.
     arguments.test_threads.get_or_insert(4);
-    libtest_mimic::run(&arguments, trials).exit();
+    libtest_mimic::run(&arguments, trials).exit_if_failed();
+    // One after another: they count processes by the same marks.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, others).exit();
 }
 
 /// Runs all trials as another user.
