@@ -242,7 +242,7 @@ impl Tool for ShellOutput {
         &self.spec
     }
 
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }
 
@@ -271,7 +271,7 @@ impl Tool for ShellStop {
         &self.spec
     }
 
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::idempotent())
     }
 

@@ -14,7 +14,7 @@ use meerkat_service::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Approval, Effect, Invocation, Network, OutputSink, Plan, Tool, ToolError},
+    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, shell_subject},
 };
 use serde::Deserialize;
 
@@ -161,11 +161,11 @@ impl Tool for Shell {
 
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let Prepared { job, arguments, confinement, timeout } = self.prepare(invocation).await?;
-        let mut plan = Plan::new(Effect::Once, Approval::Ask);
+        let mut plan = Plan::once().ask();
         // No rule allows what nothing confines, and a person decides about each use of the network.
         plan.always_asks = !confinement.is_whole() || (arguments.network && self.network == Network::Ask);
         if !plan.always_asks {
-            let words = rule::words(&arguments.command);
+            let words = shell_subject(&arguments.command);
             plan.rule = words.as_deref().and_then(rule::propose);
             plan.subject = words.map(|words| words.join(" "));
         }

@@ -37,13 +37,10 @@ const WITH_SUBCOMMANDS: &[&str] = &[
     "yarn",
     "zig",
 ];
+/// Bytes of a rule that the engine takes.
+const RULE_BYTES_MAX: usize = 1024;
 /// Bytes at the end of the output that are searched for a failure of the network.
 const TAIL_BYTES: usize = 8 * 1024;
-
-/// Returns the words of a command that is a single simple one.
-pub(super) fn words(_command: &str) -> Option<Vec<String>> {
-    None
-}
 
 /// Proposes the rule that allows further commands like this one.
 pub(super) fn propose(words: &[String]) -> Option<String> {
@@ -54,7 +51,7 @@ pub(super) fn propose(words: &[String]) -> Option<String> {
         // A pattern could match more than these words.
         let is_plain =
             words.iter().all(|word| !word.is_empty() && !word.contains(|c: char| "*?[]{}\\!\n \t".contains(c)));
-        is_plain.then(|| format!("shell: {}", words.join(" ")))
+        is_plain.then(|| format!("shell: {}", words.join(" "))).filter(|rule| rule.len() <= RULE_BYTES_MAX)
     };
     let is_name = |word: &str| {
         word.starts_with(|c: char| c.is_ascii_alphabetic())

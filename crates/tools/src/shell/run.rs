@@ -164,14 +164,23 @@ fn incomplete(bytes: &[u8]) -> usize {
 
 /// Says an exit code in a line.
 pub(super) fn said(code: u8) -> String {
-    match code.checked_sub(128) {
-        Some(signal @ 1..=64) => {
-            let name = rustix::process::Signal::from_named_raw(i32::from(signal));
-            let name = name.map_or_else(String::new, |name| format!(", {name:?}"));
-            format!("exit code {code} (signal {signal}{name})")
-        }
-        Some(_) | None => format!("exit code {code}"),
-    }
+    let signal = match code.saturating_sub(128) {
+        1 => "signal 1, HUP",
+        2 => "signal 2, INT",
+        3 => "signal 3, QUIT",
+        4 => "signal 4, ILL",
+        6 => "signal 6, ABRT",
+        7 => "signal 7, BUS",
+        8 => "signal 8, FPE",
+        9 => "signal 9, KILL",
+        11 => "signal 11, SEGV",
+        13 => "signal 13, PIPE",
+        15 => "signal 15, TERM",
+        25 => "signal 25, XFSZ",
+        31 => "signal 31, SYS",
+        _ => return format!("exit code {code}"),
+    };
+    format!("exit code {code} ({signal})")
 }
 
 #[cfg(test)]
