@@ -294,21 +294,9 @@ fn of_an_open_turn() -> Vec<Event> {
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
-    let (continues, compaction) = (None, None);
-    (
-        Some(turn),
-        Event::TurnStarted(TurnStarted {
-            prompt,
-            model,
-            budgets,
-            queued,
-            continues,
-            compaction,
-            attended: false,
-            allow: Vec::new(),
-            key,
-        }),
-    )
+    let (continues, compaction, attended, allow) = (None, None, false, Vec::new());
+    let started = TurnStarted { prompt, model, budgets, queued, continues, compaction, attended, allow, key };
+    (Some(turn), Event::TurnStarted(started))
 }
 
 /// Answers of `read` and `list`, read from the records.
@@ -670,16 +658,8 @@ fn at(hours: i64, record: Record) -> Record {
 fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
-    let queued = TurnQueued {
-        prompt,
-        model,
-        budgets,
-        compaction,
-        attended: false,
-        allow: Vec::new(),
-        policy: Policy::Queue,
-        key,
-    };
+    let (attended, allow, policy) = (false, Vec::new(), Policy::Queue);
+    let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

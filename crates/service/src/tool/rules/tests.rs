@@ -1,3 +1,5 @@
+//! Rules decide as they say, and no trick of a shell slips past one.
+
 use super::*;
 
 fn plan(approval: Approval, subject: Option<&str>) -> Plan {
