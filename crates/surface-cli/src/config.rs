@@ -218,7 +218,6 @@ impl Config {
             readable: tools.read.iter().map(|folder| env.dir.join(folder)).collect(),
             hidden: self.data_dir(env).ok().into_iter().chain(user).collect(),
             environment: env.variables.iter().filter_map(variable).collect(),
-            ..ShellOptions::default()
         };
         HandsOptions { access: tools.access, ask: tools.ask, shell }
     }
