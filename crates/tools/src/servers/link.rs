@@ -25,6 +25,7 @@ use rmcp::{
     service::{NotificationContext, Peer, PeerRequestOptions, RunningService},
     transport::{
         StreamableHttpClientTransport,
+        common::client_side_sse::SseRetryPolicy,
         streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
     },
 };
@@ -43,6 +44,8 @@ use super::{
 const PAGES_MAX: usize = 64;
 /// Messages about progress that may wait for one call; more are dropped.
 const PROGRESS_MAX: usize = 16;
+/// Milliseconds before each try to read on from an answer that was cut.
+const RECONNECTS: [u64; 5] = [0, 100, 300, 900, 1_800];
 /// Longest time for telling a server that a call is cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
 
@@ -68,6 +71,16 @@ pub(super) enum CallEnd {
     Stopped(bool),
     /// The output was refused.
     Output(ToolError),
+}
+
+/// Tries to read on from an answer over HTTP that was cut: a server may keep it, and the library would never give up.
+#[derive(Debug)]
+struct Reconnects;
+
+impl SseRetryPolicy for Reconnects {
+    fn retry(&self, failed: usize) -> Option<Duration> {
+        RECONNECTS.get(failed).copied().map(Duration::from_millis)
+    }
 }
 
 /// What a server tells us unasked.
@@ -158,11 +171,12 @@ impl Link {
             Target::Address(url, headers) => {
                 let client =
                     meerkat_service::model::vendors::network::http(None, None).map_err(|error| error.to_string())?;
-                let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.clone())
                     .max_sse_event_size(MESSAGE_BYTES_MAX)
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
+                config.retry_config = Arc::new(Reconnects);
                 let transport = StreamableHttpClientTransport::with_client(client, config);
                 let running = handler.serve(Marking(transport)).await.map_err(|error| error.to_string())?;
                 (running, LastWords::default(), None)
