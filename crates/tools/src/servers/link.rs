@@ -45,7 +45,7 @@ const PAGES_MAX: usize = 64;
 /// Messages about progress that may wait for one call; more are dropped.
 const PROGRESS_MAX: usize = 16;
 /// Milliseconds before each try to read on from an answer that was cut.
-const RECONNECTS: [u64; 5] = [0, 100, 300, 900, 1_800];
+const RECONNECTS: [u64; 3] = [0, 300, 1_500];
 /// Longest time for telling a server that a call is cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
 
