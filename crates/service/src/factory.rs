@@ -20,7 +20,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob, recall::Recall, validate},
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
-    tool::{Tool, ToolRegistry, test_tools::test_tools},
+    tool::{Tool, ToolRegistry, ToolSource, Toolbox, test_tools::test_tools},
 };
 
 /// Window of the scripted model if none is configured.
@@ -31,6 +31,7 @@ const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
 pub struct AgentBuildConfig {
     models: Option<Arc<dyn ModelResolver>>,
     tools: Vec<Arc<dyn Tool>>,
+    sources: Vec<Arc<dyn ToolSource>>,
     options: EngineOptions,
     secrets: Vec<secrecy::SecretString>,
     store: Option<PathBuf>,
@@ -74,6 +75,14 @@ impl AgentBuildConfig {
     #[must_use]
     pub fn tool(mut self, tool: Arc<dyn Tool>) -> Self {
         self.tools.push(tool);
+        self
+    }
+
+    /// Adds a source of tools that may change while the service runs. It ends with the service. A tool of
+    /// [`Self::tool`] has the first right to its name, then the tools of earlier sources.
+    #[must_use]
+    pub fn tool_source(mut self, source: Arc<dyn ToolSource>) -> Self {
+        self.sources.push(source);
         self
     }
 
@@ -222,9 +231,10 @@ impl AgentBuildConfig {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
         let derived = Arc::new(derived);
+        let own = ToolRegistry::beside(tools, self.options.tools.approval.clone(), &self.sources)?;
         let ports = Ports {
             world,
-            tools: ToolRegistry::new(tools, self.options.tools.approval.clone())?,
+            tools: Toolbox::new(own, self.sources),
             options: self.options,
             models,
             secrets: Secrets::new(self.secrets),

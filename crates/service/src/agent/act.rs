@@ -78,8 +78,10 @@ impl Actor {
     async fn call_model(&mut self) -> Result<(), StoreError> {
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
+        // The set that the model is offered is the set that its calls are run by.
+        self.running.tools = self.ports.tools_of(&self.session);
         let rendered = self.ports.models.resolve(&open.model).map_err(|error| error.body()).and_then(|model| {
-            render(&self.session, &model, &self.ports.tools, &self.ports.options).map(|rendered| (model, rendered))
+            render(&self.session, &model, &self.running.tools, &self.ports.options).map(|rendered| (model, rendered))
         });
         match rendered {
             Err(body) => {
@@ -118,7 +120,7 @@ impl Actor {
     fn calls_of(&self, ids: &[String]) -> Vec<(ToolCall, Arc<dyn Tool>)> {
         let calls = self.session.open_turn().map_or(&[][..], |open| &open.calls);
         let wanted = calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id));
-        wanted.filter_map(|call| Some((call.clone(), self.ports.tools.get(&call.name)?.clone()))).collect()
+        wanted.filter_map(|call| Some((call.clone(), self.running.tools.get(&call.name)?.clone()))).collect()
     }
 
     fn invocation(&self, call: &ToolCall) -> Invocation {
@@ -136,6 +138,10 @@ impl Actor {
     async fn plan(&mut self, ids: Vec<String>) -> Result<(), StoreError> {
         let mut awaited = Vec::new();
         for (call, tool) in self.calls_of(&ids) {
+            if let Err(error) = self.running.tools.check(&call.name, &call.arguments) {
+                self.keep_plan(call.call_id, Err(error));
+                continue;
+            }
             let mut planning = Planning::new(tool, self.invocation(&call));
             match planning.at_once() {
                 Some(Some(plan)) => self.keep_plan(call.call_id, plan),

@@ -33,6 +33,7 @@ use crate::{
         event::{Event, LogTailRepaired, Record},
     },
     store::{Lease, StoreError, TailRepair, Ticket},
+    tool::ToolRegistry,
 };
 
 /// Reason for the end of an actor's loop.
@@ -113,6 +114,8 @@ pub(super) struct Running {
     pub(super) asked_at: Duration,
     /// The turn, for logs and traces.
     pub(super) turn_span: tracing::Span,
+    /// Tools that the model was offered last.
+    pub(super) tools: ToolRegistry,
 }
 
 /// Requested compaction. Its start is recorded, and it runs.
@@ -136,7 +139,7 @@ pub(super) enum Summary {
 }
 
 impl Running {
-    fn nothing() -> Self {
+    fn nothing(tools: ToolRegistry) -> Self {
         Self {
             asked: None,
             summary: Summary::None,
@@ -144,6 +147,7 @@ impl Running {
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
+            tools,
         }
     }
 }
@@ -167,6 +171,8 @@ impl Actor {
     ) -> Self {
         let idle = ports.idle();
         let snapshot_seq = session.last_seq();
+        // A call that a former process left is looked up in the tools of today.
+        let running = Running::nothing(ports.tools_of(&session));
         let control = Control {
             interrupt: session.open_turn().map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
@@ -182,7 +188,7 @@ impl Actor {
             control,
             journalled: Journalled { snapshot_seq, ..Journalled::default() },
             waiting: Waiting::default(),
-            running: Running::nothing(),
+            running,
             departure: None,
             drain_until: None,
             store_failure: None,
@@ -280,7 +286,7 @@ impl Actor {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
         let options = &self.ports.options;
-        let (tools, max_parallel) = (&self.ports.tools, options.tools.max_parallel);
+        let (tools, max_parallel) = (&self.running.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
         let rules = Rules { turn: &options.turn, max_parallel, tools, granted: &[], wants_compaction };
         decide(&self.session, &self.control, &rules)

@@ -79,7 +79,8 @@ impl Actor {
     }
 
     pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {
-        self.session.compaction_context(request_bytes(&self.session, &self.ports.tools), self.window(model))
+        self.session
+            .compaction_context(request_bytes(&self.session, &self.ports.tools_of(&self.session)), self.window(model))
     }
 
     /// Step 1: records that a compaction begins. A turn does not wait until that is durable: the compaction's end
@@ -202,8 +203,8 @@ impl Actor {
 
     /// Returns true if the next request would fit, whole or slid.
     fn fits(&self) -> bool {
-        let (tools, options) = (&self.ports.tools, &self.ports.options);
-        self.answering().is_ok_and(|model| fits(&self.session, &model, tools, options))
+        let (tools, options) = (self.ports.tools_of(&self.session), &self.ports.options);
+        self.answering().is_ok_and(|model| fits(&self.session, &model, &tools, options))
     }
 
     /// Performs steps 2 to 6: sends the next request with the compaction prompt at its end. If the model cannot read
@@ -224,7 +225,7 @@ impl Actor {
         let mut former = self.session.context().summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
-            match render_summary(&self.session, &model, &self.ports.tools, said) {
+            match render_summary(&self.session, &model, &self.ports.tools_of(&self.session), said) {
                 Ok((rendered, end)) if end > at => {
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.

@@ -184,7 +184,8 @@ impl Actor {
     fn check_fits_undone(&self) -> Result<(), SessionError> {
         let Ok(model) = self.answering() else { return Ok(()) };
         let window = self.window(&model);
-        let tokens = self.session.tokens_if_undone() + tool_bytes(&self.session, &self.ports.tools) / 4;
+        let tokens =
+            self.session.tokens_if_undone() + tool_bytes(&self.session, &self.ports.tools_of(&self.session)) / 4;
         if tokens <= window {
             return Ok(());
         }

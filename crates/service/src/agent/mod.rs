@@ -48,7 +48,7 @@ use crate::{
         BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
         restore::{self, decode},
     },
-    tool::ToolRegistry,
+    tool::{ToolRegistry, ToolScope, Toolbox},
 };
 
 /// Dependencies that all actors of a service share. None of them changes.
@@ -56,7 +56,7 @@ pub(crate) struct Ports {
     pub(crate) world: World,
     pub(crate) options: EngineOptions,
     pub(crate) models: Arc<dyn ModelResolver>,
-    pub(crate) tools: ToolRegistry,
+    pub(crate) tools: Toolbox,
     pub(crate) secrets: Secrets,
     pub(crate) events: Arc<dyn EventStore>,
     pub(crate) blobs: Arc<dyn BlobStore>,
@@ -106,8 +106,13 @@ impl Ports {
 
     /// Tokens that a context may have, because the tools take theirs; of a window that is unknown, 0.
     fn room_tokens(&self, session: &Session, window_tokens: u64) -> u64 {
-        let tools = tool_bytes(session, &self.tools) / 4;
+        let tools = tool_bytes(session, &self.tools_of(session)) / 4;
         if window_tokens == 0 { 0 } else { window_tokens.saturating_sub(tools).max(1) }
+    }
+
+    /// Returns the tools of a session's next step.
+    pub(crate) fn tools_of(&self, session: &Session) -> ToolRegistry {
+        self.tools.of(&ToolScope { session_id: session.id(), workspace: None })
     }
 
     /// How long an actor stays in memory without requests.

@@ -155,7 +155,7 @@ impl Sessions {
                 projector.end().await;
             }
         };
-        tokio::join!(remembered, projected);
+        tokio::join!(remembered, projected, engine.tools.shut_down());
         if let Err(error) = engine.derived.index.flush().await {
             tracing::warn!(%error, "the index could not be written; the next start updates it");
         }

@@ -329,7 +329,7 @@ impl Sessions {
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
             return Err(SessionError::invalid("tools", "a tool is named twice"));
         }
-        if let Some(unknown) = request.tools.iter().flatten().find(|name| self.engine().tools.get(name).is_none()) {
+        if let Some(unknown) = request.tools.iter().flatten().find(|name| !self.engine().tools.knows(name)) {
             return Err(SessionError::ToolNotFound(unknown.clone()));
         }
         Ok(model.name)

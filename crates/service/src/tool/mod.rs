@@ -6,6 +6,8 @@ mod output;
 mod plan;
 mod registry;
 mod rules;
+mod schema;
+mod source;
 pub mod test_tools;
 
 use std::path::PathBuf;
@@ -20,6 +22,8 @@ pub(crate) use output::{prefix, suffix};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
 pub use rules::{ApprovalRules, Rule, shell_subject};
+pub(crate) use source::Toolbox;
+pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
 
 use crate::{
     ids::{SessionId, TurnNumber},

@@ -4,8 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 
-use super::{Approval, ApprovalRules, READ_BLOB, RECALL_TOOL, Tool, test_tools::TEST_TOOLS};
-use crate::{SessionError, model::ToolSpec};
+use super::{
+    Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, Tool, ToolError, ToolSet, ToolSource,
+    schema::ArgumentSchema, source::join, test_tools::TEST_TOOLS,
+};
+use crate::{SessionError, model::ToolSpec, session::message::RawJson};
 
 /// Names of vendors' own tools, which vendors would run without approval.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
@@ -32,70 +35,116 @@ fn is_optional(name: &str) -> bool {
     name.starts_with("mcp__") || OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).any(|optional| *optional == name)
 }
 
-/// Tools that sessions may use.
+/// Tool that may be offered, with its compiled schema.
+#[derive(Clone)]
+pub(super) struct Registered {
+    tool: Arc<dyn Tool>,
+    schema: Arc<ArgumentSchema>,
+}
+
+impl Registered {
+    /// Checks a tool's name and schema.
+    ///
+    /// # Errors
+    /// Says why it cannot be offered.
+    pub(super) fn check(tool: Arc<dyn Tool>) -> Result<Self, String> {
+        let spec = tool.spec();
+        if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
+            return Err(format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name));
+        }
+        if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
+            return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
+        }
+        let schema = ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?;
+        Ok(Self { tool, schema: Arc::new(schema) })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.tool.spec().name
+    }
+}
+
+/// Tools that sessions may use at one time. A clone is cheap.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
-    tools: BTreeMap<String, Arc<dyn Tool>>,
+    tools: Arc<BTreeMap<String, Registered>>,
     specs: Arc<[ToolSpec]>,
     /// Specs without the tools that are offered only if the context names a blob.
     specs_without_blobs: Arc<[ToolSpec]>,
-    approval: ApprovalRules,
+    approval: Arc<ApprovalRules>,
+    left_out: Arc<[LeftOut]>,
 }
 
 impl ToolRegistry {
     /// Registers tools; `approval` holds rules that override a tool's own.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` if a name is taken or not allowed, or a schema is not a JSON object; `CONFIG_INVALID` for a
-    /// rule of an unknown tool: a misspelt name would allow a call that the rule should deny.
+    /// `INVALID_REQUEST` if a name is taken or not allowed, or a schema cannot be used; `CONFIG_INVALID` for a rule of
+    /// an unknown tool: a misspelt name would allow a call that the rule should deny.
     pub fn new(tools: Vec<Arc<dyn Tool>>, approval: BTreeMap<String, Approval>) -> Result<Self, SessionError> {
-        let mut by_name: BTreeMap<String, Arc<dyn Tool>> = BTreeMap::new();
+        Self::beside(tools, approval, &[])
+    }
+
+    /// Registers tools beside those that sources may offer.
+    pub(crate) fn beside(
+        tools: Vec<Arc<dyn Tool>>,
+        approval: BTreeMap<String, Approval>,
+        sources: &[Arc<dyn ToolSource>],
+    ) -> Result<Self, SessionError> {
+        let mut by_name: BTreeMap<String, Registered> = BTreeMap::new();
         for tool in tools {
-            let spec = tool.spec();
-            if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
-                return Err(SessionError::invalid(
-                    "tools",
-                    format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name),
-                ));
-            }
-            if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
-                let message = format!("{} is a vendor's own tool; give yours another name", spec.name);
-                return Err(SessionError::invalid("tools", message));
-            }
-            if !spec.schema.as_str().starts_with('{') {
-                return Err(SessionError::invalid(
-                    "tools",
-                    format!("the schema of tool {} is no JSON object", spec.name),
-                ));
-            }
-            let name = spec.name.clone();
-            if by_name.insert(name.clone(), tool).is_some() {
+            let registered = Registered::check(tool).map_err(|why| SessionError::invalid("tools", why))?;
+            let name = registered.name().to_owned();
+            if by_name.insert(name.clone(), registered).is_some() {
                 return Err(SessionError::invalid("tools", format!("there are two tools named {name}")));
             }
         }
-        let approval = ApprovalRules::parse(&approval).map_err(|(rule, message)| SessionError::ConfigInvalid {
-            key: format!("tools.approval.{rule}"),
-            message,
-        })?;
-        if let Some(name) = approval.names().find(|name| !by_name.contains_key(*name) && !is_optional(name)) {
+        let refused =
+            |rule: &str, message| SessionError::ConfigInvalid { key: format!("tools.approval.{rule}"), message };
+        let approval = ApprovalRules::parse(&approval).map_err(|(rule, message)| refused(&rule, message))?;
+        let may_come = |name: &str| is_optional(name) || sources.iter().any(|source| source.may_offer(name));
+        if let Some(name) = approval.names().find(|name| !by_name.contains_key(*name) && !may_come(name)) {
             let likeness = |other: &String| strsim::jaro_winkler(name, other);
-            let names =
-                by_name.keys().cloned().chain(OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned()));
-            let nearest = names.filter(|other| likeness(other) >= LIKENESS_MIN);
+            let optional = OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned());
+            let nearest = by_name.keys().cloned().chain(optional).filter(|other| likeness(other) >= LIKENESS_MIN);
             let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
             let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
-            let message = format!("there is no tool {name:?}, so its rule would hold for nothing{hint}");
-            return Err(SessionError::ConfigInvalid { key: format!("tools.approval.{name}"), message });
+            return Err(refused(name, format!("there is no tool {name:?}, so its rule would hold for nothing{hint}")));
         }
-        let specs: Arc<[ToolSpec]> = by_name.values().map(|tool| tool.spec().clone()).collect();
+        Ok(Self::over(by_name, Arc::new(approval), Vec::new()))
+    }
+
+    fn over(tools: BTreeMap<String, Registered>, approval: Arc<ApprovalRules>, left_out: Vec<LeftOut>) -> Self {
+        let specs: Arc<[ToolSpec]> = tools.values().map(|registered| registered.tool.spec().clone()).collect();
         let specs_without_blobs = specs.iter().filter(|spec| spec.name != READ_BLOB).cloned().collect();
-        Ok(Self { tools: by_name, specs, specs_without_blobs, approval })
+        Self { tools: Arc::new(tools), specs, specs_without_blobs, approval, left_out: left_out.into() }
+    }
+
+    /// Joins the tools with those of sets.
+    pub(super) fn with(&self, sets: &[ToolSet]) -> Self {
+        let (tools, left_out) = join(&self.tools, sets);
+        Self::over(tools, self.approval.clone(), left_out)
     }
 
     /// Finds the tool with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
-        self.tools.get(name)
+        self.tools.get(name).map(|registered| &registered.tool)
+    }
+
+    /// Checks the arguments of a call by the tool's schema.
+    ///
+    /// # Errors
+    /// [`ToolError::Arguments`] says what does not fit.
+    pub fn check(&self, name: &str, arguments: &RawJson) -> Result<(), ToolError> {
+        let check = |registered: &Registered| registered.schema.check(arguments);
+        self.tools.get(name).map_or(Ok(()), check).map_err(ToolError::Arguments)
+    }
+
+    /// Lists the tools of sources that cannot be offered.
+    #[must_use]
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// Lists the specs of all tools by name.
@@ -111,7 +160,7 @@ impl ToolRegistry {
 
     /// Returns the configuration's rules.
     #[must_use]
-    pub const fn approval(&self) -> &ApprovalRules {
+    pub fn approval(&self) -> &ApprovalRules {
         &self.approval
     }
 }

@@ -10,6 +10,7 @@ mod interleavings;
 mod overflow;
 mod plans;
 mod promises;
+mod sources;
 mod stored;
 
 use std::{
@@ -33,7 +34,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
-    tool::{Tool, ToolRegistry},
+    tool::{Tool, ToolRegistry, ToolSource, Toolbox},
 };
 
 /// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
@@ -44,6 +45,7 @@ struct Rig {
     options: EngineOptions,
     models: Arc<dyn ModelResolver>,
     tools: Vec<Arc<dyn Tool>>,
+    sources: Vec<Arc<dyn ToolSource>>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
 }
@@ -53,7 +55,7 @@ impl Rig {
         let mut options = EngineOptions::default();
         options.turn.retry_base_ms = 0;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
-        Self { options, models: Arc::new(models), tools, compaction: None, compactor: None }
+        Self { options, models: Arc::new(models), tools, sources: Vec::new(), compaction: None, compactor: None }
     }
 
     fn service(self) -> EphemeralSessionService {
@@ -99,9 +101,10 @@ impl Rig {
         let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
         let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
         let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
+        let own = ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap();
         let ports = Ports {
             world: World::system(),
-            tools: ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap(),
+            tools: Toolbox::new(own, self.sources),
             options: self.options,
             models: self.models,
             secrets: Secrets::default(),

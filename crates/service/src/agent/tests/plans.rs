@@ -194,3 +194,26 @@ async fn a_plan_has_a_timeout_of_its_own() {
     assert_eq!(started.elapsed().as_millis(), 700);
     assert_eq!(subject.event("tool_finished").await["output"], "The tool was stopped after 700 ms.");
 }
+
+/// Arguments that do not fit the schema are not planned: nobody is asked, and the tool does not see them.
+#[tokio::test(start_paused = true)]
+async fn arguments_are_checked_before_anybody_is_asked() {
+    let schema = r#"{"type":"object","properties":{"is_asked":{"type":"boolean"}},"required":["is_asked"]}"#;
+    let model = Heard::new([work(&["{}", r#"{"is_asked":"yes"}"#]), work(&["{}"]), says("Never.")]);
+    let (name, description) = ("work".to_owned(), "Works.".to_owned());
+    let tool = Planned(ToolSpec { name, description, schema: RawJson::parse(schema).unwrap() });
+    let mut rig = super::fakes::rig(model, 100_000, Arc::new(tool));
+    rig.options.turn.repair_rounds = 2;
+    let subject = Subject::new(rig.service()).await;
+    let failed = subject.turn("Go.").await.unwrap().error.unwrap();
+    assert_eq!(failed.details["reason"], "malformed_arguments");
+    assert_eq!(
+        progress(&subject).await,
+        ["tool_finished 0 not_run", "tool_finished 1 not_run", "tool_finished 0 not_run"]
+    );
+    let told = subject.event("tool_finished").await["output"].as_str().unwrap().to_owned();
+    let expected = format!(
+        "The arguments do not fit, so the tool did not run: \"is_asked\" is a required property (schema /required). Its schema is: {schema}"
+    );
+    assert_eq!(told, expected);
+}
