@@ -21,16 +21,17 @@ use std::{
     ffi::OsString,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use async_trait::async_trait;
 use meerkat_service::{
     SessionError, SessionId,
     clock::{Clock, SystemClock},
-    tool::Tool,
+    tool::{LeftOut, Tool, ToolScope, ToolSet, ToolSource},
 };
 use secrecy::SecretString;
 use tokio_util::{
@@ -146,6 +147,8 @@ pub struct Servers {
     servers: BTreeMap<String, Arc<Server>>,
     secrets: Vec<SecretString>,
     pool: Arc<Pool>,
+    /// The newest set of tools, and its version.
+    set: Mutex<(u64, ToolSet)>,
     _end: DropGuard,
 }
 
@@ -171,15 +174,20 @@ pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
         secrets.extend(values);
         servers.insert(name.clone(), Arc::new(server));
     }
-    Ok(Arc::new(Servers { servers, secrets, pool, _end: closed.drop_guard() }))
+    Ok(Arc::new(Servers { servers, secrets, pool, set: Mutex::default(), _end: closed.drop_guard() }))
 }
 
 impl Servers {
-    /// Returns the tools of one step, in a stable order, and the version of the set.
+    /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
     ///
-    /// It waits for a server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
-    pub async fn step(&self) -> (u64, Vec<Arc<dyn Tool>>) {
+    /// A program waits here before its first turn; a step never waits.
+    pub async fn ready(&self) {
         futures::future::join_all(self.servers.values().map(Server::ready)).await;
+    }
+
+    /// Returns the tools that are offered now, by name, and the version of the set.
+    #[must_use]
+    pub fn offered(&self) -> (u64, Vec<Arc<dyn Tool>>) {
         // A change after this is taken for a new version, never missed.
         let version = self.pool.version.load(Ordering::SeqCst);
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
@@ -192,6 +200,16 @@ impl Servers {
         (version, tools)
     }
 
+    /// Returns the set of the tools that are offered now: a clone of the last one, if nothing has changed.
+    fn set(&self) -> ToolSet {
+        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        if set.0 != self.pool.version.load(Ordering::SeqCst) {
+            let (version, tools) = self.offered();
+            *set = (version, ToolSet::new(tools));
+        }
+        set.1.clone()
+    }
+
     /// Returns the values of variables that the configuration names, to be redacted everywhere.
     #[must_use]
     pub fn secrets(&self) -> Vec<SecretString> {
@@ -201,7 +219,8 @@ impl Servers {
     /// Lists the servers by name, with their state.
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
-        self.servers.values().map(|server| status(server)).collect()
+        let set = self.set();
+        self.servers.values().map(|server| status(server, set.left_out())).collect()
     }
 
     /// Starts a server, lists its tools and returns its state.
@@ -212,7 +231,7 @@ impl Servers {
         let server = self.find(name)?;
         // The state has the failure.
         drop(server.open(None).await);
-        Ok(status(server))
+        Ok(status(server, self.set().left_out()))
     }
 
     /// Accepts the tools of a server as they are listed now, so that changed ones are offered again.
@@ -222,7 +241,7 @@ impl Servers {
     pub fn accept(&self, name: &str) -> Result<ServerStatus, SessionError> {
         let server = self.find(name)?;
         server.accept();
-        Ok(status(server))
+        Ok(status(server, self.set().left_out()))
     }
 
     fn find(&self, name: &str) -> Result<&Arc<Server>, SessionError> {
@@ -238,9 +257,22 @@ impl Servers {
     pub async fn end_session(&self, session: SessionId) {
         futures::future::join_all(self.servers.values().map(|server| server.end_session(session))).await;
     }
+}
+
+#[async_trait]
+impl ToolSource for Servers {
+    fn tools(&self, _: &ToolScope<'_>) -> ToolSet {
+        self.servers.values().for_each(Server::list_if_due);
+        self.set()
+    }
+
+    fn may_offer(&self, name: &str) -> bool {
+        let server_of = |name: &str| name.strip_prefix("mcp__")?.split_once("__").map(|(server, _)| server.to_owned());
+        server_of(name).is_some_and(|server| self.servers.contains_key(&server))
+    }
 
     /// Ends all servers and waits until nothing of them is left.
-    pub async fn shut_down(&self) {
+    async fn shut_down(&self) {
         self.pool.closed.cancel();
         self.pool.tasks.close();
         tokio::select! {
@@ -250,14 +282,15 @@ impl Servers {
     }
 }
 
-fn status(server: &Server) -> ServerStatus {
+fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
     let seen = server.seen();
+    let unusable = |name: &str| left_out.iter().find(|tool| tool.name == name).map(|tool| tool.reason.clone());
     let tool = |tool: &Arc<listing::Definition>| ToolStatus {
         name: tool.spec.name.clone(),
         remote: tool.remote.clone(),
         description: tool.spec.description.clone(),
         tokens: tool.tokens(),
-        quarantined: tool.quarantined.clone(),
+        quarantined: tool.quarantined.clone().or_else(|| unusable(&tool.spec.name)),
     };
     let tools: Vec<ToolStatus> = seen.definitions.iter().map(tool).collect();
     let state = match (seen.links, &seen.last_error, seen.is_listed) {

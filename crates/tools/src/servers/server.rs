@@ -49,6 +49,8 @@ pub(super) struct Server {
     without: GlobSet,
     pool: Arc<Pool>,
     state: Mutex<State>,
+    /// Held while the list is written to disk.
+    writing: Mutex<()>,
     slots: Mutex<BTreeMap<Option<SessionId>, Slot>>,
     /// Fires when the first try to list its tools has ended.
     tried: CancellationToken,
@@ -102,6 +104,7 @@ impl Server {
             only,
             without,
             state: Mutex::default(),
+            writing: Mutex::default(),
             slots: Mutex::default(),
             tried: CancellationToken::new(),
             is_listing: AtomicBool::new(false),
@@ -136,7 +139,7 @@ impl Server {
     }
 
     /// Takes a list from the server.
-    fn take_list(&self, tools: Vec<Value>) {
+    fn take_list(self: &Arc<Self>, tools: Vec<Value>) {
         let mut state = self.state();
         let mut accepted = state.kept.accepted.clone();
         let definitions = self.read(&tools, &mut accepted);
@@ -144,31 +147,36 @@ impl Server {
         let (is_new, has_changed) = (state.kept != kept || !state.is_listed, *state.definitions != *definitions);
         state.is_listed = true;
         state.definitions = definitions;
-        state.kept = kept.clone();
-        drop(state);
+        state.kept = kept;
         if has_changed {
+            // Under the lock, so that nobody sees the tools without their version.
             self.pool.changed();
         }
+        drop(state);
         if is_new {
-            self.keep(kept);
+            self.keep();
         }
     }
 
-    fn keep(&self, kept: Kept) {
-        let (cache, definition) = (self.pool.cache.clone(), self.definition.clone());
-        self.pool.tasks.spawn_blocking(move || cache.write(&definition, &kept));
+    /// Keeps the list on disk. The newest is written last, whichever of two writes comes first.
+    fn keep(self: &Arc<Self>) {
+        let server = self.clone();
+        self.pool.tasks.spawn_blocking(move || {
+            let _turn = server.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = server.state().kept.clone();
+            server.pool.cache.write(&server.definition, &kept);
+        });
     }
 
     /// Accepts all tools as they are listed now.
-    pub(super) fn accept(&self) {
+    pub(super) fn accept(self: &Arc<Self>) {
         let mut state = self.state();
         let mut accepted = BTreeMap::new();
         state.definitions = self.read(&state.kept.tools, &mut accepted);
         state.kept.accepted.extend(accepted);
-        let kept = state.kept.clone();
-        drop(state);
         self.pool.changed();
-        self.keep(kept);
+        drop(state);
+        self.keep();
     }
 
     /// Returns the tools of the last list.
@@ -206,31 +214,37 @@ impl Server {
         }
     }
 
-    /// Waits until the tools are listed if nobody has tried yet; later a step waits for no list.
-    pub(super) async fn ready(self: &Arc<Self>) {
-        let (is_listed, is_due) = {
+    /// Begins to list the tools, if they are not known and no wait after a failure is left.
+    pub(super) fn list_if_due(self: &Arc<Self>) {
+        let is_due = {
             let state = self.state();
-            (state.is_listed, state.retry_at.is_none_or(|at| self.pool.clock.elapsed() >= at))
+            !state.is_listed && state.retry_at.is_none_or(|at| self.pool.clock.elapsed() >= at)
         };
-        if is_listed || self.target.is_err() {
+        let is_over = self.target.is_err() || self.pool.closed.is_cancelled();
+        if !is_due || is_over || self.is_listing.swap(true, Ordering::SeqCst) {
             return;
         }
-        if is_due && !self.is_listing.swap(true, Ordering::SeqCst) {
-            if !self.tried.is_cancelled() {
-                (self.pool.tell)(&format!("Listing the tools of the server {}.", self.name));
-            }
-            let server = self.clone();
-            self.pool.tasks.spawn(async move {
-                let opened = server.open(None).await;
-                if let (Ok(used), Scope::Session) = (opened, server.config.scope) {
-                    // It served the list alone.
-                    used.0.close();
-                }
-                server.is_listing.store(false, Ordering::SeqCst);
-                server.tried.cancel();
-            });
+        if !self.tried.is_cancelled() {
+            (self.pool.tell)(&format!("Listing the tools of the server {}.", self.name));
         }
-        self.tried.cancelled().await;
+        let server = self.clone();
+        self.pool.tasks.spawn(async move {
+            let opened = server.open(None).await;
+            if let (Ok(used), Scope::Session) = (opened, server.config.scope) {
+                // It served the list alone.
+                used.0.close();
+            }
+            server.is_listing.store(false, Ordering::SeqCst);
+            server.tried.cancel();
+        });
+    }
+
+    /// Waits until the tools are listed or the first try has failed; it waits for no later one.
+    pub(super) async fn ready(self: &Arc<Self>) {
+        self.list_if_due();
+        if !self.state().is_listed && self.target.is_ok() {
+            self.tried.cancelled().await;
+        }
     }
 
     /// Returns the connection of a session, and starts one if there is none.
@@ -304,7 +318,7 @@ impl Server {
     }
 
     /// Connects, and compares the tools with those that were accepted before the first call.
-    async fn start(&self) -> Result<Arc<Link>, String> {
+    async fn start(self: &Arc<Self>) -> Result<Arc<Link>, String> {
         let target = self.target.as_ref().map_err(Clone::clone)?;
         let pool = &self.pool;
         let connect = async {

@@ -2,6 +2,7 @@
 
 use std::{process::Stdio, time::Instant};
 
+use meerkat_service::tool::ToolSource as _;
 use rmcp::{ServiceExt as _, model::CallToolRequestParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

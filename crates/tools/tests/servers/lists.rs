@@ -1,13 +1,13 @@
 //! Lists: kept on disk, changed between steps, and accepted by people.
 
-use meerkat_service::tool::ToolError;
+use meerkat_service::tool::{ToolError, ToolSource as _};
 use meerkat_tools::servers::{ServerState, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     server::noted,
-    support::{Told, call, call_as, config, invocation, names, options, pool, session, tool, until},
+    support::{Told, call, call_as, config, invocation, names, options, pool, session, step, tool, until},
 };
 
 crate::tests!(
@@ -67,11 +67,11 @@ async fn a_bad_schema_is_put_aside_alone() {
 async fn a_new_tool_comes_between_steps() {
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(config(folder.path(), "", json!({})));
-    let (before, _) = pool.step().await;
-    assert_eq!(pool.step().await.0, before);
+    let (before, _) = step(&pool).await;
+    assert_eq!(step(&pool).await.0, before);
     call(&pool, "add", json!({ "text": "is new" })).await.text();
     until("it is listed", || pool.status()[0].tools.len() == 12).await;
-    assert!(pool.step().await.0 > before);
+    assert!(step(&pool).await.0 > before);
     assert!(names(&pool).await.contains(&"added".to_owned()));
     pool.shut_down().await;
 }

@@ -1,13 +1,13 @@
 //! The pool: few processes for many sessions, failures that pass, ends.
 
-use meerkat_service::tool::ToolError;
+use meerkat_service::tool::{ToolError, ToolSource as _};
 use meerkat_tools::servers::{ServerState, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     server::noted,
-    support::{call, call_as, config, names, options, pool, session, tool, until},
+    support::{call, call_as, config, names, options, pool, session, step, tool, until},
 };
 
 crate::tests!(
@@ -119,7 +119,7 @@ async fn a_missing_variable_concerns_one_server() {
     let mut options = options(config(folder.path(), "", json!({ "env": { "A": "${NOT_SET_ANYWHERE}" } })));
     options.servers.insert("u".to_owned(), config(folder.path(), "", json!({})));
     let pool = servers(options).unwrap();
-    assert_eq!(pool.step().await.1.len(), 11);
+    assert_eq!(step(&pool).await.1.len(), 11);
     let status = &pool.status()[0];
     assert!(status.last_error.as_deref().unwrap().contains("NOT_SET_ANYWHERE is not set"));
     assert_eq!(status.state, ServerState::Failed);

@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use meerkat_service::tool::ToolSource as _;
 use serde_json::json;
 
 use crate::{

@@ -52,13 +52,19 @@ pub(crate) fn session() -> SessionId {
     RandomIds::new().next_session_id(Timestamp::from_millis(0))
 }
 
+/// Returns the tools of a session's first step, and the version of the set.
+pub(crate) async fn step(pool: &Servers) -> (u64, Vec<Arc<dyn Tool>>) {
+    pool.ready().await;
+    pool.offered()
+}
+
 /// Lists the names of a step's tools, without what all have in common.
 pub(crate) async fn names(pool: &Servers) -> Vec<String> {
-    pool.step().await.1.iter().map(|tool| tool.spec().name.trim_start_matches("mcp__t__").to_owned()).collect()
+    step(pool).await.1.iter().map(|tool| tool.spec().name.trim_start_matches("mcp__t__").to_owned()).collect()
 }
 
 pub(crate) async fn tool(pool: &Servers, name: &str) -> Arc<dyn Tool> {
-    let (_, tools) = pool.step().await;
+    let (_, tools) = step(pool).await;
     tools.into_iter().find(|tool| tool.spec().name == format!("mcp__t__{name}")).unwrap()
 }
 
@@ -85,14 +91,31 @@ impl Call {
 
 /// Calls a tool as the engine does.
 pub(crate) async fn call_as(tool: &dyn Tool, session: SessionId, arguments: Value, cancel: &CancellationToken) -> Call {
+    call_heard(tool, session, arguments, cancel, || ()).await
+}
+
+/// Calls a tool, and does something whenever there is progress.
+pub(crate) async fn call_heard(
+    tool: &dyn Tool,
+    session: SessionId,
+    arguments: Value,
+    cancel: &CancellationToken,
+    on_progress: impl Fn(),
+) -> Call {
     let (sender, mut said) = mpsc::channel(16);
     let blobs = Arc::new(MemoryBlobStore::new(Arc::default()));
     let sink = OutputSink::new(OutputLimits::default(), blobs, session, Secrets::default().stream(), sender);
-    let result = tool.call(invocation(session, arguments, cancel), &sink).await;
+    let mut running = tool.call(invocation(session, arguments, cancel), &sink);
     let mut progress = String::new();
-    while let Ok(text) = said.try_recv() {
-        progress.push_str(&text);
-    }
+    let result = loop {
+        tokio::select! {
+            Some(text) = said.recv() => {
+                progress.push_str(&text);
+                on_progress();
+            }
+            result = &mut running => break result,
+        }
+    };
     Call { result, output: sink.finish().await.unwrap(), progress }
 }
 
