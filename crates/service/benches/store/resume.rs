@@ -120,7 +120,7 @@ fn said() -> [Event; TURN_EVENTS] {
             compaction: None,
             key: None,
         }),
-        Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage }),
+        Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage, tools: None }),
         Event::TurnCompleted(TurnCompleted { stop_reason, totals: TurnTotals::default() }),
     ]
 }

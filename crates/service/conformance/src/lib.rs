@@ -127,7 +127,10 @@ fn record(n: u8, seq: Seq) -> Record {
         (_, 0) => {
             let blocks = vec![Block::Text { text: format!("{seq} \"é\n").into() }];
             let (step, stop_reason, usage) = (0, StopReason::EndTurn, Default::default());
-            (Some(seq - 1), Event::AssistantMessage(AssistantMessage { step, model, blocks, stop_reason, usage }))
+            (
+                Some(seq - 1),
+                Event::AssistantMessage(AssistantMessage { step, model, blocks, stop_reason, usage, tools: None }),
+            )
         }
         _ => {
             let (stop_reason, totals) = (StopReason::EndTurn, TurnTotals::default());

@@ -89,6 +89,7 @@ impl Actor {
                 self.control.failure = Some(body);
             }
             Ok((model, rendered)) => {
+                self.running.offered = self.running.tools.fingerprint(&rendered.request.tools);
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
                 let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.model);
                 let (ports, session_id) = (self.ports.clone(), self.session.id());
@@ -282,7 +283,8 @@ impl Actor {
             stop_reason => stop_reason,
         };
         self.control.plans.clear();
-        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage };
+        let tools = self.running.offered.clone();
+        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage, tools };
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,

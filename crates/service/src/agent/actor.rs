@@ -116,6 +116,8 @@ pub(super) struct Running {
     pub(super) turn_span: tracing::Span,
     /// Tools that the model was offered last.
     pub(super) tools: ToolRegistry,
+    /// Hash of what it was offered, if it may change.
+    pub(super) offered: Option<String>,
 }
 
 /// Requested compaction. Its start is recorded, and it runs.
@@ -148,6 +150,7 @@ impl Running {
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
             tools,
+            offered: None,
         }
     }
 }

@@ -391,6 +391,9 @@ pub struct AssistantMessage {
     pub stop_reason: StopReason,
     /// Tokens of the call.
     pub usage: Usage,
+    /// Hash of the tools that the step was offered, if a source's tools were among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<String>,
 }
 
 impl AssistantMessage {

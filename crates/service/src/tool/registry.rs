@@ -3,15 +3,19 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
+use sha2::{Digest as _, Sha256};
 
 use super::{
     Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, Tool, ToolError, ToolSet, ToolSource,
     schema::ArgumentSchema, source::join, test_tools::TEST_TOOLS,
 };
-use crate::{SessionError, model::ToolSpec, session::message::RawJson};
+use crate::{SessionError, model::ToolSpec, session::message::RawJson, store::hex};
 
 /// Names of vendors' own tools, which vendors would run without approval.
 const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
+
+/// Bytes of the hash of a set of tools.
+const FINGERPRINT_BYTES: usize = 8;
 
 /// Similarity of two names, of 1, at which one may be a misspelling of the other.
 const LIKENESS_MIN: f64 = 0.8;
@@ -73,6 +77,8 @@ pub struct ToolRegistry {
     specs_without_blobs: Arc<[ToolSpec]>,
     approval: Arc<ApprovalRules>,
     left_out: Arc<[LeftOut]>,
+    /// Hash of the specs, with `read_blob` and without, if some come from a source.
+    fingerprints: Option<[Arc<str>; 2]>,
 }
 
 impl ToolRegistry {
@@ -117,13 +123,18 @@ impl ToolRegistry {
     fn over(tools: BTreeMap<String, Registered>, approval: Arc<ApprovalRules>, left_out: Vec<LeftOut>) -> Self {
         let specs: Arc<[ToolSpec]> = tools.values().map(|registered| registered.tool.spec().clone()).collect();
         let specs_without_blobs = specs.iter().filter(|spec| spec.name != READ_BLOB).cloned().collect();
-        Self { tools: Arc::new(tools), specs, specs_without_blobs, approval, left_out: left_out.into() }
+        let left_out = left_out.into();
+        Self { tools: Arc::new(tools), specs, specs_without_blobs, approval, left_out, fingerprints: None }
     }
 
     /// Joins the tools with those of sets.
     pub(super) fn with(&self, sets: &[ToolSet]) -> Self {
         let (tools, left_out) = join(&self.tools, sets);
-        Self::over(tools, self.approval.clone(), left_out)
+        let is_joined = tools.len() > self.tools.len();
+        let mut joined = Self::over(tools, self.approval.clone(), left_out);
+        let of = |specs: &[ToolSpec]| Arc::from(hash(specs));
+        joined.fingerprints = is_joined.then(|| [of(&joined.specs), of(&joined.specs_without_blobs)]);
+        joined
     }
 
     /// Finds the tool with this name.
@@ -158,9 +169,30 @@ impl ToolRegistry {
         if has_blobs { &self.specs } else { &self.specs_without_blobs }
     }
 
+    /// Returns the hash of what a step is offered of these tools; `None` if none of them comes from a source.
+    pub(crate) fn fingerprint(&self, offered: &Arc<[ToolSpec]>) -> Option<String> {
+        let [whole, without_blobs] = self.fingerprints.as_ref()?;
+        Some(match offered {
+            specs if Arc::ptr_eq(specs, &self.specs) => whole.as_ref().to_owned(),
+            specs if Arc::ptr_eq(specs, &self.specs_without_blobs) => without_blobs.as_ref().to_owned(),
+            // A session that may use some of them only.
+            specs => hash(specs),
+        })
+    }
+
     /// Returns the configuration's rules.
     #[must_use]
     pub fn approval(&self) -> &ApprovalRules {
         &self.approval
     }
+}
+
+/// Hashes names, descriptions and schemas, in order.
+fn hash(specs: &[ToolSpec]) -> String {
+    let mut hasher = Sha256::new();
+    for text in specs.iter().flat_map(|spec| [spec.name.as_str(), &spec.description, spec.schema.as_str()]) {
+        hasher.update((text.len() as u64).to_be_bytes());
+        hasher.update(text);
+    }
+    hex(&hasher.finalize()[..FINGERPRINT_BYTES])
 }

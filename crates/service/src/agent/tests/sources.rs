@@ -84,6 +84,13 @@ async fn tools_change_between_steps_and_never_inside_one() {
         .collect();
     let expected = [("first", "succeeded"), ("first", "succeeded"), ("first", "not_run"), ("second", "succeeded")];
     assert_eq!(results, expected);
+    let tools: Vec<&str> = events
+        .iter()
+        .filter(|event| event["type"] == "assistant_message")
+        .map(|event| event["tools"].as_str().unwrap())
+        .collect();
+    assert!(tools[0] != tools[1] && tools[1] == tools[2], "each step says what it was offered: {tools:?}");
+    assert!(tools.iter().all(|hash| hash.len() == 16));
     let gone = events.iter().find(|event| event["outcome"] == "not_run").unwrap();
     assert_eq!(gone["error"]["code"], "TOOL_NOT_FOUND");
     check_journal(&events);

@@ -502,6 +502,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
                 blocks,
                 stop_reason,
                 usage: Default::default(),
+                tools: None,
             }),
         );
         add(open, Event::TurnCompleted(TurnCompleted { stop_reason, totals: totals.clone() }));

@@ -159,13 +159,14 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 Block::Reasoning { text: body, opaque: is_full.then(|| json.clone()), vendor: text.clone() },
                 Block::ToolCall(ToolCall {
                     call_id: text.clone(),
-                    name: text,
+                    name: text.clone(),
                     arguments: json.clone(),
                     opaque: is_full.then_some(json),
                 }),
             ],
             stop_reason: StopReason::MaxTokens,
             usage,
+            tools: is_full.then_some(text),
         }),
         EventKind::ToolStarted => {
             Event::ToolStarted(ToolStarted { call_id: text.clone(), name: text, effect: Effect::Once })

@@ -419,6 +419,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         blocks,
         stop_reason,
         usage,
+        tools: None,
     })
 }
 

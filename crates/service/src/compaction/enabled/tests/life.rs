@@ -110,7 +110,7 @@ impl Life {
             .collect();
         let stop_reason = if calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
         let (step, model, usage) = (self.step, "scripted".to_owned(), Usage::default());
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage };
+        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None };
         self.add(self.open, Event::AssistantMessage(answer));
         for event in finished {
             self.add(self.open, event);

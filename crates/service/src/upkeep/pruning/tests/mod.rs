@@ -97,7 +97,7 @@ impl Life {
         let blocks = std::iter::once(Block::Text { text: text.into() }).chain(calls.iter().map(call)).collect();
         let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0 };
         let (step, model, stop_reason) = (0, "scripted".to_owned(), StopReason::EndTurn);
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage };
+        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None };
         self.add(Some(self.turn), Event::AssistantMessage(answer))
     }
 
