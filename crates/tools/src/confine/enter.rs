@@ -1,0 +1,94 @@
+//! Entrance of a command: limits itself for good, then starts the command.
+
+use std::{
+    io::Write as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+};
+
+use rustix::{
+    io::Errno,
+    process::{
+        DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, set_dumpable_behavior,
+        set_parent_process_death_signal, setrlimit, setsid, wait,
+    },
+    thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
+};
+
+use super::{Confinement, GitGuard, Job, calls, files, mounts};
+
+/// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
+const PROCESSES_MAX: u64 = 2_048;
+/// Rights that root keeps, so that a workspace of another user stays usable.
+const ROOTS_RIGHTS: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
+
+/// Limits this process and runs the job's command. Returns its exit code, or that of a trial.
+pub(crate) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("be bound to its keeper", error))?;
+    setsid().ok();
+    let temporary = if job.has_namespace() { mounts::apply(job, temporary)? } else { temporary.to_owned() };
+    limit(Resource::Nproc, PROCESSES_MAX)?;
+    limit(Resource::Core, 0)?;
+    set_no_new_privs(true).map_err(|error| failed("give up new rights", error))?;
+    let files = files::apply(job, &temporary);
+    drop_rights()?;
+    let calls = calls::apply(job.network);
+    let Some(command) = &job.command else {
+        let held = Confinement { files: files.is_ok(), network: calls.is_ok(), ..job.confinement };
+        let report = serde_json::to_vec(&held).map_err(|error| failed("report", error))?;
+        std::io::stdout().write_all(&report).map_err(|error| failed("report", error))?;
+        return Ok(0);
+    };
+    if job.confinement.files {
+        files?;
+    }
+    if job.confinement.network {
+        calls?;
+    }
+    let mut shell = Command::new(&job.shell);
+    shell.arg("-c").arg(command).current_dir(&job.folder).env("TMPDIR", &temporary).stdin(Stdio::null());
+    match job.confinement.git_guard {
+        GitGuard::Compare => Err(failed("start the shell", shell.exec())),
+        GitGuard::Namespace => {
+            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed("hide", error))?;
+            let shell = shell.spawn().map_err(|error| failed("start the shell", error))?;
+            first_process(Pid::from_child(&shell))
+        }
+    }
+}
+
+/// Waits for the shell as the first process of its namespace, which has the orphans of all others. With its end the
+/// kernel ends all.
+fn first_process(shell: Pid) -> Result<u8, String> {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == shell => {
+                let status = ExitStatus::from_raw(status.as_raw());
+                let code = status.signal().map_or(status.code(), |signal| Some(128 + signal));
+                return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(failed("wait for the shell", error)),
+        }
+    }
+}
+
+fn limit(resource: Resource, most: u64) -> Result<(), String> {
+    let most = getrlimit(resource).maximum.map_or(most, |now| now.min(most));
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    setrlimit(resource, limit).map_err(|error| failed("set its limits", error))
+}
+
+fn drop_rights() -> Result<(), String> {
+    clear_ambient_capability_set().map_err(|error| failed("give up its rights", error))?;
+    let now = rustix::thread::capabilities(None).map_err(|error| failed("read its rights", error))?;
+    let kept = now.permitted & ROOTS_RIGHTS;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(|error| failed("give up its rights", error))
+}
+
+fn failed(doing: &str, error: impl std::fmt::Display) -> String {
+    format!("the command cannot {doing}: {error}")
+}

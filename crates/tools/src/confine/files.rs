@@ -1,0 +1,79 @@
+//! Files that a command may reach, by Landlock.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use landlock::{
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd, Ruleset,
+    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
+};
+
+use super::Job;
+
+/// Newest version whose rights are asked for; an older kernel has fewer.
+const NEWEST: ABI = ABI::V7;
+/// Devices that every program expects.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+/// Folder of shared memory, private in a namespace.
+pub(super) const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Lets this process and its children reach the job's folders only.
+pub(super) fn apply(job: &Job, temporary: &Path) -> Result<(), String> {
+    restrict(job, temporary).map_err(|error| format!("Landlock does not confine the command's files: {error}"))
+}
+
+fn restrict(job: &Job, temporary: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    // Before its third version a file elsewhere could be emptied.
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V3))?
+        .create()?;
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))?
+        .scope(Scope::from_all(NEWEST))?;
+    if !job.network {
+        ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST))?;
+    }
+    let read = AccessFs::from_read(NEWEST);
+    let write = AccessFs::from_all(NEWEST) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let mut rules = ruleset.create()?;
+    for folder in &job.readable {
+        rules = allow(rules, folder, read, &job.hidden)?;
+    }
+    for device in DEVICES {
+        rules = allow(rules, Path::new(device), AccessFs::ReadFile | AccessFs::WriteFile, &[])?;
+    }
+    if job.has_namespace() {
+        rules = allow(rules, Path::new(SHARED_MEMORY), write, &[])?;
+    }
+    rules = allow(rules, temporary, write, &[])?;
+    // Secrets beneath it are covered by mounts, because a folder whose entries are allowed one by one takes no new one.
+    rules = allow(rules, &job.workspace, write, &[])?;
+    match rules.restrict_self()?.ruleset {
+        RulesetStatus::NotEnforced => Err("the kernel has it switched off".into()),
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+    }
+}
+
+/// Allows a folder, but nothing hidden beneath it. A path that is not there is left out.
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+    hidden: &[PathBuf],
+) -> Result<RulesetCreated, Box<dyn std::error::Error>> {
+    let Ok(real) = path.canonicalize() else { return Ok(rules) };
+    if hidden.iter().any(|hidden| real.starts_with(hidden)) {
+        return Ok(rules);
+    }
+    if !hidden.iter().any(|hidden| hidden.starts_with(&real)) {
+        let Ok(opened) = PathFd::new(&real) else { return Ok(rules) };
+        let access = if real.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+        return Ok(rules.add_rule(PathBeneath::new(opened, access))?);
+    }
+    let Ok(entries) = fs::read_dir(&real) else { return Ok(rules) };
+    entries.flatten().try_fold(rules, |rules, entry| allow(rules, &entry.path(), access, hidden))
+}

@@ -1,0 +1,139 @@
+//! The command's own view of the file system: read-only but for its folders, with its own processes and temporary files.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_remount,
+};
+
+use super::{Job, files::SHARED_MEMORY, guard};
+
+const TEMPORARY: &str = "/tmp";
+
+/// Mounts the view, and returns the path of the private temporary folder in it.
+pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| failed("have its own mounts", error))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| failed("part its mounts", error))?;
+    bind(&job.workspace, &job.workspace)?;
+    let temporary = private_temporary(job, temporary)?;
+    let mut writable = vec![job.workspace.clone(), temporary.clone()];
+    let apart = MountFlags::NOSUID | MountFlags::NODEV;
+    if mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok() {
+        writable.push(PathBuf::from(SHARED_MEMORY));
+    }
+    // Landlock does not know the changes of modes, owners and times.
+    for (path, flags) in mounts()? {
+        if !writable.iter().any(|folder| path.starts_with(folder)) {
+            // What lies below another mount cannot be reached, and not be mounted either.
+            mount_remount(&path, MountFlags::BIND | MountFlags::RDONLY | flags, c"").ok();
+        }
+    }
+    for (path, is_fixed) in guard::protected(&job.workspace) {
+        bind(&path, &path)?;
+        if is_fixed {
+            remount_read_only(&path)?;
+        }
+    }
+    for path in job.hidden.iter().filter(|path| path.starts_with(&job.workspace)) {
+        hide(path)?;
+    }
+    // In a container it may be refused; Landlock keeps other processes' folders closed there too.
+    let processes = mount("proc", "/proc", "proc", apart | MountFlags::NOEXEC, None);
+    if let Err(error) = processes {
+        tracing::debug!(%error, "the command sees the names of other processes");
+    }
+    Ok(temporary)
+}
+
+/// Puts the private folder over `/tmp`, unless something that the command may reach is there.
+fn private_temporary(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
+    let shared = Path::new(TEMPORARY);
+    let needed = job.readable.iter().chain([&job.workspace, &job.folder]).any(|path| path.starts_with(shared));
+    let target = if needed || !shared.is_dir() { temporary } else { shared };
+    bind(temporary, target)?;
+    Ok(target.to_owned())
+}
+
+fn bind(from: &Path, to: &Path) -> Result<(), String> {
+    mount_bind_recursive(from, to).map_err(|error| failed(&format!("mount {}", to.display()), error))
+}
+
+fn remount_read_only(path: &Path) -> Result<(), String> {
+    let flags = mounts()?.into_iter().rev().find(|(mounted, _)| mounted == path).map_or(MountFlags::empty(), |it| it.1);
+    mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | flags, c"")
+        .map_err(|error| failed(&format!("protect {}", path.display()), error))
+}
+
+fn hide(path: &Path) -> Result<(), String> {
+    let hidden = if path.is_dir() {
+        mount("tmpfs", path, "tmpfs", MountFlags::RDONLY | MountFlags::NOEXEC, c"mode=0555,size=4k")
+    } else if path.exists() {
+        mount_bind("/dev/null", path)
+    } else {
+        Ok(())
+    };
+    hidden.map_err(|error| failed(&format!("hide {}", path.display()), error))
+}
+
+/// Lists the mounts with the flags that a remount must keep.
+fn mounts() -> Result<Vec<(PathBuf, MountFlags)>, String> {
+    let table = fs::read("/proc/self/mountinfo").map_err(|error| failed("list its mounts", error))?;
+    let lines = table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    Ok(lines.filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<(PathBuf, MountFlags)> {
+    let mut fields = line.split(|byte| *byte == b' ').skip(4);
+    let path = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
+    let mut flags = MountFlags::empty();
+    for option in fields.next()?.split(|byte| *byte == b',') {
+        flags |= match option {
+            b"ro" => MountFlags::RDONLY,
+            b"nosuid" => MountFlags::NOSUID,
+            b"nodev" => MountFlags::NODEV,
+            b"noexec" => MountFlags::NOEXEC,
+            b"noatime" => MountFlags::NOATIME,
+            b"nodiratime" => MountFlags::NODIRATIME,
+            b"relatime" => MountFlags::RELATIME,
+            b"nosymfollow" => MountFlags::NOSYMFOLLOW,
+            _ => MountFlags::empty(),
+        };
+    }
+    Some((path, flags))
+}
+
+/// Reads `\040` and its kind, by which the table writes spaces.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| *first == b'\\');
+        let byte = code.and_then(|code| u8::from_str_radix(std::str::from_utf8(code).ok()?, 8).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+fn failed(doing: &str, error: impl std::fmt::Display) -> String {
+    format!("the command cannot {doing}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_gives_a_path_with_spaces_and_the_flags_to_keep() {
+        let line = br"36 35 98:0 /mnt1 /mnt/a\040b\134c ro,nosuid,relatime master:1 - ext3 /dev/root rw";
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME;
+        assert_eq!(parse(line), Some((PathBuf::from(r"/mnt/a b\c"), flags)));
+    }
+}

@@ -1,0 +1,289 @@
+//! Commands in the background, and the tools that read and stop them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use meerkat_service::{
+    SessionError, SessionId,
+    model::ToolSpec,
+    session::message::RawJson,
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+};
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::run::{self, Run};
+
+/// Commands of a session that run in the background at a time.
+const RUNNING_MAX: usize = 8;
+/// Commands of all sessions that run in the background at a time.
+const RUNNING_MAX_ALL: usize = 64;
+/// Ended commands of a session that are remembered.
+const ENDED_MAX: usize = 8;
+/// Sessions whose ended commands are remembered.
+const SESSIONS_MAX: usize = 256;
+/// Bytes of output that wait to be read. Older output is dropped.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Life of a command in the background, unless its call gives a shorter one.
+const LIFE: Duration = Duration::from_hours(4);
+/// Time that a stopped command has to say its last.
+const STOP_TIME: Duration = Duration::from_secs(6);
+
+const SCHEMA: &str = r#"{
+  "type": "object",
+  "properties": {"id": {"type": "string", "description": "Id that shell returned."}},
+  "required": ["id"],
+  "additionalProperties": false
+}"#;
+
+/// Background commands of a service. Dropping it ends them.
+#[derive(Default)]
+pub(super) struct Jobs {
+    sessions: Mutex<BTreeMap<SessionId, Session>>,
+}
+
+#[derive(Default)]
+struct Session {
+    started: u64,
+    jobs: Vec<Arc<Background>>,
+}
+
+struct Background {
+    id: String,
+    command: String,
+    stop: CancellationToken,
+    state: Mutex<State>,
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// Output that was not read yet.
+    output: String,
+    dropped_bytes: u64,
+    /// Its last line, once it ended.
+    end: Option<String>,
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        for session in lock(&self.sessions).values() {
+            session.jobs.iter().for_each(|job| job.stop.cancel());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// Starts a command and returns its id.
+    pub(super) fn start(
+        &self,
+        session_id: SessionId,
+        command: &str,
+        life: Option<Duration>,
+        start: impl FnOnce() -> Result<Run, ToolError>,
+    ) -> Result<String, ToolError> {
+        let mut sessions = lock(&self.sessions);
+        let running = |session: &Session| session.jobs.iter().filter(|job| job.is_running()).count();
+        let all: usize = sessions.values().map(running).sum();
+        if all >= RUNNING_MAX_ALL || sessions.get(&session_id).map_or(0, running) >= RUNNING_MAX {
+            let message = format!(
+                "{RUNNING_MAX} commands of this session run in the background, or {RUNNING_MAX_ALL} of all sessions; \
+                 stop one with shell_stop first"
+            );
+            return Err(ToolError::Refused(message));
+        }
+        if sessions.len() >= SESSIONS_MAX {
+            sessions.retain(|_, session| running(session) > 0);
+        }
+        let run = start()?;
+        let session = sessions.entry(session_id).or_default();
+        session.started += 1;
+        let id = format!("job-{}", session.started);
+        let job = Arc::new(Background {
+            id: id.clone(),
+            command: command.lines().next().unwrap_or_default().to_owned(),
+            stop: run.stop.clone(),
+            state: Mutex::default(),
+            ended: Notify::new(),
+        });
+        let ended = session.jobs.iter().filter(|job| !job.is_running()).count();
+        if ended >= ENDED_MAX
+            && let Some(oldest) = session.jobs.iter().position(|job| !job.is_running())
+        {
+            session.jobs.remove(oldest);
+        }
+        session.jobs.push(job.clone());
+        tokio::spawn(async move { job.follow(run, life.unwrap_or(LIFE)).await });
+        Ok(id)
+    }
+
+    fn find(&self, invocation: &Invocation) -> Result<Arc<Background>, ToolError> {
+        let Arguments { id } = ToolError::decode(&invocation.arguments)?;
+        let sessions = lock(&self.sessions);
+        let jobs = sessions.get(&invocation.session_id).map_or(&[][..], |session| &session.jobs);
+        jobs.iter().find(|job| job.id == id).cloned().ok_or_else(|| {
+            let known: Vec<_> = jobs.iter().map(|job| job.id.as_str()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            ToolError::Refused(format!(
+                "There is no command {id:?} in the background of this session; there is {known}. They end with the \
+                 service."
+            ))
+        })
+    }
+}
+
+impl Background {
+    fn is_running(&self) -> bool {
+        lock(&self.state).end.is_none()
+    }
+
+    async fn follow(&self, mut run: Run, life: Duration) {
+        let mut expiry = std::pin::pin!(tokio::time::sleep(life));
+        let mut is_expired = false;
+        loop {
+            tokio::select! {
+                biased;
+                piece = run.pieces.recv() => match piece {
+                    Some(piece) => lock(&self.state).add(&piece),
+                    None => break,
+                },
+                () = &mut expiry, if !is_expired => {
+                    is_expired = true;
+                    run.stop.cancel();
+                }
+            }
+        }
+        let is_stopped = run.stop.is_cancelled();
+        let end = run.end().await;
+        let mut state = lock(&self.state);
+        let line = match end {
+            Ok(end) => {
+                end.notes.iter().for_each(|note| state.add(&format!("\n{note}\n")));
+                if is_expired {
+                    format!("killed after {} s", life.as_secs())
+                } else if is_stopped {
+                    "stopped".to_owned()
+                } else {
+                    run::said(end.code)
+                }
+            }
+            Err(error) => error.to_string(),
+        };
+        state.end = Some(line);
+        drop(state);
+        self.ended.notify_waiters();
+    }
+
+    /// Takes the output that was not read yet, with a line about its state.
+    fn report(&self) -> String {
+        let mut state = lock(&self.state);
+        let output = std::mem::take(&mut state.output);
+        let dropped = std::mem::take(&mut state.dropped_bytes);
+        let mut text = String::new();
+        if dropped > 0 {
+            text.push_str(&format!("({dropped} bytes before this were dropped)\n"));
+        }
+        text.push_str(&output);
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&match &state.end {
+            Some(end) => format!("{} ended: {end} ({})", self.id, self.command),
+            None => format!("{} runs ({})", self.id, self.command),
+        });
+        text
+    }
+}
+
+impl State {
+    fn add(&mut self, piece: &str) {
+        self.output.push_str(piece);
+        let cut = self.output.ceil_char_boundary(self.output.len().saturating_sub(OUTPUT_BYTES_MAX));
+        self.output.drain(..cut);
+        self.dropped_bytes += cut as u64;
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    id: String,
+}
+
+fn spec(name: &str, description: &str) -> Result<ToolSpec, SessionError> {
+    Ok(ToolSpec { name: name.to_owned(), description: description.to_owned(), schema: RawJson::parse(SCHEMA)? })
+}
+
+/// `shell_output`.
+pub(super) struct ShellOutput {
+    spec: ToolSpec,
+    jobs: Arc<Jobs>,
+}
+
+impl ShellOutput {
+    pub(super) fn new(jobs: Arc<Jobs>) -> Result<Self, SessionError> {
+        let description = "Returns the new output of a command in the background, and whether it still runs.";
+        Ok(Self { spec: spec("shell_output", description)?, jobs })
+    }
+}
+
+#[async_trait]
+impl Tool for ShellOutput {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let job = self.jobs.find(&invocation)?;
+        output.write(&job.report()).await
+    }
+}
+
+/// `shell_stop`.
+pub(super) struct ShellStop {
+    spec: ToolSpec,
+    jobs: Arc<Jobs>,
+}
+
+impl ShellStop {
+    pub(super) fn new(jobs: Arc<Jobs>) -> Result<Self, SessionError> {
+        let description = "Ends a command in the background with all its processes, and returns its last output.";
+        Ok(Self { spec: spec("shell_stop", description)?, jobs })
+    }
+}
+
+#[async_trait]
+impl Tool for ShellStop {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::idempotent())
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let job = self.jobs.find(&invocation)?;
+        let ended = job.ended.notified();
+        let mut ended = std::pin::pin!(ended);
+        ended.as_mut().enable();
+        job.stop.cancel();
+        if job.is_running() {
+            tokio::time::timeout(STOP_TIME, ended).await.ok();
+        }
+        output.write(&job.report()).await
+    }
+}

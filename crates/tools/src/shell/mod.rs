@@ -1,0 +1,276 @@
+//! Commands in the workspace: `shell`, and `shell_output` and `shell_stop` for those in the background.
+//!
+//! A command is confined, or a person is asked each time. Nothing of one call is left for the next but files.
+
+mod jobs;
+mod place;
+mod rule;
+mod run;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use meerkat_service::{
+    SessionError,
+    model::ToolSpec,
+    session::message::RawJson,
+    tool::{Invocation, OutputSink, Plan, Tool, ToolError, shell_subject},
+};
+use serde::Deserialize;
+
+use crate::{
+    confine::{Confinement, Job},
+    launcher,
+};
+use jobs::Jobs;
+use place::Place;
+use run::{End, Run};
+
+/// Time that a command may take, in milliseconds, unless a call says otherwise.
+const TIMEOUT_MS: u64 = 120_000;
+/// Longest time that a call may ask for, in milliseconds.
+const TIMEOUT_MS_MAX: u64 = 600_000;
+/// Time beyond a command's own that the engine waits, so that the tool can say what happened.
+const SLACK: Duration = Duration::from_secs(10);
+/// Bytes of a command. The kernel takes 128 KiB as one argument.
+const COMMAND_BYTES_MAX: usize = 32 * 1024;
+
+const DESCRIPTION: &str = "Runs a command with bash (or sh) in the workspace and returns what it printed and its exit \
+    code. Each call starts afresh: a change of folder, a variable or a started process does not last to the next call, \
+    so join steps with && or pass cwd. Standard input is empty and there is no terminal. The command may write in the \
+    workspace and in $TMPDIR, and may read the system's and toolchains' folders; .git/hooks and .git/config stay as they \
+    are, and the network is closed unless said otherwise. What still runs at the end of a call is killed; use background \
+    for servers and long builds.";
+const SCHEMA: &str = r#"{
+  "type": "object",
+  "properties": {
+    "command": {"type": "string", "minLength": 1, "description": "Command for the shell."},
+    "cwd": {"type": "string", "description": "Folder in the workspace that it starts in. The workspace by default."},
+    "timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600000, "description": "Time after which it is killed, in milliseconds. 120000 by default."},
+    "background": {"type": "boolean", "description": "True returns an id at once and leaves the command running, for shell_output and shell_stop."},
+    "network": {"type": "boolean", "description": "True asks a person for a run with the network."}
+  },
+  "required": ["command"],
+  "additionalProperties": false
+}"#;
+
+/// Network of commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// No command has it.
+    Deny,
+    /// A command has it if its call asks for it and a person agrees.
+    #[default]
+    Ask,
+    /// Every command has it.
+    Allow,
+}
+
+/// Options of the tools that run commands.
+#[derive(Clone, Debug, Default)]
+pub struct ShellOptions {
+    /// Network of commands.
+    pub network: Network,
+    /// Files and folders that a command may read besides the workspace, the system and the toolchains.
+    pub readable: Vec<PathBuf>,
+    /// Files and folders that no command reaches: the data directory, with its owner's socket.
+    pub hidden: Vec<PathBuf>,
+    /// Environment of the person whose commands they are. Only names that carry no secret are passed on.
+    pub environment: Vec<(String, String)>,
+}
+
+/// Makes `shell`, `shell_output` and `shell_stop`. It returns none if the program's `main` does not begin with
+/// [`launcher`](crate::launcher()).
+///
+/// # Errors
+/// Returns an error if a schema is not valid.
+pub fn shell_tools(options: ShellOptions) -> Result<Vec<Arc<dyn Tool>>, SessionError> {
+    if !launcher::is_installed() {
+        return Ok(Vec::new());
+    }
+    let jobs = Arc::new(Jobs::default());
+    let spec =
+        ToolSpec { name: "shell".to_owned(), description: DESCRIPTION.to_owned(), schema: RawJson::parse(SCHEMA)? };
+    let network = options.network;
+    let shell = Shell { spec, network, place: Arc::new(Place::new(options)), jobs: jobs.clone() };
+    Ok(vec![Arc::new(shell), Arc::new(jobs::ShellOutput::new(jobs.clone())?), Arc::new(jobs::ShellStop::new(jobs)?)])
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    command: String,
+    cwd: Option<String>,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    background: bool,
+    #[serde(default)]
+    network: bool,
+}
+
+/// `shell`.
+struct Shell {
+    spec: ToolSpec,
+    network: Network,
+    place: Arc<Place>,
+    jobs: Arc<Jobs>,
+}
+
+/// Command that may run.
+struct Prepared {
+    job: Job,
+    arguments: Arguments,
+    confinement: Confinement,
+    timeout: Duration,
+}
+
+impl Shell {
+    async fn prepare(&self, invocation: &Invocation) -> Result<Prepared, ToolError> {
+        let arguments: Arguments = ToolError::decode(&invocation.arguments)?;
+        let timeout = arguments.timeout_ms.unwrap_or(TIMEOUT_MS);
+        if !(1..=TIMEOUT_MS_MAX).contains(&timeout) {
+            let message = format!("timeout_ms is {timeout}; it must be 1 to {TIMEOUT_MS_MAX}");
+            return Err(ToolError::Arguments(message));
+        }
+        if arguments.command.trim().is_empty() || arguments.command.contains('\0') {
+            return Err(ToolError::Arguments("command is empty or holds a NUL; give a command line".to_owned()));
+        }
+        if arguments.command.len() > COMMAND_BYTES_MAX {
+            let message = format!("command is longer than {COMMAND_BYTES_MAX} bytes; write it to a file and run that");
+            return Err(ToolError::Arguments(message));
+        }
+        let network = match (self.network, arguments.network) {
+            (Network::Deny, true) => {
+                let message = "The configuration refuses the network to commands (tools.network = \"deny\").";
+                return Err(ToolError::Refused(message.to_owned()));
+            }
+            (Network::Deny | Network::Ask, false) => false,
+            (Network::Ask, true) | (Network::Allow, _) => true,
+        };
+        let Some(workspace) = invocation.workspace.clone() else {
+            let message = "This session has no workspace, so no command can run; start one in a folder.";
+            return Err(ToolError::Refused(message.to_owned()));
+        };
+        let (place, command, cwd) = (self.place.clone(), arguments.command.clone(), arguments.cwd.clone());
+        // It looks at files, and once starts a process.
+        let job = tokio::task::spawn_blocking(move || place.job(&workspace, cwd.as_deref(), command, network));
+        let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
+        let confinement = job.confinement;
+        if arguments.background && !job.has_namespace() {
+            let message = "This system gives a command no processes of its own, so none runs in the background; run it \
+                           without background.";
+            return Err(ToolError::Refused(message.to_owned()));
+        }
+        Ok(Prepared { job, arguments, confinement, timeout: Duration::from_millis(timeout) })
+    }
+}
+
+#[async_trait]
+impl Tool for Shell {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
+        let Prepared { job, arguments, confinement, timeout } = self.prepare(invocation).await?;
+        let mut plan = Plan::once().ask();
+        // No rule allows what nothing confines, and a person decides about each use of the network.
+        if confinement.is_whole() && !(arguments.network && self.network == Network::Ask) {
+            let words = shell_subject(&arguments.command);
+            plan.rule = words.as_deref().and_then(rule::propose);
+            plan.subject = words.map(|words| words.join(" "));
+        }
+        let folder = job.folder.display();
+        let kind = if arguments.background { ", in the background" } else { "" };
+        let held = match (confinement.is_whole(), job.network) {
+            (true, true) => "confined but with the network".to_owned(),
+            (true, false) | (false, _) => confinement.to_string(),
+        };
+        plan.preview = Some(format!("{}\nin {folder}{kind}; {held}", arguments.command));
+        plan.timeout = Some(timeout + SLACK);
+        Ok(plan)
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let Prepared { job, arguments, timeout, .. } = self.prepare(&invocation).await?;
+        let network = job.network;
+        if arguments.background {
+            let life = arguments.timeout_ms.map(|_| timeout);
+            let id =
+                self.jobs.start(invocation.session_id, &arguments.command, life, || Run::start(&self.place, job))?;
+            let text = format!(
+                "{id} runs in the background. shell_output {{\"id\": \"{id}\"}} has its output, shell_stop ends it."
+            );
+            return output.write(&text).await;
+        }
+        let mut run = Run::start(&self.place, job)?;
+        let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
+        let mut has_line_end = true;
+        let mut tail = String::new();
+        let mut stopped = None;
+        loop {
+            let piece = tokio::select! {
+                biased;
+                piece = run.pieces.recv() => piece,
+                () = invocation.cancel.cancelled(), if stopped.is_none() => {
+                    stopped = Some(ToolError::Cancelled);
+                    run.stop.cancel();
+                    continue;
+                }
+                () = &mut deadline, if stopped.is_none() => {
+                    stopped = Some(ToolError::Failed(format!(
+                        "The command was killed after {} ms. Pass a larger timeout_ms (at most {TIMEOUT_MS_MAX}), or \
+                         background: true.",
+                        timeout.as_millis(),
+                    )));
+                    run.stop.cancel();
+                    continue;
+                }
+            };
+            let Some(piece) = piece else { break };
+            has_line_end = piece.ends_with('\n');
+            rule::keep_tail(&mut tail, &piece);
+            output.progress(piece.as_str());
+            if let Err(error) = output.write(&piece).await {
+                // The rest is read, so that the command's end is seen, and not kept.
+                stopped.get_or_insert(error);
+                run.stop.cancel();
+            }
+        }
+        let End { code, notes } = run.end().await?;
+        let mut last = String::new();
+        if !has_line_end {
+            last.push('\n');
+        }
+        for note in notes {
+            last.push_str(&note);
+            last.push('\n');
+        }
+        match stopped {
+            // What was put back is said also after a cancel. A full output takes nothing more.
+            Some(error) => {
+                output.write(&last).await.ok();
+                Err(error)
+            }
+            None => {
+                if code != 0 && !network && rule::wants_network(&tail) {
+                    last.push_str(self.network_hint());
+                }
+                last.push_str(&run::said(code));
+                output.write(&last).await
+            }
+        }
+    }
+}
+
+impl Shell {
+    const fn network_hint(&self) -> &'static str {
+        match self.network {
+            Network::Deny => "The network is closed to commands (tools.network = \"deny\").\n",
+            Network::Ask | Network::Allow => {
+                "The network is closed to commands. Pass network: true to ask a person for it; they can open it for all \
+                 with tools.network = \"allow\".\n"
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Place of commands: the folders that they reach, and their environment.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use super::ShellOptions;
+use crate::confine::{self, Confinement, GitGuard, Job};
+
+/// Folders of the system that a command may read and run programs from.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/snap",
+    "/home/linuxbrew",
+    "/proc",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+    "/run/systemd/resolve",
+    "/var/lib/dpkg",
+];
+/// Files of the system that root could read.
+const SYSTEM_SECRETS: &[&str] = &[
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssh",
+    "/etc/ssl/private",
+    "/etc/krb5.keytab",
+    "/etc/docker",
+    "/etc/kubernetes",
+    "/etc/wireguard",
+    "/etc/NetworkManager",
+];
+/// Toolchains: the variable that names the folder, and its usual place in the home folder.
+const TOOLCHAINS: &[(&str, &str)] = &[
+    ("CARGO_HOME", ".cargo"),
+    ("RUSTUP_HOME", ".rustup"),
+    ("PYENV_ROOT", ".pyenv"),
+    ("NVM_DIR", ".nvm"),
+    ("JAVA_HOME", ".sdkman"),
+    ("GOROOT", ".go"),
+    ("GOPATH", "go"),
+    ("VIRTUAL_ENV", ".local/bin"),
+];
+/// Files of the home folder that say who commits.
+const GIT: &[&str] = &[".gitconfig", ".config/git"];
+/// Secrets of the home folder that may lie in a folder that is read.
+const HOME_SECRETS: &[&str] = &[
+    ".aws",
+    ".azure",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git/credentials",
+    ".docker",
+    ".git-credentials",
+    ".gnupg",
+    ".kube",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+    ".ssh",
+];
+/// Variables that a command gets besides those of the toolchains and `LC_*`.
+const VARIABLES: &[&str] = &[
+    "HOME",
+    "PATH",
+    "LANG",
+    "USER",
+    "LOGNAME",
+    "TZ",
+    "RUSTUP_TOOLCHAIN",
+    "PYENV_VERSION",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+/// Path of programs where the environment has none.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Folders and environment of all commands of a service.
+pub(super) struct Place {
+    shell: PathBuf,
+    home: Option<PathBuf>,
+    readable: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    /// Whole environment of a command, but for `TMPDIR`.
+    pub(super) environment: BTreeMap<String, String>,
+}
+
+impl Place {
+    pub(super) fn new(options: ShellOptions) -> Self {
+        let given: BTreeMap<String, String> = options.environment.into_iter().collect();
+        let home = given.get("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
+        let shell = ["/bin/bash", "/usr/bin/bash"].map(PathBuf::from).into_iter().find(|path| path.is_file());
+        let shell = shell.unwrap_or_else(|| PathBuf::from("/bin/sh"));
+        let is_passed = |name: &str| {
+            VARIABLES.contains(&name)
+                || name.starts_with("LC_")
+                || TOOLCHAINS.iter().any(|(variable, _)| *variable == name)
+        };
+        let mut environment: BTreeMap<String, String> =
+            given.iter().filter(|(name, _)| is_passed(name)).map(|(name, text)| (name.clone(), text.clone())).collect();
+        environment.insert("TERM".to_owned(), "dumb".to_owned());
+        environment.insert("SHELL".to_owned(), shell.display().to_string());
+        let path = environment.entry("PATH".to_owned()).or_insert_with(|| PATH.to_owned());
+
+        let mut folders: Vec<PathBuf> = std::env::split_paths(path).filter(|path| path.is_absolute()).collect();
+        folders.extend(TOOLCHAINS.iter().filter_map(|(variable, _)| given.get(*variable).map(PathBuf::from)));
+        folders.extend(["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|name| given.get(*name).map(PathBuf::from)));
+        if let Some(home) = &home {
+            folders.extend(TOOLCHAINS.iter().map(|(_, folder)| home.join(folder)));
+            folders.extend(GIT.iter().map(|file| home.join(file)));
+        }
+        folders.retain(|folder| {
+            // A variable that names the home folder, or one above it, opens nothing.
+            let real = folder.canonicalize().unwrap_or_default();
+            real.parent().is_some() && !home.as_ref().is_some_and(|home| home.starts_with(&real))
+        });
+        let mut readable: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
+        readable.extend(folders);
+        readable.extend(options.readable);
+        let mut readable: Vec<PathBuf> = readable.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        readable.sort();
+        // A folder beneath another is open already. A program's own `/proc` is another folder in its namespace.
+        readable.dedup_by(|later, earlier| later.starts_with(earlier));
+
+        let mut hidden: Vec<PathBuf> = SYSTEM_SECRETS.iter().map(PathBuf::from).collect();
+        hidden.extend(home.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name))));
+        if let Some(cargo) = given.get("CARGO_HOME").map(PathBuf::from) {
+            hidden.extend([cargo.join("credentials"), cargo.join("credentials.toml")]);
+        }
+        hidden.extend(options.hidden);
+        let hidden = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        Self { shell, home, readable, hidden, environment }
+    }
+
+    /// Makes the job of a command, or says why it cannot run there. It blocks.
+    pub(super) fn job(
+        &self,
+        workspace: &Path,
+        cwd: Option<&str>,
+        command: String,
+        network: bool,
+    ) -> Result<Job, String> {
+        let named = workspace.display();
+        let workspace = workspace.canonicalize().map_err(|error| {
+            format!("The workspace {named} cannot be opened: {error}. Start the session in a folder.")
+        })?;
+        let confinement = confine::probe();
+        self.check(&workspace, confinement)?;
+        let folder = workspace.join(cwd.unwrap_or("."));
+        let folder =
+            folder.canonicalize().map_err(|error| format!("cwd {} is no folder: {error}", folder.display()))?;
+        if !folder.starts_with(&workspace) || !folder.is_dir() {
+            return Err(format!("cwd {} is no folder of the workspace {named}", folder.display()));
+        }
+        let temporary = std::env::temp_dir();
+        let temporary = temporary.canonicalize().unwrap_or(temporary);
+        Ok(Job {
+            shell: self.shell.clone(),
+            command: Some(command),
+            folder,
+            workspace,
+            temporary,
+            readable: self.readable.clone(),
+            hidden: self.hidden.clone(),
+            network,
+            confinement,
+        })
+    }
+
+    fn check(&self, workspace: &Path, confinement: Confinement) -> Result<(), String> {
+        let refused = |why: &str| {
+            let path = workspace.display();
+            Err(format!("No command runs in {path}, because it {why}; start the session in a project's folder."))
+        };
+        if workspace.parent().is_none() {
+            return refused("is the root of all files");
+        }
+        if self.home.as_ref().is_some_and(|home| home.starts_with(workspace)) {
+            return refused("is or holds the home folder");
+        }
+        if self.hidden.iter().any(|hidden| workspace.starts_with(hidden)) {
+            return refused("lies in a folder that commands may not reach");
+        }
+        let is_covered = matches!(confinement.git_guard, GitGuard::Namespace);
+        if !is_covered && self.hidden.iter().any(|hidden| hidden.starts_with(workspace)) {
+            return refused("holds a folder that commands may not reach, which this system cannot hide");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! Rules for commands that a person may allow from then on.
+
+/// Programs that run whatever their arguments say.
+const RUNNERS: &[&str] = &[
+    "ash", "awk", "bash", "builtin", "bun", "bunx", "busybox", "chroot", "command", "csh", "dash", "deno", "doas",
+    "env", "eval", "exec", "find", "fish", "gawk", "ionice", "ksh", "lua", "nice", "node", "nohup", "npx", "nsenter",
+    "parallel", "perl", "php", "pipx", "pwsh", "ruby", "script", "sed", "setpriv", "setsid", "sh", "source", "ssh",
+    "stdbuf", "strace", "su", "sudo", "tclsh", "time", "timeout", "tsx", "unshare", "uvx", "watch", "xargs", "zsh",
+    ".",
+];
+/// Programs whose second word says what they do.
+const WITH_SUBCOMMANDS: &[&str] = &[
+    "apt",
+    "brew",
+    "bundle",
+    "cargo",
+    "dotnet",
+    "gem",
+    "gh",
+    "git",
+    "go",
+    "gradle",
+    "helm",
+    "just",
+    "kubectl",
+    "make",
+    "mvn",
+    "npm",
+    "pip",
+    "pip3",
+    "pnpm",
+    "poetry",
+    "rustup",
+    "swift",
+    "terraform",
+    "uv",
+    "yarn",
+    "zig",
+];
+/// Bytes of a rule that the engine takes.
+const RULE_BYTES_MAX: usize = 1024;
+/// Bytes at the end of the output that are searched for a failure of the network.
+const TAIL_BYTES: usize = 8 * 1024;
+
+/// Proposes the rule that allows further commands like this one.
+pub(super) fn propose(words: &[String]) -> Option<String> {
+    let (first, rest) = words.split_first()?;
+    let program = first.rsplit('/').next().unwrap_or(first);
+    let is_runner = RUNNERS.contains(&program) || program.starts_with("python");
+    let exact = || {
+        // A pattern could match more than these words.
+        let is_plain =
+            words.iter().all(|word| !word.is_empty() && !word.contains(|c: char| "*?[]{}\\!\n \t".contains(c)));
+        is_plain.then(|| format!("shell: {}", words.join(" "))).filter(|rule| rule.len() <= RULE_BYTES_MAX)
+    };
+    let is_name = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_alphabetic())
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:+".contains(c))
+    };
+    if is_runner || !is_name(first) {
+        return exact();
+    }
+    if !WITH_SUBCOMMANDS.contains(&program) {
+        return Some(format!("shell: {first} *"));
+    }
+    match rest.first() {
+        Some(second) if is_name(second) && second != "exec" => Some(format!("shell: {first} {second} *")),
+        Some(_) | None => exact(),
+    }
+}
+
+/// Keeps the end of an output.
+pub(super) fn keep_tail(tail: &mut String, piece: &str) {
+    tail.push_str(piece);
+    let cut = tail.ceil_char_boundary(tail.len().saturating_sub(TAIL_BYTES));
+    tail.drain(..cut);
+}
+
+/// Returns true if a failed command says what programs say without a network.
+pub(super) fn wants_network(tail: &str) -> bool {
+    const SIGNS: &[&str] = &[
+        "could not resolve",
+        "couldn't resolve",
+        "failed to resolve",
+        "name resolution",
+        "name or service not known",
+        "nodename nor servname",
+        "getaddrinfo",
+        "eai_again",
+        "network is unreachable",
+        "unable to connect",
+        "could not connect",
+        "couldn't connect",
+        "failed to connect",
+        "failed to download",
+        "socket: operation not permitted",
+        "newconnectionerror",
+        "dns error",
+        "dial tcp",
+        "dial udp",
+        "download of config.json failed",
+    ];
+    let tail = tail.to_lowercase();
+    SIGNS.iter().any(|sign| tail.contains(sign))
+        || (tail.contains("socket") && (tail.contains("not permitted") || tail.contains("eperm")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_covers_a_program_or_its_subcommand_and_never_a_runner() {
+        let check = |command: &str, rule: Option<&str>| {
+            let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            assert_eq!(propose(&words).as_deref(), rule, "{command}");
+        };
+        check("ls -la", Some("shell: ls *"));
+        check("cargo test --lib", Some("shell: cargo test *"));
+        check("git commit -m x", Some("shell: git commit *"));
+        check("git -c core.pager=x log", Some("shell: git -c core.pager=x log"));
+        check("cargo", Some("shell: cargo"));
+        check("npm exec thing", Some("shell: npm exec thing"));
+        check("./run.sh now", Some("shell: ./run.sh now"));
+        for runner in ["sh", "bash", "sudo", "env", "xargs", "find", "python", "python3.12", "node", "perl", "ssh"] {
+            check(&format!("{runner} a b"), Some(&format!("shell: {runner} a b")));
+            check(&format!("/usr/bin/{runner} a b"), Some(&format!("shell: /usr/bin/{runner} a b")));
+            check(&format!("{runner} a*"), None);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Ways out of the confinement, each closed.
+
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::net::UnixListener,
+    process::{Command, Stdio},
+};
+
+use libtest_mimic::Trial;
+use serde_json::json;
+
+use super::{
+    place::{Place, has_namespaces},
+    work::count,
+};
+
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
+    let trials: [(&str, fn()); _] = [
+        ("no_file_outside_is_written", no_file_outside_is_written),
+        ("no_file_outside_is_read", no_file_outside_is_read),
+        ("no_mode_outside_is_changed", no_mode_outside_is_changed),
+        ("no_descriptor_is_inherited", no_descriptor_is_inherited),
+        ("no_socket_is_made", no_socket_is_made),
+        ("no_service_of_this_machine_is_reached", no_service_is_reached),
+        ("no_other_process_is_touched", no_other_process_is_touched),
+        ("no_forbidden_call_is_made", no_forbidden_call_is_made),
+        ("no_hook_or_config_of_git_is_changed", no_hook_or_config_is_changed),
+        ("a_repository_that_a_command_makes_is_said", a_new_repository_is_said),
+        ("no_process_outlives_its_call", no_process_outlives_its_call),
+        ("no_process_outlives_the_service", no_process_outlives_the_service),
+        ("a_fork_bomb_ends_with_its_call", a_fork_bomb_ends),
+        ("a_data_directory_in_the_workspace_is_hidden", a_data_directory_is_hidden),
+    ];
+    let helper = std::env::var_os("TEST_SERVICE").map(|_| {
+        Trial::test("service", || {
+            service();
+            Ok(())
+        })
+    });
+    trials
+        .into_iter()
+        .map(|(name, trial)| {
+            Trial::test(name, move || {
+                trial();
+                Ok(())
+            })
+        })
+        .chain(helper)
+}
+
+fn no_file_outside_is_written() {
+    let place = Place::new();
+    let outside = place.folder.path().join("outside");
+    let outside = outside.display();
+    std::os::unix::fs::symlink("../outside", place.workspace.join("link")).unwrap();
+    std::os::unix::fs::symlink("..", place.workspace.join("up")).unwrap();
+    fs::write(place.workspace.join("file"), "mine").unwrap();
+    for command in [
+        format!("echo x > {outside}"),
+        format!("echo x >> {outside}"),
+        "echo x > ../new".to_owned(),
+        "echo x > link".to_owned(),
+        "echo x > up/new".to_owned(),
+        format!("ln {outside} hard && echo x > hard"),
+        "mv file ../moved".to_owned(),
+        "mv ../outside .".to_owned(),
+        "rm ../outside".to_owned(),
+        "mkdir ../folder".to_owned(),
+        "ln -s file ../symlink".to_owned(),
+        format!("truncate -s 0 {outside}"),
+        format!("echo x > /proc/self/root{outside}"),
+        format!("echo x > /proc/1/root{outside}"),
+        format!("echo x > /proc/$PPID/root{outside}"),
+        format!("echo x > /proc/self/cwd/../outside"),
+        "echo x > /etc/meerkat-escape".to_owned(),
+        "echo x > /var/tmp/meerkat-escape".to_owned(),
+        "echo x > $HOME/meerkat-escape".to_owned(),
+        "echo 1 > /proc/sys/kernel/core_pattern".to_owned(),
+    ] {
+        place.fails(&command);
+        place.is_untouched();
+    }
+}
+
+fn no_file_outside_is_read() {
+    let place = Place::new();
+    let folder = place.folder.path().display();
+    std::os::unix::fs::symlink("../outside", place.workspace.join("link")).unwrap();
+    for command in [
+        "cat ../outside".to_owned(),
+        "cat link".to_owned(),
+        "ls ..".to_owned(),
+        format!("cat {folder}/data/token"),
+        format!("ln {folder}/outside hard && cat hard"),
+        format!("cat /proc/self/root{folder}/outside"),
+        format!("cat /proc/$PPID/root{folder}/outside"),
+        "ls $HOME".to_owned(),
+        "cat /etc/shadow".to_owned(),
+        "cat /dev/mem".to_owned(),
+        "ls /dev/pts".to_owned(),
+        "ls /run".to_owned(),
+    ] {
+        let text = place.fails(&command);
+        assert!(!text.contains("owner's"), "{command}: {text}");
+    }
+}
+
+fn no_mode_outside_is_changed() {
+    let place = Place::new();
+    // Landlock does not know these calls; the read-only mounts refuse them.
+    if has_namespaces() {
+        for command in
+            ["chmod 777 ../outside", "touch -d 2000-01-01 ../outside", "chmod 777 ../data ..", "chown 1 ../outside"]
+        {
+            place.fails(command);
+        }
+        place.succeeds("echo x > file && chmod 700 file && touch -d 2000-01-01 file");
+    }
+}
+
+fn no_descriptor_is_inherited() {
+    let place = Place::new();
+    let text = place.succeeds("ls -l /proc/self/fd");
+    let open: Vec<&str> = text.lines().filter(|line| line.contains("->")).collect();
+    // Those of `ls` itself: three and the folder that it lists.
+    assert_eq!(open.len(), 4, "{text}");
+    assert!(open[0].ends_with("/dev/null") && !text.contains("socket:"), "{text}");
+    let text = place.shell("cat /proc/1/fd/0; cat /proc/$PPID/fd/0; ls -l /proc/1/fd/ /proc/$PPID/fd/");
+    assert!(!text.contains("socket:"), "{text}");
+}
+
+fn no_socket_is_made() {
+    let place = Place::new();
+    for family in ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG"] {
+        for kind in ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW"] {
+            let code = format!("import socket; socket.socket(socket.{family}, socket.{kind})");
+            let text = place.fails(&format!("python3 -c '{code}'"));
+            assert!(text.contains("Operation not permitted"), "{family} {kind}: {text}");
+        }
+    }
+    place
+        .succeeds("python3 -c 'import socket; a, b = socket.socketpair(); a.send(b\"x\"); assert b.recv(1) == b\"x\"'");
+}
+
+fn no_service_is_reached() {
+    let place = Place::new();
+    let path = place.folder.path().join("data/owner.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let sockets = ["/var/run/docker.sock", "/run/dbus/system_bus_socket", path.to_str().unwrap()];
+    for socket in sockets {
+        let code = format!("import socket; socket.socket(socket.AF_UNIX).connect(\"{socket}\")");
+        for network in [false, true] {
+            let arguments = json!({"command": format!("python3 -c '{code}'"), "network": network});
+            let (text, result) = place.call("shell", &arguments);
+            assert!(result.is_ok() && text.contains("Operation not permitted"), "{socket}: {text}");
+        }
+    }
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+fn no_other_process_is_touched() {
+    let place = Place::new();
+    let me = std::process::id();
+    let mut victim = Command::new("sleep")
+        .arg("87654")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let it = victim.id();
+    for pid in [me, it] {
+        for command in [
+            format!("kill -0 {pid}"),
+            format!("kill -9 {pid}"),
+            format!("cat /proc/{pid}/environ"),
+            format!("cat /proc/{pid}/maps"),
+            format!("readlink /proc/{pid}/fd/0"),
+            format!("ls /proc/{pid}/root/"),
+            format!("ls /proc/{pid}/cwd/"),
+            format!("head -c 1 /proc/{pid}/mem"),
+        ] {
+            place.fails(&command);
+        }
+    }
+    // The keeper and the entrance.
+    for command in
+        ["cat /proc/$PPID/environ", "readlink /proc/$PPID/fd/0", "head -c 1 /proc/$PPID/mem", "ls /proc/$PPID/root/"]
+    {
+        place.fails(command);
+    }
+    place.shell("kill -9 $PPID; kill -9 0");
+    assert!(victim.try_wait().unwrap().is_none(), "it lives");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    if has_namespaces() {
+        let text = place.succeeds("cat /proc/[0-9]*/cmdline | tr '\\0' ' '");
+        assert!(!text.contains("87654"), "{text}");
+    }
+}
+
+fn no_forbidden_call_is_made() {
+    let place = Place::new();
+    let program = place.compile(
+        "calls",
+        r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TRY(wanted, ...) do { errno = 0; long r = syscall(__VA_ARGS__); \
+    if (r != -1 || errno != wanted) { printf("%s: %ld, errno %d\n", #__VA_ARGS__, r, errno); bad = 1; } } while (0)
+int main(void) {
+    int bad = 0; char c = 'x'; char zeros[256] = {0};
+    TRY(EPERM, SYS_ptrace, 0, 0, 0, 0);
+    TRY(EPERM, SYS_process_vm_readv, getppid(), zeros, 0, zeros, 0, 0);
+    TRY(EPERM, SYS_process_vm_writev, getppid(), zeros, 0, zeros, 0, 0);
+    TRY(EPERM, SYS_mount, "none", "/tmp", "tmpfs", 0, 0);
+    TRY(EPERM, SYS_umount2, "/proc", 2);
+    TRY(EPERM, SYS_pivot_root, "/", "/");
+    TRY(EPERM, SYS_chroot, "/");
+    TRY(EPERM, SYS_open_tree, -100, "/", 1);
+    TRY(EPERM, SYS_move_mount, -1, "", -1, "", 0);
+    TRY(EPERM, SYS_fsopen, "tmpfs", 0);
+    TRY(EPERM, SYS_unshare, CLONE_NEWUSER);
+    TRY(EPERM, SYS_unshare, 0);
+    TRY(EPERM, SYS_setns, 0, 0);
+    TRY(EPERM, SYS_clone, CLONE_NEWUSER | 17, 0, 0, 0, 0);
+    TRY(ENOSYS, SYS_clone3, zeros, sizeof zeros);
+    TRY(EPERM, SYS_io_uring_setup, 1, zeros);
+    TRY(EPERM, SYS_io_uring_enter, 0, 0, 0, 0, 0, 0);
+    TRY(EPERM, SYS_io_uring_register, 0, 0, 0, 0);
+    TRY(EPERM, SYS_bpf, 0, zeros, 0);
+    TRY(EPERM, SYS_perf_event_open, zeros, 0, 0, 0, 0);
+    TRY(EPERM, SYS_userfaultfd, 0);
+    TRY(EPERM, SYS_keyctl, 0, 0, 0, 0, 0);
+    TRY(EPERM, SYS_add_key, "user", "x", "y", 1, -2);
+    TRY(EPERM, SYS_kexec_load, 0, 0, 0, 0);
+    TRY(EPERM, SYS_init_module, 0, 0, "");
+    TRY(EPERM, SYS_finit_module, 0, "", 0);
+    TRY(EPERM, SYS_open_by_handle_at, -1, zeros, 0);
+    TRY(EPERM, SYS_ioctl, 0, TIOCSTI, &c);
+    TRY(EPERM, SYS_ioctl, 0, (unsigned long)TIOCSTI | 1UL << 40, &c);
+    TRY(EPERM, SYS_ioctl, 0, TIOCLINUX, &c);
+#ifdef __x86_64__
+    TRY(EPERM, SYS_socket | 0x40000000, 1, 1, 0);
+    TRY(EPERM, 521 | 0x40000000, 0, 0, 0, 0);
+#endif
+    return bad;
+}
+"#,
+    );
+    place.succeeds(&program);
+    for field in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
+        place.succeeds(&format!("grep -q '{field}' /proc/self/status"));
+    }
+}
+
+fn no_hook_or_config_is_changed() {
+    let place = Place::new();
+    place.git();
+    let repository = place.workspace.join(".git");
+    fs::create_dir_all(repository.join("hooks")).unwrap();
+    fs::write(repository.join("hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    let config = fs::read(repository.join("config")).unwrap();
+    let check = |command: &str| {
+        let text = place.shell(command);
+        assert_eq!(fs::read(repository.join("config")).unwrap(), config, "{command}: {text}");
+        assert!(!repository.join("hooks/x").exists() && !repository.join("commondir").exists(), "{command}: {text}");
+        assert!(!repository.join("config.worktree").exists(), "{command}: {text}");
+        assert_eq!(
+            fs::read_to_string(repository.join("hooks/pre-commit")).unwrap(),
+            "#!/bin/sh\n",
+            "{command}: {text}"
+        );
+        assert!(!text.ends_with("exit code 0") || text.contains("put back"), "{command}: {text}");
+    };
+    check("echo evil >> .git/config");
+    check("git config core.fsmonitor ./evil");
+    check("rm -f .git/config && echo evil > .git/config");
+    check("echo evil > .git/hooks/x");
+    check("echo evil > .git/hooks/pre-commit");
+    check("rm -rf .git/hooks && mkdir .git/hooks && echo evil > .git/hooks/x");
+    check("echo ../evil > .git/commondir");
+    check("echo evil > .git/config.worktree");
+    if has_namespaces() {
+        check("mv .git .old && cp -r .old .git && echo evil >> .git/config");
+        check("mv .git/hooks .git/old");
+    } else {
+        check("cp -r .git .new && mv .git .old && mv .new .git && echo evil >> .git/config");
+        check("mv .git/hooks .git/old");
+    }
+}
+
+fn a_new_repository_is_said() {
+    let place = Place::new();
+    let text = place.succeeds("git init -q");
+    assert!(text.contains("made a repository"), "{text}");
+}
+
+fn no_process_outlives_its_call() {
+    let place = Place::new();
+    let text = place.succeeds(
+        "(setsid sleep 87655 >/dev/null 2>&1 & disown) ; (setsid sh -c 'sleep 87655 & sleep 87655' &) ; \
+         nohup sleep 87655 >/dev/null 2>&1 & echo done",
+    );
+    assert!(text.starts_with("done"), "{text}");
+    assert_eq!(count("87655"), 0);
+}
+
+/// A service that is killed while its command runs.
+fn service() {
+    Place::new().shell("setsid sleep 87656 & (setsid sleep 87656 &) ; echo $$ > started; sleep 87656");
+}
+
+fn no_process_outlives_the_service() {
+    let mut service = Command::new("/proc/self/exe")
+        .args(["--exact", "service", "--nocapture"])
+        .env("TEST_SERVICE", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while count("sleep\u{0}87656") < 3 {
+        assert!(service.try_wait().unwrap().is_none(), "the service ended");
+        std::thread::yield_now();
+    }
+    service.kill().unwrap();
+    service.wait().unwrap();
+    // The end of all its processes: nobody has its output any more.
+    let mut rest = String::new();
+    service.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+    while count("87656") > 0 {
+        std::thread::yield_now();
+    }
+}
+
+fn a_fork_bomb_ends() {
+    // The kernel exempts root from the limit of processes.
+    if rustix::process::geteuid().is_root() || !has_namespaces() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.compile(
+        "bomb",
+        "#include <unistd.h>\n#include <stdio.h>\nint main(void) { int n = 0; while (fork() >= 0) { if (++n > 1000000) break; }\n\
+         pause(); }",
+    );
+    let (_, result) = place.call("shell", &json!({"command": program, "timeout_ms": 3000}));
+    assert!(result.unwrap_err().to_string().contains("killed after"));
+    assert_eq!(count("./bomb"), 0);
+}
+
+fn a_data_directory_is_hidden() {
+    // The hidden folder lies in the workspace itself.
+    let mut place = Place::new();
+    place.workspace = place.folder.path().to_owned();
+    if has_namespaces() {
+        for command in ["cat data/token", "echo x > data/token", "rm -r data", "mv data other"] {
+            place.fails(command);
+        }
+        assert_eq!(fs::read_to_string(place.folder.path().join("data/token")).unwrap(), "owner's\n");
+    } else {
+        assert!(place.plan(&json!({"command": "ls"})).is_err());
+    }
+}

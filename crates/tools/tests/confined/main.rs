@@ -1,0 +1,74 @@
+//! Commands in their confinement, through the tool: what they can do, and each way out that is closed.
+//!
+//! All trials run as whoever runs them. Root runs them once more as another user, and once as a user whom the kernel
+//! gives no namespaces.
+
+mod escapes;
+mod place;
+mod work;
+
+use std::{os::unix::process::CommandExt as _, process::Command};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use nix::sched::{CloneFlags, unshare};
+
+/// Variable that is set where the kernel gives no namespaces.
+const WITHOUT_NAMESPACES: &str = "TEST_WITHOUT_NAMESPACES";
+/// User of no account.
+const NOBODY: u32 = 65_534;
+
+fn main() {
+    meerkat_tools::launcher();
+    let first = std::env::args().nth(1);
+    if first.as_deref() == Some("lose-namespaces") {
+        let error = lose_namespaces();
+        panic!("{error}");
+    }
+    let mut arguments = Arguments::from_args();
+    let trials: Vec<Trial> = work::trials().chain(escapes::trials()).collect();
+    let mut others = Vec::new();
+    if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
+        others.push(Trial::test("all_as_another_user", || again(&[])));
+        others.push(Trial::test("all_as_a_user_without_namespaces", || again(&["lose-namespaces"])));
+    }
+    // Each trial makes dozens of processes.
+    arguments.test_threads.get_or_insert(4);
+    libtest_mimic::run(&arguments, trials).exit_if_failed();
+    // One after another: they count processes by the same marks.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, others).exit();
+}
+
+/// Runs all trials as another user.
+fn again(arguments: &[&str]) -> Result<(), Failed> {
+    let home = tempfile::tempdir()?;
+    rustix::fs::chown(home.path(), Some(rustix::fs::Uid::from_raw(NOBODY)), Some(rustix::fs::Gid::from_raw(NOBODY)))?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/");
+    command.env_clear().env("HOME", home.path()).env("PATH", "/usr/local/bin:/usr/bin:/bin").env("USER", "nobody");
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    Err(String::from_utf8_lossy(&text).into_owned().into())
+}
+
+/// Becomes this program again where no namespace can be made: in one whose limits are zero.
+fn lose_namespaces() -> std::io::Error {
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let done = unshare(CloneFlags::CLONE_NEWUSER).map_err(std::io::Error::from).and_then(|()| {
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
+        for kind in ["user", "pid", "mnt", "ipc"] {
+            std::fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), "0")?;
+        }
+        Ok(())
+    });
+    match done {
+        Ok(()) => Command::new("/proc/self/exe").env(WITHOUT_NAMESPACES, "1").exec(),
+        Err(error) => error,
+    }
+}

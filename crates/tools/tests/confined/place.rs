@@ -1,0 +1,155 @@
+//! A folder with a workspace, and the tools over it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, LazyLock},
+};
+
+use meerkat_service::{
+    SessionId,
+    redact::Secrets,
+    session::message::RawJson,
+    store::MemoryBlobStore,
+    tool::{Invocation, OutputLimits, OutputSink, Plan, Tool, ToolError},
+};
+use meerkat_tools::{Network, ShellOptions, shell_tools};
+use serde_json::{Value, json};
+use tokio::{runtime::Runtime, sync::mpsc};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+
+/// Returns true where the kernel gives a command its own namespaces.
+pub(crate) fn has_namespaces() -> bool {
+    std::env::var_os(super::WITHOUT_NAMESPACES).is_none()
+}
+
+/// Workspace beside files of its owner that no command may reach.
+pub(crate) struct Place {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) workspace: PathBuf,
+    tools: Vec<Arc<dyn Tool>>,
+}
+
+/// Output of a call and its result.
+pub(crate) type Called = (String, Result<(), ToolError>);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self::with(Network::Ask)
+    }
+
+    pub(crate) fn with(network: Network) -> Self {
+        // Not beneath /tmp, which a command gets its own of.
+        let parent = Path::new("/var/tmp");
+        let folder = tempfile::tempdir_in(parent).unwrap();
+        Self::over(folder, network)
+    }
+
+    pub(crate) fn over(folder: tempfile::TempDir, network: Network) -> Self {
+        let workspace = folder.path().join("workspace");
+        fs::create_dir(&workspace).unwrap();
+        fs::create_dir(folder.path().join("data")).unwrap();
+        fs::write(folder.path().join("outside"), "owner's\n").unwrap();
+        fs::write(folder.path().join("data/token"), "owner's\n").unwrap();
+        let environment = std::env::vars()
+            .filter(|(name, _)| ["HOME", "PATH", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"].contains(&name.as_str()))
+            .chain([("API_KEY".to_owned(), "secret".to_owned()), ("SSH_AUTH_SOCK".to_owned(), "/x".to_owned())])
+            .collect();
+        let hidden = vec![folder.path().join("data")];
+        let options = ShellOptions { network, readable: Vec::new(), hidden, environment };
+        let tools = shell_tools(options).unwrap();
+        assert_eq!(tools.len(), 3, "the launcher is the first line of main");
+        Self { folder, workspace, tools }
+    }
+
+    /// Makes a repository in the workspace.
+    pub(crate) fn git(&self) -> &Self {
+        for arguments in [&["init", "-q"][..], &["config", "user.name", "a"], &["config", "user.email", "a@b"]] {
+            assert!(Command::new("git").args(arguments).current_dir(&self.workspace).status().unwrap().success());
+        }
+        self
+    }
+
+    pub(crate) fn invocation(&self, arguments: &Value) -> Invocation {
+        Invocation {
+            session_id: "01900000-0000-7000-8000-000000000001".parse::<SessionId>().unwrap(),
+            turn: 1,
+            call_id: "call".to_owned(),
+            arguments: RawJson::parse(&arguments.to_string()).unwrap(),
+            workspace: Some(self.workspace.clone()),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    pub(crate) fn tool(&self, name: &str) -> &Arc<dyn Tool> {
+        self.tools.iter().find(|tool| tool.spec().name == name).unwrap()
+    }
+
+    pub(crate) fn plan(&self, arguments: &Value) -> Result<Plan, ToolError> {
+        RUNTIME.block_on(self.tool("shell").plan(&self.invocation(arguments)))
+    }
+
+    pub(crate) fn call(&self, name: &str, arguments: &Value) -> Called {
+        RUNTIME.block_on(call(self.tool(name), self.invocation(arguments)))
+    }
+
+    /// Runs a command and returns what it printed, with the line of its end.
+    pub(crate) fn shell(&self, command: &str) -> String {
+        let (output, result) = self.call("shell", &json!({"command": command}));
+        result.unwrap_or_else(|error| panic!("{command}: {error}\n{output}"));
+        output
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub(crate) fn succeeds(&self, command: &str) -> String {
+        let output = self.shell(command);
+        let text = output.strip_suffix("exit code 0");
+        text.unwrap_or_else(|| panic!("{command} failed:\n{output}")).to_owned()
+    }
+
+    /// Runs a command that must fail.
+    #[track_caller]
+    pub(crate) fn fails(&self, command: &str) -> String {
+        let output = self.shell(command);
+        assert!(!output.ends_with("exit code 0"), "{command} succeeded:\n{output}");
+        output
+    }
+
+    /// Compiles a C program in the workspace and returns its path.
+    pub(crate) fn compile(&self, name: &str, source: &str) -> String {
+        fs::write(self.workspace.join(format!("{name}.c")), source).unwrap();
+        self.succeeds(&format!("cc -w -o {name} {name}.c"));
+        format!("./{name}")
+    }
+
+    /// Checks that nothing outside of the workspace changed.
+    #[track_caller]
+    pub(crate) fn is_untouched(&self) {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names, ["data", "outside", "workspace"]);
+        for file in ["outside", "data/token"] {
+            assert_eq!(fs::read_to_string(self.folder.path().join(file)).unwrap(), "owner's\n");
+        }
+    }
+}
+
+/// Calls a tool and returns its whole output.
+pub(crate) async fn call(tool: &Arc<dyn Tool>, invocation: Invocation) -> Called {
+    let (progress, mut texts) = mpsc::channel(64);
+    let limits =
+        OutputLimits { inline_bytes: 8 * 1024 * 1024, hard_cap_bytes: 8 * 1024 * 1024, ..OutputLimits::default() };
+    let blobs = Arc::new(MemoryBlobStore::default());
+    let sink = OutputSink::new(limits, blobs, invocation.session_id, Secrets::default().stream(), progress);
+    let drain = tokio::spawn(async move { while texts.recv().await.is_some() {} });
+    let result = tool.call(invocation, &sink).await;
+    let output = sink.finish().await.unwrap().excerpt().into_owned();
+    drop(sink);
+    drain.await.unwrap();
+    (output, result)
+}

@@ -1,0 +1,252 @@
+//! What a command can do.
+
+use std::{fs, time::Duration};
+
+use libtest_mimic::Trial;
+use meerkat_service::tool::{Approval, ToolError};
+use meerkat_tools::Network;
+use serde_json::json;
+
+use super::place::{Place, RUNTIME, call, has_namespaces};
+
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
+    let trials: [(&str, fn()); _] = [
+        ("output_and_exit_code", output_and_exit_code),
+        ("git_status_and_commit", git_status_and_commit),
+        ("a_c_program_is_compiled_and_runs", a_c_program),
+        ("python_runs", python),
+        ("cargo_runs", cargo),
+        ("temporary_files_are_private_and_end_with_the_call", temporary_files),
+        ("a_workspace_beneath_tmp_works", beneath_tmp),
+        ("a_megabyte_and_bytes_that_are_no_text", a_megabyte),
+        ("only_harmless_variables_are_passed_on", variables),
+        ("nothing_is_kept_between_calls_and_cwd_is_taken", cwd),
+        ("a_command_ends_at_its_time_with_all_its_processes", timeout),
+        ("a_command_ends_when_its_call_is_cancelled", cancel),
+        ("a_plan_says_command_folder_and_confinement", plan),
+        ("the_network_is_asked_for_one_call", network_plan),
+        ("a_failure_of_the_network_says_how_to_get_it", network_hint),
+        ("commands_in_the_background", background),
+        ("a_workspace_that_is_too_wide_is_refused", wide),
+    ];
+    trials.into_iter().map(|(name, trial)| {
+        Trial::test(name, move || {
+            trial();
+            Ok(())
+        })
+    })
+}
+
+fn output_and_exit_code() {
+    let place = Place::new();
+    assert_eq!(place.shell("echo a; echo b >&2; printf c"), "a\nb\nc\nexit code 0");
+    assert_eq!(place.shell("exit 3"), "exit code 3");
+    assert_eq!(place.shell("printf 'b\\na\\n' | sort"), "a\nb\nexit code 0");
+    assert_eq!(place.shell("kill -9 $$"), "exit code 137 (signal 9, KILL)");
+    assert_eq!(place.shell("cat"), "exit code 0", "standard input is empty");
+}
+
+fn git_status_and_commit() {
+    let place = Place::new();
+    place.git();
+    place
+        .succeeds("echo x > file && git add file && git commit -qm first && git branch other && git checkout -q other");
+    assert!(place.succeeds("git status").contains("nothing to commit"));
+}
+
+fn a_c_program() {
+    let place = Place::new();
+    let program = place.compile("hello", "#include <stdio.h>\nint main(void) { puts(\"from C\"); return 7; }");
+    assert_eq!(place.shell(&program), "from C\nexit code 7");
+}
+
+fn python() {
+    let place = Place::new();
+    let text =
+        place.succeeds("python3 -c 'import json, tempfile; f = tempfile.TemporaryFile(); print(json.dumps([1]))'");
+    assert_eq!(text, "[1]\n");
+}
+
+fn cargo() {
+    // Its toolchain lies in the home folder of the person who runs the tests; another user has none.
+    if rustix::process::geteuid().is_root() || std::env::var_os("CARGO").is_some() {
+        let place = Place::new();
+        assert!(place.succeeds("cargo --version").starts_with("cargo "));
+        place.succeeds("cargo init -q --vcs none --name trial && cargo run -q --offline");
+    }
+}
+
+fn temporary_files() {
+    let place = Place::new();
+    let path = place.succeeds("echo secret > $TMPDIR/mine && ls -d $TMPDIR && cat $TMPDIR/mine");
+    assert!(path.ends_with("secret\n"), "{path}");
+    place.fails("cat $TMPDIR/mine");
+    if has_namespaces() {
+        assert_eq!(place.succeeds("echo $TMPDIR && ls -A /tmp"), "/tmp\n");
+    }
+}
+
+fn beneath_tmp() {
+    let place = Place::over(tempfile::tempdir_in("/tmp").unwrap(), Network::Ask);
+    place.succeeds("echo x > file && cp file $TMPDIR/copy && mv $TMPDIR/copy back && cat back");
+    place.fails("echo x > ../outside");
+    place.fails("ls /tmp");
+    place.is_untouched();
+}
+
+fn a_megabyte() {
+    let place = Place::new();
+    let text = place.succeeds("head -c 1048576 /dev/zero | tr '\\0' x");
+    assert_eq!(text.len(), 1_048_577, "with the line end before the exit code");
+    let text = place.succeeds("printf 'a\\377b\\303'; sleep 0.01; printf '\\244c'");
+    assert_eq!(text, "a\u{FFFD}bäc\n");
+}
+
+fn variables() {
+    let place = Place::new();
+    let text = place.succeeds("env");
+    for name in ["API_KEY", "SSH_AUTH_SOCK", "secret"] {
+        assert!(!text.contains(name), "{text}");
+    }
+    for name in ["HOME=", "PATH=", "TERM=dumb", "TMPDIR="] {
+        assert!(text.contains(name), "{name} in {text}");
+    }
+}
+
+fn cwd() {
+    let place = Place::new();
+    fs::create_dir(place.workspace.join("sub")).unwrap();
+    place.succeeds("cd sub && export KEPT=1");
+    assert_eq!(place.succeeds("basename $PWD; echo $KEPT"), "workspace\n\n");
+    let (output, result) = place.call("shell", &json!({"command": "basename $PWD", "cwd": "sub"}));
+    assert!(result.is_ok() && output.starts_with("sub\n"), "{output}");
+    std::os::unix::fs::symlink("/", place.workspace.join("root")).unwrap();
+    for cwd in ["..", "/etc", "sub/../..", "root/etc", "absent"] {
+        let (_, result) = place.call("shell", &json!({"command": "pwd", "cwd": cwd}));
+        assert!(matches!(result, Err(ToolError::Refused(_))), "{cwd}: {result:?}");
+    }
+}
+
+/// Counts the processes whose command line has a mark.
+pub(crate) fn count(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter(|process| fs::read(process.path().join("cmdline")).is_ok_and(|line| contains(&line, mark.as_bytes())))
+        .count()
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn timeout() {
+    let place = Place::new();
+    let arguments = json!({"command": "sleep 87651 & echo before; setsid sleep 87651; echo never", "timeout_ms": 300});
+    let (output, result) = place.call("shell", &arguments);
+    assert!(output.starts_with("before\n") && !output.contains("never"), "{output}");
+    let error = result.unwrap_err().to_string();
+    assert!(error.contains("after 300 ms") && error.contains("timeout_ms"), "{error}");
+    assert_eq!(count("87651"), 0);
+    assert_eq!(place.plan(&arguments).unwrap().timeout, Some(Duration::from_millis(10_300)));
+}
+
+fn cancel() {
+    let place = Place::new();
+    let invocation = place.invocation(&json!({"command": "echo started; sleep 87652"}));
+    let cancel = invocation.cancel.clone();
+    let (_, result) =
+        RUNTIME.block_on(async { tokio::join!(call(place.tool("shell"), invocation), async { cancel.cancel() }).0 });
+    assert!(matches!(result, Err(ToolError::Cancelled)), "{result:?}");
+    assert_eq!(count("87652"), 0);
+}
+
+fn plan() {
+    let place = Place::new();
+    fs::create_dir(place.workspace.join("sub")).unwrap();
+    let plan = place.plan(&json!({"command": "cargo test --lib", "cwd": "sub"})).unwrap();
+    let preview = plan.preview.unwrap();
+    assert_eq!(plan.approval, Approval::Ask);
+    assert!(preview.starts_with("cargo test --lib\nin /") && preview.contains("workspace/sub"), "{preview}");
+    if has_namespaces() {
+        assert!(preview.contains("; confined: files, network"), "{preview}");
+        assert_eq!(plan.rule.as_deref(), Some("shell: cargo test *"));
+        assert_eq!(plan.subject.as_deref(), Some("cargo test --lib"));
+        let joined = place.plan(&json!({"command": "ls; rm x"})).unwrap();
+        assert_eq!((joined.rule, joined.subject), (None, None));
+    } else {
+        assert!(preview.contains("compared afterwards"), "{preview}");
+        assert_eq!((plan.rule, plan.subject), (None, None), "every command asks");
+    }
+}
+
+fn network_plan() {
+    let asks = json!({"command": "ls", "network": true});
+    let plan = Place::new().plan(&asks).unwrap();
+    assert_eq!((plan.approval, plan.rule, plan.subject), (Approval::Ask, None, None));
+    let denied = Place::with(Network::Deny).plan(&asks);
+    assert!(matches!(denied, Err(ToolError::Refused(_))), "{denied:?}");
+    let opened = Place::with(Network::Allow);
+    let socket = "python3 -c 'import socket; socket.socket(); print(1)'";
+    assert_eq!(opened.succeeds(socket), "1\n");
+    // Sockets of services on this machine stay closed.
+    opened.fails("python3 -c 'import socket; socket.socket(socket.AF_UNIX)'");
+}
+
+fn network_hint() {
+    let place = Place::new();
+    let text = place.fails("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'");
+    assert!(text.contains("Pass network: true"), "{text}");
+    let text = Place::with(Network::Deny).fails("python3 -c 'import socket; socket.socket()'");
+    assert!(text.contains("tools.network"), "{text}");
+    assert!(!place.fails("false").contains("network"), "another failure is not the network's");
+}
+
+fn background() {
+    let place = Place::new();
+    let start = |command: &str| place.call("shell", &json!({"command": command, "background": true}));
+    if !has_namespaces() {
+        assert!(matches!(start("true").1, Err(ToolError::Refused(_))));
+        return;
+    }
+    let job = "echo first; while [ ! -e go ]; do sleep 0.01; done; echo second; exit 4";
+    fs::write(place.workspace.join("job"), job).unwrap();
+    let (text, result) = start("sh job");
+    assert!(result.is_ok() && text.starts_with("job-1 "), "{text}");
+    let id = json!({"id": "job-1"});
+    let until = |part: &str| {
+        let mut all = String::new();
+        while !all.contains(part) {
+            all.push_str(&place.call("shell_output", &id).0);
+        }
+        all
+    };
+    assert!(until("first\n").contains("job-1 runs"));
+    fs::write(place.workspace.join("go"), "").unwrap();
+    let rest = until("ended: exit code 4");
+    assert!(rest.contains("second\n") && !rest.contains("first"), "{rest}");
+
+    for number in 2..=9 {
+        assert!(start("sleep 87653").0.starts_with(&format!("job-{number} ")));
+    }
+    assert!(matches!(start("true").1, Err(ToolError::Refused(_))), "eight run already");
+    let (text, _) = place.call("shell_stop", &json!({"id": "job-2"}));
+    assert!(text.contains("job-2 ended: stopped"), "{text}");
+    let (_, unknown) = place.call("shell_output", &json!({"id": "job-99"}));
+    assert!(unknown.unwrap_err().to_string().contains("job-9"));
+    drop(place);
+    // They end with the service.
+    while count("87653") > 0 {
+        std::thread::yield_now();
+    }
+}
+
+fn wide() {
+    let mut place = Place::new();
+    for folder in ["/".into(), std::env::home_dir().unwrap(), "/home".into(), place.folder.path().join("data")] {
+        if folder.is_dir() && (folder != *"/home" || std::env::home_dir().unwrap().starts_with("/home")) {
+            place.workspace = folder;
+            let plan = place.plan(&json!({"command": "ls"}));
+            assert!(matches!(plan, Err(ToolError::Refused(_))), "{plan:?}");
+        }
+    }
+}
