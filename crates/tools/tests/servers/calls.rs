@@ -8,6 +8,8 @@ use std::{
 
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use meerkat_service::{
+    AgentBuildConfig,
+    service::{ReadEvents, StartTurn},
     session::message::Body,
     tool::{Approval, Effect, ToolError, ToolSource as _},
 };
@@ -15,7 +17,7 @@ use meerkat_tools::servers::{ServerState, Servers};
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService, streamable_http_server::session::local::LocalSessionManager,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +28,7 @@ use crate::{
 
 crate::tests!(
     results_become_text,
+    a_turn_calls_a_server_and_the_ledger_says_what_became_of_it,
     huge_output_goes_to_a_blob,
     a_cancel_reaches_the_server,
     a_call_that_ends_its_server_is_sent_once_and_unknown,
@@ -52,6 +55,27 @@ async fn check_results(pool: &Servers) {
     let failed = call(pool, "fail", json!({})).await;
     assert!(matches!(&failed.result, Err(ToolError::Failed(why)) if why.contains("server t")), "{:?}", failed.result);
     assert_eq!(failed.output.excerpt(), "no such issue");
+}
+
+async fn a_turn_calls_a_server_and_the_ledger_says_what_became_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({ "approval": "allow" })));
+    pool.ready().await;
+    let agent = AgentBuildConfig::new().tool_source(pool.clone()).build().unwrap();
+    let session_id = agent.create_session().await.unwrap().session_id;
+    let prompt = r#"@call mcp__t__echo {"text":"hello"} @call mcp__t__fail {} @call mcp__t__die {} @say Done."#;
+    agent.service().start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let events = agent.service().events(read).await.unwrap().items;
+    let events = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let finished = events.filter(|event| event["type"] == "tool_finished");
+    let outcomes: Vec<(Value, Value)> =
+        finished.map(|event| (event["name"].clone(), event["outcome"].clone())).collect();
+    let expected = [("echo", "succeeded"), ("fail", "failed"), ("die", "unknown")];
+    let expected = expected.map(|(name, outcome)| (format!("mcp__t__{name}").into(), outcome.into()));
+    assert_eq!(outcomes, expected);
+    assert_eq!(noted(folder.path(), "calls"), 2);
+    pool.shut_down().await;
 }
 
 async fn huge_output_goes_to_a_blob() {

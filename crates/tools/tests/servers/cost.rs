@@ -19,7 +19,7 @@ const ROUNDS: usize = 20;
 /// Calls of one kind in a round.
 const CALLS: u32 = 50;
 /// Times that a call may take, of a bare one: the goal is 1.2, and the machine of a test is busy.
-const RATIO_MAX: f64 = 2.0;
+const RATIO_MAX: f64 = 3.0;
 
 #[expect(clippy::disallowed_methods, reason = "the promise is a time")]
 async fn a_call_costs_little_more_than_a_bare_one() {

@@ -2,6 +2,7 @@
 //!
 //! This program is its own launcher, and its own server: it is started again with other arguments.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a server talks over its output")]
 
 mod calls;
 mod cost;

@@ -149,8 +149,10 @@ pub(crate) fn main(arguments: &[String]) {
         "crowded" => {
             // A child that leaves its group and session, is nobody's child any more, and ignores a polite end.
             let script = "(setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' &) ; sleep 1000";
-            Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let mut shell = Command::new("sh").args(["-c", script]).spawn().unwrap();
             serve(tested);
+            // Our end is not to wait for it: it is the supervisor who ends it.
+            shell.try_wait().unwrap();
         }
         "careless" => careless(),
         "parent" => super::processes::parent(&folder),

@@ -124,17 +124,14 @@ pub(crate) async fn call(pool: &Servers, name: &str, arguments: Value) -> Call {
 }
 
 /// Waits until something is so.
-#[track_caller]
-pub(crate) fn until(what: &'static str, mut is_so: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    async move {
-        let mut looks = tokio::time::interval(LOOK);
-        let wait = async {
-            while !is_so() {
-                looks.tick().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
-    }
+pub(crate) async fn until(what: &'static str, mut is_so: impl FnMut() -> bool) {
+    let mut looks = tokio::time::interval(LOOK);
+    let wait = async {
+        while !is_so() {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
 /// Lines that a pool told.
