@@ -29,7 +29,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/"]),
-    ("rmcp", &["crates/surface-mcp/"]),
+    ("rmcp", &["crates/surface-mcp/", "crates/tools/src/servers/", "crates/tools/tests/servers/"]),
     ("clap", &["crates/surface-cli/"]),
     ("figment", &["crates/surface-cli/"]),
     ("reedline", &["crates/surface-cli/"]),
@@ -39,7 +39,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 35] = [
+const ENCODED: [&str; 37] = [
     "crates/errors/src/body.rs",
     "crates/tools/src/confine/mod.rs",
     "crates/tools/src/files/",
@@ -74,6 +74,8 @@ const ENCODED: [&str; 35] = [
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
     "crates/surface-rpc/tests/",
+    "crates/tools/src/servers/cache.rs",
+    "crates/tools/src/servers/config.rs",
     "/src/wire.rs",
 ];
 

@@ -1,4 +1,4 @@
-//! Re-exec of a program that confines commands.
+//! Re-exec of a program that confines commands, and supervises servers.
 
 use std::{
     ffi::OsString,
@@ -8,14 +8,23 @@ use std::{
 
 use crate::confine::{self, Job, MARK};
 
+/// First argument of a program that supervises a server.
+pub(crate) const SERVE: &str = "__meerkat-serve";
+
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Confines this process and runs a command, if the program was started for that; it returns otherwise.
+/// Confines this process and runs a command, or supervises a server, if the program was started for that; it returns
+/// otherwise.
 ///
-/// It is the first line of `main`, before any thread. A program without it is not offered `shell`.
+/// It is the first line of `main`, before any thread. A program without it is not offered `shell`, and starts no servers.
 pub fn launcher() {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == MARK) {
+    let first = arguments.next();
+    if first.as_ref().is_some_and(|first| first == SERVE) {
+        let code = crate::servers::supervise(&arguments.collect::<Vec<_>>());
+        std::process::exit(i32::from(code));
+    }
+    if first.is_some_and(|first| first == MARK) {
         let code = run(&arguments.collect::<Vec<_>>()).unwrap_or_else(|error| {
             // The service reads it on the other end of the control socket.
             rustix::io::write(std::io::stdin(), error.as_bytes()).ok();
@@ -39,7 +48,7 @@ fn run(arguments: &[OsString]) -> Result<u8, String> {
     }
 }
 
-/// Returns true if [`launcher`] was called, so that a re-exec of this program confines.
+/// Returns true if [`launcher`] was called, so that a re-exec of this program does its work.
 pub(crate) fn is_installed() -> bool {
     IS_INSTALLED.load(Ordering::Relaxed)
 }

@@ -1,9 +1,10 @@
-//! Tools that read and change a folder and run commands in it, confined.
+//! Tools that read and change a folder and run commands in it, confined, and the tools of servers.
 
 mod confine;
 mod files;
 mod hands;
 mod launcher;
+pub mod servers;
 mod shell;
 
 pub mod notes;

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use meerkat_errors::{ErrorBody, ErrorCode};
-pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Network};
+pub use meerkat_words::tool::{Access, Approval, Ask, Effect, NAME_BYTES_MAX, Network, is_name_char};
 use tokio_util::sync::CancellationToken;
 
 pub use keeper::RuleKeeper;
@@ -93,6 +93,9 @@ pub enum ToolError {
     /// It failed.
     #[error("{0}")]
     Failed(String),
+    /// Nobody can tell if it ran: the connection to it was lost. It is never repeated silently.
+    #[error("{0}")]
+    Unknown(String),
     /// It stopped on request.
     #[error("stopped on request")]
     Cancelled,
@@ -119,7 +122,9 @@ impl ToolError {
             Self::Arguments(why) => {
                 format!("The arguments do not fit, so the tool did not run: {why}. Its schema is: {schema}")
             }
-            Self::Refused(_) | Self::Failed(_) | Self::Cancelled | Self::OutputTooLarge { .. } => self.to_string(),
+            Self::Refused(_) | Self::Failed(_) | Self::Unknown(_) | Self::Cancelled | Self::OutputTooLarge { .. } => {
+                self.to_string()
+            }
         }
     }
 
@@ -129,7 +134,7 @@ impl ToolError {
         match self {
             Self::Arguments(_) => body,
             // It counts as no malformed call.
-            Self::Refused(_) | Self::Failed(_) | Self::Cancelled | Self::OutputTooLarge { .. } => {
+            Self::Refused(_) | Self::Failed(_) | Self::Unknown(_) | Self::Cancelled | Self::OutputTooLarge { .. } => {
                 body.detail("reason", REFUSED)
             }
         }

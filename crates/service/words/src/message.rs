@@ -427,7 +427,7 @@ pub struct ToolResult {
 /// Beginning of a result whose call may have succeeded.
 pub const OUTCOME_UNKNOWN: &str = "Outcome unknown; verify before repeating.";
 /// Largest size in bytes of such a result, if the engine wrote it.
-const UNKNOWN_BYTES_MAX: u64 = 128;
+pub const UNKNOWN_BYTES_MAX: u64 = 512;
 
 impl ToolResult {
     /// Returns true if the outcome is unknown. A tool's own result that says so counts too.

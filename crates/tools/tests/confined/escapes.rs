@@ -72,7 +72,7 @@ fn no_file_outside_is_written() {
         format!("echo x > /proc/self/root{outside}"),
         format!("echo x > /proc/1/root{outside}"),
         format!("echo x > /proc/$PPID/root{outside}"),
-        format!("echo x > /proc/self/cwd/../outside"),
+        "echo x > /proc/self/cwd/../outside".to_owned(),
         "echo x > /etc/meerkat-escape".to_owned(),
         "echo x > /var/tmp/meerkat-escape".to_owned(),
         "echo x > $HOME/meerkat-escape".to_owned(),

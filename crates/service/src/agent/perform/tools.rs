@@ -15,11 +15,13 @@ use crate::{
     redact::Secrets,
     session::{
         event::{ToolFinished, ToolOutcome},
-        message::{BlobRef, Body, OUTCOME_UNKNOWN},
+        message::{BlobRef, Body, OUTCOME_UNKNOWN, UNKNOWN_BYTES_MAX},
     },
     tool::{Invocation, MESSAGE_BYTES_MAX, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
 
+/// Bytes of the reason for an unknown outcome. With it the result stays small enough to be kept in the context.
+const REASON_BYTES_MAX: usize = UNKNOWN_BYTES_MAX as usize - OUTCOME_UNKNOWN.len() - 1;
 /// Progress messages that may wait; more are dropped.
 const PROGRESS_MAX: usize = 16;
 
@@ -196,6 +198,7 @@ pub(crate) fn bounded(secrets: &Secrets, error: ToolError, limit: u64) -> ToolEr
     match error {
         ToolError::Failed(text) => ToolError::Failed(cut(text)),
         ToolError::Refused(text) => ToolError::Refused(cut(text)),
+        ToolError::Unknown(text) => ToolError::Unknown(prefix(&cut(text), REASON_BYTES_MAX).to_owned()),
         ToolError::Arguments(why) => ToolError::Arguments(cut(why)),
         ToolError::Cancelled | ToolError::OutputTooLarge { .. } => error,
     }
@@ -215,6 +218,10 @@ fn tool_error(secrets: &Secrets, tool: &dyn Tool, error: &ToolError) -> (ToolOut
             let text = secrets.replace(&error.why_not_run(tool.spec().schema.as_str())).into_owned();
             let body = error.not_run_body(&text);
             (ToolOutcome::NotRun, text.into(), Some(body))
+        }
+        ToolError::Unknown(why) => {
+            let (_, body, error) = failed(secrets, ErrorCode::ToolFailed, &format!("{OUTCOME_UNKNOWN} {why}"));
+            (ToolOutcome::Unknown, body, error)
         }
         ToolError::Failed(_) | ToolError::Cancelled | ToolError::OutputTooLarge { .. } => {
             failed(secrets, ErrorCode::ToolFailed, &error.to_string())

@@ -1,0 +1,101 @@
+//! Lists of tools on disk, so that a server is not started to learn what it offers.
+//!
+//! A list is kept under the hash of its server's definition. A lost or damaged file costs one start.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, OpenOptions},
+    io::{Read as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Bytes of one file.
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The last list of a server, and what was accepted of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Kept {
+    /// The tools as the server listed them.
+    pub(super) tools: Vec<Value>,
+    /// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
+    pub(super) accepted: BTreeMap<String, String>,
+}
+
+/// Folder of lists; without one nothing is kept.
+#[derive(Clone, Debug)]
+pub(super) struct Cache(pub(super) Option<PathBuf>);
+
+impl Cache {
+    fn path(&self, definition: &str) -> Option<PathBuf> {
+        self.0.as_deref().map(|folder| folder.join(format!("{definition}.json")))
+    }
+
+    /// Reads the list of a definition, if there is one.
+    pub(super) fn read(&self, definition: &str) -> Option<Kept> {
+        let path = self.path(definition)?;
+        let file =
+            OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
+        let mut text = String::new();
+        file.ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text)
+            .inspect_err(
+                |error| tracing::warn!(target: "servers", path = %path.display(), %error, "a list is unreadable"),
+            )
+            .ok()
+    }
+
+    /// Keeps the list of a definition.
+    pub(super) fn write(&self, definition: &str, kept: &Kept) {
+        let Some(path) = self.path(definition) else { return };
+        if let Err(error) = replace(&path, kept) {
+            tracing::warn!(target: "servers", path = %path.display(), %error, "a list of tools could not be kept");
+        }
+    }
+}
+
+fn replace(path: &Path, kept: &Kept) -> std::io::Result<()> {
+    let text = serde_json::to_vec(kept)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    if let Some(folder) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // Another process may keep the same list now.
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    fs::remove_file(&temporary).ok();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(&text)?;
+    fs::rename(&temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_list_is_read_back_and_is_its_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache(Some(folder.path().join("lists")));
+        assert_eq!(cache.read("d"), None);
+        let kept =
+            Kept { tools: vec![serde_json::json!({ "name": "a" })], accepted: [("a".into(), "h".into())].into() };
+        cache.write("d", &kept);
+        cache.write("d", &kept);
+        assert_eq!(cache.read("d"), Some(kept));
+        assert_eq!(cache.read("e"), None);
+        let path = folder.path().join("lists/d.json");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path().join("lists")).unwrap().count(), 1);
+        fs::write(&path, "{").unwrap();
+        assert_eq!(cache.read("d"), None);
+        Cache(None).write("d", &Kept::default());
+    }
+}

@@ -1,0 +1,383 @@
+//! Connection to a server: its start, its list of tools, one call.
+//!
+//! It never sends a call twice, and says of each failed one if the server may have seen it.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use meerkat_service::{
+    clock::Clock,
+    redact::Secrets,
+    tool::{OutputSink, ToolError},
+};
+use rmcp::{
+    ClientHandler, RoleClient, ServiceError, ServiceExt as _,
+    model::{
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
+        JsonObject, ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ServerResult,
+    },
+    service::{NotificationContext, Peer, PeerRequestOptions, RunningService},
+    transport::{
+        StreamableHttpClientTransport,
+        common::client_side_sse::SseRetryPolicy,
+        streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
+    },
+};
+use serde_json::Value;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    answer,
+    listing::TOOLS_MAX,
+    process::{self, Context, LastWords, Program},
+    transport::{Lines, MESSAGE_BYTES_MAX, Marking, Taken},
+};
+
+/// Pages of a list of tools.
+const PAGES_MAX: usize = 64;
+/// Messages about progress that may wait for one call; more are dropped.
+const PROGRESS_MAX: usize = 16;
+/// Milliseconds before each try to read on from an answer that was cut.
+const RECONNECTS: [u64; 3] = [0, 300, 1_500];
+/// Longest time for telling a server that a call is cancelled.
+const CANCEL: Duration = Duration::from_secs(1);
+
+/// Way to a server, with its variables replaced.
+#[derive(Clone)]
+pub(super) enum Target {
+    /// A program.
+    Program(Program),
+    /// An address, with the headers of each request.
+    Address(String, HashMap<http::HeaderName, http::HeaderValue>),
+}
+
+/// End of a call that has no result.
+#[derive(Debug)]
+pub(super) enum CallEnd {
+    /// The connection was lost before the server saw the call.
+    NotSent,
+    /// The server refused or failed it.
+    Failed(String),
+    /// The server may have run it.
+    Unknown(String),
+    /// It was stopped on request. It holds true if the server may have seen the call.
+    Stopped(bool),
+    /// The output was refused.
+    Output(ToolError),
+}
+
+/// Tries to read on from an answer over HTTP that was cut: a server may keep it, and the library would never give up.
+#[derive(Debug)]
+struct Reconnects;
+
+impl SseRetryPolicy for Reconnects {
+    fn retry(&self, failed: usize) -> Option<Duration> {
+        RECONNECTS.get(failed).copied().map(Duration::from_millis)
+    }
+}
+
+/// What a server tells us unasked.
+#[derive(Default)]
+struct Notices {
+    progress: Mutex<HashMap<ProgressToken, mpsc::Sender<String>>>,
+    list_changed: Notify,
+}
+
+struct Handler(Arc<Notices>);
+
+impl ClientHandler for Handler {
+    async fn on_progress(&self, said: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        let calls = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(call) = calls.get(&said.progress_token) else { return };
+        let amount =
+            said.total.map_or_else(|| said.progress.to_string(), |total| format!("{} of {total}", said.progress));
+        let text = said.message.map_or_else(|| amount.clone(), |message| format!("{message} ({amount})"));
+        drop(call.try_send(format!("{text}\n")));
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.0.list_changed.notify_one();
+    }
+
+    fn get_info(&self) -> ClientConfig {
+        ClientConfig::new(ClientCapabilities::default(), Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// Open connection to a server.
+pub(super) struct Link {
+    server: String,
+    clock: Arc<dyn Clock>,
+    peer: Peer<RoleClient>,
+    notices: Arc<Notices>,
+    last_words: LastWords,
+    /// Asks the connection to end.
+    close: CancellationToken,
+    /// Fires once it has ended.
+    ended: CancellationToken,
+    calls: AtomicUsize,
+    /// Milliseconds of the clock when it was last used.
+    used_ms: AtomicU64,
+}
+
+/// Running use of a connection, which keeps it open.
+pub(super) struct Use(pub(super) Arc<Link>);
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.calls.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Link {
+    /// Connects to a server.
+    ///
+    /// # Errors
+    /// Returns the cause, for people and the model.
+    pub(super) async fn open(
+        server: &str,
+        target: &Target,
+        clock: Arc<dyn Clock>,
+        secrets: Secrets,
+        tasks: &TaskTracker,
+    ) -> Result<Self, String> {
+        let notices = Arc::new(Notices::default());
+        let close = CancellationToken::new();
+        // A start that fails or is given up ends the process.
+        let unopened = close.clone().drop_guard();
+        let handler = Handler(notices.clone());
+        let (running, last_words, process) = match target {
+            Target::Program(program) => {
+                let context =
+                    Context { server: server.to_owned(), clock: clock.clone(), secrets, tasks: tasks.clone() };
+                let started = process::start(program, context, close.clone())?;
+                let lines = Lines::new(server.to_owned(), started.output, started.input);
+                let opened = handler.serve(Marking(lines)).await;
+                if opened.is_err() {
+                    // What it said before its end explains the failure. It ends at once, as its input is closed.
+                    started.ended.cancelled().await;
+                }
+                let running = opened.map_err(|error| format!("{error}{}", started.last_words.quote()))?;
+                (running, started.last_words, Some(started.ended))
+            }
+            Target::Address(url, headers) => {
+                let client =
+                    meerkat_service::model::vendors::network::http(None, None).map_err(|error| error.to_string())?;
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
+                    .custom_headers(headers.clone())
+                    .max_sse_event_size(MESSAGE_BYTES_MAX)
+                    // It is for us to say which call may be sent again.
+                    .reinit_on_expired_session(false);
+                config.retry_config = Arc::new(Reconnects);
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                let running = handler.serve(Marking(transport)).await.map_err(|error| error.to_string())?;
+                (running, LastWords::default(), None)
+            }
+        };
+        let (peer, ended) = (running.peer().clone(), CancellationToken::new());
+        tasks.spawn(keep(running, close.clone(), process, ended.clone()));
+        unopened.disarm();
+        Ok(Self {
+            server: server.to_owned(),
+            used_ms: AtomicU64::new(0),
+            calls: AtomicUsize::new(0),
+            clock,
+            peer,
+            notices,
+            last_words,
+            close,
+            ended,
+        })
+    }
+
+    /// Lists the tools as the server wrote them.
+    pub(super) async fn list(&self) -> Result<Vec<Value>, String> {
+        let (mut tools, mut cursor) = (Vec::new(), None);
+        for _ in 0..PAGES_MAX {
+            let request = ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor));
+            let answer = self.peer.send_request(ClientRequest::ListToolsRequest(request)).await;
+            // A page with a tool of another shape is no list to the library; the good ones of it are to us.
+            let page = match answer.map_err(|error| format!("it does not list its tools: {error}"))? {
+                ServerResult::ListToolsResult(page) => serde_json::to_value(page).unwrap_or_default(),
+                ServerResult::CustomResult(page) => page.0,
+                _ => return Err("it does not list its tools".to_owned()),
+            };
+            let Value::Array(listed) = &page["tools"] else { return Err("it does not list its tools".to_owned()) };
+            tools.extend(listed.iter().take(TOOLS_MAX - tools.len()).cloned());
+            cursor = page["nextCursor"].as_str().map(str::to_owned);
+            if cursor.is_none() || tools.len() == TOOLS_MAX {
+                break;
+            }
+        }
+        Ok(tools)
+    }
+
+    /// Calls a tool once. Its output goes to `output`.
+    pub(super) async fn call(
+        &self,
+        tool: &str,
+        arguments: JsonObject,
+        cancel: &CancellationToken,
+        output: &OutputSink,
+    ) -> Result<(), CallEnd> {
+        let taken = Taken::default();
+        let mut request = CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
+        request.extensions.insert(taken.clone());
+        let request = ClientRequest::CallToolRequest(request);
+        let mut handle = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return Err(CallEnd::Stopped(false)),
+            handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()) => {
+                handle.map_err(|_| CallEnd::NotSent)?
+            }
+        };
+        let (said, mut progress) = mpsc::channel(PROGRESS_MAX);
+        let _registered = Registered::new(&self.notices, handle.progress_token.clone(), said);
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut handle.rx => break answer,
+                () = cancel.cancelled() => {
+                    tokio::select! {
+                        told = handle.cancel(Some("stopped on request".to_owned())) => drop(told),
+                        () = self.clock.sleep(CANCEL) => {}
+                    }
+                    return Err(CallEnd::Stopped(taken.is_set()));
+                }
+                Some(text) = progress.recv() => output.progress(text),
+            }
+        };
+        while let Ok(text) = progress.try_recv() {
+            output.progress(text);
+        }
+        match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
+            Ok(ServerResult::CallToolResult(result)) => answer::write(&self.server, result, output).await,
+            Ok(_) => Err(CallEnd::Failed(format!("The server {} gave no tool's result as its answer.", self.server))),
+            Err(error) => Err(self.lost(error, taken.is_set())),
+        }
+    }
+
+    /// Tells what became of a call that failed on its way.
+    fn lost(&self, error: ServiceError, is_taken: bool) -> CallEnd {
+        let server = &self.server;
+        let unknown = |why: &str| CallEnd::Unknown(format!("The connection to the server {server} was lost: {why}."));
+        match error {
+            ServiceError::McpError(error) => {
+                CallEnd::Failed(format!("{} (error {} of the server {server})", error.message, error.code.0))
+            }
+            ServiceError::TransportClosed | ServiceError::TransportSend(_) if !is_taken => CallEnd::NotSent,
+            ServiceError::TransportSend(error) => {
+                self.close();
+                match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+                    // The server no longer knows the session, so it has run nothing of it.
+                    Some(StreamableHttpError::SessionExpired) => CallEnd::NotSent,
+                    Some(StreamableHttpError::Client(error)) if error.is_connect() => CallEnd::NotSent,
+                    Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => {
+                        CallEnd::Failed(format!(
+                            "The server {server} refuses our headers; check servers.{server}.headers."
+                        ))
+                    }
+                    _ => unknown(&error.error.to_string()),
+                }
+            }
+            ServiceError::TransportClosed => unknown(&format!("it ended{}", self.last_words.quote())),
+            other => unknown(&other.to_string()),
+        }
+    }
+
+    /// Waits until the server says that its tools have changed.
+    pub(super) async fn list_changed(&self) {
+        self.notices.list_changed.notified().await;
+    }
+
+    /// Begins a use.
+    pub(super) fn begin(self: &Arc<Self>) -> Use {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.touch();
+        Use(self.clone())
+    }
+
+    fn touch(&self) {
+        self.used_ms.store(millis(self.clock.elapsed()), Ordering::SeqCst);
+    }
+
+    /// Returns for how long nothing has used it.
+    pub(super) fn idle(&self) -> Duration {
+        if self.calls.load(Ordering::SeqCst) > 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(millis(self.clock.elapsed()).saturating_sub(self.used_ms.load(Ordering::SeqCst)))
+    }
+
+    /// Returns true if it can no longer be used.
+    pub(super) fn is_closed(&self) -> bool {
+        self.close.is_cancelled() || self.ended.is_cancelled() || self.peer.is_transport_closed()
+    }
+
+    /// Begins to end it. Running calls end with it, except that HTTP answers already on their way may come.
+    pub(super) fn close(&self) {
+        self.close.cancel();
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close.cancel();
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Keeps a connection until it is closed from either side, then waits for the end of its process.
+async fn keep(
+    running: RunningService<RoleClient, Handler>,
+    close: CancellationToken,
+    process: Option<CancellationToken>,
+    ended: CancellationToken,
+) {
+    let _ended = ended.drop_guard();
+    let stop = running.cancellation_token();
+    let mut waiting = std::pin::pin!(running.waiting());
+    tokio::select! {
+        over = &mut waiting => drop(over),
+        () = close.cancelled() => {
+            stop.cancel();
+            drop(waiting.await);
+        }
+    }
+    close.cancel();
+    if let Some(process) = process {
+        process.cancelled().await;
+    }
+}
+
+/// Place of a call among those that hear of progress.
+struct Registered<'a>(&'a Notices, ProgressToken);
+
+impl<'a> Registered<'a> {
+    fn new(notices: &'a Notices, token: ProgressToken, said: mpsc::Sender<String>) -> Self {
+        notices.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), said);
+        Self(notices, token)
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}

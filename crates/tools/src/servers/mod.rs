@@ -1,0 +1,319 @@
+//! Servers of the Model Context Protocol: one pool of connections for all sessions.
+//!
+//! A server is configured, listed, started and called, each only when it is needed; none survives this program. What a
+//! server says is hostile: it is bounded, and never believed further than the configuration does. The library of the
+//! protocol stays in `link.rs`, `transport.rs` and `answer.rs`.
+
+mod answer;
+mod cache;
+mod config;
+mod link;
+mod listing;
+mod names;
+mod process;
+mod server;
+mod supervise;
+mod tool;
+mod transport;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use meerkat_service::{
+    SessionError, SessionId,
+    clock::{Clock, SystemClock},
+    tool::{LeftOut, Tool, ToolScope, ToolSet, ToolSource},
+};
+use secrecy::SecretString;
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+
+pub use config::{Scope, ServerApproval, ServerConfig, expand};
+pub(crate) use supervise::supervise;
+
+use cache::Cache;
+use server::Server;
+use tool::ServerTool;
+
+/// Longest wait for servers to end.
+const SHUT_DOWN: Duration = Duration::from_secs(8);
+
+/// Options of a pool.
+pub struct ServersOptions {
+    /// Servers by name.
+    pub servers: BTreeMap<String, ServerConfig>,
+    /// Folder that keeps lists of tools; without one each server is started to list them.
+    pub cache_dir: Option<PathBuf>,
+    /// Environment of which servers get a few variables, and whose values `${VAR}` stands for.
+    pub environment: BTreeMap<String, String>,
+    /// Source of time.
+    pub clock: Arc<dyn Clock>,
+    /// Shows a line to the person who waits for a first list.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Default for ServersOptions {
+    /// Takes the environment of this process and the system's clock; it shows nothing.
+    fn default() -> Self {
+        Self {
+            servers: BTreeMap::new(),
+            cache_dir: None,
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+            clock: Arc::new(SystemClock::new()),
+            tell: Arc::new(|_| ()),
+        }
+    }
+}
+
+/// State of a server, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// How it is reached: `command` or `url`.
+    pub kind: &'static str,
+    /// How far it is.
+    pub state: ServerState,
+    /// Its tools, without those that the configuration leaves out.
+    pub tools: Vec<ToolStatus>,
+    /// Tokens that its tools cost in each request, roughly.
+    pub tokens: u64,
+    /// Failure of the last start, or mistake in the configuration.
+    pub last_error: Option<String>,
+}
+
+/// State of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerState {
+    /// Its tools are not known yet.
+    Configured,
+    /// Its tools are known; it does not run.
+    Listed,
+    /// It runs.
+    Running {
+        /// Open connections.
+        connections: usize,
+    },
+    /// Its last start failed.
+    Failed,
+}
+
+/// State of a tool of a server, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolStatus {
+    /// Its name for the model.
+    pub name: String,
+    /// Its name at the server.
+    pub remote: String,
+    /// Its description.
+    pub description: String,
+    /// Tokens that it costs in each request, roughly.
+    pub tokens: u64,
+    /// Reason that the model is not shown it.
+    pub quarantined: Option<String>,
+}
+
+/// Parts that all servers of a pool share.
+struct Pool {
+    clock: Arc<dyn Clock>,
+    cache: Cache,
+    tell: Arc<dyn Fn(&str) + Send + Sync>,
+    version: AtomicU64,
+    tasks: TaskTracker,
+    closed: CancellationToken,
+}
+
+impl Pool {
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Pool of servers.
+pub struct Servers {
+    servers: BTreeMap<String, Arc<Server>>,
+    secrets: Vec<SecretString>,
+    pool: Arc<Pool>,
+    /// The newest set of tools, and its version.
+    set: Mutex<(u64, ToolSet)>,
+    _end: DropGuard,
+}
+
+/// Makes a pool. It starts nothing and waits for nothing.
+///
+/// # Errors
+/// `CONFIG_INVALID` that names the key at fault. A variable that is not set is an error of its server alone, in its
+/// status.
+pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
+    let closed = CancellationToken::new();
+    let pool = Arc::new(Pool {
+        clock: options.clock,
+        cache: Cache(options.cache_dir),
+        tell: options.tell,
+        version: AtomicU64::new(1),
+        tasks: TaskTracker::new(),
+        closed: closed.clone(),
+    });
+    let (mut servers, mut secrets) = (BTreeMap::new(), Vec::new());
+    for (name, config) in &options.servers {
+        config.check(name)?;
+        let (server, values) = Server::new(name, config, &options.environment, pool.clone())?;
+        secrets.extend(values);
+        servers.insert(name.clone(), Arc::new(server));
+    }
+    Ok(Arc::new(Servers { servers, secrets, pool, set: Mutex::default(), _end: closed.drop_guard() }))
+}
+
+impl Servers {
+    /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
+    ///
+    /// A program waits here before its first turn; a step never waits.
+    pub async fn ready(&self) {
+        futures::future::join_all(self.servers.values().map(Server::ready)).await;
+    }
+
+    /// Returns the tools that are offered now, by name, and the version of the set.
+    #[must_use]
+    pub fn offered(&self) -> (u64, Vec<Arc<dyn Tool>>) {
+        // A change after this is taken for a new version, never missed.
+        let version = self.pool.version.load(Ordering::SeqCst);
+        let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
+        for server in self.servers.values() {
+            for definition in server.definitions().iter().filter(|tool| tool.quarantined.is_none()) {
+                tools.push(Arc::new(ServerTool { server: server.clone(), definition: definition.clone() }));
+            }
+        }
+        tools.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));
+        (version, tools)
+    }
+
+    /// Returns the set of the tools that are offered now: a clone of the last one, if nothing has changed.
+    fn set(&self) -> ToolSet {
+        let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
+        if set.0 != self.pool.version.load(Ordering::SeqCst) {
+            let (version, tools) = self.offered();
+            *set = (version, ToolSet::new(tools));
+        }
+        set.1.clone()
+    }
+
+    /// Returns the values of variables that the configuration names, to be redacted everywhere.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<SecretString> {
+        self.secrets.clone()
+    }
+
+    /// Lists the servers by name, with their state.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        let set = self.set();
+        self.servers.values().map(|server| status(server, set.left_out())).collect()
+    }
+
+    /// Starts a server, lists its tools and returns its state.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` if there is no such server. A failed start is in the state.
+    pub async fn check(&self, name: &str) -> Result<ServerStatus, SessionError> {
+        let server = self.find(name)?;
+        // The state has the failure.
+        drop(server.open(None).await);
+        Ok(status(server, self.set().left_out()))
+    }
+
+    /// Accepts the tools of a server as they are listed now, so that changed ones are offered again.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` if there is no such server.
+    pub fn accept(&self, name: &str) -> Result<ServerStatus, SessionError> {
+        let server = self.find(name)?;
+        server.accept();
+        Ok(status(server, self.set().left_out()))
+    }
+
+    fn find(&self, name: &str) -> Result<&Arc<Server>, SessionError> {
+        let unknown = || {
+            let names: Vec<&str> = self.servers.keys().map(String::as_str).collect();
+            let message = format!("There is no server {name:?}; there are: {}.", names.join(", "));
+            SessionError::invalid("server", message)
+        };
+        self.servers.get(name).ok_or_else(unknown)
+    }
+
+    /// Ends the connections that a session has for itself.
+    pub async fn end_session(&self, session: SessionId) {
+        futures::future::join_all(self.servers.values().map(|server| server.end_session(session))).await;
+    }
+}
+
+#[async_trait]
+impl ToolSource for Servers {
+    fn tools(&self, _: &ToolScope<'_>) -> ToolSet {
+        self.servers.values().for_each(Server::list_if_due);
+        self.set()
+    }
+
+    fn may_offer(&self, name: &str) -> bool {
+        let server_of = |name: &str| name.strip_prefix("mcp__")?.split_once("__").map(|(server, _)| server.to_owned());
+        server_of(name).is_some_and(|server| self.servers.contains_key(&server))
+    }
+
+    /// Ends all servers and waits until nothing of them is left.
+    async fn shut_down(&self) {
+        self.pool.closed.cancel();
+        self.pool.tasks.close();
+        tokio::select! {
+            () = self.pool.tasks.wait() => {}
+            () = self.pool.clock.sleep(SHUT_DOWN) => tracing::warn!(target: "servers", "some servers have not ended"),
+        }
+    }
+}
+
+fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
+    let seen = server.seen();
+    let unusable = |name: &str| left_out.iter().find(|tool| tool.name == name).map(|tool| tool.reason.clone());
+    let tool = |tool: &Arc<listing::Definition>| ToolStatus {
+        name: tool.spec.name.clone(),
+        remote: tool.remote.clone(),
+        description: tool.spec.description.clone(),
+        tokens: tool.tokens(),
+        quarantined: tool.quarantined.clone().or_else(|| unusable(&tool.spec.name)),
+    };
+    let tools: Vec<ToolStatus> = seen.definitions.iter().map(tool).collect();
+    let state = match (seen.links, &seen.last_error, seen.is_listed) {
+        (connections @ 1.., ..) => ServerState::Running { connections },
+        (0, Some(_), _) => ServerState::Failed,
+        (0, None, true) => ServerState::Listed,
+        (0, None, false) => ServerState::Configured,
+    };
+    ServerStatus {
+        name: server.name.clone(),
+        kind: if server.config.url.is_some() { "url" } else { "command" },
+        state,
+        tokens: tools.iter().filter(|tool| tool.quarantined.is_none()).map(|tool| tool.tokens).sum(),
+        tools,
+        last_error: seen.last_error,
+    }
+}
+
+/// Returns the command that supervises another one.
+fn supervisor() -> Result<Vec<OsString>, String> {
+    if crate::launcher::is_installed() {
+        Ok(vec!["/proc/self/exe".into(), crate::launcher::SERVE.into()])
+    } else {
+        Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned())
+    }
+}

@@ -1,0 +1,422 @@
+//! One server of the pool: its list, its connections, its failures.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::OsString,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use globset::GlobSet;
+use meerkat_service::{SessionError, SessionId, redact::Secrets};
+use secrecy::SecretString;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Pool,
+    cache::Kept,
+    config::{Scope, ServerConfig, expand, glob_set},
+    link::{Link, Target, Use},
+    listing::{self, Definition},
+    process::{Program, scrub},
+};
+
+/// Connections to one server of the scope `session`.
+const LINKS_MAX: usize = 256;
+/// Wait after the first failed start; doubled for each further one.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest wait after a failed start.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Wait between two lists that a server asks for by saying that it has changed.
+const LIST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Place of a connection: one for all sessions, or one for each.
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Link>>>>;
+
+/// Server of the pool.
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) config: ServerConfig,
+    definition: String,
+    /// The way to it, or why there is none: a variable that is not set.
+    target: Result<Target, String>,
+    secrets: Secrets,
+    only: GlobSet,
+    without: GlobSet,
+    pool: Arc<Pool>,
+    state: Mutex<State>,
+    /// Held while the list is written to disk.
+    writing: Mutex<()>,
+    slots: Mutex<BTreeMap<Option<SessionId>, Slot>>,
+    /// Fires when the first try to list its tools has ended.
+    tried: CancellationToken,
+    /// True while a list is made because a step asked for it.
+    is_listing: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    kept: Kept,
+    definitions: Arc<[Arc<Definition>]>,
+    /// True if a list is known, from the disk or the server.
+    is_listed: bool,
+    last_error: Option<String>,
+    failures: u32,
+    /// Time of the clock before which no start is tried.
+    retry_at: Option<Duration>,
+}
+
+/// What a person sees of a server's state.
+pub(super) struct Seen {
+    pub(super) definitions: Arc<[Arc<Definition>]>,
+    pub(super) is_listed: bool,
+    pub(super) last_error: Option<String>,
+    pub(super) links: usize,
+}
+
+impl Server {
+    /// Makes a server from its checked configuration, with its list from the disk. It starts nothing.
+    pub(super) fn new(
+        name: &str,
+        config: &ServerConfig,
+        environment: &BTreeMap<String, String>,
+        pool: Arc<Pool>,
+    ) -> Result<(Self, Vec<SecretString>), SessionError> {
+        let globs = |key: &str, globs: &[String]| {
+            glob_set(globs).map_err(|error| SessionError::ConfigInvalid {
+                key: format!("servers.{name}.{key}"),
+                message: format!("This is not a glob: {error}."),
+            })
+        };
+        let (only, without) = (globs("only", &config.only)?, globs("without", &config.without)?);
+        let mut values = Vec::new();
+        let target = target(config, environment, &mut values);
+        let definition = config.definition();
+        let server = Self {
+            name: name.to_owned(),
+            config: config.clone(),
+            target,
+            secrets: Secrets::new(values.iter().cloned()),
+            only,
+            without,
+            state: Mutex::default(),
+            writing: Mutex::default(),
+            slots: Mutex::default(),
+            tried: CancellationToken::new(),
+            is_listing: AtomicBool::new(false),
+            definition,
+            pool,
+        };
+        if let Some(kept) = server.pool.cache.read(&server.definition) {
+            let mut state = server.state();
+            state.definitions = server.read(&kept.tools, &mut kept.accepted.clone());
+            state.kept = kept;
+            state.is_listed = true;
+            drop(state);
+        }
+        if let Err(why) = &server.target {
+            server.state().last_error = Some(why.clone());
+        }
+        Ok((server, values))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<Option<SessionId>, Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads tools, without those that the configuration leaves out.
+    fn read(&self, tools: &[Value], accepted: &mut BTreeMap<String, String>) -> Arc<[Arc<Definition>]> {
+        let is_shown = |tool: &Definition| self.only.is_match(&tool.remote) && !self.without.is_match(&tool.remote);
+        listing::read(&self.name, tools, accepted).into_iter().filter(is_shown).map(Arc::new).collect()
+    }
+
+    /// Takes a list from the server.
+    fn take_list(self: &Arc<Self>, tools: Vec<Value>) {
+        let mut state = self.state();
+        let mut accepted = state.kept.accepted.clone();
+        let definitions = self.read(&tools, &mut accepted);
+        let kept = Kept { tools, accepted };
+        let (is_new, has_changed) = (state.kept != kept || !state.is_listed, *state.definitions != *definitions);
+        state.is_listed = true;
+        state.definitions = definitions;
+        state.kept = kept;
+        if has_changed {
+            // Under the lock, so that nobody sees the tools without their version.
+            self.pool.changed();
+        }
+        drop(state);
+        if is_new {
+            self.keep();
+        }
+    }
+
+    /// Keeps the list on disk. The newest is written last, whichever of two writes comes first.
+    fn keep(self: &Arc<Self>) {
+        let server = self.clone();
+        self.pool.tasks.spawn_blocking(move || {
+            let _turn = server.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let kept = server.state().kept.clone();
+            server.pool.cache.write(&server.definition, &kept);
+        });
+    }
+
+    /// Accepts all tools as they are listed now.
+    pub(super) fn accept(self: &Arc<Self>) {
+        let mut state = self.state();
+        let mut accepted = BTreeMap::new();
+        state.definitions = self.read(&state.kept.tools, &mut accepted);
+        state.kept.accepted.extend(accepted);
+        self.pool.changed();
+        drop(state);
+        self.keep();
+    }
+
+    /// Returns the tools of the last list.
+    pub(super) fn definitions(&self) -> Arc<[Arc<Definition>]> {
+        self.state().definitions.clone()
+    }
+
+    /// Returns the state for people.
+    pub(super) fn seen(&self) -> Seen {
+        let is_open =
+            |slot: &&Slot| slot.try_lock().is_ok_and(|link| link.as_ref().is_some_and(|link| !link.is_closed()));
+        let links = self.slots().values().filter(is_open).count();
+        let state = self.state();
+        Seen {
+            definitions: state.definitions.clone(),
+            is_listed: state.is_listed,
+            last_error: state.last_error.clone(),
+            links,
+        }
+    }
+
+    /// Checks that a tool is still the one that the model was shown.
+    ///
+    /// # Errors
+    /// Returns the cause, for the model.
+    pub(super) fn check(&self, tool: &Definition) -> Result<(), String> {
+        let definitions = self.definitions();
+        match definitions.iter().find(|now| now.remote == tool.remote) {
+            None => Err(format!("The server {} no longer has the tool {}.", self.name, tool.remote)),
+            Some(now) if now.hash == tool.hash && now.quarantined.is_none() => Ok(()),
+            Some(now) => {
+                let why = now.quarantined.as_deref().unwrap_or("its description or schema has just changed");
+                Err(format!("The tool {} of the server {} did not run: {why}.", tool.remote, self.name))
+            }
+        }
+    }
+
+    /// Begins to list the tools, if they are not known and no wait after a failure is left.
+    pub(super) fn list_if_due(self: &Arc<Self>) {
+        let is_due = {
+            let state = self.state();
+            !state.is_listed && state.retry_at.is_none_or(|at| self.pool.clock.elapsed() >= at)
+        };
+        let is_over = self.target.is_err() || self.pool.closed.is_cancelled();
+        if !is_due || is_over || self.is_listing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if !self.tried.is_cancelled() {
+            (self.pool.tell)(&format!("Listing the tools of the server {}.", self.name));
+        }
+        let server = self.clone();
+        self.pool.tasks.spawn(async move {
+            let opened = server.open(None).await;
+            if let (Ok(used), Scope::Session) = (opened, server.config.scope) {
+                // It served the list alone.
+                used.0.close();
+            }
+            server.is_listing.store(false, Ordering::SeqCst);
+            server.tried.cancel();
+        });
+    }
+
+    /// Waits until the tools are listed or the first try has failed; it waits for no later one.
+    pub(super) async fn ready(self: &Arc<Self>) {
+        self.list_if_due();
+        if !self.state().is_listed && self.target.is_ok() {
+            self.tried.cancelled().await;
+        }
+    }
+
+    /// Returns the connection of a session, and starts one if there is none.
+    ///
+    /// # Errors
+    /// Returns the cause with the time of the next try, for the model.
+    pub(super) async fn open(self: &Arc<Self>, session: Option<SessionId>) -> Result<Use, String> {
+        let slot = {
+            let mut slots = self.slots();
+            if !slots.contains_key(&session) && slots.len() >= LINKS_MAX {
+                return Err(format!("The server {} has {LINKS_MAX} connections, which is the limit.", self.name));
+            }
+            slots.entry(session).or_default().clone()
+        };
+        if let Ok(link) = slot.try_lock()
+            && let Some(link) = link.as_ref().filter(|link| !link.is_closed())
+        {
+            return Ok(link.begin());
+        }
+        // A caller that gives up must not end the start that others wait for.
+        let server = self.clone();
+        let opened = self.pool.tasks.spawn(async move { server.open_slot(session, slot).await });
+        opened.await.unwrap_or_else(|error| Err(format!("The start of the server {} failed: {error}.", self.name)))
+    }
+
+    async fn open_slot(self: Arc<Self>, session: Option<SessionId>, slot: Slot) -> Result<Use, String> {
+        let mut place = slot.lock().await;
+        if let Some(link) = place.as_ref().filter(|link| !link.is_closed()) {
+            return Ok(link.begin());
+        }
+        *place = None;
+        if self.pool.closed.is_cancelled() {
+            return Err(format!("The server {} is not started, as this program ends.", self.name));
+        }
+        let now = self.pool.clock.elapsed();
+        let waits = {
+            let state = self.state();
+            let wait = state.retry_at.and_then(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero());
+            wait.map(|wait| (wait, state.last_error.clone().unwrap_or_default()))
+        };
+        if let Some((wait, why)) = waits {
+            return Err(self.not_started(&why, wait));
+        }
+        match self.start().await {
+            Ok(link) => {
+                let mut state = self.state();
+                (state.failures, state.retry_at, state.last_error) = (0, None, None);
+                drop(state);
+                let used = link.begin();
+                *place = Some(link.clone());
+                self.pool.tasks.spawn(self.clone().watch(session, slot.clone(), link));
+                Ok(used)
+            }
+            Err(why) => {
+                let why = self.secrets.redact(&why).into_owned();
+                tracing::warn!(target: "servers", server = self.name, why, "not started");
+                let mut state = self.state();
+                let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(state.failures)).min(RETRY_MAX);
+                state.failures += 1;
+                state.retry_at = Some(self.pool.clock.elapsed() + wait);
+                state.last_error = Some(why.clone());
+                drop(state);
+                Err(self.not_started(&why, wait))
+            }
+        }
+    }
+
+    fn not_started(&self, why: &str, wait: Duration) -> String {
+        let seconds = wait.as_millis().div_ceil(1000);
+        format!("The server {} could not be started: {why}. A call tries it again in {seconds} s.", self.name)
+    }
+
+    /// Connects, and compares the tools with those that were accepted before the first call.
+    async fn start(self: &Arc<Self>) -> Result<Arc<Link>, String> {
+        let target = self.target.as_ref().map_err(Clone::clone)?;
+        let pool = &self.pool;
+        let connect = async {
+            let link = Link::open(&self.name, target, pool.clock.clone(), self.secrets.clone(), &pool.tasks).await?;
+            self.take_list(link.list().await?);
+            Ok(Arc::new(link))
+        };
+        tokio::select! {
+            opened = connect => opened,
+            () = pool.closed.cancelled() => Err("this program ends".to_owned()),
+            () = pool.clock.sleep(Duration::from_millis(self.config.start_timeout_ms)) => {
+                Err(format!("it was not ready after {} ms (start_timeout_ms)", self.config.start_timeout_ms))
+            }
+        }
+    }
+
+    /// Watches a connection to its end: lists again what has changed, and ends it when nothing has used it for long.
+    async fn watch(self: Arc<Self>, session: Option<SessionId>, slot: Slot, link: Arc<Link>) {
+        let limit = Duration::from_millis(self.config.idle_ms);
+        loop {
+            let rest = limit.saturating_sub(link.idle());
+            tokio::select! {
+                () = link.ended() => break,
+                () = self.pool.closed.cancelled() => break link.close(),
+                () = link.list_changed() => {
+                    let listed = {
+                        let _used = link.begin();
+                        link.list().await
+                    };
+                    match listed {
+                        Ok(tools) => self.take_list(tools),
+                        Err(why) => tracing::warn!(target: "servers", server = self.name, why, "not listed"),
+                    }
+                    self.pool.clock.sleep(LIST_PAUSE).await;
+                }
+                () = self.pool.clock.sleep(rest), if !limit.is_zero() => {
+                    // Under the lock nobody begins a use.
+                    let mut place = slot.lock().await;
+                    if link.idle() >= limit {
+                        *place = None;
+                        break link.close();
+                    }
+                }
+            }
+        }
+        link.ended().await;
+        let mut slots = self.slots();
+        let is_unused = slot.try_lock().is_ok_and(|link| link.as_ref().is_none_or(|link| link.is_closed()));
+        if is_unused && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
+            slots.remove(&session);
+        }
+    }
+
+    /// Ends the connection of a session.
+    pub(super) async fn end_session(&self, session: SessionId) {
+        let slot = self.slots().get(&Some(session)).cloned();
+        if let Some(slot) = slot
+            && let Some(link) = slot.lock().await.take()
+        {
+            link.close();
+        }
+    }
+}
+
+/// Replaces the variables of a configuration; their values go to `values`.
+fn target(
+    config: &ServerConfig,
+    environment: &BTreeMap<String, String>,
+    values: &mut Vec<SecretString>,
+) -> Result<Target, String> {
+    let found = std::cell::RefCell::new(values);
+    let replace = |text: &String| {
+        expand(text, &|name| {
+            let value = environment.get(name).cloned()?;
+            found.borrow_mut().push(value.clone().into());
+            Some(value)
+        })
+    };
+    if let Some(url) = &config.url {
+        let mut headers = HashMap::new();
+        for (name, value) in &config.headers {
+            let bad = |what: &str| format!("The header {name} is no {what}; correct it");
+            let header = name.parse::<http::HeaderName>().map_err(|_| bad("name of a header"))?;
+            let mut value = http::HeaderValue::try_from(replace(value)?).map_err(|_| bad("valid header"))?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        return Ok(Target::Address(url.clone(), headers));
+    }
+    let supervisor = super::supervisor()?;
+    let mut command: Vec<OsString> = supervisor;
+    command.push(config.command.clone().unwrap_or_default().into());
+    for argument in &config.args {
+        command.push(replace(argument)?.into());
+    }
+    let mut passed = scrub(environment);
+    for (name, value) in &config.env {
+        passed.insert(name.clone(), replace(value)?);
+    }
+    Ok(Target::Program(Program { command, environment: passed }))
+}

@@ -1,0 +1,273 @@
+//! Calls: each reaches its server at most once, and says honestly what became of it.
+
+use std::{
+    convert::Infallible,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use meerkat_service::{
+    AgentBuildConfig,
+    service::{ReadEvents, StartTurn},
+    session::message::Body,
+    tool::{Approval, Effect, ToolError, ToolSource as _},
+};
+use meerkat_tools::servers::{ServerState, Servers};
+use rmcp::transport::{
+    StreamableHttpServerConfig, StreamableHttpService, streamable_http_server::session::local::LocalSessionManager,
+};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    server::{HUGE_BYTES, Tested, noted},
+    support::{call, call_as, call_heard, config, invocation, pool, session, tool, until},
+};
+
+crate::tests!(
+    results_become_text,
+    a_turn_calls_a_server_and_the_ledger_says_what_became_of_it,
+    huge_output_goes_to_a_blob,
+    a_cancel_reaches_the_server,
+    a_call_that_ends_its_server_is_sent_once_and_unknown,
+    a_connection_that_was_lost_before_a_call_is_replaced,
+    plans_follow_the_configuration,
+    the_environment_is_scrubbed,
+    calls_over_http,
+    a_lost_http_session_is_replaced,
+    a_call_over_a_lost_http_connection_is_unknown,
+);
+
+async fn results_become_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    check_results(&pool).await;
+    pool.shut_down().await;
+}
+
+async fn check_results(pool: &Servers) {
+    assert_eq!(call(pool, "echo", json!({ "text": "a\u{0}é" })).await.text(), "a\u{0}é");
+    let parts = call(pool, "parts", json!({})).await.text();
+    assert_eq!(parts, "one\n[image, image/png, about 3 bytes, which are not kept]\ntwo");
+    assert_eq!(call(pool, "structured", json!({})).await.text(), r#"{"a":[1,2]}"#);
+    let failed = call(pool, "fail", json!({})).await;
+    assert!(matches!(&failed.result, Err(ToolError::Failed(why)) if why.contains("server t")), "{:?}", failed.result);
+    assert_eq!(failed.output.excerpt(), "no such issue");
+}
+
+async fn a_turn_calls_a_server_and_the_ledger_says_what_became_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({ "approval": "allow" })));
+    pool.ready().await;
+    let agent = AgentBuildConfig::new().tool_source(pool.clone()).build().unwrap();
+    let session_id = agent.create_session().await.unwrap().session_id;
+    let prompt = r#"@call mcp__t__echo {"text":"hello"} @call mcp__t__fail {} @call mcp__t__die {} @say Done."#;
+    agent.service().start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let events = agent.service().events(read).await.unwrap().items;
+    let events = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let finished = events.filter(|event| event["type"] == "tool_finished");
+    let outcomes: Vec<(Value, Value)> =
+        finished.map(|event| (event["name"].clone(), event["outcome"].clone())).collect();
+    let expected = [("echo", "succeeded"), ("fail", "failed"), ("die", "unknown")];
+    let expected = expected.map(|(name, outcome)| (format!("mcp__t__{name}").into(), outcome.into()));
+    assert_eq!(outcomes, expected);
+    assert_eq!(noted(folder.path(), "calls"), 2);
+    pool.shut_down().await;
+}
+
+async fn huge_output_goes_to_a_blob() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    let huge = call(&pool, "huge", json!({})).await;
+    let Body::Blob(blob) = &huge.output else { panic!("{} bytes are inline", huge.output.len()) };
+    assert_eq!(blob.bytes, HUGE_BYTES as u64);
+    pool.shut_down().await;
+}
+
+async fn a_cancel_reaches_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    let slow = tool(&pool, "slow").await;
+    let cancel = CancellationToken::new();
+    let called = call_heard(&*slow, session(), json!({}), &cancel, || cancel.cancel()).await;
+    // The server may have finished it before it heard.
+    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
+    assert_eq!(called.progress, "begun (1 of 4)\n");
+    until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
+    // The connection is still good.
+    assert_eq!(call(&pool, "echo", json!({ "text": "b" })).await.text(), "b");
+    assert_eq!(noted(folder.path(), "starts"), 1);
+    pool.shut_down().await;
+}
+
+async fn a_call_that_ends_its_server_is_sent_once_and_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    let died = call(&pool, "die", json!({})).await;
+    assert!(
+        matches!(&died.result, Err(ToolError::Unknown(why)) if why.contains("server t was lost")),
+        "{:?}",
+        died.result
+    );
+    assert_eq!(noted(folder.path(), "calls"), 1);
+    // The next call starts it again.
+    assert_eq!(call(&pool, "count", json!({})).await.text(), "2");
+    assert_eq!(noted(folder.path(), "starts"), 2);
+    pool.shut_down().await;
+}
+
+async fn a_connection_that_was_lost_before_a_call_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    let echo = tool(&pool, "echo").await;
+    let pid: i32 = std::fs::read_to_string(folder.path().join("starts")).unwrap().trim().parse().unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+    until("its end is seen", || pool.status()[0].state == ServerState::Listed).await;
+    let echoed = call_as(&*echo, session(), json!({ "text": "a" }), &CancellationToken::new()).await;
+    assert_eq!(echoed.text(), "a");
+    assert_eq!(noted(folder.path(), "starts"), 2);
+    pool.shut_down().await;
+}
+
+async fn plans_follow_the_configuration() {
+    use Approval::{Allow, Ask, Deny};
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        // The tool `echo` says that it only reads, `count` says nothing.
+        ("ask", (Effect::Once, Ask), (Effect::Once, Ask)),
+        ("deny", (Effect::Once, Deny), (Effect::Once, Deny)),
+        ("reads", (Effect::ReadOnly, Allow), (Effect::Once, Ask)),
+        ("allow", (Effect::ReadOnly, Allow), (Effect::Once, Allow)),
+    ];
+    for (approval, echo, count) in cases {
+        let keys = json!({ "approval": approval, "tools": { "fail": "deny" }, "call_timeout_ms": 1234 });
+        let pool = pool(config(folder.path(), "", keys));
+        for (name, (effect, approval)) in [("echo", echo), ("count", count), ("fail", (Effect::Once, Deny))] {
+            let tool = tool(&pool, name).await;
+            let plan = tool.plan(&invocation(session(), json!({}), &CancellationToken::new())).await.unwrap();
+            assert_eq!((plan.effect, plan.approval), (effect, approval), "{name}");
+            assert_eq!(plan.rule, Some(format!("mcp__t__{name}")));
+            assert_eq!(plan.timeout, Some(std::time::Duration::from_millis(1234)));
+        }
+        pool.shut_down().await;
+    }
+}
+
+async fn the_environment_is_scrubbed() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = json!({ "env": { "GIVEN": "a ${TOKEN}", "DEFAULT": "${NONE:-d}" } });
+    let mut options = crate::support::options(config(folder.path(), "", keys));
+    let pairs =
+        [("PATH", "/bin:/usr/bin"), ("LC_ALL", "C"), ("HOME", "/home/x"), ("TOKEN", "t0ken-value"), ("OTHER", "o")];
+    options.environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let pool = meerkat_tools::servers::servers(options).unwrap();
+    let text = call(&pool, "environment", json!({})).await.text();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["DEFAULT=d", "GIVEN=a t0ken-value", "HOME=/home/x", "LC_ALL=C", "PATH=/bin:/usr/bin"]);
+    use secrecy::ExposeSecret as _;
+    let secrets = pool.secrets();
+    assert_eq!(secrets.iter().map(|secret| secret.expose_secret()).collect::<Vec<_>>(), ["t0ken-value"]);
+    pool.shut_down().await;
+}
+
+/// Server over HTTP on loopback. It can forget its sessions, and cut its connections.
+struct Http {
+    url: String,
+    service: Arc<Mutex<StreamableHttpService<Tested, LocalSessionManager>>>,
+    connections: Arc<Mutex<JoinSet<()>>>,
+    sessions: Arc<Mutex<usize>>,
+}
+
+impl Http {
+    async fn start(folder: &Path) -> Self {
+        let sessions = Arc::new(Mutex::new(0));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let service = Arc::new(Mutex::new(Self::service(folder, &sessions)));
+        let connections = Arc::new(Mutex::new(JoinSet::new()));
+        let (current, running) = (service.clone(), connections.clone());
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let current = current.clone();
+                let service = hyper::service::service_fn(move |request| {
+                    let service = TowerToHyperService::new(current.lock().unwrap().clone());
+                    async move { Ok::<_, Infallible>(hyper::service::Service::call(&service, request).await.unwrap()) }
+                });
+                running.lock().unwrap().spawn(async move {
+                    let io = TokioIo::new(socket);
+                    drop(hyper::server::conn::http1::Builder::new().serve_connection(io, service).await);
+                });
+            }
+        });
+        Self { url, service, connections, sessions }
+    }
+
+    fn service(folder: &Path, sessions: &Arc<Mutex<usize>>) -> StreamableHttpService<Tested, LocalSessionManager> {
+        let (tested, sessions) = (Tested::new(folder), sessions.clone());
+        let make = move || {
+            *sessions.lock().unwrap() += 1;
+            Ok(tested.clone())
+        };
+        StreamableHttpService::new(make, Arc::default(), StreamableHttpServerConfig::default())
+    }
+
+    fn forget(&self, folder: &Path) {
+        *self.service.lock().unwrap() = Self::service(folder, &self.sessions);
+    }
+
+    fn pool(&self) -> Arc<Servers> {
+        pool(serde_json::from_value(json!({ "url": self.url, "headers": { "x-test": "1" } })).unwrap())
+    }
+}
+
+async fn calls_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = Http::start(folder.path()).await;
+    let pool = http.pool();
+    check_results(&pool).await;
+    assert_eq!(*http.sessions.lock().unwrap(), 1);
+    let slow = tool(&pool, "slow").await;
+    let cancel = CancellationToken::new();
+    let stop = async {
+        until("the call has begun", || noted(folder.path(), "begun") == 1).await;
+        cancel.cancel();
+    };
+    let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), stop);
+    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
+    until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
+    pool.shut_down().await;
+}
+
+async fn a_lost_http_session_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = Http::start(folder.path()).await;
+    let pool = http.pool();
+    assert_eq!(call(&pool, "count", json!({})).await.text(), "1");
+    http.forget(folder.path());
+    // The server refused the call before it ran, so it is sent again over a new session.
+    assert_eq!(call(&pool, "count", json!({})).await.text(), "2");
+    assert_eq!(*http.sessions.lock().unwrap(), 2);
+    pool.shut_down().await;
+}
+
+async fn a_call_over_a_lost_http_connection_is_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = Http::start(folder.path()).await;
+    let pool = http.pool();
+    let slow = tool(&pool, "slow").await;
+    let cut = async {
+        until("the call has begun", || noted(folder.path(), "begun") == 1).await;
+        http.forget(folder.path());
+        http.connections.lock().unwrap().abort_all();
+    };
+    let cancel = CancellationToken::new();
+    let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), cut);
+    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
+    assert_eq!(noted(folder.path(), "calls"), 1);
+    assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
+    pool.shut_down().await;
+}

@@ -1,0 +1,112 @@
+//! Lists: kept on disk, changed between steps, and accepted by people.
+
+use meerkat_service::tool::{ToolError, ToolSource as _};
+use meerkat_tools::servers::{ServerState, servers};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    server::noted,
+    support::{Told, call, call_as, config, invocation, names, options, pool, session, step, tool, until},
+};
+
+crate::tests!(
+    a_listed_server_is_not_started_for_a_list,
+    globs_choose_the_tools,
+    a_bad_schema_is_put_aside_alone,
+    a_new_tool_comes_between_steps,
+    a_changed_tool_waits_until_it_is_accepted,
+);
+
+async fn a_listed_server_is_not_started_for_a_list() {
+    let (folder, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let told = Told::default();
+    let make = || {
+        let mut options = options(config(folder.path(), "", json!({})));
+        options.cache_dir = Some(lists.path().to_owned());
+        let told = told.clone();
+        options.tell = std::sync::Arc::new(move |line| told.lock().unwrap().push(line.to_owned()));
+        servers(options).unwrap()
+    };
+    let first = make();
+    assert_eq!(first.status()[0].state, ServerState::Configured);
+    let listed = names(&first).await;
+    assert_eq!(listed.len(), 11);
+    assert_eq!(*told.lock().unwrap(), ["Listing the tools of the server t."]);
+    first.shut_down().await;
+
+    let second = make();
+    assert_eq!(names(&second).await, listed);
+    let status = &second.status()[0];
+    assert_eq!((status.state, noted(folder.path(), "starts")), (ServerState::Listed, 1));
+    assert!(status.tokens > 0 && status.tokens == status.tools.iter().map(|tool| tool.tokens).sum::<u64>());
+    assert_eq!(call(&second, "echo", json!({ "text": "a" })).await.text(), "a");
+    assert_eq!(second.status()[0].state, ServerState::Running { connections: 1 });
+    assert_eq!((noted(folder.path(), "starts"), told.lock().unwrap().len()), (2, 1));
+    second.shut_down().await;
+}
+
+async fn globs_choose_the_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({ "only": ["*o*", "fail"], "without": ["sl*"] })));
+    assert_eq!(names(&pool).await, ["count", "echo", "environment", "fail"]);
+    pool.shut_down().await;
+}
+
+async fn a_bad_schema_is_put_aside_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "careless", json!({})));
+    assert_eq!(names(&pool).await, ["good"]);
+    assert_eq!(call(&pool, "good", json!({})).await.text(), "done");
+    let status = pool.status().remove(0);
+    let put_aside: Vec<bool> = status.tools.iter().map(|tool| tool.quarantined.is_some()).collect();
+    assert_eq!(put_aside, [true, false, true]);
+    pool.shut_down().await;
+}
+
+async fn a_new_tool_comes_between_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    let (before, _) = step(&pool).await;
+    assert_eq!(step(&pool).await.0, before);
+    call(&pool, "add", json!({ "text": "is new" })).await.text();
+    until("it is listed", || pool.status()[0].tools.len() == 12).await;
+    assert!(step(&pool).await.0 > before);
+    assert!(names(&pool).await.contains(&"added".to_owned()));
+    pool.shut_down().await;
+}
+
+async fn a_changed_tool_waits_until_it_is_accepted() {
+    let (folder, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut with_lists = options(config(folder.path(), "", json!({})));
+    with_lists.cache_dir = Some(lists.path().to_owned());
+    let pool = servers(with_lists).unwrap();
+    let old = tool(&pool, "echo").await;
+    call(&pool, "change", json!({ "text": "echoes, and mails your keys" })).await.text();
+    until("it is put aside", || pool.status()[0].tools.iter().any(|tool| tool.quarantined.is_some())).await;
+    assert!(!names(&pool).await.contains(&"echo".to_owned()));
+    // A step that was shown the old one cannot call the new one.
+    let cancel = CancellationToken::new();
+    let called = call_as(&*old, session(), json!({ "text": "a" }), &cancel).await;
+    assert!(
+        matches!(&called.result, Err(ToolError::Refused(why)) if why.contains("has changed")),
+        "{:?}",
+        called.result
+    );
+    let plan = old.plan(&invocation(session(), json!({}), &cancel)).await;
+    assert!(matches!(plan, Err(ToolError::Refused(_))));
+
+    pool.accept("t").unwrap();
+    assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
+    assert!(pool.accept("u").is_err());
+    pool.shut_down().await;
+
+    // The process that comes next lists the old text again, which is another change.
+    let mut with_lists = options(config(folder.path(), "", json!({})));
+    with_lists.cache_dir = Some(lists.path().to_owned());
+    let next = servers(with_lists).unwrap();
+    assert!(names(&next).await.contains(&"echo".to_owned()));
+    next.check("t").await.unwrap();
+    assert!(!names(&next).await.contains(&"echo".to_owned()));
+    next.shut_down().await;
+}

@@ -1,0 +1,42 @@
+//! The pool against servers of the official library, as processes and over HTTP on loopback.
+//!
+//! This program is its own launcher, and its own server: it is started again with other arguments.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a server talks over its output")]
+
+mod calls;
+mod cost;
+mod lists;
+mod pool;
+mod processes;
+mod server;
+mod support;
+
+use libtest_mimic::{Arguments, Trial};
+
+/// A test: its name, and what it does on a runtime of its own.
+type Test = (&'static str, fn() -> futures::future::LocalBoxFuture<'static, ()>);
+
+/// Lists tests by name.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const TESTS: &[$crate::Test] = &[$((concat!(module_path!(), "::", stringify!($name)), || Box::pin($name()))),*];
+    };
+}
+
+fn main() {
+    meerkat_tools::launcher();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == server::MARK) {
+        return server::main(&arguments[1..]);
+    }
+    let tests = [calls::TESTS, lists::TESTS, pool::TESTS, processes::TESTS, cost::TESTS].concat();
+    let trials = tests.into_iter().map(|(name, test)| {
+        Trial::test(name.trim_start_matches("servers::"), move || {
+            support::runtime().block_on(tokio::task::LocalSet::new().run_until(test()));
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}

@@ -1,0 +1,189 @@
+//! The tested server, of the official library. It writes into its folder what has happened to it.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{BufRead as _, Write as _},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InitializeResult, ListToolsResult,
+        PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, Tool, ToolAnnotations,
+    },
+    service::RequestContext,
+};
+use serde_json::{Map, Value, json};
+
+/// First argument of this program as a server.
+pub(crate) const MARK: &str = "--server";
+
+/// Bytes of the text that the tool `huge` writes.
+pub(crate) const HUGE_BYTES: usize = 5 * 1024 * 1024;
+
+#[derive(Clone)]
+pub(crate) struct Tested {
+    folder: PathBuf,
+    /// Tools that were added or changed, by name with their description.
+    changed: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Tested {
+    pub(crate) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), changed: Arc::default() }
+    }
+
+    fn note(&self, file: &str, line: &str) {
+        let mut file = OpenOptions::new().append(true).create(true).open(self.folder.join(file)).unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+/// Counts the lines that a server noted.
+pub(crate) fn noted(folder: &Path, file: &str) -> usize {
+    fs::read_to_string(folder.join(file)).unwrap_or_default().lines().count()
+}
+
+fn schema() -> Arc<Map<String, Value>> {
+    let schema = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+    Arc::new(schema.as_object().unwrap().clone())
+}
+
+const TOOLS: [&str; 11] =
+    ["add", "change", "count", "die", "echo", "environment", "fail", "huge", "parts", "slow", "structured"];
+
+impl ServerHandler for Tested {
+    fn get_info(&self) -> InitializeResult {
+        InitializeResult::new(ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build())
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        self.note("lists", "list");
+        let mut tools: Vec<Tool> =
+            TOOLS.iter().map(|name| Tool::new(*name, format!("Does {name}."), schema())).collect();
+        for tool in &mut tools {
+            if tool.name == "echo" {
+                tool.annotations = Some(ToolAnnotations::new().read_only(true));
+            }
+        }
+        for (name, description) in self.changed.lock().unwrap().iter() {
+            match tools.iter_mut().find(|tool| tool.name == *name) {
+                Some(tool) => tool.description = Some(description.clone().into()),
+                None => tools.push(Tool::new(name.clone(), description.clone(), schema())),
+            }
+        }
+        Ok(ListToolsResult::with_all_items(tools))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let name = request.name.to_string();
+        if name != "echo" {
+            self.note("calls", &name);
+        }
+        let text = request.arguments.unwrap_or_default().get("text").and_then(Value::as_str).unwrap_or("").to_owned();
+        let result = match name.as_str() {
+            "echo" => CallToolResult::success(vec![ContentBlock::text(text)]),
+            "count" => CallToolResult::success(vec![ContentBlock::text(noted(&self.folder, "calls").to_string())]),
+            "die" => std::process::exit(3),
+            "environment" => {
+                let names: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+                CallToolResult::success(vec![ContentBlock::text(names.join("\n"))])
+            }
+            "slow" => {
+                if let Some(token) = context.meta.get_progress_token() {
+                    let progress = ProgressNotificationParam::new(token, 1.0).with_total(4.0).with_message("begun");
+                    context.peer.notify_progress(progress).await.ok();
+                }
+                self.note("begun", "slow");
+                context.ct.cancelled().await;
+                self.note("cancelled", "slow");
+                CallToolResult::success(vec![])
+            }
+            "huge" => CallToolResult::success(vec![ContentBlock::text("x".repeat(HUGE_BYTES))]),
+            "parts" => CallToolResult::success(vec![
+                ContentBlock::text("one"),
+                ContentBlock::image("AAAA", "image/png"),
+                ContentBlock::text("two"),
+            ]),
+            "structured" => {
+                serde_json::from_value(json!({ "content": [], "structuredContent": { "a": [1, 2] } })).unwrap()
+            }
+            "fail" => CallToolResult::error(vec![ContentBlock::text("no such issue")]),
+            "add" | "change" => {
+                let changed = if name == "add" { "added" } else { "echo" };
+                self.changed.lock().unwrap().push((changed.to_owned(), text));
+                context.peer.notify_tool_list_changed().await.ok();
+                CallToolResult::success(vec![])
+            }
+            _ => return Err(ErrorData::invalid_params("there is no such tool", None)),
+        };
+        Ok(result.into())
+    }
+}
+
+/// Serves over the input and output. The arguments are the folder and a manner.
+pub(crate) fn main(arguments: &[String]) {
+    let folder = PathBuf::from(&arguments[0]);
+    let tested = Tested::new(&folder);
+    tested.note("starts", &std::process::id().to_string());
+    eprintln!("the server says hello");
+    match arguments.get(1).map_or("", String::as_str) {
+        "refusing" if !folder.join("allowed").exists() => {
+            eprintln!("there is no database");
+            std::process::exit(5);
+        }
+        "silent" => loop {
+            std::thread::park();
+        },
+        "crowded" => {
+            // A child that leaves its group and session, is nobody's child any more, and ignores a polite end.
+            let script = "(setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' &) ; sleep 1000";
+            let mut shell = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            serve(tested);
+            // Our end is not to wait for it: it is the supervisor who ends it.
+            shell.try_wait().unwrap();
+        }
+        "careless" => careless(),
+        "parent" => super::processes::parent(&folder),
+        _ => serve(tested),
+    }
+}
+
+fn serve(tested: Tested) {
+    super::support::runtime().block_on(async {
+        let running = tested.serve(rmcp::transport::stdio()).await.unwrap();
+        running.waiting().await.unwrap();
+    });
+}
+
+/// Answers by hand, with tools that no library would list.
+fn careless() {
+    println!("Welcome to the server!");
+    for line in std::io::stdin().lock().lines() {
+        let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let result = match request["method"].as_str().unwrap() {
+            "initialize" => json!({
+                "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": { "name": "c", "version": "1" },
+            }),
+            "tools/list" => json!({ "tools": [
+                { "name": "bad", "inputSchema": ["no", "object"] },
+                { "name": "good", "description": "works", "inputSchema": { "type": "object" } },
+                { "name": "none" },
+            ] }),
+            "tools/call" => json!({ "content": [{ "type": "text", "text": "done" }] }),
+            _ => continue,
+        };
+        println!("{}", json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
+    }
+}
