@@ -19,6 +19,7 @@ use meerkat_service::{
 use meerkat_tools::{
     hands,
     notes::{Notes, Trusts, rule_files},
+    servers::Servers,
     workspace::check,
 };
 use tokio_util::sync::CancellationToken;
@@ -78,6 +79,8 @@ pub(crate) struct App {
     pub(crate) config: Arc<Config>,
     /// Model of requests that name none; `None` if another process decides.
     pub(crate) default_model: Option<DefaultModel>,
+    /// Servers of this process; another process that owns the data directory has its own.
+    pub(crate) servers: Arc<Servers>,
     data_dir: Option<DataDir>,
     /// The user's configuration file.
     user_file: Option<UserFile>,
@@ -113,7 +116,8 @@ impl App {
         };
         let kept = [config.data_dir(env).ok(), env.variable("HOME").map(PathBuf::from)];
         let trusts_rules: Trusts = Arc::new(Config::trusts_rules(env));
-        let build = builder(&config, env, models, trusts_rules.clone())?;
+        let servers = config.servers(env, out)?;
+        let build = builder(&config, env, models, (trusts_rules.clone(), servers.clone()))?;
         let (service, data_dir, is_attached) = match config.opens_data_dir() {
             false => {
                 let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
@@ -141,6 +145,7 @@ impl App {
             is_attached,
             dir: env.dir.clone(),
             kept,
+            servers,
             trusts_rules,
             closing: CancellationToken::new(),
         })
@@ -270,7 +275,7 @@ fn builder(
     config: &Arc<Config>,
     env: &Environment,
     models: VendorModels,
-    trusts_rules: Trusts,
+    (trusts_rules, servers): (Trusts, Arc<Servers>),
 ) -> Result<impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + use<>, CliError> {
     let vendors = config.vendors(env);
     let memory = config.memory(env);
@@ -297,6 +302,10 @@ fn builder(
         }
         if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions()) {
             build = build.store(data_dir);
+        }
+        if !servers.is_empty() {
+            build = servers.secrets().into_iter().fold(build, AgentBuildConfig::secret);
+            build = build.tool_source(servers.clone());
         }
         if config.values.tools.access != Access::Off {
             build = build.tool_source(hands.clone()).workspace_notes(notes.clone());

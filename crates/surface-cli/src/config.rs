@@ -39,6 +39,7 @@ use meerkat_service::{
 use meerkat_tools::{
     HandsOptions, ShellOptions,
     notes::{RuleFile, rule_files},
+    servers::{Servers, ServersOptions, servers},
 };
 use serde::Serialize;
 
@@ -55,7 +56,7 @@ use self::{
 use crate::{
     args::Globals,
     error::{CliError, refused},
-    output::Environment,
+    output::{Environment, Output},
 };
 
 /// Default window of a server's models.
@@ -208,16 +209,28 @@ impl Config {
         }
     }
 
+    /// Returns the pool of the configured servers; it starts none.
+    pub(crate) fn servers(&self, env: &Environment, out: &Output) -> Result<Arc<Servers>, CliError> {
+        let out = out.clone();
+        let options = ServersOptions {
+            servers: self.values.servers.clone(),
+            cache_dir: env.state().map(|folder| folder.join("meerkat/servers")),
+            environment: text_variables(env).collect(),
+            tell: Arc::new(move |line| out.note(line)),
+            ..ServersOptions::default()
+        };
+        servers(options).map_err(|error| self.with_origin(&error))
+    }
+
     /// Returns the options of the tools that work in a folder.
     pub(crate) fn hands(&self, env: &Environment) -> HandsOptions {
         let tools = &self.values.tools;
-        let variable = |(name, value): (&String, &OsString)| Some((name.clone(), value.to_str()?.to_owned()));
         let user = user_folder(env).map(|folder| folder.join("meerkat"));
         let shell = ShellOptions {
             network: tools.network,
             readable: tools.read.iter().map(|folder| env.dir.join(folder)).collect(),
             hidden: self.data_dir(env).ok().into_iter().chain(user).collect(),
-            environment: env.variables.iter().filter_map(variable).collect(),
+            environment: text_variables(env).collect(),
         };
         HandsOptions { access: tools.access, ask: tools.ask, shell }
     }
@@ -458,6 +471,12 @@ fn section(key: &str) -> &str {
 /// Returns true if the value comes from this command alone: files belong to the owner.
 fn is_from_command(origin: &str) -> bool {
     ["flag ", "variable ", "--config ", "MEERKAT_CONFIG "].iter().any(|kind| origin.starts_with(kind))
+}
+
+/// Lists the variables that are text.
+fn text_variables(env: &Environment) -> impl Iterator<Item = (String, String)> {
+    let variable = |(name, value): (&String, &OsString)| Some((name.clone(), value.to_str()?.to_owned()));
+    env.variables.iter().filter_map(variable)
 }
 
 /// Records the user's trust in a file.

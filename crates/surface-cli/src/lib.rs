@@ -184,6 +184,7 @@ fn on_runtime(
 /// Performs a command that needs the service.
 async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, CliError> {
     match command {
+        Command::Servers(args) => commands::servers::servers(app, &args).await,
         Command::Run(args) => commands::run::run(app, streams, args).await,
         Command::Resume(args) => commands::run::resume(app, streams, args).await,
         Command::Chat(args) => chat::chat(app, streams, &args).await,

@@ -139,6 +139,8 @@ pub(crate) enum Command {
     },
     /// List the models that can be named, and why not the others
     Models,
+    /// List the servers of the Model Context Protocol, with their tools
+    Servers(ServersArgs),
     /// Say what this build can do
     Capabilities,
     /// Look for what is wrong in the configuration and the data directory, and mend it
@@ -241,6 +243,26 @@ pub(crate) struct RunArgs {
     pub(crate) turn: TurnFlags,
     #[command(flatten)]
     pub(crate) delivery: Delivery,
+}
+
+/// `servers`.
+#[derive(Args)]
+pub(crate) struct ServersArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ServersCommand>,
+}
+
+/// Command about one server.
+#[derive(Subcommand)]
+pub(crate) enum ServersCommand {
+    /// Start a server and list its tools
+    Check {
+        /// Its name in the configuration
+        name: String,
+        /// Offer tools again that have changed since they were first listed
+        #[arg(long)]
+        accept: bool,
+    },
 }
 
 /// `chat`.

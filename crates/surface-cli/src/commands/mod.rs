@@ -20,6 +20,7 @@ pub(crate) mod local;
 pub(crate) mod operators;
 pub(crate) mod questions;
 pub(crate) mod run;
+pub(crate) mod servers;
 
 pub(crate) mod memory;
 pub(crate) mod sessions;

@@ -76,6 +76,9 @@ async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCr
 
 /// Makes a session, and says if the scripted model answers in it.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
+    if !app.is_attached {
+        app.servers.ready().await;
+    }
     let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags)?);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;

@@ -10,6 +10,7 @@ use meerkat_service::{
         RetentionOptions, ToolOptions, TurnOptions,
     },
 };
+use meerkat_tools::servers::ServerConfig;
 use serde::Deserialize;
 
 /// Values in force.
@@ -20,6 +21,8 @@ pub(crate) struct Values {
     pub(super) turn: TurnOptions,
     pub(crate) tools: ToolOptions,
     pub(super) approval: ApprovalOptions,
+    #[serde(default)]
+    pub(super) servers: BTreeMap<String, ServerConfig>,
     pub(super) context: ContextOptions,
     pub(crate) limits: Limits,
     pub(super) ephemeral: EphemeralOptions,

@@ -178,6 +178,12 @@ pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
 }
 
 impl Servers {
+    /// Returns true if none is configured.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+
     /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
     ///
     /// A program waits here before its first turn; a step never waits.
