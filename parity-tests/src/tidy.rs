@@ -81,6 +81,7 @@ const ENCODED: [&str; 37] = [
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
 pub(crate) const EDGES: [(&str, &[&str]); 15] = [
+    ("meerkat-tools", &["meerkat-service"]),
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),
