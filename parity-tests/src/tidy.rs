@@ -39,8 +39,9 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 37] = [
+const ENCODED: [&str; 38] = [
     "crates/errors/src/body.rs",
+    "crates/service/src/agent/tests/plans.rs",
     "crates/tools/src/confine/mod.rs",
     "crates/tools/src/files/",
     "crates/tools/src/shell/",
@@ -81,7 +82,6 @@ const ENCODED: [&str; 37] = [
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
 pub(crate) const EDGES: [(&str, &[&str]); 15] = [
-    ("meerkat-tools", &["meerkat-service"]),
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),

@@ -87,3 +87,20 @@ impl Tool for Asking {
         self.tool.call(invocation, output).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_offered_by_access_and_limits_are_checked() {
+        let names = |access| -> Vec<String> {
+            let tools = file_tools(FileOptions { access, ..FileOptions::default() }).unwrap();
+            tools.iter().map(|tool| tool.spec().name.clone()).collect()
+        };
+        assert_eq!(names(FileAccess::Read), ["read", "grep", "glob"]);
+        assert_eq!(names(FileAccess::Write), ["read", "grep", "glob", "edit", "write"]);
+        assert!(file_tools(FileOptions { grep_matches: 0, ..FileOptions::default() }).is_err());
+        assert!(file_tools(FileOptions { answer_bytes: 100, ..FileOptions::default() }).is_err());
+    }
+}

@@ -695,15 +695,3 @@ async fn glob_lists_paths_in_their_order() {
     assert!(many.starts_with("many/0000\nmany/0001\n"));
     assert!(many.ends_with("many/0999\n[The first 1000 of 1200 files; for fewer, give a longer glob.]\n"));
 }
-
-#[test]
-fn tools_are_offered_by_access_and_limits_are_checked() {
-    let names = |access| -> Vec<String> {
-        let tools = file_tools(FileOptions { access, ..FileOptions::default() }).unwrap();
-        tools.iter().map(|tool| tool.spec().name.clone()).collect()
-    };
-    assert_eq!(names(FileAccess::Read), ["read", "grep", "glob"]);
-    assert_eq!(names(FileAccess::Write), ["read", "grep", "glob", "edit", "write"]);
-    assert!(file_tools(FileOptions { grep_matches: 0, ..FileOptions::default() }).is_err());
-    assert!(file_tools(FileOptions { answer_bytes: 100, ..FileOptions::default() }).is_err());
-}

@@ -178,7 +178,7 @@ fn no_other_process_is_touched() {
             format!("cat /proc/{pid}/environ"),
             format!("cat /proc/{pid}/maps"),
             format!("readlink /proc/{pid}/fd/0"),
-            format!("ls /proc/{pid}/root/"),
+            format!("ls /proc/{pid}/root"),
             format!("ls /proc/{pid}/cwd/"),
             format!("head -c 1 /proc/{pid}/mem"),
         ] {
@@ -187,7 +187,7 @@ fn no_other_process_is_touched() {
     }
     // The keeper and the entrance.
     for command in
-        ["cat /proc/$PPID/environ", "readlink /proc/$PPID/fd/0", "head -c 1 /proc/$PPID/mem", "ls /proc/$PPID/root/"]
+        ["cat /proc/$PPID/environ", "readlink /proc/$PPID/fd/0", "head -c 1 /proc/$PPID/mem", "ls /proc/$PPID/root"]
     {
         place.fails(command);
     }
