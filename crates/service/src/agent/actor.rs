@@ -442,9 +442,11 @@ impl Actor {
                 effect.cancel.cancel();
             }
         }
-        if let Err(error) = (&mut effect.task).await
-            && error.is_panic()
-        {
+        if let Err(error) = (&mut effect.task).await {
+            if error.is_cancelled() {
+                // The runtime ends: nothing is recorded any more, and no other call begins.
+                std::future::pending::<()>().await;
+            }
             let body = super::decide::internal("a part of the engine panicked while it worked for the session");
             match &mut self.running.summary {
                 Summary::None => self.control.failure = Some(body),

@@ -459,7 +459,7 @@ async fn the_tool_checks_its_limit() {
     let session = agent.create_session().await.unwrap();
     let call = r#"@call search_project_history {"query":"x","limit":0} @echo last_result"#;
     let text = agent.turn(&session, call).await.unwrap().text;
-    assert!(text.contains("limit is 0"), "{text}");
+    assert!(text.contains("/limit: value is less than the minimum of 1"), "{text}");
     end(agent).await;
 }
 
