@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileAccess, FileOptions,
+    FileOptions,
     change::Changes,
     file_tools,
     path::{Opened, Way, Workspace},
