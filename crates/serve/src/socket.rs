@@ -87,6 +87,7 @@ impl<S> Socket<S> {
             })
         });
         let reason = ready!(given_up.as_mut().poll(context));
+        self.writing = None;
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, reason)))
     }
 }

@@ -151,7 +151,11 @@ impl Observer for Derived {
         deleted?;
         ports.blobs.forget(session_id).await;
         let forgotten = match &self.memory {
-            Some(memory) => memory.forget_session(session_id).await,
+            // Its file may be opened only now: a failure that passes costs nothing.
+            Some(memory) => match memory.forget_session(session_id).await {
+                Err(_) => memory.forget_session(session_id).await,
+                forgotten => forgotten,
+            },
             None => Ok(()),
         };
         if let Err(error) = &forgotten {

@@ -20,13 +20,12 @@ use meerkat_tools::{
     hands,
     notes::{Notes, Trusts, rule_files},
     servers::Servers,
-    workspace::check,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::SessionFlags,
-    config::{Config, UserFile, printable},
+    config::{Config, Kept, UserFile, printable},
     data_dir::DataDir,
     error::{CliError, refused},
     input,
@@ -88,8 +87,8 @@ pub(crate) struct App {
     pub(crate) is_attached: bool,
     /// Folder that relative paths begin at.
     pub(crate) dir: PathBuf,
-    /// Folders that no workspace may hold: the data directory and the user's home.
-    kept: [Option<PathBuf>; 2],
+    /// Folders that decide what may be a workspace.
+    kept: Kept,
     /// Returns true if the user trusts a file of rules.
     trusts_rules: Trusts,
     /// Cancelled when the command must end and its turns have ended.
@@ -114,7 +113,13 @@ impl App {
                 .resolve(models.default_model())
                 .map_or_else(|error| error.to_string(), |model| model.name),
         };
-        let kept = [config.data_dir(env).ok(), env.variable("HOME").map(PathBuf::from)];
+        let kept = config.kept(env);
+        for (name, folder) in &config.values.tools.folders {
+            kept.check(folder).map_err(|error| {
+                let message = error.to_string();
+                config.with_origin(&SessionError::ConfigInvalid { key: format!("tools.folders.{name}"), message })
+            })?;
+        }
         let trusts_rules: Trusts = Arc::new(Config::trusts_rules(env));
         let servers = config.servers(env, out)?;
         let build = builder(&config, env, models, (trusts_rules.clone(), servers.clone()))?;
@@ -224,10 +229,9 @@ impl App {
             let refusal = SessionError::invalid("--workspace", message);
             return flags.workspace.as_ref().map_or(Ok(None), |_| Err(refusal));
         }
-        let [data_dir, home] = &self.kept;
         let named = flags.workspace.as_deref();
         let folder = named.map_or_else(|| self.dir.clone(), |named| self.dir.join(named));
-        match check(&folder, data_dir.as_deref(), home.as_deref()) {
+        match self.kept.check(&folder) {
             Ok(folder) => folder.into_os_string().into_string().map(Some).map_err(|folder| {
                 let message = format!("the path {} is not valid UTF-8", folder.display());
                 SessionError::invalid("--workspace", message)

@@ -40,6 +40,7 @@ use meerkat_tools::{
     HandsOptions, ShellOptions,
     notes::{RuleFile, rule_files},
     servers::{Servers, ServersOptions, servers},
+    workspace::check,
 };
 use serde::Serialize;
 
@@ -72,6 +73,22 @@ pub(crate) struct Config {
     untrusted: Option<Untrusted>,
     /// File or folder that was skipped because it belongs to another user.
     skipped: Option<PathBuf>,
+}
+
+/// Folders that decide what may be a workspace.
+pub(crate) struct Kept {
+    /// Folders of the program: the data directory and that of the user's configuration.
+    own: Vec<PathBuf>,
+    home: Option<PathBuf>,
+}
+
+impl Kept {
+    /// Checks that a folder may be a workspace, and returns its path without links.
+    pub(crate) fn check(&self, folder: &Path) -> Result<PathBuf, SessionError> {
+        let home = self.home.as_deref();
+        self.own.iter().try_for_each(|own| check(folder, Some(own), home).map(drop))?;
+        check(folder, None, home)
+    }
 }
 
 /// Untrusted project's file, of which some keys are ignored.
@@ -207,6 +224,12 @@ impl Config {
             retention: self.values.retention.clone(),
             memory: self.values.memory.clone(),
         }
+    }
+
+    /// Returns the folders that decide what may be a workspace.
+    pub(crate) fn kept(&self, env: &Environment) -> Kept {
+        let own = [self.data_dir(env).ok(), user_folder(env).map(|folder| folder.join("meerkat"))];
+        Kept { own: own.into_iter().flatten().collect(), home: env.variable("HOME").map(PathBuf::from) }
     }
 
     /// Returns the pool of the configured servers; it starts none.

@@ -226,7 +226,13 @@ impl Output {
 
     /// Prints what a call would do on standard error; in a terminal with colours the lines of a diff have theirs.
     pub(crate) fn preview(&self, text: &str) {
-        for line in clean(text).lines() {
+        // Nothing of it is left out, and nothing is obeyed: what is not seen would run all the same.
+        let shown = |char: char| match char {
+            '\n' | '\t' => char.to_string(),
+            char if char.is_control() || is_direction(char) => char.escape_debug().to_string(),
+            char => char.to_string(),
+        };
+        for line in text.chars().map(shown).collect::<String>().lines() {
             let style = match line.as_bytes().first() {
                 Some(b'+') => "32",
                 Some(b'-') => "31",
@@ -340,6 +346,11 @@ impl Write for LogLine {
     fn flush(&mut self) -> io::Result<()> {
         lock(&self.0).flush()
     }
+}
+
+/// Returns true for a mark that turns the direction of text.
+fn is_direction(char: char) -> bool {
+    matches!(char, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Removes control sequences from a text.

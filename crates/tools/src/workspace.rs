@@ -35,8 +35,7 @@ pub fn check(root: &Path, data_dir: Option<&Path>, home: Option<&Path>) -> Resul
         let data_dir = real(data_dir)?;
         if data_dir.starts_with(&root) || root.starts_with(&data_dir) {
             let message = format!(
-                "{shown} cannot be the workspace: the data directory {} must neither lie in it nor hold it; {advice}, \
-                 or move the data directory",
+                "{shown} cannot be the workspace: the program's own folder {} must neither lie in it nor hold it; {advice}",
                 data_dir.display()
             );
             return Err(refused(message));
@@ -83,7 +82,7 @@ mod tests {
             (at(""), "the home folder"),
             (at("link"), "the home folder"),
             (at("home/project/.."), "the home folder"),
-            (at("home/data"), "the data directory"),
+            (at("home/data"), "the program's own folder"),
             (at("home/file"), "it is no folder"),
             (at("home/missing"), "No such file"),
         ] {
@@ -91,7 +90,7 @@ mod tests {
             assert!(refusal.contains(why), "{root:?}: {refusal}");
         }
         fs::create_dir_all(at("home/data/not/yet/journal")).unwrap();
-        assert!(check(&at("home/data/not/yet/journal")).unwrap_err().contains("the data directory"));
+        assert!(check(&at("home/data/not/yet/journal")).unwrap_err().contains("the program's own folder"));
         // The home folder may be below nothing but folders that hold it.
         assert!(super::check(&at("home/project"), None, Some(&at("home/project/src"))).is_err());
     }

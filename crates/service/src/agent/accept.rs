@@ -155,7 +155,7 @@ impl Actor {
             continues,
             compaction: request.compaction,
             attended: request.attended,
-            allow: request.allow.clone(),
+            allow: self.clean_rules(&request.allow),
             key,
         };
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
@@ -176,7 +176,7 @@ impl Actor {
             budgets: request.budgets,
             compaction: request.compaction,
             attended: request.attended,
-            allow: request.allow.clone(),
+            allow: self.clean_rules(&request.allow),
             policy: request.policy,
             key,
         };

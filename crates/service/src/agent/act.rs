@@ -330,6 +330,11 @@ impl Actor {
         Ok(())
     }
 
+    /// Rules without configured secrets: one that holds a secret then allows nothing.
+    pub(super) fn clean_rules(&self, rules: &[String]) -> Vec<String> {
+        rules.iter().map(|rule| self.ports.secrets.replace(rule).into_owned()).collect()
+    }
+
     /// A body without configured secrets.
     pub(super) fn clean(&self, mut body: ErrorBody) -> ErrorBody {
         body.message = self.ports.secrets.replace(&body.message).into_owned();

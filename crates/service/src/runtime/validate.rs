@@ -42,10 +42,10 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, S
     Ok(hex(&Sha256::digest(bytes)))
 }
 
-/// Hashes a turn's request without its key and the way its answer is delivered. A continuation of an interrupted turn
+/// Hashes a turn's request without its key, the way its answer is delivered, and who attends it. A continuation of an interrupted turn
 /// never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
-    let request = StartTurn { idempotency_key: None, wait: true, ..request.clone() };
+    let request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
     if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
 }
 

@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Turns the session into the fork. Messages and cost count on; the parent's promises to its callers (queued turns,
-    /// keys, decisions) stay with the parent.
+    /// keys, decisions, rules that a person allowed there) stay with the parent.
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);
@@ -94,5 +94,6 @@ impl Session {
         self.keys_by_age.clear();
         self.keyed_bytes = 0;
         self.decisions.clear();
+        self.allowed_rules = Default::default();
     }
 }

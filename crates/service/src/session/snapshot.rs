@@ -222,6 +222,12 @@ impl Snapshot {
             open_turn,
             ..self.small_fields()
         };
+        // What an import took away stays away.
+        let imported_at = session.imported_at;
+        if session.queue.iter().any(|queued| queued.seq < imported_at) {
+            let brought = Arc::make_mut(&mut session.queue).iter_mut().filter(|queued| queued.seq < imported_at);
+            brought.for_each(|queued| (queued.attended, queued.allow) = (false, Vec::new()));
+        }
         if let Some(end) = &mut session.last_end {
             end.text = text(end.text_seq, records)?;
         }

@@ -218,6 +218,8 @@ pub fn shell_subject(command: &str) -> Option<Vec<String>> {
                 loop {
                     match chars.next()? {
                         '\'' => break,
+                        // Some builtins evaluate their words again.
+                        '$' | '`' => return None,
                         inner => word.push(kept(inner)?),
                     }
                 }
@@ -230,7 +232,8 @@ pub fn shell_subject(command: &str) -> Option<Vec<String>> {
                         '"' => break,
                         '$' | '`' => return None,
                         '\\' => match chars.next()? {
-                            escaped @ ('$' | '`' | '"' | '\\') => word.push(escaped),
+                            '$' | '`' => return None,
+                            escaped @ ('"' | '\\') => word.push(escaped),
                             other => word.extend(['\\', kept(other)?]),
                         },
                         inner => word.push(kept(inner)?),
@@ -239,7 +242,10 @@ pub fn shell_subject(command: &str) -> Option<Vec<String>> {
             }
             '\\' => {
                 is_quoted |= words.is_empty();
-                word.get_or_insert_default().push(kept(chars.next()?)?);
+                match chars.next()? {
+                    '$' | '`' => return None,
+                    escaped => word.get_or_insert_default().push(kept(escaped)?),
+                }
             }
             ';' | '&' | '|' | '<' | '>' | '$' | '`' | '(' | ')' | '{' | '}' | '*' | '?' | '[' | ']' | '#' => {
                 return None;

@@ -154,6 +154,8 @@ impl View {
                 Ok(())
             }
             Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
+            // The question says it, at its time.
+            Event::ApprovalRequested(_) if self.out.can_ask => self.end_line(),
             Event::ToolStarted(_)
             | Event::ToolFinished(_)
             | Event::ApprovalRequested(_)

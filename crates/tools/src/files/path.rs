@@ -113,6 +113,11 @@ impl Workspace {
     pub(super) fn open(invocation: &Invocation) -> Result<Self, ToolError> {
         let none = || ToolError::Refused("This session has no workspace, so there are no files to work on.".to_owned());
         let root = invocation.workspace.clone().ok_or_else(none)?;
+        // The path had no links when the session began; a link there now leads elsewhere.
+        if root.canonicalize().is_ok_and(|real| real != root) {
+            let message = format!("The workspace {} has become a link, so nothing in it is touched.", root.display());
+            return Err(ToolError::Refused(message));
+        }
         let folder = rustix::fs::open(&root, FOLDER, Mode::empty())
             .map_err(|error| io_failed(format_args!("the workspace {}", root.display()), error))?;
         Ok(Self { root, folder })

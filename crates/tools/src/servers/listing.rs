@@ -99,7 +99,7 @@ fn read_one(server: &str, tool: &Value) -> Definition {
     let description = if text("description").is_empty() { text("title") } else { text("description") };
     let cut = description.floor_char_boundary(DESCRIPTION_BYTES_MAX);
     let hint = |key: &str| tool["annotations"][key].as_bool().unwrap_or(false);
-    let seen = Value::from(vec![text("description").into(), tool["inputSchema"].clone(), tool["annotations"].clone()]);
+    let seen = Value::from(vec![description.into(), tool["inputSchema"].clone(), tool["annotations"].clone()]);
     Definition {
         remote: remote.to_owned(),
         spec: ToolSpec { name: public_name(server, remote), description: description[..cut].to_owned(), schema },

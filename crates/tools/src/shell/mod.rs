@@ -32,8 +32,8 @@ const TIMEOUT_MS: u64 = 120_000;
 const TIMEOUT_MS_MAX: u64 = 600_000;
 /// Time beyond a command's own that the engine waits, so that the tool can say what happened.
 const SLACK: Duration = Duration::from_secs(10);
-/// Bytes of a command. The kernel takes 128 KiB as one argument.
-const COMMAND_BYTES_MAX: usize = 32 * 1024;
+/// Bytes of a command: a person is shown all of it.
+const COMMAND_BYTES_MAX: usize = 12 * 1024;
 
 const DESCRIPTION: &str = "Runs a command with bash (or sh) in the workspace and returns what it printed and its exit \
     code. Each call starts afresh: a change of folder, a variable or a started process does not last to the next call, \
@@ -123,6 +123,11 @@ impl Shell {
         if arguments.command.trim().is_empty() || arguments.command.contains('\0') {
             return Err(ToolError::Arguments("command is empty or holds a NUL; give a command line".to_owned()));
         }
+        if arguments.command.chars().any(|char| char.is_control() && !"\n\t".contains(char)) {
+            let message =
+                "command holds a control character, which no person would see; write it as an escape of the shell";
+            return Err(ToolError::Arguments(message.to_owned()));
+        }
         if arguments.command.len() > COMMAND_BYTES_MAX {
             let message = format!("command is longer than {COMMAND_BYTES_MAX} bytes; write it to a file and run that");
             return Err(ToolError::Arguments(message));
@@ -175,7 +180,7 @@ impl Tool for Shell {
             (true, true) => "confined but with the network".to_owned(),
             (true, false) | (false, _) => confinement.to_string(),
         };
-        plan.preview = Some(format!("{}\nin {folder}{kind}; {held}", arguments.command));
+        plan.preview = Some(format!("In {folder}{kind}; {held}:\n{}", arguments.command));
         plan.timeout = Some(timeout + SLACK);
         Ok(plan)
     }

@@ -144,7 +144,7 @@ impl Place {
             hidden.extend([cargo.join("credentials"), cargo.join("credentials.toml")]);
         }
         hidden.extend(options.hidden);
-        let hidden = hidden.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let hidden = hidden.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
         Self { shell, home, readable, hidden, environment }
     }
 
@@ -157,9 +157,13 @@ impl Place {
         network: bool,
     ) -> Result<Job, String> {
         let named = workspace.display();
-        let workspace = workspace.canonicalize().map_err(|error| {
+        let real = workspace.canonicalize().map_err(|error| {
             format!("The workspace {named} cannot be opened: {error}. Start the session in a folder.")
         })?;
+        if real != workspace {
+            return Err(format!("The workspace {named} has become a link, so no command runs there."));
+        }
+        let workspace = real;
         let confinement = confine::probe();
         self.check(&workspace, confinement)?;
         let folder = workspace.join(cwd.unwrap_or("."));

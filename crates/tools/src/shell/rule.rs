@@ -4,10 +4,12 @@
 const RUNNERS: &[&str] = &[
     "ash", "awk", "bash", "builtin", "bun", "bunx", "busybox", "chroot", "command", "csh", "dash", "deno", "doas",
     "env", "eval", "exec", "find", "fish", "gawk", "ionice", "ksh", "lua", "nice", "node", "nohup", "npx", "nsenter",
-    "parallel", "perl", "php", "pipx", "pwsh", "ruby", "script", "sed", "setpriv", "setsid", "sh", "source", "ssh",
-    "stdbuf", "strace", "su", "sudo", "tclsh", "time", "timeout", "tsx", "unshare", "uvx", "watch", "xargs", "zsh",
-    ".",
+    "flock", "mawk", "nawk", "nodejs", "parallel", "perl", "php", "pipx", "pwsh", "ruby", "script", "sed", "setpriv",
+    "setsid", "sh", "source", "ssh", "stdbuf", "strace", "su", "sudo", "tclsh", "time", "timeout", "tsx", "unshare",
+    "uvx", "watch", "xargs", "zsh", ".",
 ];
+/// Second words that run what follows them.
+const RUNNING: &[&str] = &["bisect", "dlx", "exec", "run", "submodule", "x"];
 /// Programs whose second word says what they do.
 const WITH_SUBCOMMANDS: &[&str] = &[
     "apt",
@@ -46,7 +48,8 @@ const TAIL_BYTES: usize = 8 * 1024;
 pub(super) fn propose(words: &[String]) -> Option<String> {
     let (first, rest) = words.split_first()?;
     let program = first.rsplit('/').next().unwrap_or(first);
-    let is_runner = RUNNERS.contains(&program) || program.starts_with("python");
+    let is_runner = RUNNERS.contains(&program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.'))
+        || program.starts_with("python");
     let exact = || {
         // A pattern could match more than these words.
         let is_plain =
@@ -64,7 +67,9 @@ pub(super) fn propose(words: &[String]) -> Option<String> {
         return Some(format!("shell: {first} *"));
     }
     match rest.first() {
-        Some(second) if is_name(second) && second != "exec" => Some(format!("shell: {first} {second} *")),
+        Some(second) if is_name(second) && !RUNNING.contains(&second.as_str()) => {
+            Some(format!("shell: {first} {second} *"))
+        }
         Some(_) | None => exact(),
     }
 }

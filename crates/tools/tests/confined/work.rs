@@ -166,7 +166,8 @@ fn plan() {
     let plan = place.plan(&json!({"command": "cargo test --lib", "cwd": "sub"})).unwrap();
     let preview = plan.preview.unwrap();
     assert_eq!(plan.approval, Approval::Ask);
-    assert!(preview.starts_with("cargo test --lib\nin /") && preview.contains("workspace/sub"), "{preview}");
+    assert!(preview.starts_with("In /") && preview.ends_with(":\ncargo test --lib"), "{preview}");
+    assert!(preview.contains("workspace/sub;"), "{preview}");
     if has_namespaces() {
         assert!(preview.contains("; confined: files, network"), "{preview}");
         assert_eq!(plan.rule.as_deref(), Some("shell: cargo test *"));

@@ -95,7 +95,7 @@ async fn a_cancel_reaches_the_server() {
     let called = call_heard(&*slow, session(), json!({}), &cancel, || cancel.cancel()).await;
     // The server may have finished it before it heard.
     assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
-    assert_eq!(called.progress, "begun (1 of 4)\n");
+    assert!(called.progress.starts_with("begun (1 of 4)\n"), "{}", called.progress);
     until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
     // The connection is still good.
     assert_eq!(call(&pool, "echo", json!({ "text": "b" })).await.text(), "b");

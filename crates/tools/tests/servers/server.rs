@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use rmcp::{
@@ -101,12 +102,15 @@ impl ServerHandler for Tested {
                 CallToolResult::success(vec![ContentBlock::text(names.join("\n"))])
             }
             "slow" => {
-                if let Some(token) = context.meta.get_progress_token() {
-                    let progress = ProgressNotificationParam::new(token, 1.0).with_total(4.0).with_message("begun");
-                    context.peer.notify_progress(progress).await.ok();
-                }
                 self.note("begun", "slow");
-                context.ct.cancelled().await;
+                // The first message may come before its call is known to the pool.
+                let mut again = tokio::time::interval(Duration::from_millis(20));
+                while context.ct.run_until_cancelled(again.tick()).await.is_some() {
+                    if let Some(token) = context.meta.get_progress_token() {
+                        let progress = ProgressNotificationParam::new(token, 1.0).with_total(4.0).with_message("begun");
+                        context.peer.notify_progress(progress).await.ok();
+                    }
+                }
                 self.note("cancelled", "slow");
                 CallToolResult::success(vec![])
             }

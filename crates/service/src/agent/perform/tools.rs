@@ -129,10 +129,6 @@ async fn run_bounded(
             () = &mut deadline => break Ended::TimedOut,
         }
     };
-    if matches!(&ended, Ended::Returned(Err(error)) if error.is_cancelled()) {
-        // The runtime ends, which is no panic of the tool: nothing is recorded, and no other call begins.
-        std::future::pending::<()>().await;
-    }
     let timed_out = matches!(ended, Ended::TimedOut);
     if !matches!(ended, Ended::Returned(_)) {
         stop.cancel();
@@ -141,6 +137,10 @@ async fn run_bounded(
             done = &mut task => ended = Ended::Returned(done),
             () = clock.sleep(Duration::from_millis(options.grace_ms)) => task.abort(),
         }
+    }
+    if matches!(&ended, Ended::Returned(Err(error)) if error.is_cancelled()) {
+        // The runtime ends, which is no panic of the tool: nothing is recorded, and no other call begins.
+        std::future::pending::<()>().await;
     }
     sink.end_progress();
     while let Ok(text) = texts.try_recv() {

@@ -190,7 +190,9 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) ->
         added.push(session.fork_record(at, session_id, now, None));
     }
     let last = added.last().map_or(until, |record| record.seq);
-    added.extend(session.import_record(session_id, last, now));
+    // A bundle may take back at its end, behind the cut, what it brings before.
+    let cut = added.last().and_then(|fork| session.fork_import_record(until, fork));
+    added.extend(session.import_record(session_id, last, now).or(cut));
     let mut own = Vec::new();
     for record in added {
         let line = encode_event(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
