@@ -613,7 +613,7 @@ mod tests {
         };
         let unknown = result("Outcome unknown; verify before repeating. The tool did not stop when it was asked to.");
         assert_eq!(unknown.masked(7), unknown);
-        let long = result(&format!("Outcome unknown; verify before repeating. {}", "x".repeat(200)));
+        let long = result(&format!("Outcome unknown; verify before repeating. {}", "x".repeat(600)));
         assert!(long.masked(7).content.excerpt().starts_with("[masked: "));
     }
 }

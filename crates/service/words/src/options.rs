@@ -24,11 +24,11 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Limits of one turn. Those that a turn leaves out come from its session, then from the engine.
+/// Limits of one turn; those left out come from its session, then from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Budgets {
-    /// Input and output tokens of all model calls.
+    /// Tokens of all model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Model calls.

@@ -70,13 +70,12 @@ pub struct CreateSession {
     pub system_prompt: Option<String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Tools that the session may use; all if `null`.
+    /// Tools that it may use; all if `null`.
     pub tools: Option<Vec<String>>,
-    /// Folder that the session's tools work in: a name in `tools.folders`. A program that holds the service, or a
-    /// command of its owner's, may also name an absolute path.
+    /// Name of a folder in `tools.folders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// Compaction settings of the session; the configured ones if `null`.
+    /// Compaction settings; the configured ones if `null`.
     #[serde(deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
     /// Budgets for turns that set none.
@@ -100,16 +99,16 @@ pub struct StartTurn {
     /// Policy if a turn is already running.
     #[serde(default)]
     pub policy: Policy,
-    /// The budgets of this turn.
+    /// Its budgets.
     #[serde(default, deserialize_with = "object")]
     pub budgets: Budgets,
-    /// Compaction settings of this turn; the session's if `null`.
+    /// Compaction settings; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
     /// Somebody decides what asks.
     #[serde(default, skip_serializing_if = "is_false")]
     pub attended: bool,
-    /// Rules that allow calls of this turn, as in `tools.approval`.
+    /// Rules that allow its calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
     /// If true, answer with the result; else at once.
@@ -164,7 +163,7 @@ pub struct ResumeTurn {
     /// Somebody decides what asks.
     #[serde(skip_serializing_if = "is_false")]
     pub attended: bool,
-    /// Rules that allow calls of this turn, as in `tools.approval`.
+    /// Rules that allow its calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
     /// If true, answer with the result; else at once.
