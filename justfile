@@ -29,8 +29,10 @@ bench:
 measure:
     cargo run --quiet -p meerkat-parity-tests --bin measure
 
-# Writes generated files anew: error and event pages' collections, schemas. Expectations are never written by a program.
+# Writes generated files anew: error and event pages' collections, schemas, the session of docs/agent.md. Expectations are
+# never written by a program.
 bless:
+    MEERKAT_BLESS=1 cargo test -p meerkat-surface-cli --test cli -- page::
     MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service -p meerkat-surface-rest -p meerkat-surface-rpc
 
 # One scenario on every surface and build: `just parity create-and-run`.

@@ -180,8 +180,13 @@ impl Names {
         let whole: Value = serde_json::from_str(template).map_err(|error| format!("{template} is no JSON: {error}"))?;
         self.at("event", &whole, &decoded, false)?;
         let mut rest = line;
-        for (index, part) in self.literals(template).iter().enumerate() {
-            let place = if index == 0 { rest.starts_with(part).then_some(0) } else { rest.find(part) };
+        let parts = self.literals(template);
+        for (index, part) in parts.iter().enumerate() {
+            let place = match index {
+                0 => rest.starts_with(part).then_some(0),
+                _ if index + 1 == parts.len() => rest.strip_suffix(part.as_str()).map(str::len),
+                _ => rest.find(part),
+            };
             let place = place.ok_or_else(|| format!("the line should be\n  {template}\nbut is\n  {line}"))?;
             rest = &rest[place + part.len()..];
         }
@@ -206,6 +211,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn anything_in_a_line_may_be_an_object_and_the_rest_is_compared_by_bytes() {
+        let compare = |expected: &str, line| Names::default().compare_line(&json!(expected), line);
+        assert!(compare(r#"{"a":1,"b":"$any"}"#, r#"{"a":1,"b":{"c":{}}}"#).is_ok());
+        assert!(compare(r#"{"a":1,"b":"$any","d":2}"#, r#"{"a":1,"b":{"c":{}},"d":2}"#).is_ok());
+        assert!(compare(r#"{"a":1,"b":"$any"}"#, r#"{"a": 1,"b":{"c":{}}}"#).is_err());
+        assert!(compare(r#"{"a":1,"b":"$any","d":2}"#, r#"{"a":1,"b":{"c":{}},"d": 2}"#).is_err());
+    }
 
     #[test]
     fn an_object_has_exactly_its_members() {

@@ -24,12 +24,22 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("axum", &["crates/surface-rest/", SERVE]),
+    ("axum", &["crates/surface-rest/", SERVE, "crates/tools/tests/servers/"]),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
     ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
     ("jsonrpsee", &["crates/surface-rpc/"]),
-    ("rmcp", &["crates/surface-mcp/", "crates/tools/src/servers/", "crates/tools/tests/servers/"]),
+    (
+        "rmcp",
+        &[
+            "crates/surface-mcp/",
+            "crates/tools/src/servers/",
+            "crates/tools/tests/servers/",
+            "crates/surface-cli/benches/",
+            "crates/surface-cli/tests/",
+            "parity-tests/src/bin/",
+        ],
+    ),
     ("clap", &["crates/surface-cli/"]),
     ("figment", &["crates/surface-cli/"]),
     ("reedline", &["crates/surface-cli/"]),
@@ -39,8 +49,9 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 38] = [
+const ENCODED: [&str; 42] = [
     "crates/errors/src/body.rs",
+    "crates/service/src/agent/tests/decided.rs",
     "crates/service/src/agent/tests/plans.rs",
     "crates/tools/src/confine/mod.rs",
     "crates/tools/src/files/",
@@ -63,10 +74,12 @@ const ENCODED: [&str; 38] = [
     "crates/service/journal/src/",
     "crates/service/words/src/",
     "crates/service/models/src/scripted/",
+    "crates/service/src/tool/search.rs",
     "crates/service/src/tool/test_tools/",
     "crates/service/src/wire/",
     "crates/service/models/src/vendors/answer.rs",
     "crates/service/models/src/vendors/choice.rs",
+    "crates/service/src/runtime/pin_fact.rs",
     "crates/service/src/runtime/read_blob.rs",
     "crates/service/src/runtime/recall.rs",
     "crates/service/examples/",
@@ -75,6 +88,7 @@ const ENCODED: [&str; 38] = [
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
     "crates/surface-rpc/tests/",
+    "crates/tools/src/servers/auth/store.rs",
     "crates/tools/src/servers/cache.rs",
     "crates/tools/src/servers/config.rs",
     "/src/wire.rs",
@@ -92,12 +106,15 @@ pub(crate) const EDGES: [(&str, &[&str]); 15] = [
     ("meerkat-surface-rest", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
-    ("meerkat-client", &["meerkat-serve", "meerkat-service"]),
+    ("meerkat-client", &["meerkat-conformance", "meerkat-serve", "meerkat-service"]),
     ("meerkat-serve", &["meerkat-service"]),
     ("meerkat-tools", &["meerkat-service"]),
     ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"]),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
 ];
+
+/// The pages whose code is taken from `examples/`.
+pub const EXAMPLE_PAGES: [&str; 3] = ["docs/python.md", "docs/typescript.md", "docs/testing-your-client.md"];
 
 /// A file of the repository, by its path from the root.
 #[derive(Clone, Debug)]
@@ -140,7 +157,9 @@ pub fn files() -> Result<Vec<File>, String> {
         for entry in entries {
             let path = entry.map_err(|error| error.to_string())?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            if path.is_dir() && !["target", ".git", ".hypothesis", ".schemathesis"].contains(&name.as_str()) {
+            if path.is_dir()
+                && !["target", ".git", ".hypothesis", ".schemathesis", "node_modules"].contains(&name.as_str())
+            {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 files.push(File { path: relative(&root, &path), text });
@@ -256,6 +275,21 @@ pub fn stays_home(file: &File, machine: &[String]) -> Vec<String> {
         .map(|(index, line)| {
             format!("{}:{}: it names what only one machine has: {}", file.path, index + 1, line.trim())
         })
+        .collect()
+}
+
+/// A page about the examples shows nothing but what is in them, so that every line of it runs in their tests.
+pub fn shows_examples(file: &File, all: &[File]) -> Vec<String> {
+    if !EXAMPLE_PAGES.contains(&file.path.as_str()) {
+        return Vec::new();
+    }
+    let unindented = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let of_examples = all.iter().filter(|other| other.path.starts_with("examples/"));
+    let examples: Vec<String> = of_examples.map(|example| format!("\n{}\n", unindented(&example.text))).collect();
+    let blocks = file.text.split("\n```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'));
+    let code = blocks.map(|(_, code)| unindented(code));
+    code.filter(|code| !examples.iter().any(|example| example.contains(&format!("\n{code}\n"))))
+        .map(|code| format!("{}: no file in examples/ has the block:\n{code}", file.path))
         .collect()
 }
 

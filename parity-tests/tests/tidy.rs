@@ -62,6 +62,21 @@ fn only_twins_ask_for_a_feature() {
 }
 
 #[test]
+fn pages_show_code_that_runs() {
+    let files = tidy::files().unwrap();
+    assert_eq!(files.iter().filter(|file| tidy::EXAMPLE_PAGES.contains(&file.path.as_str())).count(), 3);
+    check(|file| tidy::shows_examples(file, &files));
+    let examples = [File::new("examples/a.py", "def a():\n    b()\n    c()\n")];
+    let shown = |block: &str| {
+        let page = format!("# A\n\n```python\ndef a():\n```\n\n```python\n{block}\n```\n");
+        complaints("docs/python.md", &page, |file| tidy::shows_examples(file, &examples))
+    };
+    assert_eq!(shown("b()\nc()"), 0);
+    assert_eq!(shown("a()\nc()"), 1);
+    assert_eq!(shown("b("), 1);
+}
+
+#[test]
 fn serde_stays_where_bytes_are_made() {
     check(tidy::serde_zones);
     assert_eq!(complaints("crates/service/src/agent/actor.rs", "#[derive(Clone, Serialize)]", tidy::serde_zones), 1);

@@ -142,5 +142,5 @@ async fn serve(stream: UnixStream, host: &Host) -> std::io::Result<()> {
     };
     let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": Welcome { speaker, refusal, readiness } });
     writer.write_all(format!("{answer}\n").as_bytes()).await?;
-    if is_refused { Ok(()) } else { host.rpc.serve_stdio(reader, writer).await }
+    if is_refused { Ok(()) } else { host.rpc.serve_command(reader, writer, hello.search_path()).await }
 }

@@ -37,13 +37,19 @@ impl Token {
         random_digits(TOKEN_BYTES).map(Self)
     }
 
+    /// Returns true if a data directory has a token.
+    #[must_use]
+    pub fn is_in(data_dir: &Path) -> bool {
+        path_in(data_dir).exists()
+    }
+
     /// Reads or makes the token of a data directory; also returns the path of its file.
     ///
     /// # Errors
     /// If the file cannot be read or made, or is open to others.
     pub fn of_dir(data_dir: &Path) -> io::Result<(Self, PathBuf)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
-        let path = data_dir.join("token");
+        let path = path_in(data_dir);
         if !path.exists() {
             make(data_dir, &path)?;
         }
@@ -62,6 +68,10 @@ impl Token {
     pub fn text(&self) -> &str {
         &self.0
     }
+}
+
+fn path_in(data_dir: &Path) -> PathBuf {
+    data_dir.join("token")
 }
 
 /// Reads a token that nobody else can read or write.

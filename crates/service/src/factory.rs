@@ -17,10 +17,16 @@ use crate::{
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
-    runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob, recall::Recall, validate},
+    runtime::{
+        Sessions,
+        pin_fact::{PinFact, PinsInWorkspaces},
+        read_blob::ReadBlob,
+        recall::Recall,
+        validate,
+    },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
-    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
+    tool::{RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
 
 /// Window of the scripted model if none is configured.
@@ -243,17 +249,25 @@ impl AgentBuildConfig {
             tools.push(Arc::new(Recall::new(Arc::clone(memory), self.options.limits.clone())?));
         }
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
+        let (pin_fact, mut sources) = (PinFact::new()?, self.sources);
+        match self.options.tools.pin_fact {
+            true => tools.push(pin_fact.clone()),
+            false => sources.push(Arc::new(PinsInWorkspaces::new(pin_fact.clone()))),
+        }
+        tools.push(Arc::new(SearchTools::new()?));
         if let Some(dir) = &self.options.tools.test_dir {
             tools.extend(test_tools(dir.clone(), world.clock.clone()));
         }
         let derived = Arc::new(derived);
-        let own = ToolRegistry::beside(tools, self.options.tools.approval.clone(), &self.sources)?;
+        let own = ToolRegistry::beside(tools, self.options.tools.approval.clone(), &sources)?;
+        let secrets = Secrets::new(self.secrets);
+        sources.iter().for_each(|source| source.redact_with(&secrets));
         let ports = Ports {
             world,
-            tools: Toolbox::new(own, self.sources),
+            tools: Toolbox::new(own, sources),
             options: self.options,
             models,
-            secrets: Secrets::new(self.secrets),
+            secrets,
             notes: self.notes,
             events,
             blobs,
@@ -268,11 +282,9 @@ impl AgentBuildConfig {
             rule_keeper: self.rule_keeper,
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
-        let service: Arc<dyn SessionService> = match is_stored {
-            true => Arc::new(PersistentSessionService::new(engine)),
-            false => Arc::new(EphemeralSessionService::new(engine)),
-        };
-        Ok(Agent { service })
+        let service = Sessions::new(engine);
+        pin_fact.serve(&service);
+        Ok(Agent { service: Arc::new(service) })
     }
 }
 

@@ -85,6 +85,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
             continues: None,
             compaction: None,
             attended: false,
+            search_path: None,
             allow: Vec::new(),
             key: None,
         });

@@ -119,6 +119,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
         decision: Decision::Approve,
         scope: Scope::Once,
         reason: Some(format!("it is {KEY}")),
+        answer: None,
     };
     service.decide_approval(decision).await.unwrap();
     let answered = turn.await.unwrap().unwrap();

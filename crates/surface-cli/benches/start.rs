@@ -1,6 +1,7 @@
 //! What it costs to start: `--version`, `run` in memory, over a store and into a new one, and `serve` to its first
 //! answer, side by side with a process spawn and the raw syncs that they cannot do without, in one interleaved run; and
-//! how much memory and disk the binary takes.
+//! how much memory and disk the binary takes. A `run` with ten configured servers, whose tools are known, is compared with
+//! one without any.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
@@ -26,18 +27,35 @@ const WARM_UP: usize = 10;
 const RUN_SYNCS: usize = 10;
 const NEW_SYNCS: usize = 24;
 const SERVE_SYNCS: usize = 0;
+/// Configured servers.
+const SERVERS: usize = 10;
 
-/// One start, from the spawn to the end of the process.
-fn start(program: &Path, args: &[&str], data_dir: &Path) -> Duration {
+/// One start, from the spawn to the end of the process. Without a home folder there is no configuration.
+fn start(program: &Path, args: &[&str], data_dir: &Path, home: Option<&Path>) -> Duration {
     let mut command = Command::new(program);
-    // An empty environment: no key, no configuration, and files for people only within the store's folder.
+    // An empty environment: no key, and files for people only within the store's folder.
     command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir("/");
-    command.env("MEERKAT_PROJECTION__DIR", data_dir.join("rkat"));
+    command.env("MEERKAT_PROJECTION__DIR", data_dir.join("rkat")).envs(home.map(|home| ("HOME", home)));
     let started = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
     let took = started.elapsed();
     assert!(status.success(), "{command:?} failed");
     took
+}
+
+/// Configures servers in a home folder, and has their tools listed. Each is the program itself.
+fn configure_servers(home: &Path, program: &Path, store: &Path) {
+    let folder = home.join(".config/meerkat");
+    std::fs::create_dir_all(&folder).unwrap();
+    let servers = (0..SERVERS).map(|number| {
+        // Each has a definition of its own, so that each has a list of its own.
+        let rest = format!("args = [\"--ephemeral\", \"mcp\"]\nenv = {{ N = \"{number}\" }}\n");
+        format!("[servers.s{number}]\ncommand = {program:?}\n{rest}")
+    });
+    std::fs::write(folder.join("meerkat.toml"), servers.collect::<String>()).unwrap();
+    for number in 0..SERVERS {
+        start(program, &["servers", "check", &format!("s{number}")], store, Some(home));
+    }
 }
 
 /// From the spawn of a server to its first answer, and its memory then.
@@ -61,26 +79,31 @@ fn main() {
         raw.sync_data().unwrap();
         started.elapsed()
     };
-    let mut times: [Vec<Duration>; 7] = Default::default();
+    let (none, servers) = (folder.path().join("none"), folder.path().join("servers"));
+    std::fs::create_dir(&none).unwrap();
+    configure_servers(&servers, &program, &store);
+    let mut times: [Vec<Duration>; 9] = Default::default();
     let mut memory = Vec::new();
     for round in 0..WARM_UP + ROUNDS {
         let new = folder.path().join(format!("new{round}"));
         let (served, resident) = serve(&store);
         let took = [
-            start(Path::new("/bin/true"), &[], &store),
+            start(Path::new("/bin/true"), &[], &store, None),
             sync(),
-            start(&program, &["--version"], &store),
-            start(&program, &["--ephemeral", "run", "hello"], &store),
-            start(&program, &["run", "hello"], &store),
-            start(&program, &["run", "hello"], &new),
+            start(&program, &["--version"], &store, None),
+            start(&program, &["--ephemeral", "run", "hello"], &store, None),
+            start(&program, &["run", "hello"], &store, None),
+            start(&program, &["run", "hello"], &new, None),
             served,
+            start(&program, &["run", "hello"], &store, Some(&none)),
+            start(&program, &["run", "hello"], &store, Some(&servers)),
         ];
         if round >= WARM_UP {
             times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
             memory.push(resident);
         }
     }
-    let [spawn, sync, version, ephemeral, run, new, served] = times.map(|mut times| median(&mut times));
+    let [spawn, sync, version, ephemeral, run, new, served, without, with] = times.map(|mut times| median(&mut times));
     println!("a process spawn (/bin/true): {spawn:.2?}; a raw write and sync of 1 KiB: {sync:.1?}");
     for (name, time, syncs) in [
         ("meerkat --version", version, 0),
@@ -96,6 +119,8 @@ fn main() {
             time.saturating_sub(floor)
         );
     }
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    println!("meerkat run hello with {SERVERS} listed servers: {with:.2?}; without any: {without:.2?}; {ratio:.2} x");
     println!("a server that has answered once: {:.1} MB resident", median(&mut memory) as f64 / 1e6);
     println!(
         "the binary: {:.1} MB, stripped {:.1} MB",

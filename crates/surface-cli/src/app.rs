@@ -54,17 +54,9 @@ pub(crate) struct Streams {
     pub(crate) stdin: Option<Box<dyn BufRead + Send>>,
     pub(crate) has_editor: bool,
     pub(crate) interrupts: Interrupts,
-    /// Folder of the user's state, which is worth less than data.
-    pub(crate) state: Option<PathBuf>,
 }
 
 impl Streams {
-    /// Returns the file of the chats' history, if there can be one.
-    pub(crate) fn history(&self) -> Option<PathBuf> {
-        let file = input::history_file(self.state.as_ref()?);
-        file.inspect_err(|error| tracing::info!(%error, "what is typed is kept for this chat only")).ok()
-    }
-
     /// Takes standard input; it is empty the second time.
     pub(crate) fn take_stdin(&mut self) -> Box<dyn BufRead + Send> {
         self.stdin.take().unwrap_or_else(|| Box::new(std::io::empty()))
@@ -256,6 +248,13 @@ impl App {
         }
     }
 
+    /// Returns the file of the chats' history, if one is kept.
+    pub(crate) fn history(&self) -> Option<PathBuf> {
+        let data_dir = self.data_dir.as_ref().filter(|_| self.config.values.chat.history)?;
+        let file = input::history_file(data_dir.place.data_dir());
+        file.inspect_err(|error| tracing::info!(%error, "what is typed is kept for this chat only")).ok()
+    }
+
     /// Keeps a rule in the user's configuration, for all sessions that begin from here on.
     pub(crate) fn remember_rule(&self, rule: &str) -> Result<(), SessionError> {
         let missing = || SessionError::ConfigInvalid {
@@ -284,7 +283,8 @@ fn builder(
     let vendors = config.vendors(env);
     let memory = config.memory(env);
     let keys = [vendors.anthropic.key, vendors.openai.key, vendors.gemini.key, memory.endpoint.key.clone()];
-    let keys = keys.into_iter().chain(vendors.compatible.into_iter().map(|server| server.key));
+    let reached = vendors.compatible.into_iter().chain(vendors.known);
+    let keys = keys.into_iter().chain(reached.map(|server| server.key));
     let keys: Vec<_> = keys.flatten().collect();
     let seed = env.variables.get(TEST_SEED).map(|seed| {
         let seed = seed.to_str().and_then(|seed| seed.parse().ok());
@@ -293,8 +293,13 @@ fn builder(
     });
     let (compaction, seed) = (config.compaction()?, seed.transpose()?);
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
-    let hands = hands(config.hands(env)).map_err(|error| config.with_origin(&error))?;
-    let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));
+    let options = config.hands(env);
+    let mut notes = Notes::new(trusts_rules, rules_bytes);
+    if options.access == Access::Write {
+        notes = notes.with_git_status(options.shell.clone());
+    }
+    let notes = Arc::new(notes);
+    let hands = hands(options).map_err(|error| config.with_origin(&error))?;
     let user_file = Config::user_file(env);
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));
     Ok(move |data_dir: Option<PathBuf>| {
@@ -348,6 +353,7 @@ fn data_dir(
             Ok(agent.service().clone())
         }),
         settings: config.settings().into(),
+        search_path: env.variable("PATH"),
         agrees: Arc::new(move |settings| owned.agrees(settings)),
         owner: Arc::default(),
     })

@@ -2,6 +2,8 @@
 //!
 //! Lines are handled in order. A turn runs beside later lines; only the next turn waits for it.
 
+mod asides;
+
 use std::collections::VecDeque;
 
 use futures::{
@@ -10,19 +12,24 @@ use futures::{
     stream::FuturesUnordered,
 };
 use meerkat_errors::ErrorBody;
-use meerkat_service::{Operation, SessionError, SessionId, service::SessionCreated, wire::encode};
+use meerkat_service::{
+    Operation, SessionError, SessionId,
+    service::{SessionCreated, TurnResult},
+    wire::encode,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, EventsArgs, ReaderCommand, ResumeArgs,
+        ChatArgs, EventsArgs, ReaderCommand, ResumeArgs, SessionCommand,
         chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
     },
     commands::{
         self,
         compact::until,
+        files::Plan,
         questions::Questions,
         resolve,
         run::create,
@@ -71,6 +78,11 @@ struct Chat<'a> {
     requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
     /// Number of running requests that later lines wait for.
     in_order: usize,
+    /// Text of the last answer.
+    answer: Option<String>,
+    /// Files to put back, while a person is asked about them.
+    undoing: Option<Plan>,
+    has_editor: bool,
     /// Cancels the running compaction.
     compacting: Option<CancellationToken>,
     is_closed: bool,
@@ -84,7 +96,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
     let has_editor = streams.has_editor;
     let source = match has_editor {
-        true => Source::Editor { has_colours: app.out.has_colours, history: streams.history() },
+        true => Source::Editor { has_colours: app.out.has_colours, history: app.history() },
         false => Source::Plain { input: streams.take_stdin(), limit },
     };
     let mut lines = Lines::start(source);
@@ -97,6 +109,9 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         turns: Vec::new(),
         requests: FuturesUnordered::new(),
         in_order: 0,
+        answer: None,
+        undoing: None,
+        has_editor,
         compacting: None,
         is_closed: false,
         is_interrupted: false,
@@ -105,7 +120,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     loop {
         chat.begin_ready_lines().await?;
         let is_idle = chat.turns.is_empty() && chat.requests.is_empty();
-        if chat.is_closed && is_idle && chat.held.is_empty() {
+        if chat.is_closed && is_idle && chat.held.is_empty() && chat.undoing.is_none() {
             return Ok(0);
         }
         // Requests beside a question are answered first.
@@ -113,7 +128,9 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
             questions.ask(app, &mut lines);
         }
         // An editor owns the terminal while it reads, so pending output is shown first.
-        if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
+        if chat.undoing.is_some() {
+            lines.ask_answer();
+        } else if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
             lines.ask();
         }
         tokio::select! {
@@ -129,23 +146,33 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
             Some(answer) = chat.requests.next() => chat.answered(answer)?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
+                Progress::Settled(call_id) => questions.settle(app, &call_id, &mut lines),
                 Progress::Approval(_) => {}
                 Progress::Ended(answer) => {
-                    questions.close();
-                    chat.ended(at, answer)?;
+                    questions.close(&lines);
+                    chat.ended(at, answer).await?;
                 }
             },
-            line = lines.next(), if lines.is_asked() => match line {
-                Line::Interrupt => {
-                    app.out.notice("\n");
-                    if chat.interrupt()? {
-                        return Ok(exit_code_of_leaving());
+            line = lines.next(), if lines.is_asked() => {
+                match line {
+                    line if chat.undoing.is_some() => {
+                        if let Some(plan) = chat.undoing.take() {
+                            chat.undone(&plan, &line).await?;
+                        }
+                        chat.is_closed |= matches!(line, Line::End);
                     }
-                },
-                line if questions.are_open() && !questions.is_beside(&line) => {
-                    questions.answer(app, &line, &mut lines);
+                    Line::Interrupt => {
+                        app.out.notice("\n");
+                        if chat.interrupt()? {
+                            return Ok(exit_code_of_leaving());
+                        }
+                    },
+                    line if questions.are_open() && !questions.is_beside(&line) => {
+                        questions.answer(app, &line, &mut lines).await;
+                    }
+                    line => chat.take(line)?,
                 }
-                line => chat.take(line)?,
+                questions.has_read();
             },
         }
     }
@@ -205,6 +232,8 @@ impl<'a> Chat<'a> {
         self.is_interrupted = false;
         let line = match line {
             Line::Text(line) if line.is_empty() && !self.app.out.is_json => return Ok(()),
+            // What was read ahead of /quit.
+            Line::Text(_) if self.is_closed => return Ok(()),
             Line::Text(line) => line,
             Line::Refused(body) => return self.refuse(None, &body),
             Line::End | Line::Interrupt => {
@@ -234,7 +263,7 @@ impl<'a> Chat<'a> {
                     self.document(id, json!({ "help": help }).to_string().as_bytes())?
                 }
                 Some(help) => self.app.out.text(&help)?,
-                None => self.refuse(id, &error::usage(&error))?,
+                None => self.refuse(id, &error::usage_of_line(&error))?,
             },
         }
         Ok(())
@@ -245,7 +274,7 @@ impl<'a> Chat<'a> {
         let mut at = 0;
         let mut is_turn_ahead = !self.turns.is_empty();
         while at < self.held.len() {
-            if self.in_order > 0 {
+            if self.in_order > 0 || self.undoing.is_some() {
                 return Ok(());
             }
             let delivery = match &self.held[at].command {
@@ -322,6 +351,19 @@ impl<'a> Chat<'a> {
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
             }
+            SlashCommand::Session(SessionCommand::Open { words }) => return self.open(id, words).await,
+            SlashCommand::Title { target, text } => {
+                (Operation::Update, json!({ "session_id": named(target), "title": text, "labels": null }))
+            }
+            SlashCommand::Undo { yes } => match self.undo(*yes).await {
+                Ok(Some(command)) => {
+                    more = More::of(&command);
+                    wire::session(&command, &here)
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => return self.refuse(id, &error.body()),
+            },
+            SlashCommand::Copy => return self.copy(id),
             SlashCommand::Session(command) => {
                 if let Err(error) = sessions::is_meant(app, command) {
                     return self.refuse(id, &error.body());
@@ -339,23 +381,16 @@ impl<'a> Chat<'a> {
             SlashCommand::Journal(command) => wire::journal(command, &here),
             SlashCommand::Project(command) => wire::project(command),
             SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
+            SlashCommand::Tools(args) => wire::tools(Some(args.session.as_deref().unwrap_or(&here)), false),
+            SlashCommand::Servers => (Operation::ToolServers, json!({})),
             SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
                 return commands::local::errors(&app.out, args).map(drop);
             }
             SlashCommand::Errors(_) => (Operation::Errors, json!({})),
-            SlashCommand::Model { name } => {
-                self.model = name.clone().or(self.model.take());
-                if app.out.is_json {
-                    return self.document(id, json!({ "model": self.model }).to_string().as_bytes());
-                }
-                app.out.note(&match &self.model {
-                    Some(model) => format!("From here on {model} answers."),
-                    None => "The session's own model answers; /model <name> takes another.".to_owned(),
-                });
-                return Ok(());
-            }
+            SlashCommand::Model { name } => return self.take_model(id, name.clone()).await,
             SlashCommand::Quit => {
                 self.is_closed = true;
+                self.held.clear();
                 return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };
             }
         };
@@ -404,7 +439,7 @@ impl<'a> Chat<'a> {
     }
 
     /// Prints the end of a turn.
-    fn ended(&mut self, at: usize, answer: Result<Vec<u8>, SessionError>) -> Result<(), CliError> {
+    async fn ended(&mut self, at: usize, answer: Result<Vec<u8>, SessionError>) -> Result<(), CliError> {
         let (id, mut turn) = self.turns.remove(at);
         self.is_interrupted = false;
         match answer {
@@ -413,6 +448,9 @@ impl<'a> Chat<'a> {
                 if let Some(error) = turn.finish(&answer)? {
                     self.app.out.error(&error);
                 }
+                let result: TurnResult = read(&answer)?;
+                self.status(&result).await;
+                self.answer = Some(result.text).filter(|text| !text.is_empty()).or(self.answer.take());
                 Ok(())
             }
             Err(error) => self.refuse(id, &error.body()),

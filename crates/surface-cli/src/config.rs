@@ -3,9 +3,15 @@
 //! The service gives the values their meaning. No vendor's key is part of the configuration.
 
 mod layers;
+mod mcp_file;
+mod own_model;
+mod own_servers;
+mod programs;
+mod project_files;
 mod rules;
 mod trust;
 mod values;
+mod wanted;
 
 pub(crate) mod project;
 
@@ -13,6 +19,7 @@ mod folders;
 mod places;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
@@ -39,18 +46,21 @@ use meerkat_service::{
 use meerkat_tools::{
     HandsOptions, ShellOptions,
     notes::{RuleFile, rule_files},
-    servers::{Servers, ServersOptions, servers},
+    servers::{self, ServerConfig, Servers, ServersOptions},
     workspace::check,
 };
 use serde::Serialize;
 
-pub(crate) use self::{folders::all_projects, rules::UserFile, values::LogLevel};
+pub(crate) use self::{
+    folders::all_projects, own_model::ModelChoice, rules::UserFile, values::LogLevel, wanted::WantedServer,
+};
 use self::{
     layers::{
         BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, named_file, user_folder, variables, vendor_addresses,
         whole_table,
     },
     project::{Ignored, ProjectFile, json, project, skipped, take_ignored},
+    project_files::{Evidence, ProjectFiles},
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
@@ -60,19 +70,21 @@ use crate::{
     output::{Environment, Output},
 };
 
-/// Default window of a server's models.
-const SERVER_WINDOW_TOKENS: u64 = 32_768;
-
-/// Most ignored keys that one line names.
-const NAMED_KEYS_MAX: usize = 8;
-
 /// Configuration, read and checked.
 pub(crate) struct Config {
     pub(crate) values: Values,
     figment: Figment,
     untrusted: Option<Untrusted>,
+    /// Project's files that count, and their servers.
+    trusted: Option<(Evidence, BTreeSet<String>)>,
+    /// What is left out of a project's files.
+    left_out: Vec<String>,
+    /// What is read in another way than it is written there.
+    notes: Vec<String>,
     /// File or folder that was skipped because it belongs to another user.
     skipped: Option<PathBuf>,
+    /// True if the command serves clients; another one ends too soon to go on with the turns of a former process.
+    pub(crate) is_server: bool,
 }
 
 /// Folders that decide what may be a workspace.
@@ -91,10 +103,18 @@ impl Kept {
     }
 }
 
-/// Untrusted project's file, of which some keys are ignored.
+/// Untrusted project's files, of which something is ignored.
 struct Untrusted {
-    seen: Seen,
+    /// Path of `meerkat.toml`.
+    file: Option<PathBuf>,
+    /// Keys in it that need trust.
     ignored: Vec<Ignored>,
+    /// Path of `.mcp.json`, if it names servers.
+    mcp: Option<PathBuf>,
+    /// Servers of both.
+    servers: BTreeMap<String, ServerConfig>,
+    /// Content that trust would be for, or why there can be none.
+    evidence: Result<Evidence, String>,
     has_changed: bool,
 }
 
@@ -120,25 +140,48 @@ impl Config {
         let below = merge(Figment::new(), &below);
         let user = merge(below.clone(), &above);
         // A user who names the project's file, or keeps their own there, has made it a user's file.
-        let is_users = |file: &ProjectFile| {
+        let is_users = |path: &Path| {
             let files = user_file.iter().chain(&named_file);
-            files.filter_map(|(_, path)| path.canonicalize().ok()).any(|path| path == file.seen.path)
+            files.filter_map(|(_, file)| file.canonicalize().ok()).any(|file| file == path)
         };
-        let project = ProjectFile::read(&project(&env.dir))?.filter(|file| !is_users(file));
-        let (figment, untrusted) = match project {
-            None => (user, None),
-            Some(ProjectFile { mut layer, seen }) => {
-                let whole = merge(below.clone().merge(&layer), &above);
+        let variables = text_variables(env).collect();
+        let project = ProjectFiles::read(&project(&env.dir), is_users, &user, &variables)?;
+        let (mut left_out, mut notes) = (Vec::new(), Vec::new());
+        let (figment, trusted, untrusted) = match project {
+            None => (user, None, None),
+            Some(files) => {
+                (left_out, notes) = (files.left_out, files.notes);
+                let (mut file, mcp) = (files.file, files.mcp);
+                let (path, mcp_path) =
+                    (file.as_ref().map(|file| file.path.clone()), mcp.as_ref().map(|it| it.0.clone()));
+                let of_project = file.iter().map(|file| &file.layer).chain(mcp.as_ref().map(|(_, layer)| layer));
+                let whole = merge(of_project.fold(below.clone(), Figment::merge), &above);
                 // A file that does not parse is refused even if its keys would be ignored.
                 if let Err(error) = whole.extract::<Values>() {
                     return Err(invalid(&whole, error).into());
                 }
-                match user_folder.map_or(Trust::Missing, |folder| seen.trust(&folder)) {
-                    Trust::Full => (whole, None),
+                let trust = |seen: Seen| user_folder.map_or(Trust::Missing, |folder| seen.trust(&folder));
+                match files.evidence.as_ref().map_or(Trust::Missing, |evidence| trust(evidence.seen())) {
+                    Trust::Full => {
+                        let names = files.servers.into_keys().collect();
+                        (whole, files.evidence.ok().map(|evidence| (evidence, names)), None)
+                    }
                     trust => {
-                        let ignored = take_ignored(&mut layer, &below, &user);
-                        let has_changed = trust == Trust::Changed;
-                        (merge(below.merge(&layer), &above), Some(Untrusted { seen, ignored, has_changed }))
+                        let mut ignored = Vec::new();
+                        let mut harmless = below.clone();
+                        if let Some(ProjectFile { layer, .. }) = &mut file {
+                            ignored = take_ignored(layer, &below, &user);
+                            harmless = harmless.merge(&*layer);
+                        }
+                        let untrusted = Untrusted {
+                            file: path,
+                            ignored,
+                            mcp: mcp_path,
+                            servers: files.servers,
+                            evidence: files.evidence,
+                            has_changed: trust == Trust::Changed,
+                        };
+                        (merge(harmless, &above), None, Some(untrusted))
                     }
                 }
             }
@@ -147,38 +190,21 @@ impl Config {
             Ok(mut values) => {
                 let model = &mut values.memory.local.dir;
                 *model = model.take().map(|dir| env.dir.join(dir));
-                let untrusted = untrusted.filter(|file| file.ignored.iter().any(|it| !it.counts));
-                Ok(Self { values, figment, untrusted, skipped: skipped(&env.dir) })
+                let is_ignored = |it: &Untrusted| it.mcp.is_some() || it.ignored.iter().any(|it| !it.counts);
+                let untrusted = untrusted.filter(is_ignored);
+                Ok(Self {
+                    values,
+                    figment,
+                    untrusted,
+                    trusted,
+                    left_out,
+                    notes,
+                    skipped: skipped(&env.dir),
+                    is_server: false,
+                })
             }
             Err(error) => Err(invalid(&figment, error).into()),
         }
-    }
-
-    /// Describes the ignored keys of the project's file, if any.
-    pub(crate) fn warning(&self) -> Option<String> {
-        let Some(Untrusted { seen, ignored, has_changed }) = &self.untrusted else {
-            let path = printable(&self.skipped.as_ref()?.display().to_string());
-            return Some(format!("{path} belongs to another user, so it is ignored."));
-        };
-        let ignored = || ignored.iter().filter(|it| !it.counts);
-        let (mut keys, all): (Vec<_>, _) =
-            (ignored().take(NAMED_KEYS_MAX).map(|it| printable(&it.key)).collect(), ignored().count());
-        if all > NAMED_KEYS_MAX {
-            keys.push(format!("{} more", all - NAMED_KEYS_MAX));
-        }
-        let why = if *has_changed { "has changed since it was trusted" } else { "is not trusted" };
-        Some(format!(
-            "{} {why}, so this in it is ignored: {}; `meerkat config trust` shows and allows it.",
-            printable(&seen.path.display().to_string()),
-            keys.join(", ")
-        ))
-    }
-
-    /// Returns the untrusted project's file, and the keys and values that trust would allow.
-    pub(crate) fn wanted(&self) -> Option<(&Path, Vec<(String, String)>)> {
-        let Untrusted { seen, ignored, .. } = self.untrusted.as_ref()?;
-        let wanted = |it: &Ignored| (printable(&it.key), printable(&json(&it.value).to_string()));
-        Some((&seen.path, ignored.iter().map(wanted).collect()))
     }
 
     /// Returns a check if a file of rules, such as AGENTS.md, is trusted as it is.
@@ -199,11 +225,6 @@ impl Config {
         files.iter().try_for_each(|file| remember(env, Seen::rules(file)))
     }
 
-    /// Records the project's file as trusted, as it was read.
-    pub(crate) fn trust(self, env: &Environment) -> Result<(), CliError> {
-        self.untrusted.map_or(Ok(()), |file| remember(env, file.seen))
-    }
-
     /// Returns the user's configuration file, if there is a place for one.
     pub(crate) fn user_file(env: &Environment) -> Option<UserFile> {
         user_folder(env).map(|folder| UserFile(folder.join("meerkat/meerkat.toml")))
@@ -219,7 +240,11 @@ impl Config {
             context: self.values.context.clone(),
             limits: self.values.limits.clone(),
             ephemeral: self.values.ephemeral.clone(),
-            store: StoreOptions { idle_ms: self.values.store.idle_ms, queue_goes_on: self.values.store.queue_goes_on },
+            store: StoreOptions {
+                idle_ms: self.values.store.idle_ms,
+                queue_goes_on: self.values.store.queue_goes_on,
+                turns_go_on: self.is_server,
+            },
             journal: self.values.journal.clone(),
             retention: self.values.retention.clone(),
             memory: self.values.memory.clone(),
@@ -234,15 +259,27 @@ impl Config {
 
     /// Returns the pool of the configured servers; it starts none.
     pub(crate) fn servers(&self, env: &Environment, out: &Output) -> Result<Arc<Servers>, CliError> {
-        let out = out.clone();
+        let (out, mut servers) = (out.clone(), self.values.servers.clone());
+        let permits = self.trusted.clone().map(|(evidence, names)| {
+            for name in &names {
+                if let Some(server) = servers.get_mut(name) {
+                    // A relative path is the project's, wherever in it the command is started.
+                    server.folder = Some(evidence.root().to_owned());
+                }
+            }
+            move |name: &str| if names.contains(name) { evidence.is_unchanged() } else { Ok(()) }
+        });
+        let defaults = ServersOptions::default();
         let options = ServersOptions {
-            servers: self.values.servers.clone(),
+            servers,
+            permits: permits.map_or(defaults.permits, |permits| Arc::new(permits)),
+            clock: defaults.clock,
             cache_dir: env.state().map(|folder| folder.join("meerkat/servers")),
+            logins_dir: user_folder(env).map(|folder| folder.join("meerkat/logins")),
             environment: text_variables(env).collect(),
             tell: Arc::new(move |line| out.note(line)),
-            ..ServersOptions::default()
         };
-        servers(options).map_err(|error| self.with_origin(&error))
+        servers::servers(options).map_err(|error| self.with_origin(&error))
     }
 
     /// Returns the options of the tools that work in a folder.
@@ -272,15 +309,24 @@ impl Config {
             .map(|(name, server)| {
                 let preset = server.preset.or_else(|| Preset::ALL.into_iter().find(|preset| preset.name() == name));
                 let variable = server.key_variable.as_deref().or_else(|| preset?.key_variable());
-                let base_url = server.base_url.as_deref().or_else(|| Some(preset?.base_url()));
+                let usual = || Some(preset?.address(|variable| env.variable(variable)));
                 CompatibleEndpoint {
                     name: name.clone(),
-                    base_url: base_url.unwrap_or_default().to_owned(),
-                    key: variable.and_then(|variable| env.variable(variable)).map(Into::into),
-                    window_tokens: server.window_tokens.unwrap_or(SERVER_WINDOW_TOKENS),
+                    base_url: server.base_url.clone().or_else(usual).unwrap_or_default(),
+                    address_variable: preset
+                        .filter(|_| server.base_url.is_none())
+                        .and_then(|preset| preset.address_variable(|variable| env.variable(variable))),
+                    key: variable
+                        .and_then(|variable| env.variable(variable))
+                        .filter(|key| !key.trim().is_empty())
+                        .map(Into::into),
+                    key_variable: variable.map(str::to_owned),
+                    preset,
+                    window_tokens: server.window_tokens,
                     model: server.model.clone(),
                     allows_http: server.insecure_http,
                     returns_reasoning: server.returns_reasoning,
+                    sees_images: server.sees_images,
                 }
             })
             .collect();
@@ -437,8 +483,9 @@ impl Config {
                 origin: origin.to_owned(),
             });
         }
-        entries.extend(self.untrusted.iter().flat_map(|Untrusted { seen, ignored, .. }| {
-            let origin = format!("ignored, not trusted: project file {}", seen.path.display());
+        entries.extend(self.untrusted.iter().flat_map(|Untrusted { file, ignored, .. }| {
+            let path = file.as_deref().unwrap_or(Path::new("meerkat.toml"));
+            let origin = format!("ignored, not trusted: project file {}", path.display());
             ignored.iter().filter(|it| !it.counts).map(move |Ignored { key, value, .. }| Entry {
                 key: key.clone(),
                 value: shown(value),
@@ -482,7 +529,7 @@ pub(crate) struct Entry {
 }
 
 /// Sections that configure the process and not the sessions.
-const OWN_SECTIONS: [&str; 4] = ["store", "serve", "log", "compaction"];
+const OWN_SECTIONS: [&str; 6] = ["store", "serve", "log", "output", "chat", "compaction"];
 
 /// Keys that a request carries, besides all of `compaction`.
 const REQUESTED: [&str; 1] = ["model.name"];

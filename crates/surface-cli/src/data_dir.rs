@@ -30,6 +30,8 @@ pub(crate) struct DataDir {
     pub(crate) place: Place,
     /// Settings of this command that are the owner's to decide.
     pub(crate) settings: Arc<[Setting]>,
+    /// `PATH` of this command.
+    pub(crate) search_path: Option<String>,
     /// Compares an attached command's settings with this process's.
     pub(crate) agrees: Agrees,
     /// Socket of this process, while it is the owner.
@@ -54,7 +56,7 @@ impl DataDir {
     }
 
     async fn attach(&self) -> io::Result<Result<Connection, Box<ErrorBody>>> {
-        attach(&self.place, self.settings.to_vec()).await
+        attach(&self.place, self.settings.to_vec(), self.search_path.clone()).await
     }
 
     /// Counts the commands that are attached to this one.

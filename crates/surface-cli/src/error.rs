@@ -6,6 +6,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{SessionError, redact::redact_key_shapes};
 
+use crate::args::{our_command, our_flag};
+
 /// Failure of a command.
 pub(crate) enum CliError {
     /// The command was refused or failed.
@@ -75,17 +77,60 @@ fn joined(lines: &str) -> String {
     what
 }
 
-/// Makes the body of clap's error.
+/// Makes the body of clap's error about arguments.
 pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
+    refusal(error, "")
+}
+
+/// Makes the body of clap's error about a `/` line of `chat`.
+pub(crate) fn usage_of_line(error: &clap::Error) -> ErrorBody {
+    refusal(error, "/")
+}
+
+/// Returns true if an error is about the program's own flags, or those of a command that runs turns or begins sessions.
+fn is_about_turns(error: &clap::Error, before: &str) -> bool {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return false };
+    let usage = usage.to_string();
+    // `Usage: meerkat run [OPTIONS]`; a line of `chat` begins with its command.
+    let command = usage.split_whitespace().nth(if before.is_empty() { 2 } else { 1 });
+    command.is_none_or(|word| {
+        let name = word.trim_start_matches('/');
+        word.starts_with(['[', '<', '-']) || ["run", "chat", "resume", "turn", "new"].contains(&name)
+    })
+}
+
+fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => "arguments".to_owned(),
     };
+    let (field, kind) = match error.kind() {
+        ErrorKind::InvalidSubcommand => ("command", ContextKind::InvalidSubcommand),
+        _ => ("flag", ContextKind::InvalidArg),
+    };
+    let word = context(kind);
+    let word = if field == "command" { format!("{before}{word}") } else { word };
+    let ours = match error.kind() {
+        ErrorKind::InvalidSubcommand => our_command(&word),
+        ErrorKind::UnknownArgument if is_about_turns(error, before) => our_flag(&word),
+        _ => None,
+    };
+    if let Some(ours) = ours {
+        let word = redact_key_shapes(&word);
+        return SessionError::invalid(field, format!("there is no {word:?} here; did you mean `{ours}`?")).body();
+    }
     let text = error.to_string();
     // The usage comes after the error and its tips.
     let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
-    let what = joined(what);
+    let what = match error.kind() {
+        ErrorKind::MissingRequiredArgument => "not given, and required".to_owned(),
+        // A word that is no flag: most likely the rest of a prompt.
+        ErrorKind::UnknownArgument if !context(ContextKind::InvalidArg).starts_with('-') => {
+            "nothing more is expected here; put a text of several words in quotes".to_owned()
+        }
+        _ => joined(what),
+    };
     let what = redact_key_shapes(&what);
     match error.kind() {
         ErrorKind::InvalidSubcommand => {

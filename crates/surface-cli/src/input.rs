@@ -2,9 +2,9 @@
 //! unchanged.
 
 use std::{
-    fs::{DirBuilder, OpenOptions},
+    fs::OpenOptions,
     io::{self, BufRead, Read as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::mpsc as blocking,
 };
@@ -161,10 +161,8 @@ fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
     }
 }
 
-/// Returns the user's history file, readable by the user alone.
-pub(crate) fn history_file(state: &Path) -> io::Result<PathBuf> {
-    let folder = state.join("meerkat");
-    DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+/// Returns the file of the lines that were typed, readable by its owner alone.
+pub(crate) fn history_file(folder: &Path) -> io::Result<PathBuf> {
     let file = folder.join("chat_history");
     OpenOptions::new().create(true).append(true).mode(0o600).open(&file)?;
     Ok(file)
@@ -178,7 +176,8 @@ fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + u
     let mut editor = Reedline::create()
         .with_ansi_colors(has_colours)
         .with_edit_mode(Box::new(Emacs::new(keys)))
-        .use_bracketed_paste(true);
+        .use_bracketed_paste(true)
+        .with_history_exclusion_prefix(Some(" ".to_owned()));
     match history.map(|file| FileBackedHistory::with_file(HISTORY_MAX, file.to_owned())) {
         Some(Ok(history)) => editor = editor.with_history(Box::new(history)),
         Some(Err(error)) => tracing::info!(%error, "the history is kept for this chat only"),

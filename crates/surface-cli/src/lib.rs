@@ -20,6 +20,7 @@ mod render;
 mod data_dir;
 
 mod app;
+mod browser;
 mod stream;
 
 mod commands;
@@ -36,7 +37,7 @@ pub use output::{Environment, Terminal, install_panic_hook};
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
-    args::{Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
+    args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
     commands::{completions::completions, doctor::doctor, local},
     config::Config,
     error::CliError,
@@ -53,8 +54,7 @@ pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
     let done = match Cli::try_parse_from(&args) {
         Ok(cli) => {
             out.set(&cli.globals);
-            let (interrupts, state) = (Interrupts::new(interrupts), env.state());
-            let streams = Streams { stdin: Some(stdin), has_editor, interrupts, state };
+            let streams = Streams { stdin: Some(stdin), has_editor, interrupts: Interrupts::new(interrupts) };
             dispatch(cli, &out, &env, streams)
         }
         Err(error) => {
@@ -94,6 +94,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
         Command::Errors(args) => return local::errors(out, args),
         Command::Doctor(args) => return doctor(out, env, &cli.globals, args),
         Command::Completions { shell } => return completions(out, *shell),
+        Command::InstallFiles(args) => return commands::install::install_files(out, env, args),
         Command::Man { folder } => return local::man(out, env, folder.as_deref()),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
         _ => {}
@@ -104,7 +105,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     }
     let is_completing = matches!(cli.command, Command::CompleteSessions { .. });
     if !is_completing {
-        config.warning().iter().for_each(|warning| out.note(warning));
+        config.warnings().iter().for_each(|warning| out.note(warning));
     }
     // Completing makes nothing, not even the folder that it would look in.
     let is_new = || config.data_dir(env).is_ok_and(|folder| !folder.exists());
@@ -113,7 +114,14 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     }
     match &cli.command {
         Command::Config { command: ConfigCommand::Show } => return local::show_config(out, env, &config),
-        Command::Models => return local::models(out, env, &config),
+        Command::Token { path } => return serve::token(out, env, &config, *path),
+        Command::Models => return commands::models::models(out, env, &config),
+        Command::Init => return commands::init::init(out, env, &config, streams),
+        Command::Servers(args) => {
+            if let Some(done) = commands::servers::change(out, env, &config, args) {
+                return done;
+            }
+        }
         Command::Sessions { command: command @ SessionCommand::List { all_projects: true, .. } } => {
             return commands::sessions::all_projects(out, env, command);
         }
@@ -130,12 +138,13 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
 /// Opens the service, performs a command, and ends both in order.
 fn on_runtime(
     command: Command,
-    config: Config,
+    mut config: Config,
     out: &Output,
     env: &Environment,
     streams: Streams,
 ) -> Result<u8, CliError> {
     let is_server = matches!(command, Command::Serve(_) | Command::Rpc | Command::Mcp(_));
+    config.is_server = is_server;
     let telemetry = Telemetry::begin(out, config.values.log.level, env, is_server)?;
     // A command needs one thread, and another to answer attached commands; a server uses all cores. Each thread logs as
     // this one does.
@@ -167,7 +176,7 @@ fn on_runtime(
         let app = App::open(Arc::new(config), out, env).await?;
         let done = match command {
             Command::Serve(args) => serve::serve(&app, env, &args, &mut ends).await,
-            command => app.until_end(configured_ms, &mut ends, perform(&app, command, streams)).await,
+            command => app.until_end(configured_ms, &mut ends, perform(&app, env, command, streams)).await,
         };
         match drain_ms {
             Some(drain_ms) => app.end(drain_ms, &mut ends).await,
@@ -182,9 +191,10 @@ fn on_runtime(
 }
 
 /// Performs a command that needs the service.
-async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, CliError> {
+async fn perform(app: &App, env: &Environment, command: Command, mut streams: Streams) -> Result<u8, CliError> {
     match command {
-        Command::Servers(args) => commands::servers::servers(app, &args).await,
+        Command::Tools(args) => commands::servers::tools(app, &args).await,
+        Command::Servers(args) => commands::servers::servers(app, env, streams, args).await,
         Command::Run(args) => commands::run::run(app, streams, args).await,
         Command::Resume(args) => commands::run::resume(app, streams, args).await,
         Command::Chat(args) => chat::chat(app, streams, &args).await,
@@ -192,6 +202,12 @@ async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, Cl
         Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
+        Command::Sessions { command: SessionCommand::Open { words } } => {
+            match commands::open::pick(app, &mut streams, &words).await? {
+                Some(session_id) => chat::chat(app, streams, &ChatArgs::with(&session_id)).await,
+                None => Ok(0),
+            }
+        }
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
@@ -203,11 +219,14 @@ async fn perform(app: &App, command: Command, streams: Streams) -> Result<u8, Cl
         Command::Project { command: ProjectArgs::Adopt }
         | Command::Serve(_)
         | Command::Capabilities
+        | Command::Init
         | Command::Models
+        | Command::Token { .. }
         | Command::Errors(_)
         | Command::Doctor(_)
         | Command::Config { .. }
         | Command::Completions { .. }
+        | Command::InstallFiles(_)
         | Command::Man { .. } => Ok(0),
     }
 }

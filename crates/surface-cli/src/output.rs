@@ -6,15 +6,21 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     io::{self, BufRead, IsTerminal as _, Write},
+    os::fd::AsFd,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_errors::ErrorBody;
 use meerkat_service::redact::redact_key_shapes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing_subscriber::fmt::MakeWriter;
+use unicode_width::UnicodeWidthStr as _;
 
 use crate::args::Globals;
 
@@ -66,11 +72,14 @@ impl Environment {
         named.or_else(at_home).filter(|folder| folder.is_absolute())
     }
 
-    /// Returns the columns of standard output's terminal.
-    fn columns(&self) -> usize {
-        let configured = self.variable("COLUMNS").and_then(|columns| columns.parse().ok());
-        let real = || Some(rustix::termios::tcgetwinsize(io::stdout()).ok()?.ws_col.into());
-        configured.or_else(real).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
+    /// Returns the columns that the user names.
+    fn columns(&self) -> Option<usize> {
+        self.variable("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0)
+    }
+
+    /// Returns true if the terminal is not of a kind that is known to show and obey little.
+    fn has_able_terminal(&self) -> bool {
+        self.variable("TERM").is_none_or(|term| !["dumb", "linux"].contains(&term.as_str()))
     }
 
     /// Returns true if a terminal shows more than ASCII.
@@ -80,8 +89,7 @@ impl Environment {
             let language = language.to_ascii_lowercase();
             language.contains("utf-8") || language.contains("utf8")
         };
-        let is_plain = self.variable("TERM").is_some_and(|term| ["dumb", "linux"].contains(&term.as_str()));
-        !is_plain && language.find(|language| !language.is_empty()).is_some_and(is_wide)
+        self.has_able_terminal() && language.find(|language| !language.is_empty()).is_some_and(is_wide)
     }
 
     /// Returns true if a terminal takes colours.
@@ -125,17 +133,28 @@ pub fn install_panic_hook() {
 
 type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
 
+/// Returns the columns of a terminal now: its window may have changed.
+fn columns(terminal: impl AsFd) -> Option<usize> {
+    let columns = rustix::termios::tcgetwinsize(terminal).ok()?.ws_col;
+    (columns > 0).then_some(columns.into())
+}
+
 /// Printer.
 #[derive(Clone)]
 pub(crate) struct Output {
     out: Stream,
     err: Stream,
+    /// Columns of the line of progress that stands on the terminal. It gives way to everything else.
+    drawn: Arc<AtomicUsize>,
     /// True for JSON on standard output, also of errors.
     pub(crate) is_json: bool,
     is_raw: bool,
     pub(crate) is_quiet: bool,
     pub(crate) has_colours: bool,
     is_err_terminal: bool,
+    /// Columns that the user names, whatever the terminal has.
+    named_columns: Option<usize>,
+    has_clipboard: bool,
     /// True if words may be highlighted on standard output.
     pub(crate) highlights: bool,
     /// Columns of the terminal, if standard output is one.
@@ -155,13 +174,16 @@ impl Output {
         Self {
             out: Arc::new(Mutex::new(stdout)),
             err: Arc::new(Mutex::new(stderr)),
+            drawn: Arc::default(),
             is_json: false,
             is_raw: false,
             is_quiet: false,
             has_colours: are_terminals[2] && env.allows_colours(),
             is_err_terminal: are_terminals[2],
+            named_columns: env.columns(),
+            has_clipboard: are_terminals[2] && env.has_able_terminal(),
             highlights: are_terminals[1] && env.allows_colours(),
-            width: are_terminals[1].then(|| env.columns()),
+            width: are_terminals[1].then(|| env.columns().or_else(|| columns(io::stdout())).unwrap_or(COLUMNS)),
             has_blocks: are_terminals[1] && env.has_blocks(),
             can_ask: are_terminals[0] && are_terminals[2],
         }
@@ -173,9 +195,20 @@ impl Output {
         self.is_quiet = globals.quiet;
     }
 
+    /// Returns true if Markdown may be coloured on standard output.
+    pub(crate) const fn colours_text(&self) -> bool {
+        self.highlights && !self.is_raw
+    }
+
+    /// Returns the columns that a line of progress may have.
+    pub(crate) fn progress_columns(&self) -> usize {
+        self.named_columns.or_else(|| columns(io::stderr())).or(self.width).unwrap_or(COLUMNS).saturating_sub(1)
+    }
+
     /// Prints a document, or a line of one, unchanged except for characters that a terminal would obey.
     pub(crate) fn document(&self, bytes: &[u8]) -> io::Result<()> {
         let shown = self.width.map(|_| escaped(&String::from_utf8_lossy(bytes)));
+        self.give_way();
         let mut out = lock(&self.out);
         out.write_all(shown.as_ref().map_or(bytes, |shown| shown.as_bytes()))?;
         out.write_all(b"\n")?;
@@ -184,6 +217,7 @@ impl Output {
 
     /// Prints text as it comes.
     pub(crate) fn text(&self, text: &str) -> io::Result<()> {
+        self.give_way();
         let mut out = lock(&self.out);
         out.write_all(text.as_bytes())?;
         out.flush()
@@ -204,6 +238,21 @@ impl Output {
         if !self.is_quiet {
             self.error_line(line, "2");
         }
+    }
+
+    /// Prints a short line that only a terminal gets.
+    pub(crate) fn status(&self, line: &str) {
+        if self.is_err_terminal {
+            self.note(line);
+        }
+    }
+
+    /// Hands a text to the terminal's clipboard, without what a terminal would obey. Returns false if it can have none.
+    pub(crate) fn copy(&self, text: &str) -> bool {
+        if self.has_clipboard {
+            self.write_err(&format!("\x1b]52;c;{}\x07", BASE64_STANDARD.encode(clean(text))));
+        }
+        self.has_clipboard
     }
 
     /// Prints a model's reasoning, already filtered, if standard error is a terminal.
@@ -255,6 +304,19 @@ impl Output {
 
     /// Writes to standard error; a failure does not end the command.
     fn write_err(&self, text: &str) {
+        self.give_way();
+        self.write_raw(text);
+    }
+
+    /// Removes the line of progress from the terminal.
+    fn give_way(&self) {
+        let columns = self.drawn.swap(0, Relaxed);
+        if columns > 0 {
+            self.write_raw(&format!("\r{}\r", " ".repeat(columns)));
+        }
+    }
+
+    fn write_raw(&self, text: &str) {
         let mut err = lock(&self.err);
         drop(err.write_all(text.as_bytes()).and_then(|()| err.flush()));
     }
@@ -302,15 +364,16 @@ impl Progress {
     /// Removes the line.
     pub(crate) fn clear(&mut self) {
         if !self.line.is_empty() {
-            self.draw("");
+            self.out.give_way();
             self.line.clear();
         }
     }
 
     /// Redraws the line in a way that every terminal understands.
     fn draw(&self, line: &str) {
-        let rest = self.line.chars().count().saturating_sub(line.chars().count());
-        self.out.write_err(&format!("\r{line}{}\r", " ".repeat(rest)));
+        let columns = line.width();
+        let rest = self.out.drawn.swap(columns, Relaxed).saturating_sub(columns);
+        self.out.write_raw(&format!("\r{line}{}\r", " ".repeat(rest)));
     }
 }
 
@@ -329,22 +392,23 @@ impl<'a> MakeWriter<'a> for Output {
     type Writer = LogLine;
 
     fn make_writer(&'a self) -> LogLine {
-        LogLine(self.err.clone())
+        LogLine(self.clone())
     }
 }
 
 /// Log line, which comes in one piece.
-pub(crate) struct LogLine(Stream);
+pub(crate) struct LogLine(Output);
 
 impl Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        lock(&self.0).write_all(clean(&redact_key_shapes(&text)).as_bytes())?;
+        self.0.give_way();
+        lock(&self.0.err).write_all(clean(&redact_key_shapes(&text)).as_bytes())?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        lock(&self.0).flush()
+        lock(&self.0.err).flush()
     }
 }
 

@@ -3,8 +3,10 @@
 //! Printing removes control sequences; line breaks in a table are removed here.
 
 pub(crate) mod events;
+pub(crate) mod markdown;
 pub(crate) mod memory;
 pub(crate) mod receipt;
+pub(crate) mod tools;
 pub(crate) mod window_chart;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
@@ -14,7 +16,7 @@ use meerkat_service::{
     clock::Timestamp,
     service::{
         HistoryItem, Imported, Page, ReaderView, Retained, RetentionReason, SearchHit, SessionState, SessionSummary,
-        SessionView,
+        SessionView, ToolServerView, ToolView,
     },
     session::message::{Block, Body, Message},
 };
@@ -50,6 +52,14 @@ pub(crate) fn answer(
             let found = memory::Found { query: "", opens: false, highlights: false, width };
             Some((found.render(&page.items), None))
         }
+        Operation::Tools => {
+            let page: Page<ToolView> = read(answer)?;
+            Some((tools::tools(&page.items, width), page.next_cursor))
+        }
+        Operation::ToolServers => {
+            let page: Page<ToolServerView> = read(answer)?;
+            Some((tools::servers(&page.items), page.next_cursor))
+        }
         Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
         Operation::Retain => Some((retained(&read(answer)?, width), None)),
         _ => None,
@@ -57,7 +67,7 @@ pub(crate) fn answer(
 }
 
 /// Renders sessions as a table. Without a terminal, ids and times are complete.
-fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
+pub(crate) fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
     let row = |session: &SessionSummary| {
         let [state, changed] = [state_of(session), changed(session, width, now)];
         [id(&session.session_id, width), state, session.turn_count.to_string(), changed, title(session)]
@@ -125,7 +135,11 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// Renders a table that fits `width`; the last column shrinks. Without a terminal nothing is cut.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>, width: Option<usize>) -> String {
+pub(crate) fn table<const N: usize>(
+    head: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    width: Option<usize>,
+) -> String {
     let rows: Vec<[String; N]> =
         std::iter::once(head.map(str::to_owned)).chain(rows).map(|row| row.map(|cell| one_line(&cell))).collect();
     let widths: [usize; N] =
@@ -146,13 +160,13 @@ fn id(id: &SessionId, width: Option<usize>) -> String {
 }
 
 /// Returns the last digits of an id, by which a command finds it.
-fn ending(id: &SessionId) -> String {
+pub(crate) fn ending(id: &SessionId) -> String {
     let id = id.to_string();
     id[id.len() - ENDING_DIGITS..].to_owned()
 }
 
 /// Returns the title, else the first label.
-fn title(session: &SessionSummary) -> String {
+pub(crate) fn title(session: &SessionSummary) -> String {
     let label = || session.labels.iter().next().map(|(name, value)| format!("{name}={value}"));
     session.title.clone().or_else(label).unwrap_or_else(|| "-".to_owned())
 }
@@ -244,7 +258,11 @@ pub(crate) fn session(view: &SessionView) -> String {
     view.queue.iter().for_each(|item| row("queued", format!("turn {}: {}", item.turn, item.prompt.excerpt())));
     let calls = &view.pending_approvals;
     calls.iter().for_each(|call| {
-        row("approval", format!("{} of {}, turn {}: {}", call.call_id, call.name, call.turn, call.arguments))
+        let asked = call.form.as_ref().map_or_else(
+            || call.arguments.clone(),
+            |form| format!("the server {} asks: {}", form.server, form.message.replace('\n', " ")),
+        );
+        row("approval", format!("{} of {}, turn {}: {asked}", call.call_id, call.name, call.turn))
     });
     text
 }

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::{Limits, Offer, ServeError, Server, Token, Toolset, stdio};
+use meerkat_service::SessionError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use crate::{
     args::{McpArgs, ServeArgs, Tools},
     config::Config,
     error::{CliError, refused},
-    output::Environment,
+    output::{Environment, Output},
     signals::Ends,
 };
 
@@ -25,7 +26,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
     let values = &app.config.values.serve;
     if !(args.rest || args.rpc || args.mcp) {
         let message = "say what to serve: any of --rest, --rpc and --mcp";
-        return Err(meerkat_service::SessionError::invalid("serve", message).into());
+        return Err(SessionError::invalid("serve", message).into());
     }
     let address = args.listen.as_deref().unwrap_or(&values.listen);
     let address: SocketAddr = address
@@ -51,7 +52,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
     builder = match args.no_auth {
         true => builder.without_token(),
         false => {
-            let (token, file) = find_token(app, env)?;
+            let (token, file) = find_token(&app.config, env)?;
             token_file = file;
             builder.token(token)
         }
@@ -155,7 +156,7 @@ fn refused_by(error: &ServeError) -> ErrorBody {
 }
 
 /// Finds the token: in its variable, or in its file in the data directory, which the first start makes.
-fn find_token(app: &App, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
+fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
     if let Some(token) = env.variable(TOKEN_VARIABLE) {
         let origin = format!("variable {TOKEN_VARIABLE}");
         let refusal = || {
@@ -163,12 +164,37 @@ fn find_token(app: &App, env: &Environment) -> Result<(Token, Option<PathBuf>), 
         };
         return Ok((Token::new(token).ok_or_else(refusal)?, None));
     }
-    let data_dir = app.config.data_dir(env)?;
+    let data_dir = config.data_dir(env)?;
     let (token, path) = Token::of_dir(&data_dir).map_err(|error| {
         let message = format!("the token in {} cannot be read or made: {error}", data_dir.display());
         CliError::Refused(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
     })?;
     Ok((token, Some(path)))
+}
+
+/// `token`: the token of this project's server, or the path of its file. It makes none.
+pub(crate) fn token(out: &Output, env: &Environment, config: &Config, wants_path: bool) -> Result<u8, CliError> {
+    let data_dir = config.data_dir(env)?;
+    if env.variable(TOKEN_VARIABLE).is_none() && !Token::is_in(&data_dir) {
+        let message =
+            "this project has none yet; its first `meerkat serve` makes one, or run this in the server's folder";
+        return Err(SessionError::invalid("token", message).into());
+    }
+    let (token, path) = find_token(config, env)?;
+    let path = path.map(|path| path.display().to_string());
+    let line = match wants_path {
+        false => token.text(),
+        true => path.as_deref().ok_or_else(|| {
+            let message = format!("the token is in the variable {TOKEN_VARIABLE}, and in no file; leave --path out");
+            SessionError::invalid("--path", message)
+        })?,
+    };
+    match (out.is_json, wants_path) {
+        (true, true) => out.document(json!({ "path": line }).to_string().as_bytes())?,
+        (true, false) => out.document(json!({ "token": line, "path": path }).to_string().as_bytes())?,
+        (false, _) => out.text(&format!("{line}\n"))?,
+    }
+    Ok(0)
 }
 
 /// Prints where the server listens, and the file of its token.

@@ -16,6 +16,7 @@ use meerkat_service::{
     model::StopReason,
     service::{Decision, Scope, TurnResult},
     session::event::{ApprovalRequested, Event, Record},
+    tool::Form,
     wire,
 };
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ use crate::{app::App, error::CliError, wire::read};
 pub(crate) enum Progress {
     /// A tool call needs a decision.
     Approval(Call),
+    /// The call with this id is decided or over.
+    Settled(String),
     /// It has ended, or was refused.
     Ended(Result<Vec<u8>, SessionError>),
 }
@@ -43,6 +46,8 @@ pub(crate) struct Call {
     pub(crate) preview: Option<String>,
     /// Rule that an approval can allow beyond this call.
     pub(crate) rule: Option<String>,
+    /// Question of a server.
+    pub(crate) form: Option<Form>,
 }
 
 /// Turn that was requested, until its end.
@@ -87,7 +92,7 @@ impl RunningTurn {
         };
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
-        let view = View::new(app.out.clone(), show);
+        let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
         Self { service, session_id, turn, line: None, lost, since, number, tokens: None, view }
     }
 
@@ -109,7 +114,7 @@ impl RunningTurn {
             let step = tokio::select! {
                 biased;
                 step = self.turn.next() => step,
-                () = tokio::time::sleep(TICK), if self.view.calls.are_running() => {
+                () = tokio::time::sleep(TICK), if self.view.calls.is_waiting() => {
                     self.view.calls.draw();
                     continue;
                 }
@@ -117,8 +122,12 @@ impl RunningTurn {
             match step {
                 TurnStep::Line(line) => self.line = Some(String::from_utf8_lossy(&line.line).into_owned()),
                 TurnStep::Lost(error) => self.lose(error),
-                TurnStep::End(Err(error)) => return Ok(Progress::Ended(Err(error))),
+                TurnStep::End(Err(error)) => {
+                    self.view.calls.has_answered();
+                    return Ok(Progress::Ended(Err(error)));
+                }
                 TurnStep::End(Ok(result)) => {
+                    self.view.calls.has_answered();
                     if result.seq <= self.since {
                         // A repeated request of a turn that had ended: only its answer has the text.
                         self.view.rest_of_step(u64::MAX, &result.text)?;
@@ -162,15 +171,23 @@ impl RunningTurn {
         ) {
             self.turn.stop_lines();
         }
-        if let Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule }) = record.event {
-            let session_id = self.session_id;
-            return Ok(Some(Progress::Approval(Call { session_id, call_id, name, arguments, preview, rule })));
-        }
-        Ok(None)
+        let session_id = self.session_id;
+        Ok(match record.event {
+            Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form }) => {
+                Some(Progress::Approval(Call { session_id, call_id, name, arguments, preview, rule, form }))
+            }
+            Event::ApprovalDecided(decided) => Some(Progress::Settled(decided.call_id)),
+            Event::ToolFinished(finished) => Some(Progress::Settled(finished.call_id)),
+            _ => None,
+        })
     }
 
     /// Interrupts the turn.
-    pub(crate) fn interrupt(&self) {
+    pub(crate) fn interrupt(&mut self) {
+        // What is said about it gets a line of its own; if the output is closed, the next text says so.
+        if self.view.out.width.is_some() {
+            drop(self.view.end_line());
+        }
         if self.number.is_some() {
             ask(&self.service, Operation::Interrupt, json!({ "session_id": self.session_id, "turn": self.number }));
         }
@@ -223,6 +240,14 @@ pub(crate) fn decide(app: &App, call: &Call, decision: Decision, scope: Scope, r
     if !scope.is_once() {
         params["scope"] = scope.name().into();
     }
+    ask(&app.service, Operation::DecideApproval, params);
+}
+
+/// Answers the question of a server.
+pub(crate) fn answer(app: &App, call: &Call, given: &Value) {
+    let Call { session_id, call_id, .. } = call;
+    let decision = Decision::Approve;
+    let params = json!({ "session_id": session_id, "call_id": call_id, "decision": decision, "answer": given });
     ask(&app.service, Operation::DecideApproval, params);
 }
 

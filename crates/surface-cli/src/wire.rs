@@ -9,6 +9,7 @@ use meerkat_service::{
     compaction::CompactionConfig,
     options::Budgets,
     service::{CreateSession, Scope},
+    session::event::ContextTokens,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -32,6 +33,7 @@ pub(crate) struct SeenEvent {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) usage: Option<SeenUsage>,
+    pub(crate) context: Option<ContextTokens>,
 }
 
 /// Cost of a model call.
@@ -154,6 +156,8 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),
+        // The command itself picks one of them.
+        Command::Open { .. } => (Operation::List, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
         Command::History { target, cursor, limit, .. } => {
             on(target, Operation::History, json!({ "cursor": cursor, "limit": limit }))
@@ -161,6 +165,8 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         Command::Blob { target, hash, offset, limit } => {
             on(target, Operation::Blob, json!({ "blob": hash, "offset": offset, "limit": limit }))
         }
+        // The command itself reads the events, and the copies of files.
+        Command::Files { target, .. } | Command::RestoreFiles { target, .. } => on(target, Operation::Blob, json!({})),
         Command::Update { target, title, label } => {
             let labels = (!label.is_empty()).then(|| labels(label));
             on(target, Operation::Update, json!({ "title": title, "labels": labels }))
@@ -179,7 +185,14 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             }),
         ),
         Command::Interrupt { target, turn } => on(target, Operation::Interrupt, json!({ "turn": turn })),
-        Command::Approve { target, call_id, scope, reason } => decide(target, call_id, "approve", *scope, reason),
+        Command::Approve { target, call_id, scope, answer, reason } => {
+            let (operation, mut params) = decide(target, call_id, "approve", *scope, reason);
+            if let Some(answer) = answer {
+                // What is no JSON is no object either, which the service refuses.
+                params["answer"] = serde_json::from_str(answer).unwrap_or_else(|_| json!(answer));
+            }
+            (operation, params)
+        }
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
         Command::Queue { target, cancel: None } => on(target, Operation::Queue, json!({})),
         Command::Queue { target, cancel } => on(target, Operation::CancelQueued, json!({ "turn": cancel })),
@@ -212,6 +225,11 @@ pub(crate) fn memory(command: &MemoryCommand) -> Request {
         ),
         MemoryCommand::Reindex => (Operation::ReindexMemory, json!({})),
     }
+}
+
+/// `tools`: of a session, or of a new one.
+pub(crate) fn tools(session: Option<&str>, with_workspace: bool) -> Request {
+    (Operation::Tools, json!({ "session_id": session, "with_workspace": with_workspace }))
 }
 
 /// Operations on readers: with `session` if the command names none.

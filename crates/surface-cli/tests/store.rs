@@ -8,8 +8,12 @@ mod drive;
 #[path = "store/answers.rs"]
 mod answers;
 
+#[path = "store/decided.rs"]
+mod decided;
+
 use std::{
     io::{BufRead as _, BufReader, Lines, Read as _},
+    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -121,6 +125,89 @@ fn a_variable_that_the_owner_does_not_have_is_named() {
     assert_eq!(refused.code, ErrorCode::ConfigInvalid.exit_code(), "{}", refused.err);
     assert!(refused.err.contains("MEERKAT_TURN__MAX_STEPS"), "{}", refused.err);
     assert_eq!(ran(stage.command(&["run", "hello"]).env("MEERKAT_LOG__LEVEL", "error")).code, 0);
+}
+
+/// The list of an owner's servers has their state in it, and nothing of how they are reached.
+#[test]
+fn servers_are_listed_as_the_owner_has_them() {
+    let stage = Stage::new();
+    let config = stage.0.path().join(".config/meerkat");
+    std::fs::create_dir_all(&config).unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let servers = format!(
+        "[servers.far]\nurl = \"http://{closed}/mcp?key=hidden-in-a-query\"\n\n\
+         [servers.gone]\ncommand = \"/nonexistent/server\"\nargs = [\"hidden-in-an-argument\"]\n"
+    );
+    std::fs::write(config.join("meerkat.toml"), servers).unwrap();
+    let states = || -> Vec<String> {
+        let items = stage.json(&["servers"])["items"].clone();
+        let state = |item: &Value| item["state"].as_str().unwrap().to_owned();
+        items.as_array().unwrap().iter().map(state).collect()
+    };
+    assert_eq!(states(), ["configured", "configured"]);
+    let _server = stage.serve();
+    assert_eq!(states(), ["configured", "configured"]);
+    // The owner tries to list their tools.
+    stage.json(&["tools"]);
+    drive::until("both have failed", || states() == ["failed", "failed"]);
+    let shown = stage.run(&["servers"]).out;
+    let rows: Vec<&str> = shown.lines().collect();
+    assert_eq!(rows[0].split_whitespace().collect::<Vec<_>>(), ["SERVER", "KIND", "STATE", "TOOLS", "TOKENS", "ERROR"]);
+    assert_eq!(rows[1].split_whitespace().take(5).collect::<Vec<_>>(), ["far", "url", "failed", "0", "0"]);
+    assert_eq!(rows[2].split_whitespace().take(5).collect::<Vec<_>>(), ["gone", "command", "failed", "0", "0"]);
+    assert!(!shown.contains("hidden-in"), "{shown}");
+}
+
+/// The owner may have been started anywhere, by a service manager for one.
+#[test]
+fn an_attached_command_runs_programs_of_its_own_path() {
+    let stage = Stage::new();
+    let [project, programs] = ["project", "programs"].map(|name| stage.0.path().join(name));
+    std::fs::create_dir(&project).unwrap();
+    std::fs::create_dir(&programs).unwrap();
+    std::fs::write(programs.join("only-here"), "#!/bin/sh\necho found\n").unwrap();
+    std::fs::set_permissions(programs.join("only-here"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let _server = stage.serve();
+    let prompt = "@call shell {\"command\": \"only-here\"} @say Done.";
+    let args = ["run", "--workspace", "project", "--allow", "shell", "--events", prompt];
+    let events = |path: &str| -> Vec<Value> {
+        let ran = ran(stage.command(&args).env("PATH", path));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let find = |events: &[Value], kind: &str| events.iter().find(|event| event["type"] == kind).unwrap().clone();
+    let kept = format!("{}:/usr/bin:/bin", programs.display());
+    let mine = events(&format!("programs:{kept}:"));
+    assert_eq!(find(&mine, "turn_started")["search_path"], kept.as_str());
+    let finished = find(&mine, "tool_finished");
+    assert_eq!(finished["output"], "found\nexit code 0");
+    assert_eq!(finished["confinement"], "landlock, seccomp, namespaces");
+    let other = find(&events("/usr/bin:/bin"), "tool_finished");
+    assert!(other["output"].as_str().unwrap().contains("not found"), "{other}");
+}
+
+#[test]
+fn the_state_of_the_repository_is_a_reminder_that_is_renewed_when_it_changes() {
+    let stage = Stage::new();
+    let project = stage.0.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    assert!(Command::new("git").args(["init", "-q", "-b", "main"]).current_dir(&project).status().unwrap().success());
+    let told = |args: &[&str], access: &str| -> Vec<String> {
+        let all = [args, &["--events", "@say One."]].concat();
+        let ran = ran(stage.command(&all).env("PATH", "/usr/bin:/bin").env("MEERKAT_TOOLS__ACCESS", access));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let events = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let events = events.filter(|event| event["kind"] == "git_status");
+        events.map(|event| event["text"].as_str().unwrap_or("cleared").to_owned()).collect()
+    };
+    let (run, again) = (["run", "--workspace", "project"], ["run", "--session", "last"]);
+    assert_eq!(told(&run, "read"), [""; 0], "nothing runs for a model that may only read");
+    assert_eq!(told(&run, "write"), ["Branch: No commits yet on main\nNo changed files."]);
+    assert_eq!(told(&again, "write"), [""; 0]);
+    std::fs::write(project.join("new"), "").unwrap();
+    assert_eq!(told(&again, "write"), ["Branch: No commits yet on main\nChanged files: 1\n?? new"]);
+    std::fs::remove_dir_all(project.join(".git")).unwrap();
+    assert_eq!(told(&again, "write"), ["cleared"]);
 }
 
 #[test]

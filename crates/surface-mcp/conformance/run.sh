@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the official conformance suite of the protocol: all of it against the fixtures behind the product's own service
 # and guard (examples/conformance), in every dated revision that the suite knows; then what of it needs no fixtures
-# against `meerkat serve --mcp` itself. Arguments go to the suite, such as `--verbose` or `--output-dir <folder>`.
+# against `meerkat serve --mcp` itself; then what each revision requires of a client against the pool of servers
+# (examples/conformance_client of meerkat-tools). Arguments go to the suite, such as `--verbose`.
 #
 # Ends with 0 where all passed, with 3 where the suite cannot be had on this machine, else with what failed.
 set -euo pipefail
@@ -39,7 +40,7 @@ if [ "$("${node[@]}" --print 'process.versions.node.split(".")[0]')" -lt 22 ]; t
 fi
 
 suite() {
-  "${node[@]}" "$work/node_modules/@modelcontextprotocol/conformance/dist/index.js" server \
+  "${node[@]}" "$work/node_modules/@modelcontextprotocol/conformance/dist/index.js" "${role:-server}" \
     --expected-failures "$here/expected-failures.yml" "$@" >"$work/suite.log" 2>&1 ||
     { cat "$work/suite.log" && return 1; }
 }
@@ -78,3 +79,9 @@ for revision in 2025-11-25 2026-07-28; do
   done
 done
 printf '%s\n' "meerkat serve --mcp, what needs no fixtures: $passed passed, 0 failed"
+
+role=client
+for revision in 2025-11-25 2026-07-28; do
+  suite --command "$target/debug/examples/conformance_client" --requirements "$revision" "$@"
+  printf '%s, what it requires of a client: %s\n' "$revision" "$(grep '^Total' "$work/suite.log")"
+done

@@ -3,10 +3,11 @@
 //!
 //! In reading order: [`tools`] is the table of spellings, `handlers` decodes, calls and encodes, `wire` makes
 //! results, `error` is the one place where a code becomes an error of the protocol, `stream` follows a turn until it
-//! ends or its client cancels it, `http` is the service that a listener mounts, `lines` the framing of stdio.
+//! ends or its client cancels it, `questions` asks the client about its calls, `http` is the service that a listener
+//! mounts, `lines` the framing of stdio.
 //!
-//! It must never decide what the service decides, look inside an event, guard a listener (its owner does), or write
-//! anything but the protocol to standard output.
+//! It must never decide what the service decides, look inside an event that is not about a call, guard a listener (its
+//! owner does), or write anything but the protocol to standard output.
 
 pub mod tools;
 
@@ -14,6 +15,7 @@ mod error;
 mod handlers;
 mod http;
 mod lines;
+mod questions;
 mod stream;
 mod wire;
 

@@ -25,6 +25,8 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::questions::{Questions, carry_on};
+
 /// Cancelled ids that are kept for requests that have not begun. The library hands on both in any order.
 const EARLY_MAX: usize = 64;
 /// How long a client may leave a line unread before its progress ends.
@@ -122,10 +124,11 @@ pub(crate) async fn answer(
     let accepted = turn.accepted.clone();
     let token = context.meta.get_progress_token();
     let mut progress = token.map(|token| Progress { peer: context.peer.clone(), token, sent: 0 });
-    let follower = match &progress {
+    let mut questions = Questions::new(service, &context.peer, accepted.session_id);
+    let follower = match progress.is_some() || questions.is_some() {
         // The turn has its answer even if it cannot be followed.
-        Some(_) => from_acceptance(service, &accepted).await.ok(),
-        None => None,
+        true => from_acceptance(service, &accepted).await.ok(),
+        false => None,
     };
     let mut turn = FollowedTurn::new(turn, follower);
     let mut is_cancelled = false;
@@ -138,8 +141,12 @@ pub(crate) async fn answer(
                 turn.stop_lines();
                 stop(service, &accepted).await;
             }
+            () = carry_on(&mut questions) => {}
             step = turn.next() => match step {
                 TurnStep::Line(line) => {
+                    if let Some(questions) = &mut questions {
+                        questions.see(&line.line);
+                    }
                     // A client that reads nothing loses the rest.
                     if let Some(progress) = &mut progress && !progress.send(&line, &request.cancelled).await {
                         turn.stop_lines();
@@ -148,6 +155,9 @@ pub(crate) async fn answer(
                 TurnStep::Lost(_) => {}
                 TurnStep::End(end) => {
                     let end = end?;
+                    if let Some(questions) = questions {
+                        questions.withdraw().await;
+                    }
                     return Ok((wire::encode(&end)?, end.status == TurnStatus::Failed));
                 }
             }

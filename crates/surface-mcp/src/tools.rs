@@ -99,7 +99,9 @@ pub const fn spelling(operation: Operation) -> Spelling {
         | Operation::RebuildProjection
         | Operation::Retain
         | Operation::ForgetMemory
-        | Operation::ReindexMemory => OPERATORS_ONLY,
+        | Operation::ReindexMemory
+        | Operation::ToolServers => OPERATORS_ONLY,
+        Operation::Tools => tool("tool_list", "List the tools that the model of a session is offered next."),
         Operation::Capabilities => tool("capabilities", "Show the version, the build and its capabilities."),
         Operation::Errors => tool("errors", "List the error codes and their meanings."),
     }

@@ -15,6 +15,8 @@ cp "$here/drive.mts" "$here/package.json" "$here/package-lock.json" "$work"
 (cd "$work" && npm ci --silent --no-audit --no-fund) || absent "the packages of $here/package.json cannot be fetched"
 
 cargo build --locked --quiet
+mkdir "$work/tools"
+export MEERKAT_TOOLS__TEST_DIR="$work/tools"
 export MEERKAT_TOKEN=a-token-of-16-characters-or-more MEERKAT_PROJECTION__DIR="$work/files" MEERKAT_MODEL__NAME=scripted
 "${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest --data-dir "$work/data" --listen 127.0.0.1:0 \
   >"$work/said" 2>"$work/logs" &

@@ -25,7 +25,7 @@ impl Kind {
     pub(crate) fn of(name: &str) -> Self {
         match name {
             "since_seq" | "seq" | "limit" | "wait_ms" | "offset" | "turn" | "pin" | "compaction" => Self::Whole,
-            "archived" | "force" | "redact" | "new_ids" => Self::Truth,
+            "archived" | "force" | "redact" | "new_ids" | "with_workspace" => Self::Truth,
             "labels" => Self::Labels,
             _ => Self::Text,
         }
@@ -137,7 +137,7 @@ pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 42] = [
+static TABLE: [Route; 44] = [
     row("session_create", Op::CreateSession, Method::POST, "/sessions", &[]),
     row("turn_start", Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row("turn_interrupt", Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
@@ -204,6 +204,8 @@ static TABLE: [Route; 42] = [
     ),
     row("memory_forget", Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
     row("memory_reindex", Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
+    row("tool_list", Op::Tools, Method::GET, "/tools", &["session_id", "with_workspace"]),
+    row("tool_servers", Op::ToolServers, Method::GET, "/tool-servers", &[]),
     row("capabilities_get", Op::Capabilities, Method::GET, "/capabilities", &[]),
     row("errors_list", Op::Errors, Method::GET, "/errors", &[]),
 ];

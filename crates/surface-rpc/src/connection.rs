@@ -68,6 +68,8 @@ pub(crate) struct Transport<I, O> {
     pub(crate) written: Arc<AtomicU64>,
     /// How long the client may be silent before it is pinged, and then again before it counts as gone.
     pub(crate) silence: Duration,
+    /// `PATH` of the command at the other end, if it sent one.
+    pub(crate) search_path: Option<String>,
 }
 
 /// Counts the bytes that are written.
@@ -87,14 +89,14 @@ where
     I: Stream<Item = io::Result<Inward>> + Unpin,
     O: Sink<Outward, Error = io::Error> + Send + Unpin + 'static,
 {
-    let Transport { mut inlet, outlet, written, silence } = transport;
+    let Transport { mut inlet, outlet, written, silence, search_path } = transport;
     let (out, queue) = mpsc::channel(QUEUE);
     let stall = rpc.options.stall();
     // A subscription ends after one such time, so there is another one in which its client can hear of it.
     let answers = rpc.options.answers.of_connection();
     let patience = Patience { stall: stall * 2, answers: answers.clone() };
     let writer = AbortOnDropHandle::new(tokio::spawn(write(queue, outlet, patience, written.clone())));
-    let peer = Arc::new(Peer::new(out, written, stall, rpc.options.subscriptions));
+    let peer = Arc::new(Peer::new(out, written, stall, rpc.options.subscriptions, search_path));
     let requests = TaskTracker::new();
     let end = tokio::select! {
         end = read(&rpc, &mut inlet, &peer, &requests, &answers, silence) => end?,

@@ -8,7 +8,7 @@ use meerkat_service::{
     Operation, SessionError, SessionService,
     operation::OperationEffect,
     service::Nothing,
-    wire::{Answer, Answers, begin_resume, begin_turn, call, decode_params, encode, in_span, span_of, within},
+    wire::{Answer, Answers, begin_for_command, call, decode_params, encode, in_span, span_of, within},
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -168,14 +168,13 @@ impl Rpc {
             }
             Some(Method::Subscribe) => {
                 let peer = from.peer.as_ref().ok_or_else(no_peer)?;
-                let wire::Subscribe { session_id, since_seq, is_waiting } = decode_params(wire::by_name(&params)?)?;
-                if is_waiting && !self.options.is_for_commands {
-                    return Err(SessionError::invalid("params", "unknown field `is_waiting`").into());
-                }
-                let follower = if is_waiting {
-                    self.service.follow_turn(&session_id, since_seq).await?
-                } else {
-                    self.service.follow(&session_id, since_seq).await?
+                let wire::Subscribe { session_id, since_seq, turn } = decode_params(wire::by_name(&params)?)?;
+                let follower = match turn {
+                    Some(turn) if self.options.is_for_commands => {
+                        self.service.follow_turn(&session_id, turn, since_seq).await?
+                    }
+                    Some(_) => return Err(SessionError::invalid("params", "unknown field `turn`").into()),
+                    None => self.service.follow(&session_id, since_seq).await?,
                 };
                 let (subscription, start) = peer.subscribe(session_id, follower)?;
                 *starts = Some(start);
@@ -209,14 +208,17 @@ impl Rpc {
         // In its own task, so it is performed even if the caller leaves.
         let (service, waits, held) = (self.service.clone(), from.peer.as_ref().map(|peer| peer.waits()), place.take());
         let span = span_of("rpc", operation, &params);
+        let search_path = from.peer.as_ref().and_then(|peer| peer.search_path.clone());
         let performed = tokio::spawn(async move {
             let mut held = held;
             let mut is_waiting = None;
             let work = async {
                 let params = params;
                 let begun = match operation {
-                    Operation::StartTurn => begin_turn(service.as_ref(), &params).await?,
-                    Operation::Resume => begin_resume(service.as_ref(), &params).await?,
+                    Operation::StartTurn | Operation::Resume => {
+                        let is_resume = operation == Operation::Resume;
+                        begin_for_command(service.as_ref(), is_resume, &params, search_path).await?
+                    }
                     _ => return call(service.as_ref(), operation, &params).await,
                 };
                 // While it waits for the end of the turn, the prompt is not kept.

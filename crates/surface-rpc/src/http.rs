@@ -170,7 +170,7 @@ async fn serve(rpc: Arc<Rpc>, io: impl AsyncRead + AsyncWrite + Send + Unpin + '
     let mut inlet = inlet.map(move |message| read(message, max)).chain(stream::once(ready(Ok(Inward::Gone))));
     let outlet = outlet.sink_map_err(io::Error::other).with(|message: Outward| ready(write(message)));
     let silence = Duration::from_millis(rpc.options.ping_ms);
-    connection::serve(rpc, Transport { inlet: &mut inlet, outlet, written, silence }).await?;
+    connection::serve(rpc, Transport { inlet: &mut inlet, outlet, written, silence, search_path: None }).await?;
     // Closing a socket with unread data would drop what the client has not read yet.
     timeout(LINGER, inlet.for_each(|_| ready(()))).await.ok();
     Ok(())

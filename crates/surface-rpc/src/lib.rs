@@ -110,7 +110,20 @@ impl RpcService {
         reader: impl AsyncRead + Send + Unpin,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> io::Result<()> {
-        stdio::serve(self.rpc.clone(), reader, writer).await
+        stdio::serve(self.rpc.clone(), reader, writer, None).await
+    }
+
+    /// Like [`Self::serve_stdio`], for a command whose turns look for programs in `search_path`.
+    ///
+    /// # Errors
+    /// If reading or writing fails.
+    pub async fn serve_command(
+        &self,
+        reader: impl AsyncRead + Send + Unpin,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+        search_path: Option<String>,
+    ) -> io::Result<()> {
+        stdio::serve(self.rpc.clone(), reader, writer, search_path).await
     }
 
     /// Ends every WebSocket and stdio connection: nothing more is read, running requests are answered, subscriptions end

@@ -59,6 +59,8 @@ pub const METHODS: &[(&str, Method)] = &[
     ("memory/search", Method::Operation(Operation::SearchMemory)),
     ("memory/forget", Method::Operation(Operation::ForgetMemory)),
     ("memory/reindex", Method::Operation(Operation::ReindexMemory)),
+    ("tool/list", Method::Operation(Operation::Tools)),
+    ("tool/servers", Method::Operation(Operation::ToolServers)),
     ("capabilities/get", Method::Operation(Operation::Capabilities)),
     ("errors/list", Method::Operation(Operation::Errors)),
     ("rpc.discover", Method::Discover),

@@ -21,12 +21,14 @@ pub(crate) async fn serve(
     rpc: Arc<Rpc>,
     reader: impl AsyncRead + Send + Unpin,
     writer: impl AsyncWrite + Send + Unpin + 'static,
+    search_path: Option<String>,
 ) -> io::Result<()> {
     let written = Arc::default();
     let writer = connection::counted(writer, &written);
     let inlet = FramedRead::new(reader, Lines { max: rpc.options.message_bytes, ..Lines::default() });
     let outlet = FramedWrite::new(writer, Lines::default());
-    connection::serve(rpc, Transport { inlet: inlet.fuse(), outlet, written, silence: NO_SILENCE }).await
+    let transport = Transport { inlet: inlet.fuse(), outlet, written, silence: NO_SILENCE, search_path };
+    connection::serve(rpc, transport).await
 }
 
 /// Lines of bounded length. A longer one is refused once and dropped to its end, and the next one is read.

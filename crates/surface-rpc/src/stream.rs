@@ -80,6 +80,8 @@ pub(crate) struct Peer {
     stall: Duration,
     subscriptions_max: usize,
     subscriptions: Mutex<Subscriptions>,
+    /// `PATH` of the command at the other end, if it sent one.
+    pub(crate) search_path: Option<String>,
 }
 
 #[derive(Default)]
@@ -101,10 +103,12 @@ impl Peer {
         written: Arc<AtomicU64>,
         stall: Duration,
         subscriptions_max: usize,
+        search_path: Option<String>,
     ) -> Self {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_BYTES as usize));
         let waits = Arc::new(Semaphore::new(WAITS_MAX));
-        Self { out, room, waits, written, stall, subscriptions_max, subscriptions: Mutex::default() }
+        let subscriptions = Mutex::default();
+        Self { out, room, waits, written, stall, subscriptions_max, subscriptions, search_path }
     }
 
     /// The places of requests that wait for the end of a turn.
@@ -249,7 +253,7 @@ mod tests {
         let mut lengths: Vec<usize> = service.events(request).await.unwrap().items.iter().map(Bytes::len).collect();
         // The queue has places for all, so that the bytes alone hold them back.
         let (out, mut queue) = mpsc::channel(100);
-        let peer = Arc::new(Peer::new(out, Arc::default(), Duration::from_secs(30), 1));
+        let peer = Arc::new(Peer::new(out, Arc::default(), Duration::from_secs(30), 1, None));
         let (_, start) = peer.subscribe(session_id, service.follow(&session_id, 0).await.unwrap()).unwrap();
         start.announce();
         start.begin();

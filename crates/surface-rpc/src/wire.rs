@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use meerkat_service::{
-    Seq, SessionError, SessionId,
+    Seq, SessionError, SessionId, TurnNumber,
     wire::{decode_params, encode},
 };
 use schemars::JsonSchema;
@@ -142,10 +142,9 @@ pub(crate) struct Subscribe {
     /// The cursor: events after this seq are sent.
     #[serde(default)]
     pub(crate) since_seq: u64,
-    /// An attached command waits for a turn; it gets an error if the store fails during the turn.
-    #[serde(default)]
+    /// Turn that an attached command waits for; the command gets an error if the store fails during the turn.
     #[schemars(skip)]
-    pub(crate) is_waiting: bool,
+    pub(crate) turn: Option<TurnNumber>,
 }
 
 /// The session of an answer about a turn, and the seq of its last event.

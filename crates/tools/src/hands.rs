@@ -59,6 +59,10 @@ impl ToolSource for Hands {
     fn may_offer(&self, name: &str) -> bool {
         NAMES.contains(&name)
     }
+
+    fn origin(&self, _: &str) -> String {
+        "workspace".to_owned()
+    }
 }
 
 /// Tool that asks as often as it is configured.
@@ -67,20 +71,29 @@ struct Asking {
     ask: Ask,
 }
 
+impl Asking {
+    fn asking(&self, plan: Plan) -> Plan {
+        let approval = match (self.ask, plan.approval) {
+            (Ask::Always, Approval::Allow) => Approval::Ask,
+            (Ask::Never, Approval::Ask) if !plan.always_asks => Approval::Allow,
+            (Ask::Always | Ask::Changes | Ask::Never, own) => own,
+        };
+        Plan { approval, ..plan }
+    }
+}
+
 #[async_trait]
 impl Tool for Asking {
     fn spec(&self) -> &ToolSpec {
         self.tool.spec()
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        self.tool.usual_plan().map(|plan| self.asking(plan))
+    }
+
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
-        let plan = self.tool.plan(invocation).await?;
-        let approval = match (self.ask, plan.approval) {
-            (Ask::Always, Approval::Allow) => Approval::Ask,
-            (Ask::Never, Approval::Ask) if !plan.always_asks => Approval::Allow,
-            (Ask::Always | Ask::Changes | Ask::Never, own) => own,
-        };
-        Ok(Plan { approval, ..plan })
+        Ok(self.asking(self.tool.plan(invocation).await?))
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

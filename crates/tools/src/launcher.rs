@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -25,27 +24,25 @@ pub fn launcher() {
         std::process::exit(i32::from(code));
     }
     if first.is_some_and(|first| first == MARK) {
-        let code = run(&arguments.collect::<Vec<_>>()).unwrap_or_else(|error| {
-            // The service reads it on the other end of the control socket.
-            rustix::io::write(std::io::stdin(), error.as_bytes()).ok();
-            u8::MAX
-        });
-        std::process::exit(i32::from(code));
+        end(run(arguments.next()));
     }
     IS_INSTALLED.store(true, Ordering::Relaxed);
 }
 
-fn run(arguments: &[OsString]) -> Result<u8, String> {
+fn run(job: Option<OsString>) -> Result<u8, String> {
     let wrong = || format!("{MARK} is an argument of this program for itself");
-    let mut arguments = arguments.iter();
-    let mut next = || arguments.next().and_then(|argument| argument.to_str()).ok_or_else(wrong);
-    let (step, json) = (next()?, next()?);
-    let job: Job = serde_json::from_str(json).map_err(|error| format!("{}: {error}", wrong()))?;
-    match step {
-        "keep" => confine::keep(&job, json),
-        "enter" => confine::enter(&job, &PathBuf::from(next()?)),
-        _ => Err(wrong()),
-    }
+    let job = job.ok_or_else(wrong)?;
+    let job: Job = serde_json::from_slice(job.as_encoded_bytes()).map_err(|error| format!("{}: {error}", wrong()))?;
+    confine::keep(&job)
+}
+
+/// Ends this process with an exit code, or with an error that the service reads on its end of the control socket.
+pub(crate) fn end(code: Result<u8, String>) -> ! {
+    let code = code.unwrap_or_else(|error| {
+        rustix::io::write(std::io::stdin(), error.as_bytes()).ok();
+        u8::MAX
+    });
+    std::process::exit(i32::from(code))
 }
 
 /// Returns true if [`launcher`] was called, so that a re-exec of this program does its work.

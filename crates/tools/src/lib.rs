@@ -11,7 +11,7 @@ pub mod notes;
 pub mod workspace;
 
 pub use confine::{Confinement, GitGuard};
-pub use files::{FileAccess, FileOptions, file_tools};
+pub use files::{Content, FileAccess, FileOptions, WorkspaceFiles, file_tools};
 pub use hands::{HandsOptions, hands};
 pub use launcher::launcher;
 pub use shell::{ShellOptions, shell_tools};

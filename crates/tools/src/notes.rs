@@ -13,6 +13,11 @@ use async_trait::async_trait;
 use meerkat_service::{clock::Timestamp, session::reminder::SystemReminderType, tool::WorkspaceNotes};
 use rustix::fs::OFlags;
 
+use crate::{
+    ShellOptions, launcher,
+    shell::{Place, status},
+};
+
 /// Names of a folder's rules; the first one that is there counts.
 pub const RULE_FILES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 
@@ -45,19 +50,31 @@ pub type Trusts = Arc<dyn Fn(&RuleFile) -> bool + Send + Sync>;
 pub struct Notes {
     trusts: Trusts,
     rules_bytes: usize,
+    git: Option<Arc<Place>>,
 }
 
 impl Notes {
     /// Makes notes with rules of at most `rules_bytes`. Files of rules that `trusts` refuses are left out.
     #[must_use]
     pub fn new(trusts: Trusts, rules_bytes: usize) -> Self {
-        Self { trusts, rules_bytes }
+        Self { trusts, rules_bytes, git: None }
+    }
+
+    /// Adds the state of the repository. git runs confined like a command, or not at all.
+    #[must_use]
+    pub fn with_git_status(mut self, options: ShellOptions) -> Self {
+        self.git = launcher::is_installed().then(|| Arc::new(Place::new(options)));
+        self
     }
 }
 
 #[async_trait]
 impl WorkspaceNotes for Notes {
     async fn write(&self, workspace: &Path, now: Timestamp) -> Vec<(SystemReminderType, Option<String>)> {
+        let status = async {
+            let place = self.git.clone()?;
+            status::of(place, workspace).await
+        };
         let (workspace, trusts, limit) = (workspace.to_owned(), self.trusts.clone(), self.rules_bytes);
         let written = tokio::task::spawn_blocking(move || {
             let files: Vec<RuleFile> = rule_files(&workspace).into_iter().filter(|file| trusts(file)).collect();
@@ -68,7 +85,10 @@ impl WorkspaceNotes for Notes {
                 (SystemReminderType::Environment, Some(environment(&workspace, day))),
             ]
         });
-        written.await.unwrap_or_default()
+        let (written, status) = tokio::join!(written, status);
+        let mut notes = written.unwrap_or_default();
+        notes.push((SystemReminderType::GitStatus, status));
+        notes
     }
 
     fn system_prompt(&self) -> Option<&str> {

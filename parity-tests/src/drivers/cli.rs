@@ -198,6 +198,7 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
                 words.extend([flag.clone(), format!("{label}={}", text(value))]);
             }
         }
+        Value::Object(_) if name == "answer" => words.extend([flag, value.to_string()]),
         Value::Object(members) => {
             for (member, value) in members {
                 let mut inner = Vec::new();

@@ -20,6 +20,7 @@ mod projection;
 mod random;
 mod server;
 mod shim;
+mod tools;
 
 use std::{path::PathBuf, sync::LazyLock};
 

@@ -60,6 +60,11 @@ impl Stage {
         self.dir.path().join("data")
     }
 
+    /// Returns the folder that all others are in, which is also the home folder.
+    pub(crate) fn home(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Returns the folder of the projection.
     pub(crate) fn rkat(&self) -> PathBuf {
         self.dir.path().join(".rkat")
@@ -225,8 +230,13 @@ impl Process {
 
     /// Makes a session and follows it.
     pub(crate) fn create(&self) -> Answer<String> {
+        self.create_with(&json!({}))
+    }
+
+    /// Makes a session by these parameters and follows it.
+    pub(crate) fn create_with(&self, params: &Value) -> Answer<String> {
         self.known.creation_asked();
-        let created = self.value("session/create", &json!({}))?;
+        let created = self.value("session/create", params)?;
         let id = created["session_id"].as_str().unwrap().to_owned();
         self.known.created(&id);
         self.follow(&id)?;

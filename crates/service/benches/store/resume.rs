@@ -120,10 +120,19 @@ fn said() -> [Event; TURN_EVENTS] {
             continues: None,
             compaction: None,
             attended: false,
+            search_path: None,
             allow: Vec::new(),
             key: None,
         }),
-        Event::AssistantMessage(AssistantMessage { step: 0, model, blocks, stop_reason, usage, tools: None }),
+        Event::AssistantMessage(AssistantMessage {
+            step: 0,
+            model,
+            blocks,
+            stop_reason,
+            usage,
+            tools: None,
+            context: None,
+        }),
         Event::TurnCompleted(TurnCompleted { stop_reason, totals: TurnTotals::default() }),
     ]
 }

@@ -139,6 +139,7 @@ fn record(n: u8, seq: Seq) -> Record {
                 continues,
                 compaction,
                 attended: false,
+                search_path: None,
                 allow: Vec::new(),
                 key,
             };
@@ -149,7 +150,15 @@ fn record(n: u8, seq: Seq) -> Record {
             let (step, stop_reason, usage) = (0, StopReason::EndTurn, Default::default());
             (
                 Some(seq - 1),
-                Event::AssistantMessage(AssistantMessage { step, model, blocks, stop_reason, usage, tools: None }),
+                Event::AssistantMessage(AssistantMessage {
+                    step,
+                    model,
+                    blocks,
+                    stop_reason,
+                    usage,
+                    tools: None,
+                    context: None,
+                }),
             )
         }
         _ => {

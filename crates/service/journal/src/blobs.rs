@@ -19,12 +19,11 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{Disk, DiskFile, create_anew, ensure_dir, if_there, is_full, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, failed, if_there, is_full, read_range, write_all},
     executor::on,
     fork::abandon,
     layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
-    lock::OwnerLock,
-    recovery::failed,
+    owner_lock::OwnerLock,
 };
 use meerkat_words::{
     ids::SessionId,

@@ -6,13 +6,13 @@ use bytes::Bytes;
 
 use super::{
     End, Limits, Pool,
-    disk::{Disk, if_there, is_unreadable, read_range, write_new},
+    disk::{Disk, failed, if_there, is_unreadable, read_range, write_new},
     executor::Executor as _,
     fork::{copy, link_blobs},
     frame::{BATCH_END, Place},
     health::Health,
     layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir, with_folders},
-    recovery::{Found, Segment, examine, failed},
+    recovery::{Found, Segment, examine},
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
     store_journal::{Resting, StoreJournal},
 };

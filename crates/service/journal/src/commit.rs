@@ -27,11 +27,39 @@ use super::{
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
-    store::{Frame, StoreError},
+    store::{Frame, StoreError, Ticket},
 };
 
+impl Log {
+    /// Queues a batch, without waiting. It cannot be cancelled.
+    pub fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
+        self.context.health.check_writable()?;
+        let (done, ticket) = Ticket::new();
+        let mut state = lock(&self.state);
+        if let Some(damage) = &state.damage {
+            return Err(damage.clone());
+        }
+        let follows = entries.iter().zip(state.staged + 1..).all(|(entry, seq)| entry.seq == seq);
+        if state.is_over || state.epoch != epoch || !follows {
+            return Err(StoreError::Fenced);
+        }
+        let Some(last) = entries.last() else {
+            // An empty batch does not wait for earlier ones.
+            drop(done.send(Ok(state.staged)));
+            return Ok(ticket);
+        };
+        state.staged = last.seq;
+        state.pending.push(Staged { entries, done });
+        if !std::mem::replace(&mut state.is_writing, true) {
+            drop(state);
+            submit(self);
+        }
+        Ok(ticket)
+    }
+}
+
 /// Starts a commit of the waiting records. The log is marked as being written.
-pub(super) fn submit(log: &Arc<Log>) {
+fn submit(log: &Arc<Log>) {
     let job = log.clone();
     log.context.executor.run(Box::new(move || write_waiting(&job)));
 }

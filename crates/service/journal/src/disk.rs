@@ -11,6 +11,8 @@ use std::{
     sync::Arc,
 };
 
+use meerkat_words::store::StoreError;
+
 /// Data directory. A name is durable once its folder is synced; a rename is atomic.
 pub trait Disk: Send + Sync + 'static {
     /// Makes a folder with mode 700.
@@ -127,7 +129,7 @@ pub fn is_missing(error: &io::Error) -> bool {
 /// no sign of that.
 pub fn is_unreadable(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    const REFUSALS: [Errno; 10] = [
+    const REFUSALS: &[Errno] = &[
         Errno::IO,
         Errno::ACCESS,
         Errno::PERM,
@@ -136,11 +138,12 @@ pub fn is_unreadable(error: &io::Error) -> bool {
         Errno::LOOP,
         Errno::NXIO,
         Errno::BADMSG,
+        #[cfg(target_os = "linux")]
         Errno::UCLEAN,
         Errno::STALE,
     ];
-    let refusals = REFUSALS.map(Errno::raw_os_error);
-    error.raw_os_error().map_or(error.kind() == io::ErrorKind::NotADirectory, |number| refusals.contains(&number))
+    let is_refusal = |number| REFUSALS.iter().any(|refusal| refusal.raw_os_error() == number);
+    error.raw_os_error().map_or(error.kind() == io::ErrorKind::NotADirectory, is_refusal)
 }
 
 /// Returns true if the disk is full.
@@ -236,4 +239,9 @@ impl DiskFile for File {
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
+}
+
+/// Converts an error of the disk into the store's.
+pub fn failed(error: io::Error) -> StoreError {
+    if is_full(&error) { StoreError::Full } else { StoreError::Failed(error.to_string()) }
 }

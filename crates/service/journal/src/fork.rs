@@ -4,13 +4,13 @@ use std::{io, path::Path, sync::Arc};
 
 use super::{
     Context,
-    disk::{Disk, create_anew, ensure_dir, if_there, is_missing, read_range, write_all},
+    disk::{Disk, create_anew, ensure_dir, failed, if_there, is_missing, read_range, write_all},
     frame::{BATCH_END, Entry, encode_batch},
     health::Health,
     layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
     lock,
     log::Log,
-    recovery::{Segment, failed},
+    recovery::Segment,
     segment::{Compacted, HEADER_BYTES, Header, Step},
 };
 use meerkat_words::{

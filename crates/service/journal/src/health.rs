@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    disk::{Disk, create_anew, is_full, is_missing, write_all},
+    disk::{Disk, create_anew, failed, is_full, is_missing, write_all},
     layout::RESERVE,
     lock,
 };
@@ -123,7 +123,7 @@ impl Health {
             // A partial reserve is useless; the next attempt overwrites what is left.
             drop(disk.remove(path));
             self.is_full.store(true, Ordering::Relaxed);
-            return Err(super::recovery::failed(error));
+            return Err(failed(error));
         }
         self.is_full.store(false, Ordering::Relaxed);
         Ok(())
@@ -137,7 +137,7 @@ impl Health {
             return Ok(());
         }
         let needed = lock(&self.reserve_bytes).saturating_mul(2);
-        if disk.free_bytes().map_err(super::recovery::failed)? < needed {
+        if disk.free_bytes().map_err(failed)? < needed {
             return Err(StoreError::Full);
         }
         self.make_reserve(disk)

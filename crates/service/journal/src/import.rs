@@ -6,10 +6,10 @@ use std::{io, sync::Arc};
 
 use super::{
     Context,
-    disk::{DiskFile, create_anew, ensure_dir, write_all},
+    disk::{DiskFile, create_anew, ensure_dir, failed, write_all},
     frame::{Entry, Place, encode_batch, footer},
     layout::{BLOBS, new_dir, segment_name, with_folders},
-    recovery::{Found, failed},
+    recovery::Found,
     segment::{Compacted, Header},
     store_journal::Resting,
 };

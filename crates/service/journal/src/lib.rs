@@ -26,8 +26,9 @@ pub mod derived;
 
 mod executor;
 mod health;
-mod lock;
 mod marks;
+mod opening;
+mod owner_lock;
 mod store_journal;
 
 #[cfg(feature = "sim")]
@@ -47,10 +48,11 @@ pub use frame::Entry;
 pub use health::Health;
 pub use import::Import;
 pub use layout::{
-    bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, prepare, seal, session_dir, sessions_on, store_id,
+    bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir, sessions_on, store_id,
 };
-pub use lock::{OwnerLock, check_directory, check_private};
 pub use log::Log;
+pub use opening::prepare;
+pub use owner_lock::{OwnerLock, check_directory, check_private};
 pub use pass::pass;
 pub use prune::{Drops, Rewritten, candidates, parts, replace, rewrite};
 pub use read::page;

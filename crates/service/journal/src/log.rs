@@ -11,18 +11,17 @@ use std::{
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    Context, End, Near, commit,
+    Context, End, Near,
     disk::{Disk, DiskFile, is_missing},
     frame::{Entry, Place},
     layout::session_dir,
     lock,
-    recovery::{Cut, Found, Head, Segment, examine, settle},
-    segment::near_end,
+    recovery::{Cut, Found, Head, Segment, examine, near_end, settle},
     store_journal::Resting,
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
-    store::{Frame, Lease, StoreError, TailRepair, Ticket},
+    store::{Frame, Lease, StoreError, TailRepair},
 };
 
 pub(crate) struct Staged {
@@ -41,11 +40,11 @@ pub(super) struct State {
     /// True if the session's directory exists.
     pub(super) exists: bool,
     /// Epoch of the newest lease, which alone may append.
-    epoch: u64,
+    pub(super) epoch: u64,
     is_leased: bool,
     /// True if the session is deleted, or this state differs from the disk: it must be opened again.
     pub(super) is_over: bool,
-    staged: Seq,
+    pub(super) staged: Seq,
     pub(super) pending: Vec<Staged>,
     /// True during a commit or a hold; records staged meanwhile wait.
     pub(super) is_writing: bool,
@@ -194,32 +193,6 @@ impl Log {
         Ok(Lease { session_id: self.id, epoch, tail: state.place.seq })
     }
 
-    /// Queues a batch, without waiting. It cannot be cancelled.
-    pub fn stage(self: &Arc<Self>, epoch: u64, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
-        self.context.health.check_writable()?;
-        let (done, ticket) = Ticket::new();
-        let mut state = lock(&self.state);
-        if let Some(damage) = &state.damage {
-            return Err(damage.clone());
-        }
-        let follows = entries.iter().zip(state.staged + 1..).all(|(entry, seq)| entry.seq == seq);
-        if state.is_over || state.epoch != epoch || !follows {
-            return Err(StoreError::Fenced);
-        }
-        let Some(last) = entries.last() else {
-            // An empty batch does not wait for earlier ones.
-            drop(done.send(Ok(state.staged)));
-            return Ok(ticket);
-        };
-        state.staged = last.seq;
-        state.pending.push(Staged { entries, done });
-        if !std::mem::replace(&mut state.is_writing, true) {
-            drop(state);
-            commit::submit(self);
-        }
-        Ok(ticket)
-    }
-
     /// Returns the right to append if the lease still holds it.
     pub async fn release(&self, epoch: u64) {
         self.rest().await;
@@ -289,7 +262,7 @@ impl Log {
         drop(quiet.await);
     }
 
-    /// Prevents commits: records staged meanwhile wait until [`commit::end_hold`].
+    /// Prevents commits: records staged meanwhile wait until `commit::end_hold`.
     pub(super) async fn hold(&self) {
         loop {
             self.rest().await;

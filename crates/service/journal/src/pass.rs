@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 use super::{
     Context, Near,
-    disk::if_there,
+    disk::{failed, if_there},
     frame::{BATCH_END, MUST_UNDERSTAND, Place},
     layout::{generations_of, session_dir},
     log::make_sure,
-    recovery::{Segment, failed, headers},
-    segment::{Mark, Step, near_end, remember},
+    recovery::{Segment, headers, near_end},
+    segment::{Mark, Step, remember},
 };
 use meerkat_words::{
     ids::{Seq, SessionId},

@@ -11,13 +11,13 @@ use std::{
 
 use super::{
     commit,
-    disk::{is_missing, write_new},
+    disk::{failed, is_missing, write_new},
     executor::on,
     frame::{BATCH_END, Entry, encode},
     layout::{NEW, generations_of, segment_name, session_dir, with_folders},
     lock,
     log::Log,
-    recovery::{Segment, failed},
+    recovery::Segment,
     segment::{Compacted, Header, HeaderFound, Mark, Step, remember},
 };
 use meerkat_words::{ids::Seq, store::StoreError};

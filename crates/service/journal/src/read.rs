@@ -5,12 +5,12 @@
 use std::{io, sync::Arc};
 
 use super::{
-    disk::DiskFile,
+    disk::{DiskFile, failed},
     executor::on,
     frame::MUST_UNDERSTAND,
     lock,
     log::{Log, State},
-    recovery::{Segment, failed},
+    recovery::Segment,
     segment::{Mark, Step, remember},
 };
 use meerkat_words::{

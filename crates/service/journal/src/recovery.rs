@@ -6,7 +6,8 @@
 use std::{io, path::Path, sync::Arc};
 
 use super::{
-    disk::{Disk, DiskFile, if_there, is_missing, is_unreadable, read_range, write_new},
+    Near,
+    disk::{Disk, DiskFile, failed, if_there, is_missing, is_unreadable, read_range, write_new},
     frame::Place,
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
@@ -347,7 +348,10 @@ pub fn unreadable(session_id: SessionId, error: &io::Error) -> StoreError {
     StoreError::Corrupted { session_id, last_good_seq: 0, why: format!("its files cannot be read: {error}") }
 }
 
-/// Converts an error of the disk into the store's.
-pub fn failed(error: io::Error) -> StoreError {
-    if super::disk::is_full(&error) { StoreError::Full } else { StoreError::Failed(error.to_string()) }
+/// Returns a place in the last segment shortly before the record `last`.
+pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
+    let segment = segments.last().filter(|segment| segment.after.is_none())?;
+    let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
+    let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
+    Some(Near { number, generation, offset: *offset, seq, batch, chain })
 }

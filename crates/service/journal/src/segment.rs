@@ -6,11 +6,9 @@ use std::io;
 use bytes::Bytes;
 
 use super::{
-    Near,
     disk::{DiskFile, is_unreadable, read_range},
     frame::{BATCH_END, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, MARKER, MUST_UNDERSTAND, Parsed, Place, SEALED},
     frame::{footer, number, parse},
-    recovery::Segment,
 };
 use meerkat_words::ids::{Seq, SessionId};
 
@@ -277,14 +275,6 @@ pub fn scan(mut reader: Reader<'_>, knows: fn(u16) -> bool) -> io::Result<Scan> 
         _ => rest(reader.file, found.end, reader.at.offset, reader.end)?,
     };
     Ok(found)
-}
-
-/// Returns a place in the last segment shortly before the record `last`.
-pub(super) fn near_end(segments: &[Segment], last: Seq) -> Option<Near> {
-    let segment = segments.last().filter(|segment| segment.after.is_none())?;
-    let Mark { offset, place } = segment.index.iter().rev().find(|mark| mark.place.seq < last)?;
-    let (number, generation, Place { seq, batch, chain }) = (segment.number, segment.generation, *place);
-    Some(Near { number, generation, offset: *offset, seq, batch, chain })
 }
 
 /// Adds a place, unless the previous one is near.

@@ -19,13 +19,12 @@ use self::file::{Writer, append, load, rewrite};
 
 use super::{
     End, Limits,
-    disk::{Disk, is_full},
+    disk::{Disk, failed, is_full},
     executor::Executor,
     health::Health,
     layout::exists,
     lock,
     marks::{Kept, marks_of, weight_of},
-    recovery::failed,
 };
 use meerkat_words::{
     ids::{Seq, SessionId},

@@ -8,7 +8,7 @@ pub mod vendors;
 mod resolve;
 mod retry;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
@@ -27,6 +27,12 @@ pub const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
 pub trait ModelClient: Send + Sync {
     /// Vendor's name in events and reasoning blocks: `scripted`, `anthropic`, `openai`, `gemini`.
     fn vendor(&self) -> &str;
+
+    /// Returns true if a model takes images; `model` is the vendor's name of it.
+    fn sees_images(&self, model: &str) -> bool {
+        let _ = model;
+        false
+    }
 
     /// Sends the request and returns the parts as they come.
     ///
@@ -62,6 +68,8 @@ pub struct ModelRequest {
     pub thinking_tokens: u32,
     /// Earlier attempts at this step.
     pub attempt: u32,
+    /// Images of tool results that the model is to see, in base64 by the names of their blobs. The others are left out.
+    pub images: Arc<BTreeMap<String, Arc<str>>>,
 }
 
 /// Description of a tool for a model.
@@ -73,6 +81,14 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON schema of its arguments.
     pub schema: RawJson,
+}
+
+impl ToolSpec {
+    /// Counts the bytes that it adds to a request, roughly.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.name.len() + self.description.len() + self.schema.as_str().len()) as u64
+    }
 }
 
 /// Part of an answer.

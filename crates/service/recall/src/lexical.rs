@@ -6,9 +6,9 @@
 use super::{
     columns::Columns,
     file::Trouble,
-    fuse::tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, Lane as Tuning},
     opened::Opened,
     postings::{Found, Posting},
+    tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, Lane as Tuning},
 };
 
 /// Terms of a query in one lane: one bit each.

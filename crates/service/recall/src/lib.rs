@@ -19,6 +19,7 @@ mod segments;
 mod fuse;
 mod lexical;
 mod text;
+mod tuning;
 mod when;
 
 mod columns;

@@ -24,9 +24,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::mend::{Examined, examine, mend};
 use self::segments::{Segment, Writer, begin, look, read, replace};
 use meerkat_journal::{
-    disk::{Disk, is_full, write_all},
+    disk::{Disk, failed, is_full, write_all},
     frame::{Entry as Frame, PAYLOAD_BYTES_MAX, Place, encode_batch},
-    recovery::failed,
 };
 use meerkat_words::{
     clock::Timestamp,

@@ -14,7 +14,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
-    options::Policy,
+    options::{Budgets, Policy},
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
@@ -42,6 +42,13 @@ impl Actor {
             return Ok((replayed?, None));
         }
         self.check_takes_work()?;
+        if let Some(open) = self.session.open_turn().filter(|_| is_continuation && self.control.is_turn_held) {
+            // This turn itself is what goes on.
+            check_changes_nothing(request)?;
+            let (turn, seq) = (open.turn, open.seq.max(1));
+            self.release_turn();
+            return Ok((self.accepted(turn, seq, request.wait), None));
+        }
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
@@ -73,7 +80,10 @@ impl Actor {
                 let pending = self.session.pending_turn();
                 return Err(pending.map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
             }
-            (_, Policy::Queue) => self.enqueue(request, key).await?,
+            (_, Policy::Queue) => {
+                self.release_turn();
+                self.enqueue(request, key).await?
+            }
             (running, Policy::Interrupt) => {
                 let handle = self.enqueue(request, key).await?;
                 if let Some(turn) = running {
@@ -133,6 +143,7 @@ impl Actor {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.is_closed());
                 waiters.push(waiter);
+                self.release_turn();
             }
         }
         Some(Ok(handle))
@@ -156,6 +167,7 @@ impl Actor {
             compaction: request.compaction,
             attended: request.attended,
             allow: self.clean_rules(&request.allow),
+            search_path: self.clean_path(request),
             key,
         };
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
@@ -177,6 +189,7 @@ impl Actor {
             compaction: request.compaction,
             attended: request.attended,
             allow: self.clean_rules(&request.allow),
+            search_path: self.clean_path(request),
             policy: request.policy,
             key,
         };
@@ -202,7 +215,7 @@ impl Actor {
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, model, budgets, compaction, attended, allow, .. }) =
+        let Some(QueuedTurn { turn, seq, model, budgets, compaction, attended, allow, search_path, .. }) =
             self.session.queue().front().cloned()
         else {
             return Ok(());
@@ -220,6 +233,7 @@ impl Actor {
             compaction,
             attended,
             allow,
+            search_path,
             key: None,
         };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
@@ -227,7 +241,27 @@ impl Actor {
         Ok(())
     }
 
-    fn budgets(&self, asked: crate::options::Budgets) -> crate::options::Budgets {
+    fn budgets(&self, asked: Budgets) -> Budgets {
         self.ports.options.turn.budgets(asked.or(self.session.budgets()))
+    }
+}
+
+/// Checks that a request has no wishes for a turn that goes on as it was started. A terminal always says that somebody
+/// attends, and its command's `PATH`.
+fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
+    let StartTurn { model, budgets, compaction, allow, idempotency_key, .. } = request;
+    let wishes = [
+        ("model", model.is_some()),
+        ("budgets", *budgets != Budgets::default()),
+        ("compaction", compaction.is_some()),
+        ("allow", !allow.is_empty()),
+        ("idempotency_key", idempotency_key.is_some()),
+    ];
+    match wishes.into_iter().find(|(_, is_there)| *is_there) {
+        Some((field, _)) => {
+            let message = "the turn goes on as it was started: leave this out, or interrupt the turn and start another";
+            Err(SessionError::invalid(field, message))
+        }
+        None => Ok(()),
     }
 }

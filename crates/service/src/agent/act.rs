@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,26 +16,30 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::Budget,
-    service::{Changed, TurnStatus},
+    service::{Changed, StartTurn, TurnStatus},
     session::{
         event::{
-            AssistantMessage, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress, ToolStarted,
-            TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress,
+            ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
-    store::StoreError,
-    tool::{Effect as ToolEffectClass, Invocation, Plan, Rule, Tool, ToolError, prefix},
+    store::{StoreError, hex},
+    tool::{
+        Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError, prefix,
+    },
 };
 
 /// Bytes of a preview; more is cut.
 const PREVIEW_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of the hash of what was cut.
+const HASH_BYTES: usize = 8;
 
 impl Actor {
     /// Performs an action.
     pub(super) async fn act(&mut self, action: Action) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
-        if action != Action::CallModel {
+        if !matches!(action, Action::CallModel | Action::Prepare) {
             self.acknowledge().await?;
         }
         match action {
@@ -48,7 +53,7 @@ impl Actor {
                 self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
             }
             Action::Compact => self.compact().await,
-            Action::TakeNotes => self.take_notes().await,
+            Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(self.answer_of(answer))).collect();
@@ -79,8 +84,9 @@ impl Actor {
                 self.acknowledge().await?;
                 self.control.failure = Some(body);
             }
-            Ok((model, rendered)) => {
+            Ok((model, (rendered, context))) => {
                 self.running.offered = self.running.tools.fingerprint(&rendered.request.tools);
+                self.running.context = Some(context);
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
                 let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.model);
                 let (ports, session_id) = (self.ports.clone(), self.session.id());
@@ -98,16 +104,27 @@ impl Actor {
     fn calls_of(&self, ids: &[String]) -> Vec<(ToolCall, Arc<dyn Tool>)> {
         let calls = self.session.open_turn().map_or(&[][..], |open| &open.calls);
         let wanted = calls.iter().map(|call| &call.call).filter(|call| ids.contains(&call.call_id));
-        wanted.filter_map(|call| Some((call.clone(), self.running.tools.get(&call.name)?.clone()))).collect()
+        wanted.filter_map(|call| Some((call.clone(), self.tool(&call.name)?))).collect()
+    }
+
+    /// Returns a tool of the running step; the one that searches has the tools that the step did not show.
+    fn tool(&self, name: &str) -> Option<Arc<dyn Tool>> {
+        let tool = self.running.tools.get(name)?;
+        let search = || SearchTools::over(tool.spec(), Offer::of(&self.session).hidden(&self.running.tools));
+        Some(if name == SEARCH_TOOLS { search() } else { tool.clone() })
     }
 
     fn invocation(&self, call: &ToolCall) -> Invocation {
+        let open = self.session.open_turn();
+        let mut calls = open.into_iter().flat_map(|open| &open.calls);
         Invocation {
             session_id: self.session.id(),
-            turn: self.session.open_turn().map_or(0, |open| open.turn),
+            turn: open.map_or(0, |open| open.turn),
             call_id: call.call_id.clone(),
             arguments: call.arguments.clone(),
             workspace: self.session.workspace().map(Path::to_owned),
+            is_approved: calls.any(|state| state.call.call_id == call.call_id && state.is_approved()),
+            search_path: self.session.open_turn().and_then(|open| open.search_path.clone()),
             cancel: CancellationToken::new(),
         }
     }
@@ -146,9 +163,12 @@ impl Actor {
             let text = secrets.replace(&text).into_owned();
             match text.len() {
                 0..=PREVIEW_BYTES_MAX => text,
-                bytes => {
+                _ => {
                     let head = prefix(&text, PREVIEW_BYTES_MAX);
-                    format!("{head}\n[{} more bytes are not shown]", bytes - head.len())
+                    let rest = &text[head.len()..];
+                    // The hash shows a later plan that differs in what is not shown.
+                    let hash = hex(&Sha256::digest(rest)[..HASH_BYTES]);
+                    format!("{head}\n[{} more bytes are not shown; their hash is {hash}]", rest.len())
                 }
             }
         };
@@ -173,17 +193,21 @@ impl Actor {
         let turn = open.turn;
         let mut calls = Vec::with_capacity(ids.len());
         let mut events = Vec::with_capacity(ids.len());
-        let mut is_once = false;
+        let mut is_intent = false;
         for (call, tool) in self.calls_of(&ids) {
             let plan = self.control.plans.get(&call.call_id).and_then(|plan| plan.as_ref().ok());
             let effect = plan.map_or(ToolEffectClass::Once, |plan| plan.effect);
-            is_once |= effect == ToolEffectClass::Once;
+            let mut files = plan.map_or_else(Vec::new, |plan| plan.files.clone());
+            // Nothing of a session in memory outlives its process.
+            files.retain(|_| self.ports.is_stored);
+            self.clean_paths(&mut files);
+            is_intent |= effect == ToolEffectClass::Once || !files.is_empty();
             let (call_id, name) = (call.call_id.clone(), call.name.clone());
-            events.push(Event::ToolStarted(ToolStarted { call_id, name, effect }));
+            events.push(Event::ToolStarted(ToolStarted { call_id, name, effect, files }));
             let (timeout, invocation) = (plan.and_then(|plan| plan.timeout), self.invocation(&call));
             calls.push(Ready { tool, invocation, name: call.name, timeout });
         }
-        if is_once {
+        if is_intent {
             // The intent must outlive the process before the effect can happen.
             self.record_durably(Some(turn), events).await?;
         } else {
@@ -214,6 +238,8 @@ impl Actor {
             }
             Outcome::Planned { call_id, plan } => self.keep_plan(call_id, plan),
             Outcome::Progress { call_id, text } => show(LiveEvent::ToolProgress(ToolProgress { call_id, text })),
+            Outcome::Asked { call_id, question, reply } => self.ask_form(call_id, question, reply).await?,
+            Outcome::Unasked { call_id, reason } => self.unask_form(&call_id, reason).await?,
             Outcome::Notes(notes) => self.note(notes).await?,
             Outcome::Answered(answer) => self.answered(answer).await?,
             Outcome::ModelFailed { error, partial } => self.model_failed(error, partial).await?,
@@ -222,10 +248,13 @@ impl Actor {
                     finished.output = Body::Inline(self.ports.secrets.replace(text).into_owned());
                 }
                 finished.error = finished.error.map(|error| self.clean(error));
+                self.clean_paths(&mut finished.files);
                 if let Some(error) = finished.error.as_ref().filter(|error| error.code == ErrorCode::Internal) {
                     self.control.failure = Some(error.clone());
                 }
                 self.record(Some(turn), vec![Event::ToolFinished(finished)]).await?;
+                // Its question ended with it.
+                self.running.forms.retain(|_, (_, reply)| !reply.is_closed());
             }
             Outcome::Broken(body) => self.control.failure = Some(body),
         }
@@ -261,8 +290,8 @@ impl Actor {
             stop_reason => stop_reason,
         };
         self.control.plans.clear();
-        let tools = self.running.offered.clone();
-        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage, tools };
+        let (tools, context) = (self.running.offered.clone(), self.running.context);
+        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage, tools, context };
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,
@@ -312,6 +341,7 @@ impl Actor {
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        self.control.is_turn_held = false;
         self.control.plans.clear();
         // An interrupt behind the last answer came too late.
         let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
@@ -335,6 +365,17 @@ impl Actor {
         rules.iter().map(|rule| self.ports.secrets.replace(rule).into_owned()).collect()
     }
 
+    /// The turn's own `PATH`, without secrets.
+    pub(super) fn clean_path(&self, request: &StartTurn) -> Option<String> {
+        request.search_path.as_ref().map(|path| self.ports.secrets.replace(path).into_owned())
+    }
+
+    fn clean_paths(&self, files: &mut [ChangedFile]) {
+        for file in files {
+            file.path = self.ports.secrets.replace(&file.path).into_owned();
+        }
+    }
+
     /// A body without configured secrets.
     pub(super) fn clean(&self, mut body: ErrorBody) -> ErrorBody {
         body.message = self.ports.secrets.replace(&body.message).into_owned();
@@ -345,6 +386,7 @@ impl Actor {
     fn answer_of(&self, answer: CallAnswer) -> ToolFinished {
         let CallAnswer { call_id, name, outcome, text, error } = answer;
         let output = Body::Inline(self.ports.secrets.replace(&text).into_owned());
-        ToolFinished { call_id, name, outcome, output, error: error.map(|error| self.clean(error)), duration_ms: 0 }
+        let error = error.map(|error| self.clean(error));
+        ToolFinished { error, ..ToolFinished::new(call_id, name, outcome, output) }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorBody;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,11 +29,12 @@ use crate::{
     options::{Budgets, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
-        Session,
-        event::{Event, LogTailRepaired, Record},
+        OpenTurn, Session,
+        event::{ContextTokens, Event, LogTailRepaired, Record},
+        message::RawJson,
     },
     store::{Lease, StoreError, TailRepair, Ticket},
-    tool::ToolRegistry,
+    tool::{Answer, ToolRegistry},
 };
 
 /// Reason for the end of an actor's loop.
@@ -118,6 +119,10 @@ pub(super) struct Running {
     pub(super) tools: ToolRegistry,
     /// Hash of what it was offered, if it may change.
     pub(super) offered: Option<String>,
+    /// Where the tokens of the last request went.
+    pub(super) context: Option<ContextTokens>,
+    /// Questions of running calls by their ids: the schema of the answer, and its way. Dropped, they are cancelled.
+    pub(super) forms: HashMap<String, (RawJson, oneshot::Sender<Answer>)>,
 }
 
 /// Requested compaction. Its start is recorded, and it runs.
@@ -141,7 +146,7 @@ pub(super) enum Summary {
 }
 
 impl Running {
-    fn nothing(tools: ToolRegistry) -> Self {
+    fn nothing() -> Self {
         Self {
             asked: None,
             summary: Summary::None,
@@ -149,8 +154,10 @@ impl Running {
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
-            tools,
+            tools: ToolRegistry::default(),
             offered: None,
+            context: None,
+            forms: HashMap::new(),
         }
     }
 }
@@ -163,7 +170,8 @@ impl Drop for Actor {
 
 impl Actor {
     /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first,
-    /// unless it waits for approval: then it goes on, and its deadlines begin again. The queue may wait longer.
+    /// unless it can go on: then its deadlines begin again. Once its calls are decided, it waits until it is asked for,
+    /// like the queue.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -175,11 +183,11 @@ impl Actor {
         let idle = ports.idle();
         let snapshot_seq = session.last_seq();
         let ended = session.open_turn().filter(|open| !open.outlives_its_process());
-        // A call that a former process left is looked up in the tools of today.
-        let running = Running::nothing(ports.tools_of(&session));
+        let is_left_decided = session.open_turn().is_some_and(OpenTurn::is_left_decided);
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
+            is_turn_held: is_left_decided && !ports.options.store.turns_go_on,
             ..Control::default()
         };
         Self {
@@ -192,7 +200,7 @@ impl Actor {
             control,
             journalled: Journalled { snapshot_seq, ..Journalled::default() },
             waiting: Waiting::default(),
-            running,
+            running: Running::nothing(),
             departure: None,
             drain_until: None,
             store_failure: None,
@@ -336,7 +344,8 @@ impl Actor {
     /// Takes the actor out of the registry if the session is not needed in memory.
     pub(super) fn leaves(&mut self) -> bool {
         let Some(registry) = self.registry.upgrade() else { return true };
-        if self.is_owed_to_memory(&registry) {
+        // A turn that is held can be interrupted.
+        if self.control.is_turn_held || self.is_owed_to_memory(&registry) {
             return false;
         }
         self.departure = registry.leave(self.session.id(), || self.mailbox.is_empty());
@@ -485,12 +494,20 @@ impl Actor {
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
     }
 
+    /// Lets the turn that a former process left go on, because somebody asks for it.
+    pub(super) fn release_turn(&mut self) {
+        if std::mem::take(&mut self.control.is_turn_held) {
+            self.turn_goes_on();
+        }
+    }
+
     /// A turn begins: nothing of the one before is left.
     pub(super) fn turn_begins(&mut self) {
         self.turn_goes_on();
         self.control.plans.clear();
         self.control.window_exceeded = None;
-        self.control.has_notes = false;
+        self.control.is_prepared = false;
+        self.control.is_turn_held = false;
         self.control.interrupt = None;
         self.control.failure = None;
     }

@@ -30,6 +30,8 @@ pub(crate) enum Command {
     StartTurn { request: Arc<StartTurn>, hash: String, is_continuation: bool, reply: Reply<TurnHandle> },
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: Reply<Changed> },
+    /// Let a turn go on that a former process left: somebody waits for it.
+    GoOn { turn: TurnNumber },
     /// Decide a call.
     Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
     /// Take a turn out of the queue.
@@ -53,6 +55,7 @@ impl Command {
     pub(crate) fn refuse(self, error: &SessionError) {
         // The caller may have left.
         match self {
+            Self::GoOn { .. } => {}
             Self::StartTurn { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Record { reply, .. }
             | Self::Decide { reply, .. }
@@ -75,8 +78,8 @@ pub(crate) enum Change {
     Remind(Box<Event>, SystemReminderType),
     /// Remove a reminder.
     ClearReminder(SystemReminderType),
-    /// Pin a fact.
-    Pin(Box<Event>),
+    /// Pin a fact. In a running turn a call of its model pins it, and a text that is already pinned stays as it is.
+    Pin { text: String, turn: Option<TurnNumber> },
     /// Remove a pin.
     Unpin(Seq),
     /// Change title and labels; `None` keeps the current value.

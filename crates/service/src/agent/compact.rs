@@ -79,8 +79,10 @@ impl Actor {
     }
 
     pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {
-        self.session
-            .compaction_context(request_bytes(&self.session, &self.ports.tools_of(&self.session)), self.window(model))
+        self.session.compaction_context(
+            request_bytes(&self.session, model, &self.ports.tools_of(&self.session)),
+            self.window(model),
+        )
     }
 
     /// Step 1: records that a compaction begins. A turn does not wait until that is durable: the compaction's end
@@ -305,6 +307,8 @@ impl Actor {
             Outcome::Delta { .. }
             | Outcome::Planned { .. }
             | Outcome::Progress { .. }
+            | Outcome::Asked { .. }
+            | Outcome::Unasked { .. }
             | Outcome::Notes(_)
             | Outcome::ToolDone(_) => {}
         }

@@ -14,13 +14,21 @@ use crate::{
         event::{BudgetWarning, Decision, ToolOutcome},
         message::OUTCOME_UNKNOWN,
     },
-    tool::{Approval, Effect, Plan, ToolError, ToolRegistry},
+    tool::{Approval, Effect, Plan, SEARCH_TOOLS, ToolError, ToolRegistry, is_of_server},
 };
 
 /// Reason for interrupting a turn that a former process left open.
 pub(crate) const PROCESS_ENDED: &str = "process_ended";
 
-/// Plans of the last answer's calls, or why a call cannot run; by call id. They are not durable: a restart plans again.
+/// Names of tools in the answer to a call of one that is not there.
+const NAMES_MAX: usize = 64;
+
+/// Text of a call that would do something else than was approved.
+const OTHER_THAN_APPROVED: &str = "The call was approved, but what it would do has changed since, so it did not run. \
+                                   Look again, and repeat the call if it is still wanted.";
+
+/// Plans of the last answer's calls, or why a call cannot run; by call id. They are not durable: a restart plans again,
+/// and so does a decision.
 pub(crate) type Plans = BTreeMap<String, Result<Plan, ToolError>>;
 
 /// Requests to a session, and which of its deadlines have passed.
@@ -38,8 +46,10 @@ pub(crate) struct Control {
     pub(crate) is_draining: bool,
     /// True if a former process left the queue, which waits for the next requested turn.
     pub(crate) is_queue_held: bool,
-    /// True if the reminders about the workspace were renewed for this turn.
-    pub(crate) has_notes: bool,
+    /// True if a former process left the turn with its calls decided, and nobody has asked for it here.
+    pub(crate) is_turn_held: bool,
+    /// True if the sources of tools are ready for this turn, and the reminders about the workspace are renewed.
+    pub(crate) is_prepared: bool,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
     /// True if the calls that wait for approval have waited too long.
@@ -57,8 +67,8 @@ pub(crate) enum Action {
     Warn(BudgetWarning),
     /// Compact the live context, or go on with the compaction that was asked for.
     Compact,
-    /// Renew the reminders about the workspace.
-    TakeNotes,
+    /// Wait for the sources of tools, and renew the reminders about the workspace.
+    Prepare,
     /// Call the model.
     CallModel,
     /// Give these calls their results without running them.
@@ -143,6 +153,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
         return if unanswered.is_empty() { Action::End(ending) } else { Action::Answer(unanswered) };
     }
+    if control.is_turn_held {
+        return Action::Rest;
+    }
     if let Some(body) = over_budget(open, control) {
         return Action::Fail(body);
     }
@@ -161,8 +174,8 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             ErrorBody::with_message(ErrorCode::TurnFailed, message).detail("reason", "malformed_arguments"),
         ));
     }
-    if session.workspace().is_some() && !control.has_notes {
-        return Action::TakeNotes;
+    if !control.is_prepared {
+        return Action::Prepare;
     }
     for &budget in Budget::ALL {
         let Some(limit) = budgets.limit(budget) else { continue };
@@ -202,49 +215,64 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
 }
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {
-    let answers: Vec<CallAnswer> =
-        open.calls.iter().filter_map(|call| answer_without_running(session, call, control, rules)).collect();
-    if !answers.is_empty() {
-        return Action::Answer(answers);
+    let is_waiting = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_));
+    let waiting = ids(open, is_waiting);
+    if control.is_prepared {
+        if let Some(action) = before_decisions(session, open, control, rules) {
+            return action;
+        }
+    } else if waiting.is_empty() {
+        // A turn that a former process left waiting needs its tools only when all is decided.
+        return Action::Prepare;
     }
-    let ids = |calls: Vec<&CallState>| calls.into_iter().map(|call| call.call.call_id.clone()).collect();
-    let unplanned: Vec<&CallState> =
-        open.calls.iter().filter(|call| may_run(call) && !control.plans.contains_key(&call.call.call_id)).collect();
+    if !waiting.is_empty() {
+        return if control.is_approval_expired { Action::ExpireApprovals(waiting) } else { Action::AwaitApproval };
+    }
+    // Nothing has run since the last decision: from here on the world is as the approved calls find it.
+    let unplanned = ids(open, |call| call.is_approved() && !control.plans.contains_key(&call.call.call_id));
     if !unplanned.is_empty() {
-        return Action::Plan(ids(unplanned));
+        return Action::Plan(unplanned);
     }
     let plan = |call: &CallState| control.plans.get(&call.call.call_id).and_then(|plan| plan.as_ref().ok());
-    let asks = |call: &&CallState| {
-        let is_asked = |plan| approval(session, call, plan, rules) == Approval::Ask;
-        call.progress == CallProgress::Proposed && plan(call).is_some_and(is_asked)
-    };
-    let asking: Vec<&CallState> = open.calls.iter().filter(asks).collect();
-    if !asking.is_empty() {
-        return Action::RequestApprovals(ids(asking));
-    }
-    let waiting: Vec<&CallState> =
-        open.calls.iter().filter(|call| matches!(call.progress, CallProgress::Waiting(_))).collect();
-    if !waiting.is_empty() {
-        return if control.is_approval_expired { Action::ExpireApprovals(ids(waiting)) } else { Action::AwaitApproval };
-    }
-    let mut group: Vec<&CallState> = Vec::new();
+    let mut group: Vec<String> = Vec::new();
     for call in open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_))) {
         let is_once = plan(call).is_none_or(|plan| plan.effect == Effect::Once);
         if is_once && group.is_empty() {
-            group.push(call);
+            group.push(call.call.call_id.clone());
         }
         // A `once` call runs alone; the calls after it run after it.
         if is_once || group.len() == rules.max_parallel.max(1) {
             break;
         }
-        group.push(call);
+        group.push(call.call.call_id.clone());
     }
-    Action::RunTools(ids(group))
+    Action::RunTools(group)
 }
 
-/// Returns true if the call runs unless something stands in its way.
-const fn may_run(call: &CallState) -> bool {
-    matches!(call.progress, CallProgress::Proposed | CallProgress::Decided(Decision::Approve, _))
+/// Finds what calls need although a decision on another one may be missing: an answer, a plan or a question.
+fn before_decisions(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Option<Action> {
+    let answers: Vec<CallAnswer> =
+        open.calls.iter().filter_map(|call| answer_without_running(session, call, control, rules)).collect();
+    if !answers.is_empty() {
+        return Some(Action::Answer(answers));
+    }
+    let is_proposed = |call: &CallState| call.progress == CallProgress::Proposed;
+    let plan = |call: &CallState| control.plans.get(&call.call.call_id);
+    let unplanned = ids(open, |call| is_proposed(call) && plan(call).is_none());
+    if !unplanned.is_empty() {
+        return Some(Action::Plan(unplanned));
+    }
+    let asks = |call: &CallState| match plan(call) {
+        Some(Ok(plan)) => approval(session, call, plan, rules) == Approval::Ask,
+        Some(Err(_)) | None => false,
+    };
+    let asking = ids(open, |call| is_proposed(call) && asks(call));
+    (!asking.is_empty()).then_some(Action::RequestApprovals(asking))
+}
+
+/// Lists calls of the last answer.
+fn ids(open: &OpenTurn, is_wanted: impl Fn(&CallState) -> bool) -> Vec<String> {
+    open.calls.iter().filter(|call| is_wanted(call)).map(|call| call.call.call_id.clone()).collect()
 }
 
 /// The configuration's decision on a call, together with the rules that its session and its turn allow.
@@ -277,25 +305,31 @@ fn answer_without_running(
     match &call.progress {
         CallProgress::Finished(_) | CallProgress::Waiting(_) => None,
         CallProgress::Started => not_run(call, ""),
-        CallProgress::Decided(Decision::Deny, reason) => {
-            let text = reason
+        CallProgress::Decided(answered) if answered.decision == Decision::Deny => {
+            let text = answered
+                .reason
                 .as_ref()
                 .map_or_else(|| "The call was denied.".to_owned(), |reason| format!("The call was denied: {reason}"));
             answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text)
         }
-        // A call that was approved is planned again after a restart, and its tool or its rule may have changed.
-        CallProgress::Proposed | CallProgress::Decided(Decision::Approve, _) => {
+        // An approved call is planned again before it runs: its tool, its rule or the world may have changed.
+        CallProgress::Proposed | CallProgress::Decided(_) => {
             let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
-                let known: Vec<&str> = rules
+                let mut known: Vec<&str> = rules
                     .tools
                     .offered(session.context().has_blobs())
                     .iter()
                     .map(|spec| spec.name.as_str())
                     .filter(|name| session.may_use(name))
                     .collect();
+                // Those of servers may be many, and can be searched.
+                known.sort_by_key(|name| is_of_server(name));
+                let more = known.len().saturating_sub(NAMES_MAX);
+                known.truncate(NAMES_MAX);
                 let text = format!(
-                    "There is no tool {name:?}. The tools are: {}.",
-                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                    "There is no tool {name:?}. The tools are: {}{}.",
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") },
+                    if more > 0 { format!(", and {more} more, which {SEARCH_TOOLS} finds") } else { String::new() }
                 );
                 return answer(ErrorCode::ToolNotFound, ToolOutcome::NotRun, text);
             };
@@ -310,6 +344,12 @@ fn answer_without_running(
                 let text = format!("The configuration denies the tool {name}.");
                 return answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, text);
             }
+            let refused = |error: &ToolError| {
+                let text = error.why_not_run(tool.spec().schema.as_str());
+                let error = Some(error.not_run_body(&text));
+                let (call_id, name) = (call.call.call_id.clone(), name.clone());
+                Some(CallAnswer { call_id, name, outcome: ToolOutcome::NotRun, error, text })
+            };
             match control.plans.get(&call.call.call_id)? {
                 Ok(plan) if approval(session, call, plan, rules) == Approval::Deny => {
                     let text = format!("A rule denies this call of {name}.");
@@ -318,16 +358,21 @@ fn answer_without_running(
                 Ok(plan) if is_left_alone(session, call, plan, rules) => {
                     answer(ErrorCode::ApprovalDenied, ToolOutcome::NotRun, nobody_to_ask(name))
                 }
-                Ok(_) => None,
-                Err(error) => {
-                    let text = error.why_not_run(tool.spec().schema.as_str());
-                    let error = Some(error.not_run_body(&text));
-                    let (call_id, name) = (call.call.call_id.clone(), name.clone());
-                    Some(CallAnswer { call_id, name, outcome: ToolOutcome::NotRun, error, text })
+                Ok(plan) if is_other_than_approved(call, plan) => {
+                    refused(&ToolError::Refused(OTHER_THAN_APPROVED.to_owned()))
                 }
+                Ok(_) => None,
+                Err(error) => refused(error),
             }
         }
     }
+}
+
+/// Returns true if the call would do something else by now than a person was shown and approved.
+///
+/// It is not asked about again: a decision names its call, so one that comes twice would answer the second question.
+fn is_other_than_approved(call: &CallState, plan: &Plan) -> bool {
+    matches!(&call.progress, CallProgress::Decided(answered) if answered.preview != plan.preview)
 }
 
 /// Text about a call that asks while nobody attends its turn.

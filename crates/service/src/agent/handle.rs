@@ -13,7 +13,7 @@ use crate::{
     service::Changed,
     session::{
         CONTEXT_RUNS_MAX,
-        event::{Event, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned},
+        event::{Event, Pinned, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned},
     },
 };
 
@@ -35,6 +35,8 @@ impl Actor {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
+            Command::GoOn { turn } if self.session.is_pending(turn) => self.release_turn(),
+            Command::GoOn { .. } => {}
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),
             Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
@@ -93,6 +95,7 @@ impl Actor {
         self.shared.check_writable()?;
         self.check_archived(matches!(change, Change::Archive(_) | Change::SnapshotHistory { .. }))?;
         let limits = &self.ports.options.limits;
+        let mut of_turn = None;
         let event = match change {
             Change::Remind(event, kind) => {
                 if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
@@ -106,11 +109,20 @@ impl Actor {
                 }
                 Event::ReminderCleared(ReminderCleared { kind })
             }
-            Change::Pin(event) => {
+            Change::Pin { text, turn } => {
+                if turn.is_some() {
+                    if self.session.open_turn().map(|open| open.turn) != turn {
+                        return Err(SessionError::NotRunning { turn });
+                    }
+                    if let Some(pin) = self.session.pins().iter().find(|pin| pin.text == text) {
+                        return Ok(Changed { session_id: self.session.id(), seq: pin.seq });
+                    }
+                }
+                of_turn = turn;
                 if self.session.pins().len() >= limits.pins {
                     return Err(SessionError::QueueFull { what: "pins", limit: limits.pins });
                 }
-                *event
+                Event::Pinned(Pinned { text })
             }
             Change::Unpin(pin) => {
                 if !self.session.pins().iter().any(|known| known.seq == pin) {
@@ -146,7 +158,7 @@ impl Actor {
                 }
             }
         };
-        self.changed(None, event).await
+        self.changed(of_turn, event).await
     }
 
     async fn cancel_queued(&mut self, turn: TurnNumber, reason: &str) -> Result<Changed, SessionError> {

@@ -19,6 +19,7 @@ mod approvals;
 mod compact;
 mod compactions;
 mod handle;
+mod images;
 mod notes;
 mod observer;
 pub(crate) mod record;
@@ -118,7 +119,10 @@ impl Ports {
 
     /// Returns the tools of a session's next step.
     pub(crate) fn tools_of(&self, session: &Session) -> ToolRegistry {
-        self.tools.of(&ToolScope { session_id: session.id(), workspace: session.workspace() })
+        let model = session.open_turn().map_or(session.model(), |open| &open.model);
+        // A model that cannot be found answers no step.
+        let window_tokens = self.models.resolve(model).map_or(0, |model| model.window_tokens);
+        self.tools.of(&ToolScope { session_id: session.id(), workspace: session.workspace() }).within(window_tokens)
     }
 
     /// How long an actor stays in memory without requests.

@@ -1,7 +1,7 @@
-//! Reminders about a session's workspace, renewed at the start of each turn. A reminder that a person set is never
-//! replaced.
+//! What a turn needs before its first step: tools whose sources are ready, and reminders about the session's workspace. A
+//! reminder that a person set is never replaced.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,29 +16,49 @@ use crate::{
         reminder::SystemReminderType,
     },
     store::StoreError,
-    tool::prefix,
+    tool::{ToolScope, prefix},
 };
 
 /// Longest time for the notes of one turn.
 const LIMIT: Duration = Duration::from_secs(3);
 
 impl Actor {
-    /// Asks for the notes about the session's workspace.
-    pub(super) async fn take_notes(&mut self) -> Result<(), StoreError> {
-        self.control.has_notes = true;
-        let (Some(notes), Some(workspace)) = (self.ports.notes.clone(), self.session.workspace()) else {
-            return Ok(());
-        };
-        let (ports, workspace) = (self.ports.clone(), workspace.to_owned());
-        let work = move |outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken| async move {
-            let written = async { notes.write(&workspace, ports.world.clock.now()).await };
-            tokio::select! {
-                written = written => drop(outcomes.send(Outcome::Notes(written)).await),
-                () = cancel.cancelled() => {}
-                () = ports.world.clock.sleep(LIMIT) => tracing::info!("the notes about the workspace took too long"),
-            }
-        };
-        self.drive(Effect::spawn(self.running.turn_span.clone(), work)).await
+    /// Waits for the sources of tools, and asks for the notes about the session's workspace.
+    pub(super) async fn prepare(&mut self) -> Result<(), StoreError> {
+        self.control.is_prepared = true;
+        let workspace = self.session.workspace().map(Path::to_owned);
+        let notes = self.ports.notes.clone().zip(workspace.clone());
+        if notes.is_some() || !self.ports.tools.has_no_sources() {
+            let (ports, session_id) = (self.ports.clone(), self.session.id());
+            let work = move |outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken| async move {
+                let scope = ToolScope { session_id, workspace: workspace.as_deref() };
+                let noted = async {
+                    let (notes, workspace) = notes?;
+                    tokio::select! {
+                        written = notes.write(&workspace, ports.world.clock.now()) => return Some(written),
+                        () = ports.world.clock.sleep(LIMIT) => {}
+                    }
+                    tracing::info!("the notes about the workspace took too long");
+                    None
+                };
+                let prepared = async { tokio::join!(noted, ports.tools.ready(&scope)).0 };
+                tokio::select! {
+                    written = prepared => if let Some(written) = written {
+                        drop(outcomes.send(Outcome::Notes(written)).await);
+                    },
+                    () = cancel.cancelled() => {}
+                }
+            };
+            let effect = Effect::spawn(self.running.turn_span.clone(), work);
+            // Meanwhile the turn's start becomes durable.
+            self.acknowledge().await?;
+            self.drive(effect).await?;
+        }
+        if self.session.open_turn().is_some_and(|open| !open.calls.is_empty()) {
+            // Calls that a former process left are looked up in the tools of today.
+            self.running.tools = self.ports.tools_of(&self.session);
+        }
+        Ok(())
     }
 
     /// Records the notes that differ from the reminders.

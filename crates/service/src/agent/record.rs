@@ -8,8 +8,8 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     session::{
         View,
-        event::{Event, Record},
-        message::{BlobRef, Block, Body},
+        event::{ChangedFile, Event, Record},
+        message::{BlobRef, Block, Body, Image},
     },
     store::{BlobStore, StoreError, Ticket},
     tool::{prefix, suffix},
@@ -35,8 +35,11 @@ impl Actor {
         let mut batch = std::mem::take(&mut self.journalled.deferred);
         let applied = batch.len();
         batch.extend(new);
-        let ticket = self.ports.events.stage(&self.lease, &batch)?;
-        self.apply(&batch[applied..])?;
+        let shared = self.shared.clone();
+        let ticket = shared.show(|| {
+            let ticket = self.ports.events.stage(&self.lease, &batch)?;
+            Ok((self.apply(&batch[applied..])?, ticket))
+        })?;
         Ok((self.session.last_seq(), ticket))
     }
 
@@ -44,7 +47,8 @@ impl Actor {
     /// actor knows it.
     pub(super) async fn record_with_next(&mut self, turn: TurnNumber, event: Event) -> Result<(), StoreError> {
         let new = self.records(Some(turn), vec![event]).await?;
-        self.apply(&new)?;
+        let shared = self.shared.clone();
+        shared.show(|| Ok((self.apply(&new)?, ())))?;
         self.journalled.deferred.extend(new);
         Ok(())
     }
@@ -61,13 +65,12 @@ impl Actor {
         Ok(records)
     }
 
-    fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn apply(&mut self, records: &[Record]) -> Result<View, StoreError> {
         for record in records {
             self.session.apply(record).map_err(|error| StoreError::Failed(error.to_string()))?;
         }
         self.count_resident();
-        self.shared.show(View::of(&self.session));
-        Ok(())
+        Ok(View::of(&self.session))
     }
 
     /// Records, waits until it is durable, and publishes.
@@ -151,6 +154,19 @@ pub(crate) async fn externalise(
         sizes[largest] = bytes(bodies[largest]);
     }
     Ok(())
+}
+
+/// The files that an event says are changed.
+pub(crate) fn files(event: &Event) -> &[ChangedFile] {
+    if let Event::ToolStarted(started) = event {
+        return &started.files;
+    }
+    if let Event::ToolFinished(finished) = event { &finished.files } else { &[] }
+}
+
+/// The images that an event names.
+pub(crate) fn images(event: &Event) -> &[Image] {
+    if let Event::ToolFinished(finished) = event { &finished.images } else { &[] }
 }
 
 /// The bodies of an event that may be long.

@@ -4,15 +4,17 @@ use std::{ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
+use super::images::unsent_bytes;
 use crate::{
     compaction::json_bytes,
     model::{ModelRequest, ResolvedModel, ToolSpec},
     options::{EngineOptions, Overflow},
     session::{
         Session,
+        event::ContextTokens,
         message::{Body, Message},
     },
-    tool::ToolRegistry,
+    tool::{Offer, ToolRegistry},
 };
 
 /// Tokens of reasoning beside a summary; at most a sixteenth of the window.
@@ -25,21 +27,36 @@ pub(crate) struct Rendered {
     pub(crate) system: Option<Body>,
 }
 
-/// Renders the next request. It walks over the messages that are sent, and no others.
+/// Renders the next request, and says where its tokens go. It walks over the messages that are sent, and no others.
 pub(crate) fn render(
     session: &Session,
     model: &ResolvedModel,
     tools: &ToolRegistry,
     options: &EngineOptions,
-) -> Result<Rendered, ErrorBody> {
-    let tail: Option<Arc<str>> = session.tail().map(Arc::from);
-    let tools = allowed(session, tools);
-    let fixed_bytes = fixed_bytes(session, &tools) + tail.as_ref().map_or(0, |tail| tail.len() as u64);
+) -> Result<(Rendered, ContextTokens), ErrorBody> {
+    let (tail, pin_bytes) = session.tail_with_pins();
+    let tail: Option<Arc<str>> = tail.map(Arc::from);
+    let tail_bytes = tail.as_ref().map_or(0, |tail| tail.len() as u64);
+    let tools = Offer::of(session).shown(tools);
+    let fixed_bytes = fixed_bytes(session, &tools) + tail_bytes;
     let start = start(session, model, fixed_bytes, options)?;
+    let context = session.context();
+    let unsent_bytes = unsent_bytes(session, model, start);
+    let result_bytes = context.result_bytes_from(start);
+    let tokens = ContextTokens {
+        system: session.system_prompt().map_or(0, Body::len) / 4,
+        tools: spec_bytes(&tools) / 4,
+        reminders: (tail_bytes - pin_bytes) / 4,
+        pins: pin_bytes / 4,
+        history: (context.summary_bytes() + context.bytes_from(start) - result_bytes) / 4,
+        tool_results: result_bytes.saturating_sub(unsent_bytes) / 4,
+        free: None,
+    };
     let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
-    let end = session.context().entries().len();
-    let summary = session.context().summary().map(|summary| summary.message.clone());
-    Ok(rendered(session, model, tools, (summary, start..end), tail, max_output_tokens))
+    let end = context.entries().len();
+    let summary = context.summary().map(|summary| summary.message.clone());
+    let rendered = rendered(session, model, tools, (summary, start..end), tail, max_output_tokens);
+    Ok((rendered, tokens.within(model.window_tokens)))
 }
 
 /// Finds the first message to send if `fixed_bytes` more are sent with it.
@@ -55,7 +72,7 @@ fn start(
         Overflow::Fail => 0,
         Overflow::Slide => session.context().start_within(room_bytes),
     };
-    let bytes = session.context().bytes_from(start);
+    let bytes = session.context().bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
     if bytes > room_bytes {
         return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
     }
@@ -65,7 +82,7 @@ fn start(
 /// Returns true if the next request fits.
 pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistry, options: &EngineOptions) -> bool {
     let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
-    start(session, model, fixed_bytes(session, &allowed(session, tools)) + tail_bytes, options).is_ok()
+    start(session, model, fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes, options).is_ok()
 }
 
 /// Messages of the context for a summary.
@@ -88,7 +105,7 @@ pub(crate) fn render_summary(
     said: Said<'_>,
 ) -> Result<(Rendered, usize), ErrorBody> {
     let Said { former, from, prompt, max_summary_tokens } = said;
-    let tools = allowed(session, tools);
+    let tools = Offer::of(session).shown(tools);
     let former_bytes = former.as_deref().map_or(0, json_bytes);
     let system_bytes = session.system_prompt().map_or(0, Body::len);
     let fixed_bytes = system_bytes + former_bytes + spec_bytes(&tools) + prompt.len() as u64;
@@ -133,14 +150,15 @@ const fn is_results(message: &Message) -> bool {
 }
 
 /// Bytes of the next request, whole. It walks over no message.
-pub(crate) fn request_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
+pub(crate) fn request_bytes(session: &Session, model: &ResolvedModel, tools: &ToolRegistry) -> u64 {
     let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
-    fixed_bytes(session, &allowed(session, tools)) + tail_bytes + session.context().bytes_from(0)
+    let said_bytes = session.context().bytes_from(0).saturating_sub(unsent_bytes(session, model, 0));
+    fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes + said_bytes
 }
 
 /// Bytes of a request's tool specs.
 pub(crate) fn tool_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
-    spec_bytes(&allowed(session, tools))
+    spec_bytes(&Offer::of(session).shown(tools))
 }
 
 /// Tokens that a request may have, so that its answer has room.
@@ -153,23 +171,13 @@ const fn bytes_within(tokens: u64) -> u64 {
     tokens.saturating_mul(4).saturating_add(3)
 }
 
-/// The tools that the session may use and has a use for.
-fn allowed(session: &Session, tools: &ToolRegistry) -> Arc<[ToolSpec]> {
-    let specs = tools.offered(session.context().has_blobs());
-    if specs.iter().all(|spec| session.may_use(&spec.name)) {
-        specs.clone()
-    } else {
-        specs.iter().filter(|spec| session.may_use(&spec.name)).cloned().collect()
-    }
-}
-
 /// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
     session.system_prompt().map_or(0, Body::len) + session.context().summary_bytes() + spec_bytes(tools)
 }
 
 fn spec_bytes(tools: &[ToolSpec]) -> u64 {
-    tools.iter().map(|tool| (tool.name.len() + tool.description.len() + tool.schema.as_str().len()) as u64).sum()
+    tools.iter().map(ToolSpec::bytes).sum()
 }
 
 fn overflow(tokens: u64, window: u64, model: &str) -> ErrorBody {
@@ -201,6 +209,7 @@ fn rendered(
         max_output_tokens,
         thinking_tokens: 0,
         attempt: 0,
+        images: Arc::default(),
     };
     Rendered { request, system: session.system_prompt().cloned() }
 }

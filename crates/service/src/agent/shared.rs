@@ -20,6 +20,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     service::Changed,
     session::{Session, View},
+    store::StoreError,
 };
 
 /// Interrupts that may wait.
@@ -67,9 +68,13 @@ impl Shared {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a view, which readers get as soon as its last record is durable.
-    pub(crate) fn show(&self, view: View) {
-        self.views().push_back(view);
+    /// Makes records, and adds the view after them, which readers get as soon as its last record is durable. That may be
+    /// before `make` returns, so they wait for it.
+    pub(crate) fn show<T>(&self, make: impl FnOnce() -> Result<(View, T), StoreError>) -> Result<T, StoreError> {
+        let mut views = self.views();
+        let (view, made) = make()?;
+        views.push_back(view);
+        Ok(made)
     }
 
     /// Replaces all views, after records were lost.

@@ -168,9 +168,9 @@ impl Actor {
         self.journalled.deferred.clear();
         self.running.summary = Summary::None;
         self.running.summary_usage = Default::default();
-        let (is_draining, is_queue_held) = (self.control.is_draining, self.control.is_queue_held);
+        let Control { is_draining, is_queue_held, is_turn_held, .. } = self.control;
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
-        self.control = Control { is_draining, is_queue_held, interrupt: left_open, ..Control::default() };
+        self.control = Control { is_draining, is_queue_held, is_turn_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
         self.lease = self.ports.events.lease(session_id).await?;
         // If applied records never became durable, only the journal is right.

@@ -148,6 +148,9 @@ pub(crate) fn message_bytes(message: &Message) -> u64 {
     json_bytes(message) + message.texts().map(of).sum::<u64>()
 }
 
+/// Bytes that an image counts for: those of 1,600 tokens. Vendors make large ones smaller before they count them.
+pub(crate) const IMAGE_BYTES: u64 = 1_600 * 4;
+
 /// Messages that were measured in this process.
 static MEASURED: AtomicU64 = AtomicU64::new(0);
 
@@ -157,7 +160,7 @@ pub fn messages_measured() -> u64 {
     MEASURED.load(Ordering::Relaxed)
 }
 
-/// The length of a message as JSON, counted without writing it anywhere.
+/// The length of a message as JSON, counted without writing it anywhere, and what its images count for.
 pub(crate) fn json_bytes(message: &Message) -> u64 {
     struct Count(u64);
 
@@ -175,5 +178,6 @@ pub(crate) fn json_bytes(message: &Message) -> u64 {
     MEASURED.fetch_add(1, Ordering::Relaxed);
     let mut count = Count(0);
     // By the specification, a message that cannot be written counts as 0.
-    serde_json::to_writer(&mut count, message).map_or(0, |()| count.0)
+    let json = serde_json::to_writer(&mut count, message).map_or(0, |()| count.0);
+    json + message.images().count() as u64 * IMAGE_BYTES
 }

@@ -119,7 +119,7 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 /// failed during the turn, like for callers in the process that runs it.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
-    let mut follower = service.follow_turn(&session_id, seq.saturating_sub(1)).await?;
+    let mut follower = service.follow_turn(&session_id, turn, seq.saturating_sub(1)).await?;
     let mut fold = TurnFold::new(turn);
     while let Some(followed) = follower.next().await? {
         if followed.seq.is_none() {

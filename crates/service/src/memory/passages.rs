@@ -137,7 +137,13 @@ mod tests {
     }
 
     fn result(name: &str, text: &str) -> ToolResult {
-        ToolResult { call_id: "c".to_owned(), name: name.to_owned(), is_error: false, content: text.into() }
+        ToolResult {
+            call_id: "c".to_owned(),
+            name: name.to_owned(),
+            is_error: false,
+            content: text.into(),
+            images: Vec::new(),
+        }
     }
 
     #[test]

@@ -8,8 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::sessions::Sessions;
 use crate::{
-    SessionError, agent::command::Command, capability::Capabilities, follow::Follower, ids::SessionId,
-    operation::Operation, service::*,
+    SessionError,
+    agent::command::Command,
+    capability::Capabilities,
+    follow::Follower,
+    ids::{SessionId, TurnNumber},
+    operation::Operation,
+    service::*,
 };
 
 /// Sessions for an admitted operation. The operations are its methods, so none can be reached without admission.
@@ -69,15 +74,20 @@ macro_rules! declare {
                 Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
             }
 
-            async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+            async fn follow_turn(
+                &self,
+                session_id: &SessionId,
+                turn: TurnNumber,
+                since_seq: u64,
+            ) -> Result<Follower, SessionError> {
                 let follower = self.follow(session_id, since_seq).await?.waiting();
-                self.bring_in_failed(*session_id, since_seq).await;
+                self.go_on(*session_id, turn, since_seq).await;
                 Ok(follower)
             }
 
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
                 self.settle().await?;
-                Admitted(self).blob(request).await
+                Admitted(self).any_blob(request).await
             }
 
             async fn compact_until(
@@ -108,15 +118,14 @@ macro_rules! declare {
 crate::operations!(plain declare);
 
 impl Sessions {
-    /// Loads a session that was given up after a failure of the store, as its next caller would. If that fails, the
-    /// turn has no end yet, and its followers are notified.
-    async fn bring_in_failed(&self, session_id: SessionId, since_seq: u64) {
-        if self.inner.registry.shared(session_id).is_some() {
-            return;
-        }
+    /// Lets a turn go on that somebody waits for. A session that was given up after a failure of the store is loaded, as
+    /// its next caller would; if that fails, the turn has no end yet, and its followers are notified.
+    async fn go_on(&self, session_id: SessionId, turn: TurnNumber, since_seq: u64) {
         if self.look(session_id).await.is_ok_and(|view| view.summary.state != SessionState::Idle) {
             match self.reserve(session_id).await {
-                Ok(_) | Err(SessionError::ShuttingDown) => {}
+                // An actor that has left loads nothing more.
+                Ok(reservation) => drop(reservation.mailbox.send(Command::GoOn { turn }).await),
+                Err(SessionError::ShuttingDown) => {}
                 Err(error) => {
                     let tail = self.engine().durable(session_id).await.unwrap_or(since_seq);
                     self.inner.registry.hub(session_id).lose(tail, &error);
@@ -152,11 +161,14 @@ impl Sessions {
                 projector.end().await;
             }
         };
-        tokio::join!(remembered, projected, engine.tools.shut_down());
-        if let Err(error) = engine.derived.index.flush().await {
-            tracing::warn!(%error, "the index could not be written; the next start updates it");
-        }
-        engine.derived.settling.close();
-        engine.derived.settling.wait().await;
+        let settled = async {
+            tokio::join!(remembered, projected);
+            if let Err(error) = engine.derived.index.flush().await {
+                tracing::warn!(%error, "the index could not be written; the next start updates it");
+            }
+            engine.derived.settling.close();
+            engine.derived.settling.wait().await;
+        };
+        tokio::join!(settled, engine.tools.shut_down());
     }
 }

@@ -11,6 +11,7 @@ mod persistent;
 mod creations;
 mod host;
 mod journals;
+pub(crate) mod pin_fact;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
 pub(crate) mod validate;

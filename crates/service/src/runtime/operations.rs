@@ -1,6 +1,6 @@
 //! Admitted operations over the sessions of a service.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
@@ -14,20 +14,22 @@ use crate::{
         readers::Readers,
     },
     follow::{check_cursor, gone_line},
-    ids::SessionId,
+    ids::{SessionId, TurnNumber},
     service::{
         AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
         CompactSession, CompactionReceipt, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
         ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
-        JournalCompactionReport, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents,
-        ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory,
-        SessionQuery, SessionSummary, SessionView, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        JournalCompactionReport, ListTools, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob,
+        ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit,
+        SearchMemory, SessionQuery, SessionSummary, SessionView, ToolServerView, ToolView, UndoCompaction, Unpin,
+        UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
-        event::{Decision, Event, Pinned, ReminderSet},
+        event::{Decision, Event, ReminderSet},
     },
     store::ReadLimit,
+    tool::{ListedSession, Offer, ToolScope, is_copy},
     upkeep::{bundle, pruning::CompactionPolicy},
 };
 
@@ -59,6 +61,24 @@ impl Sessions {
         }
         self.publish_all().await
     }
+
+    /// Checks a fact that is to be pinned, and replaces secrets in it.
+    fn pin_text(&self, text: &str) -> Result<String, SessionError> {
+        validate::not_empty("text", text, "say what to pin")?;
+        validate::size("pin", text, self.engine().options.limits.pin_bytes)?;
+        Ok(self.engine().secrets.replace(text).into_owned())
+    }
+
+    /// Pins a fact for a call of a session's running turn.
+    pub(super) async fn pin_in_turn(
+        &self,
+        session_id: SessionId,
+        turn: TurnNumber,
+        text: &str,
+    ) -> Result<Changed, SessionError> {
+        let text = self.pin_text(text)?;
+        self.record(session_id, Change::Pin { text, turn: Some(turn) }).await
+    }
 }
 
 impl Admitted<'_> {
@@ -78,6 +98,9 @@ impl Admitted<'_> {
         if request.decision == Decision::Deny && !request.scope.is_once() {
             let message = "a denial is of one call: leave the scope out";
             return Err(SessionError::invalid("scope", message));
+        }
+        if request.decision == Decision::Deny && request.answer.is_some() {
+            return Err(SessionError::invalid("answer", "a denial answers nothing: leave the answer out"));
         }
         let command = |reply| Command::Decide { request: Box::new(request.clone()), reply };
         self.0.ask(request.session_id, command).await
@@ -134,10 +157,8 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn pin(&self, request: PinFact) -> Result<Changed, SessionError> {
-        validate::not_empty("text", &request.text, "say what to pin")?;
-        validate::size("pin", &request.text, self.0.engine().options.limits.pin_bytes)?;
-        let text = self.0.engine().secrets.replace(&request.text).into_owned();
-        self.0.record(request.session_id, Change::Pin(Box::new(Event::Pinned(Pinned { text })))).await
+        let text = self.0.pin_text(&request.text)?;
+        self.0.record(request.session_id, Change::Pin { text, turn: None }).await
     }
 
     pub(super) async fn pins(&self, session_id: &SessionId) -> Result<Page<Pin>, SessionError> {
@@ -162,6 +183,15 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
+        if is_copy(self.0.engine().blobs.as_ref(), request.session_id, &request.blob).await? {
+            let why = "it is a copy of a file, unredacted; only a command of the data directory's owner may read it";
+            return Err(SessionError::invalid("blob", why));
+        }
+        self.any_blob(request).await
+    }
+
+    /// Like [`Self::blob`], but also reads copies of files.
+    pub(super) async fn any_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
         validate::blob_hash(&request.blob)?;
         let limit = validate::blob_limit(request.limit)?;
         self.0.blob_page(request, limit).await
@@ -321,6 +351,37 @@ impl Admitted<'_> {
         validate::forget(&request, &self.0.engine().options.limits)?;
         self.0.publish_to_memory(request.session_id).await?;
         self.0.to_the_end(|_| async move { memory.forget(request).await }).await
+    }
+
+    pub(super) async fn tools(&self, request: ListTools) -> Result<Page<ToolView>, SessionError> {
+        let ListTools { session_id, with_workspace } = request;
+        let engine = self.0.engine();
+        let view = match session_id {
+            Some(session_id) => Some(self.0.look(session_id).await?),
+            None => None,
+        };
+        let of_new = if with_workspace { Some(".") } else { None };
+        let model = view.as_ref().map_or(engine.models.default_model(), |view| view.summary.model.as_str());
+        let workspace = view.as_ref().map_or(of_new, |view| view.workspace.as_deref());
+        let session = ListedSession {
+            scope: ToolScope {
+                session_id: session_id.unwrap_or(SessionId::from_uuid(uuid::Uuid::nil())),
+                workspace: workspace.map(Path::new),
+            },
+            offer: view.as_ref().map_or_else(Offer::default, |view| Offer {
+                named: view.tools.as_deref(),
+                has_blobs: view.has_blobs,
+                found: &view.found_tools,
+            }),
+            window_tokens: engine.models.resolve(model).map_or(0, |model| model.window_tokens),
+            allowed_rules: view.as_ref().map_or(&[], |view| &view.allowed_rules),
+        };
+        Ok(Page::whole(engine.tools.list(&session, &engine.secrets)))
+    }
+
+    pub(super) async fn tool_servers(&self) -> Result<Page<ToolServerView>, SessionError> {
+        let engine = self.0.engine();
+        Ok(Page::whole(engine.tools.servers(&engine.secrets)))
     }
 
     pub(super) async fn reindex_memory(&self) -> Result<Reindexed, SessionError> {

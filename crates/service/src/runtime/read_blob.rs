@@ -10,8 +10,8 @@ use crate::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    store::BlobStore,
-    tool::{Invocation, OutputSink, Plan, READ_BLOB, Tool, ToolError},
+    store::{BlobStore, StoreError},
+    tool::{Invocation, OutputSink, Plan, READ_BLOB, Tool, ToolError, is_copy},
 };
 
 /// Default and most bytes of a page.
@@ -66,6 +66,10 @@ impl Tool for ReadBlob {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::read_only())
+    }
+
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }
@@ -79,9 +83,14 @@ impl Tool for ReadBlob {
             return Err(ToolError::Arguments(why));
         }
         let limit = limit.min(self.page_bytes);
+        // It may hold what the model must not see.
+        let failed = |error: StoreError| ToolError::Failed(error.to_string());
+        if is_copy(self.blobs.as_ref(), invocation.session_id, &blob).await.map_err(failed)? {
+            return Err(ToolError::Refused("This blob is a copy of a file, which is not shown.".to_owned()));
+        }
         // Only blobs of the session itself are found.
         let read = self.blobs.read(invocation.session_id, &blob, offset, limit + CHARACTER_BYTES_MAX).await;
-        let bytes = read.map_err(|error| ToolError::Failed(error.to_string()))?;
+        let bytes = read.map_err(failed)?;
         let bytes = bytes.ok_or_else(|| ToolError::Failed("This session has no such blob.".to_owned()))?;
         if bytes.is_empty() {
             return output.write(&format!("[The blob has no more than {offset} bytes.]")).await;

@@ -75,6 +75,10 @@ impl Tool for Recall {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::read_only())
+    }
+
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }

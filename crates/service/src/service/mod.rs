@@ -9,7 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 pub use meerkat_words::{answers::*, operators::*, requests::*};
 
-use crate::{SessionError, capability::Capabilities, follow::Follower, ids::SessionId};
+use crate::{
+    SessionError,
+    capability::Capabilities,
+    follow::Follower,
+    ids::{SessionId, TurnNumber},
+};
 
 macro_rules! declare {
     ($(
@@ -63,9 +68,16 @@ macro_rules! declare {
             async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
 
             /// Like [`Self::follow`], but fails with `STORE_FAILED` if the store fails during the turn.
-            async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
+            /// A turn that was held until somebody asks for it goes on.
+            async fn follow_turn(
+                &self,
+                session_id: &SessionId,
+                turn: TurnNumber,
+                since_seq: u64,
+            ) -> Result<Follower, SessionError>;
 
-            /// Like [`Self::blob`], for a caller that waits for a turn: its own answer needs no store.
+            /// Like [`Self::blob`], for the owner of the data directory, who may also read copies of files, and for a
+            /// caller that waits for a turn: its own answer needs no store.
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError>;
 
             /// Like [`Self::compact`], but ends without a summary when `cancel` is cancelled. A compaction whose

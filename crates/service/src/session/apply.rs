@@ -14,19 +14,22 @@ use meerkat_errors::ErrorCode;
 use super::{
     Session,
     context::Context,
-    event::{AssistantMessage, Event, Key, Record, SessionCreated, ToolFinished, ToolOutcome, TurnQueued, TurnStarted},
+    event::{
+        ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated, ToolFinished,
+        ToolOutcome, TurnQueued, TurnStarted,
+    },
     human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{Decided, KEY_KEPT_MS, KeyUse, RULES_MAX},
-    turn::{CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd},
+    turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
     clock::Timestamp,
     ids::{Seq, TurnNumber},
     model::Usage,
     options::Policy,
-    tool::REFUSED,
+    tool::{REFUSED, SEARCH_TOOLS, is_of_server, names_in},
 };
 
 /// Steps that the loop guard compares: three rounds of a cycle of four, with room for a stricter option.
@@ -68,7 +71,7 @@ impl Session {
             forked_from: None,
             model,
             system_prompt,
-            tools,
+            tools: tools.map(Arc::from),
             workspace,
             imported_at: 0,
             budgets,
@@ -87,6 +90,7 @@ impl Session {
             keyed_bytes: 0,
             decisions: Default::default(),
             allowed_rules: Arc::default(),
+            found_tools: Arc::default(),
             usage: Default::default(),
             message_count: 0,
             next_turn: 0,
@@ -132,8 +136,12 @@ impl Session {
             Event::ToolFinished(finished) => self.tool_finished(record, turn, finished),
             Event::ApprovalRequested(_) => self.progress(record),
             Event::ApprovalDecided(decided) => {
-                let (decision, scope) = (decided.decision, decided.scope);
-                self.decisions.insert(decided.call_id.clone(), Decided { decision, seq: record.seq, scope });
+                let ApprovalDecided { call_id, decision, scope, answer, .. } = decided;
+                let asked = self.open_turn.as_ref().and_then(|open| open.asked(call_id));
+                let rule = asked.filter(|_| *scope == Scope::Always).and_then(|asked| asked.rule.clone());
+                let decided =
+                    Decided { decision: *decision, seq: record.seq, scope: *scope, rule, answer: answer.clone() };
+                self.decisions.insert(call_id.clone(), decided);
                 self.progress(record);
             }
             Event::ToolAllowed(allowed) => {
@@ -250,7 +258,7 @@ impl Session {
         self.next_turn = self.next_turn.max(turn + 1);
         self.counters.started_turns += 1;
         self.decisions.clear();
-        self.open_turn = Some(OpenTurn::of(turn, started, key));
+        self.open_turn = Some(OpenTurn::of(turn, record.seq, started, key));
     }
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
@@ -269,6 +277,7 @@ impl Session {
 
     fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
         self.progress(record);
+        self.find_tools(finished);
         let Some(open) = &mut self.open_turn else { return };
         open.last_tool.clone_from(&finished.name);
         let is_malformed = finished.outcome == ToolOutcome::NotRun
@@ -303,6 +312,22 @@ impl Session {
         }
     }
 
+    /// Remembers the tools that a search found, and a tool of a server that was called. A called one keeps its place:
+    /// definitions in another order would cost a vendor's prompt cache.
+    fn find_tools(&mut self, finished: &ToolFinished) {
+        if finished.name == SEARCH_TOOLS && finished.outcome == ToolOutcome::Succeeded {
+            let result = finished.output.excerpt();
+            // The best comes last, as the newest.
+            let names: Vec<&str> = names_in(&result).collect();
+            names.into_iter().rev().for_each(|name| self.find_tool(name));
+        } else if is_of_server(&finished.name)
+            && finished.outcome != ToolOutcome::NotRun
+            && !self.found_tools.contains(&finished.name)
+        {
+            self.find_tool(&finished.name);
+        }
+    }
+
     fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
         let Some(end) = open.end(record) else { return };
@@ -317,10 +342,28 @@ impl Session {
 
     /// A call comes further.
     pub(super) fn progress(&mut self, record: &Record) {
+        self.form_progress(record);
         let Some((call_id, progress)) = CallProgress::after(record) else { return };
-        let calls = self.open_turn.iter_mut().flat_map(|open| &mut open.calls);
-        if let Some(call) = calls.into_iter().find(|call| call.call.call_id == call_id) {
-            call.progress = progress;
+        let mut calls = self.open_turn.iter_mut().flat_map(|open| &mut open.calls);
+        if let Some(call) = calls.find(|call| call.call.call_id == call_id) {
+            call.follow(progress);
+        }
+    }
+
+    /// A question of a server comes further. It changes nothing of its call, which runs.
+    fn form_progress(&mut self, record: &Record) {
+        let Some(open) = &mut self.open_turn else { return };
+        match &record.event {
+            Event::ApprovalRequested(ApprovalRequested { call_id, name, form: Some(form), .. }) => {
+                let (id, name, form) = (call_id.clone(), name.clone(), form.clone());
+                open.forms.push(FormState { id, name, seq: record.seq, form, is_decided: false });
+            }
+            Event::ApprovalDecided(decided) => {
+                let its = open.forms.iter_mut().filter(|form| form.id == decided.call_id);
+                its.for_each(|form| form.is_decided = true);
+            }
+            Event::ToolFinished(finished) => open.forms.retain(|form| form.form.call_id != finished.call_id),
+            _ => {}
         }
     }
 

@@ -102,6 +102,18 @@ impl Context {
         self.live.bytes_from(start)
     }
 
+    /// Bytes of the results of tools from `start` on, as JSON.
+    #[must_use]
+    pub fn result_bytes_from(&self, start: usize) -> u64 {
+        self.live.result_bytes_from(start)
+    }
+
+    /// Counts the images from `start` on.
+    #[must_use]
+    pub fn images_from(&self, start: usize) -> usize {
+        self.live.images_from(start)
+    }
+
     /// Bytes of it, as JSON.
     #[must_use]
     pub fn bytes(&self) -> u64 {

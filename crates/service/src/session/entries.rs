@@ -49,8 +49,12 @@ pub struct ContextEntry {
     pub(super) left: Option<Arc<Left>>,
     /// Bytes of all entries up to this one, as JSON.
     bytes_up_to: u64,
+    /// Bytes of all results of tools up to this one, as JSON.
+    result_bytes_up_to: u64,
     /// Entries up to this one that name a blob.
     blobs_up_to: usize,
+    /// Images of all entries up to this one.
+    images_up_to: usize,
 }
 
 /// The messages that an entry is left of.
@@ -90,6 +94,12 @@ impl Entries {
         self.list.last().map_or(0, |entry| entry.bytes_up_to).saturating_sub(before)
     }
 
+    /// Bytes of the results of tools from `start` on, as JSON.
+    pub(super) fn result_bytes_from(&self, start: usize) -> u64 {
+        let up_to = |entry: Option<&ContextEntry>| entry.map_or(0, |entry| entry.result_bytes_up_to);
+        up_to(self.list.last()) - up_to(start.checked_sub(1).and_then(|last| self.list.get(last)))
+    }
+
     /// Bytes of summary and entries, as JSON.
     pub(super) fn bytes(&self) -> u64 {
         self.summary_bytes() + self.bytes_from(0)
@@ -98,6 +108,12 @@ impl Entries {
     /// Entries that name a blob.
     pub(super) fn blobs(&self) -> usize {
         self.list.last().map_or(0, |entry| entry.blobs_up_to)
+    }
+
+    /// Images of the entries from `start` on.
+    pub(super) fn images_from(&self, start: usize) -> usize {
+        let up_to = |entry: Option<&ContextEntry>| entry.map_or(0, |entry| entry.images_up_to);
+        up_to(self.list.last()) - up_to(start.checked_sub(1).and_then(|last| self.list.get(last)))
     }
 
     /// The place of the first entry that an event behind `seq` brought.
@@ -123,8 +139,20 @@ impl Entries {
         let message = without_forged_tags(message);
         let bytes = message_bytes(&message);
         let (message, is_masked, left) = (Arc::new(message), false, None);
+        let (bytes_up_to, result_bytes_up_to, blobs_up_to, images_up_to) = (0, 0, 0, 0);
         self.append(
-            ContextEntry { seq, turn, history_index, message, is_masked, left, bytes_up_to: 0, blobs_up_to: 0 },
+            ContextEntry {
+                seq,
+                turn,
+                history_index,
+                message,
+                is_masked,
+                left,
+                bytes_up_to,
+                result_bytes_up_to,
+                blobs_up_to,
+                images_up_to,
+            },
             bytes,
         );
     }
@@ -134,8 +162,10 @@ impl Entries {
             self.turns.push((entry.turn, self.list.len()));
         }
         let bytes_up_to = self.bytes_from(0) + bytes;
+        let result_bytes_up_to = self.result_bytes_from(0) + result_bytes(&entry.message, bytes);
         let blobs_up_to = self.blobs() + usize::from(has_blob(&entry.message));
-        self.list.push(ContextEntry { bytes_up_to, blobs_up_to, ..entry });
+        let images_up_to = self.images_from(0) + entry.message.images().count();
+        self.list.push(ContextEntry { bytes_up_to, result_bytes_up_to, blobs_up_to, images_up_to, ..entry });
     }
 
     /// Each entry with its own bytes.
@@ -185,7 +215,7 @@ impl Entries {
 
     /// Puts references in place of the results in these messages.
     pub(super) fn mask(&mut self, masked: &[Seq]) {
-        let (mut before, mut after, mut blobs) = (0, 0, 0);
+        let (mut before, mut after, mut results_after, mut blobs, mut images) = (0, 0, 0, 0, 0);
         for entry in &mut self.list {
             let mut bytes = entry.bytes_up_to - std::mem::replace(&mut before, entry.bytes_up_to);
             if let Message::ToolResults { results } = &*entry.message
@@ -197,8 +227,12 @@ impl Entries {
             }
             after += bytes;
             entry.bytes_up_to = after;
+            results_after += result_bytes(&entry.message, bytes);
+            entry.result_bytes_up_to = results_after;
             blobs += usize::from(has_blob(&entry.message));
             entry.blobs_up_to = blobs;
+            images += entry.message.images().count();
+            entry.images_up_to = images;
         }
     }
 
@@ -245,6 +279,11 @@ impl Entries {
             }
         }
     }
+}
+
+/// Returns the bytes of a message if it is results of tools, else 0.
+const fn result_bytes(message: &Message, bytes: u64) -> u64 {
+    if matches!(message, Message::ToolResults { .. }) { bytes } else { 0 }
 }
 
 /// Returns true if it names a blob: only tool results are not sent whole.

@@ -4,7 +4,10 @@
 //! body of text is in exactly one event; others refer to it. `wire` turns events into bytes.
 
 mod compaction;
+mod files;
+mod finished;
 mod live;
+mod window;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    message::{Block, Body, Message, RawJson, ToolResult},
+    message::{Block, Body, Image, Message, RawJson},
     reminder::SystemReminderType,
 };
 use crate::{
@@ -27,10 +30,12 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, Policy},
-    tool::Effect,
+    tool::{Effect, Form},
 };
 
+pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
+pub use window::ContextTokens;
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -365,6 +370,9 @@ pub struct TurnQueued {
     /// Rules that allow calls of this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_path: Option<String>,
     /// The idempotency key.
     pub key: Option<Key>,
 }
@@ -398,6 +406,9 @@ pub struct TurnStarted {
     /// Rules that allow calls of this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_path: Option<String>,
     /// The idempotency key.
     pub key: Option<Key>,
 }
@@ -418,6 +429,9 @@ pub struct AssistantMessage {
     /// Hash of the tools that the step was offered, if a source's tools were among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<String>,
+    /// Where the request's tokens went; journals of older versions do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<ContextTokens>,
 }
 
 impl AssistantMessage {
@@ -447,6 +461,10 @@ pub struct ToolStarted {
     pub name: String,
     /// Effect of running it twice.
     pub effect: Effect,
+    /// Files that the call is about to change. If no result names them because the process was killed, their content
+    /// shows if they were changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<ChangedFile>,
 }
 
 /// A call has its result.
@@ -464,15 +482,15 @@ pub struct ToolFinished {
     pub error: Option<ErrorBody>,
     /// Duration in milliseconds.
     pub duration_ms: u64,
-}
-
-impl ToolFinished {
-    /// Returns it as a result in the context.
-    #[must_use]
-    pub fn result(&self) -> ToolResult {
-        let Self { call_id, name, outcome, output, .. } = self.clone();
-        ToolResult { call_id, name, is_error: outcome != ToolOutcome::Succeeded, content: output }
-    }
+    /// Files that the call changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<ChangedFile>,
+    /// Confinement that held while it ran, such as `landlock, seccomp, namespaces`, or `none`; only commands have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<String>,
+    /// Images of the output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<Image>,
 }
 
 /// Outcome of a call.
@@ -505,6 +523,9 @@ pub struct ApprovalRequested {
     /// Rule that allows further calls like this one; without one the call can be allowed once only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// Question of a server while its call runs. `call_id` is then the question's own id, and an approval answers it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
 }
 
 /// A call was decided.
@@ -519,6 +540,9 @@ pub struct ApprovalDecided {
     pub scope: Scope,
     /// Reason, for the model to read.
     pub reason: Option<String>,
+    /// Answer to a server's question.
+    #[serde(default, deserialize_with = "RawJson::given", skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RawJson>,
 }
 
 /// A rule allows calls of the session from here on. It stays when the turn ends.
@@ -655,6 +679,9 @@ pub struct HistorySnapshot {
     /// Compactions whose `context_rebuilt` is not behind this event cannot be undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoable_after: Option<Seq>,
+    /// Tools of servers that the model found or called, the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found_tools: Vec<String>,
     /// The first line of the first prompt, by which the session is listed while it has no title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_line: Option<String>,

@@ -67,6 +67,12 @@ impl Session {
             // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
             Event::BudgetWarning(_) | Event::PartialText(_) => None,
+            Event::ApprovalRequested(ApprovalRequested { call_id, form: Some(form), .. }) => {
+                // An id that a call has would decide the call.
+                let is_own = open.is_some_and(|open| open.calls.iter().all(|call| call.call.call_id != *call_id));
+                (!is_own || !self.is_unanswered(&form.call_id)).then_some("its call is not open")
+            }
+            Event::ApprovalDecided(decided) if self.has_form(&decided.call_id) => None,
             Event::ToolStarted(ToolStarted { call_id, .. })
             | Event::ToolFinished(ToolFinished { call_id, .. })
             | Event::ApprovalRequested(ApprovalRequested { call_id, .. })
@@ -129,6 +135,10 @@ impl Session {
         let last = self.context.entries().last().map(|entry| entry.seq);
         let is_kept = |seq: Seq| rebuilt.retained.last().is_some_and(|(_, to)| seq <= *to);
         (!last.is_none_or(is_kept)).then_some("it drops what the open turn goes on from")
+    }
+
+    fn has_form(&self, id: &str) -> bool {
+        self.open_turn.iter().flat_map(|open| open.open_forms()).any(|form| form.id == id)
     }
 
     fn is_unanswered(&self, call_id: &str) -> bool {

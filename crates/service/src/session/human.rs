@@ -4,7 +4,7 @@
 //! cursor or forge another line.
 
 use super::{
-    event::{Decision, Event, LiveEvent, Scope, ToolOutcome, TurnTotals},
+    event::{ApprovalRequested, Decision, Event, LiveEvent, Scope, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
 use crate::{model::StopReason, redact::redact_key_shapes, tool::prefix};
@@ -58,6 +58,9 @@ impl Event {
                 };
                 let (name, output) = (&finished.name, first_line(&finished.output));
                 format!("{name} {outcome} ({} ms): {output}", finished.duration_ms)
+            }
+            Self::ApprovalRequested(ApprovalRequested { call_id, form: Some(form), .. }) => {
+                format!("the server {} asks: {call_id} {}", form.server, first(&form.message))
             }
             Self::ApprovalRequested(request) => {
                 format!("{} waits for approval: {} {}", request.name, request.call_id, request.arguments)

@@ -18,10 +18,10 @@ impl Session {
         self.workspace = None;
         self.allowed_rules = Arc::default();
         for queued in Arc::make_mut(&mut self.queue) {
-            (queued.attended, queued.allow) = (false, Vec::new());
+            queued.imported();
         }
         if let Some(open) = &mut self.open_turn {
-            (open.attended, open.allow, open.is_imported) = (false, Vec::new(), true);
+            (open.attended, open.allow, open.search_path, open.is_imported) = (false, Vec::new(), None, true);
         }
     }
 

@@ -33,5 +33,5 @@ pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};
 pub use state::{Decided, KeyUse, Session};
 pub(crate) use state::{KEY_KEPT_MS, RULES_MAX};
 pub(crate) use turn::TurnFold;
-pub use turn::{Asked, CallProgress, CallState, OpenTurn, QueuedTurn, TurnEnd};
+pub use turn::{Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::{SessionMeta, View};

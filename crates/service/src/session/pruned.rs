@@ -30,6 +30,7 @@ impl Session {
             context,
             counters: Some(self.counters),
             undoable_after: self.context.floor(),
+            found_tools: self.found_tools.to_vec(),
             first_line: self.first_line.clone(),
         })
     }
@@ -43,6 +44,7 @@ impl Session {
         // An imported one may not be a heading.
         self.first_line = snapshot.first_line.as_deref().and_then(heading).or_else(|| self.first_line.take());
         self.counters = snapshot.counters.unwrap_or(self.counters);
+        snapshot.found_tools.iter().for_each(|name| self.find_tool(name));
         self.context.renumber(&snapshot.context);
         self.context.settle(snapshot.undoable_after.unwrap_or_default());
         // A turn with an expired key may be dropped together with the key, so the key is forgotten even if the turn is
@@ -107,6 +109,11 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
         usage,
         next_turn: accepted.unwrap_or(snapshot.next_turn),
         counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
+        // What was found behind the fork is known to be: no record is missing there.
+        found_tools: {
+            let was_there = |name: &&String| cut.found_tools.contains(*name) || !now.found_tools.contains(*name);
+            snapshot.found_tools.iter().filter(was_there).cloned().collect()
+        },
         // If the first prompt is there, it may come after the fork.
         first_line: if now.first_line == snapshot.first_line { &cut.first_line } else { &snapshot.first_line }.clone(),
         context: cut.context.runs(|entry| index_of(entry.seq).unwrap_or(entry.history_index + missing)),

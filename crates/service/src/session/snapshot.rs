@@ -79,6 +79,8 @@ pub(crate) struct Snapshot {
     decisions: BTreeMap<String, Decided>,
     #[serde(default)]
     allowed_rules: Vec<String>,
+    #[serde(default)]
+    found_tools: Vec<String>,
     usage: Usage,
     message_count: u64,
     next_turn: TurnNumber,
@@ -110,7 +112,8 @@ pub(crate) struct Unfounded(pub(crate) Seq);
 impl Snapshot {
     /// Takes a session's small fields.
     pub(crate) fn of(session: &Session) -> Self {
-        let open = |open: &OpenTurn| OpenTurn { calls: Vec::new(), text: Arc::default(), ..open.clone() };
+        let open =
+            |open: &OpenTurn| OpenTurn { calls: Vec::new(), forms: Vec::new(), text: Arc::default(), ..open.clone() };
         let end = |end: &TurnEnd| TurnEnd { text: Arc::default(), ..end.clone() };
         Self {
             id: session.id,
@@ -122,7 +125,7 @@ impl Snapshot {
             is_archived: session.is_archived,
             forked_from: session.forked_from,
             model: session.model.clone(),
-            tools: session.tools.clone(),
+            tools: session.tools.as_deref().map(<[String]>::to_vec),
             workspace: session.workspace.clone(),
             imported_at: session.imported_at,
             budgets: session.budgets,
@@ -141,8 +144,9 @@ impl Snapshot {
             last_end: session.last_end.as_ref().map(end),
             keys: session.keys.iter().map(|(name, used)| (name.clone(), used.clone())).collect(),
             keys_by_age: session.keys_by_age.clone(),
-            decisions: session.decisions.iter().map(|(call_id, decided)| (call_id.clone(), *decided)).collect(),
+            decisions: session.decisions.iter().map(|(call_id, decided)| (call_id.clone(), decided.clone())).collect(),
             allowed_rules: session.allowed_rules.to_vec(),
+            found_tools: session.found_tools.to_vec(),
             usage: session.usage,
             message_count: session.message_count,
             next_turn: session.next_turn,
@@ -226,7 +230,7 @@ impl Snapshot {
         let imported_at = session.imported_at;
         if session.queue.iter().any(|queued| queued.seq < imported_at) {
             let brought = Arc::make_mut(&mut session.queue).iter_mut().filter(|queued| queued.seq < imported_at);
-            brought.for_each(|queued| (queued.attended, queued.allow) = (false, Vec::new()));
+            brought.for_each(QueuedTurn::imported);
         }
         if let Some(end) = &mut session.last_end {
             end.text = text(end.text_seq, records)?;
@@ -256,7 +260,7 @@ impl Snapshot {
             forked_from: self.forked_from,
             model: self.model,
             system_prompt: None,
-            tools: self.tools,
+            tools: self.tools.map(Arc::from),
             workspace: self.workspace,
             imported_at: self.imported_at,
             budgets: self.budgets,
@@ -275,6 +279,7 @@ impl Snapshot {
             keys_by_age: self.keys_by_age,
             decisions: self.decisions.into_iter().collect(),
             allowed_rules: Arc::new(self.allowed_rules),
+            found_tools: Arc::new(self.found_tools),
             usage: self.usage,
             message_count: self.message_count,
             next_turn: self.next_turn,

@@ -16,7 +16,7 @@ use super::{
     compactions::OpenCompaction,
     context::Context,
     event::{CompactionCounters, Decision, Key, Scope},
-    message::{Body, Message},
+    message::{Body, Message, RawJson},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
 };
@@ -26,6 +26,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::Budgets,
+    tool::NAME_BYTES_MAX,
 };
 
 /// Time for which an idempotency key is kept, in milliseconds.
@@ -34,8 +35,11 @@ pub(crate) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 /// Rules that a session may be allowed.
 pub(crate) const RULES_MAX: usize = 256;
 
+/// Tools of servers that a session remembers.
+const FOUND_MAX: usize = 64;
+
 /// Decision on a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
@@ -44,6 +48,12 @@ pub struct Decided {
     /// Its extent.
     #[serde(default)]
     pub scope: Scope,
+    /// Rule to keep, if it is for always.
+    #[serde(default)]
+    pub rule: Option<String>,
+    /// Answer to a server's question.
+    #[serde(default, deserialize_with = "RawJson::given", skip_serializing_if = "Option::is_none")]
+    pub answer: Option<RawJson>,
 }
 
 /// A session as its records make it.
@@ -61,7 +71,7 @@ pub struct Session {
     pub(super) forked_from: Option<SessionId>,
     pub(super) model: String,
     pub(super) system_prompt: Option<Body>,
-    pub(super) tools: Option<Vec<String>>,
+    pub(super) tools: Option<Arc<[String]>>,
     /// Folder that its tools work in.
     pub(super) workspace: Option<String>,
     /// The last `session_imported`; 0 if there is none.
@@ -89,6 +99,8 @@ pub struct Session {
     pub(super) decisions: HashMap<String, Decided>,
     /// Rules by which calls run without a question, each once, at most [`RULES_MAX`].
     pub(super) allowed_rules: Arc<Vec<String>>,
+    /// Tools of servers that its model found by a search or called, each once, the newest last, at most [`FOUND_MAX`].
+    pub(super) found_tools: Arc<Vec<String>>,
     pub(super) usage: Usage,
     /// Messages in the full history; it never shrinks.
     pub(super) message_count: u64,
@@ -194,6 +206,12 @@ impl Session {
         self.workspace.as_deref().map(Path::new)
     }
 
+    /// Returns the tools that it may use; `None` for all.
+    #[must_use]
+    pub fn tools(&self) -> Option<&[String]> {
+        self.tools.as_deref()
+    }
+
     /// Returns true if it may use a tool.
     #[must_use]
     pub fn may_use(&self, tool: &str) -> bool {
@@ -229,8 +247,20 @@ impl Session {
     /// Returns reminders and pins as one text, in the order in which they were set; `None` if there are none.
     #[must_use]
     pub fn tail(&self) -> Option<String> {
-        let parts: Vec<String> = self.reminders_and_pins().filter_map(|message| tagged(&message)).collect();
-        (!parts.is_empty()).then(|| parts.join("\n"))
+        self.tail_with_pins().0
+    }
+
+    /// Returns reminders and pins as one text, and the bytes in it that are pins.
+    pub(crate) fn tail_with_pins(&self) -> (Option<String>, u64) {
+        let (mut parts, mut pin_bytes) = (Vec::new(), 0);
+        for message in self.reminders_and_pins() {
+            let Some(part) = tagged(&message) else { continue };
+            if matches!(message, Message::Pin { .. }) {
+                pin_bytes += part.len() as u64;
+            }
+            parts.push(part);
+        }
+        ((!parts.is_empty()).then(|| parts.join("\n")), pin_bytes)
     }
 
     /// Counts the messages of the full history; compaction does not reduce it.
@@ -282,6 +312,13 @@ impl Session {
         running.or_else(|| self.queue.front().map(|queued| queued.turn))
     }
 
+    /// Returns true if the turn runs or is in the queue.
+    pub(crate) fn is_pending(&self, turn: TurnNumber) -> bool {
+        let mut pending =
+            self.open_turn.iter().map(|open| open.turn).chain(self.queue.iter().map(|queued| queued.turn));
+        pending.any(|pending| pending == turn)
+    }
+
     /// Returns the end of the last turn.
     #[must_use]
     pub const fn last_end(&self) -> Option<&TurnEnd> {
@@ -297,14 +334,34 @@ impl Session {
 
     /// Returns the decision on a call of the running or the last turn.
     #[must_use]
-    pub fn decision(&self, call_id: &str) -> Option<Decided> {
-        self.decisions.get(call_id).copied()
+    pub fn decision(&self, call_id: &str) -> Option<&Decided> {
+        self.decisions.get(call_id)
     }
 
     /// Returns the rules by which its calls run without a question, in the order in which they were allowed.
     #[must_use]
     pub fn allowed_rules(&self) -> &[String] {
         &self.allowed_rules
+    }
+
+    /// Returns the tools of servers that its model found or called, the newest last.
+    #[must_use]
+    pub fn found_tools(&self) -> &[String] {
+        &self.found_tools
+    }
+
+    /// Remembers a tool of a server as the newest.
+    pub(super) fn find_tool(&mut self, name: &str) {
+        // No tool has a longer name; an imported event may.
+        if name.len() > NAME_BYTES_MAX {
+            return;
+        }
+        let found = Arc::make_mut(&mut self.found_tools);
+        found.retain(|known| known != name);
+        if found.len() == FOUND_MAX {
+            found.remove(0);
+        }
+        found.push(name.to_owned());
     }
 
     /// Returns its tokens so far.
@@ -335,7 +392,7 @@ impl Session {
     #[must_use]
     pub fn state(&self) -> SessionState {
         match &self.open_turn {
-            Some(open) if open.is_waiting() => SessionState::Waiting,
+            Some(open) if open.is_waiting() || open.open_forms().next().is_some() => SessionState::Waiting,
             Some(_) => SessionState::Running,
             None if self.open_compaction.is_some() => SessionState::Running,
             None if self.queue.is_empty() => SessionState::Idle,

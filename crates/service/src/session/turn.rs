@@ -18,6 +18,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, Policy},
+    tool::Form,
 };
 
 /// A turn that was accepted and waits.
@@ -41,6 +42,8 @@ pub struct QueuedTurn {
     pub attended: bool,
     /// Rules that allow calls of this turn.
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs.
+    pub search_path: Option<String>,
     /// Policy that it was accepted with.
     pub policy: Policy,
     /// Idempotency key.
@@ -50,9 +53,15 @@ pub struct QueuedTurn {
 impl QueuedTurn {
     /// The turn that a `turn_queued` makes wait.
     pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
-        let TurnQueued { prompt, model, budgets, compaction, attended, allow, policy, key } = queued.clone();
+        let TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key } =
+            queued.clone();
         let (turn, seq, time) = (record.turn.unwrap_or(0), record.seq, record.time);
-        Self { turn, seq, time, prompt, model, budgets, compaction, attended, allow, policy, key }
+        Self { turn, seq, time, prompt, model, budgets, compaction, attended, allow, search_path, policy, key }
+    }
+
+    /// Takes away what would let its calls run, because it came in a bundle.
+    pub(super) fn imported(&mut self) {
+        (self.attended, self.allow, self.search_path) = (false, Vec::new(), None);
     }
 
     /// Returns its entry in a list.
@@ -67,6 +76,9 @@ impl QueuedTurn {
 pub struct OpenTurn {
     /// Number.
     pub turn: TurnNumber,
+    /// The event that started it; 0 in snapshots of former versions.
+    #[serde(default)]
+    pub seq: Seq,
     /// The model that answers.
     pub model: String,
     /// Budgets.
@@ -79,6 +91,9 @@ pub struct OpenTurn {
     /// Rules that allow calls of this turn.
     #[serde(default)]
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs.
+    #[serde(default)]
+    pub search_path: Option<String>,
     /// True if it came in a bundle, so that no decision in it counts.
     #[serde(default)]
     pub is_imported: bool,
@@ -89,6 +104,9 @@ pub struct OpenTurn {
     /// Calls of the last answer, in call order; empty once their results are in the context, and in a snapshot.
     #[serde(skip)]
     pub calls: Vec<CallState>,
+    /// Questions of servers during these calls, as long as these run; empty in a snapshot.
+    #[serde(skip)]
+    pub forms: Vec<FormState>,
     /// True if the model has answered since the last prompt or results.
     pub is_answered: bool,
     /// Reason for the model's last stop.
@@ -128,7 +146,7 @@ pub enum CallProgress {
     /// It waits for a decision.
     Waiting(Asked),
     /// It has a decision.
-    Decided(Decision, Option<String>),
+    Decided(Answered),
     /// It runs.
     Started,
     /// It has its result.
@@ -146,18 +164,61 @@ pub struct Asked {
     pub rule: Option<String>,
 }
 
+/// Question of a server while its call runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FormState {
+    /// Its own id, which is no call's.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The event that asked.
+    pub seq: Seq,
+    /// The question.
+    pub form: Form,
+    /// True if it has a decision.
+    pub is_decided: bool,
+}
+
+/// Decision on a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The decision.
+    pub decision: Decision,
+    /// Reason, for the model to read.
+    pub reason: Option<String>,
+    /// Preview that was shown to the person who decided.
+    pub preview: Option<String>,
+}
+
+impl CallState {
+    /// Returns true if a person approved the call, and it has not started.
+    #[must_use]
+    pub fn is_approved(&self) -> bool {
+        matches!(&self.progress, CallProgress::Decided(answered) if answered.decision == Decision::Approve)
+    }
+
+    /// Moves the call on. A decision keeps the preview of its question.
+    pub(super) fn follow(&mut self, mut progress: CallProgress) {
+        if let (CallProgress::Decided(answered), CallProgress::Waiting(asked)) = (&mut progress, &mut self.progress) {
+            answered.preview = asked.preview.take();
+        }
+        self.progress = progress;
+    }
+}
+
 impl CallProgress {
     /// Returns the call of a record, and the call's progress after it.
     pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
-            Event::ApprovalRequested(request) => {
+            Event::ApprovalRequested(request) if request.form.is_none() => {
                 let (preview, rule) = (request.preview.clone(), request.rule.clone());
                 (&request.call_id, Self::Waiting(Asked { seq: record.seq, preview, rule }))
             }
             Event::ApprovalDecided(decided) => {
-                (&decided.call_id, Self::Decided(decided.decision, decided.reason.clone()))
+                let (decision, reason) = (decided.decision, decided.reason.clone());
+                (&decided.call_id, Self::Decided(Answered { decision, reason, preview: None }))
             }
             _ => return None,
         })
@@ -222,6 +283,23 @@ impl OpenTurn {
         self.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_)))
     }
 
+    /// Returns the question about a call that waits.
+    #[must_use]
+    pub fn asked(&self, call_id: &str) -> Option<&Asked> {
+        let call = self.calls.iter().find(|call| call.call.call_id == call_id)?;
+        match &call.progress {
+            CallProgress::Waiting(asked) => Some(asked),
+            CallProgress::Proposed | CallProgress::Decided(..) | CallProgress::Started | CallProgress::Finished(_) => {
+                None
+            }
+        }
+    }
+
+    /// Lists the questions of servers that wait for an answer. They end with their calls, and so with the process.
+    pub fn open_forms(&self) -> impl Iterator<Item = &FormState> {
+        self.forms.iter().filter(|form| !form.is_decided)
+    }
+
     /// Returns true if the turn can go on in another process: somebody was asked about its open calls, and none of them
     /// has started, so none has had an effect.
     #[must_use]
@@ -231,16 +309,24 @@ impl OpenTurn {
         !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
     }
 
-    /// Opens the turn of a `turn_started`.
-    pub(super) fn of(turn: TurnNumber, started: &TurnStarted, key: Option<Key>) -> Self {
-        let TurnStarted { model, budgets, compaction, attended, allow, .. } = started;
+    /// Returns true if the turn can go on in another process and waits for no decision.
+    #[must_use]
+    pub fn is_left_decided(&self) -> bool {
+        self.outlives_its_process() && !self.is_waiting()
+    }
+
+    /// Opens the turn of a `turn_started`, which is the event `seq`.
+    pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
+        let TurnStarted { model, budgets, compaction, attended, allow, search_path, .. } = started;
         Self {
             turn,
+            seq,
             model: model.clone(),
             budgets: *budgets,
             compaction: *compaction,
             attended: *attended,
             allow: allow.clone(),
+            search_path: search_path.clone(),
             key,
             ..Self::default()
         }
@@ -297,7 +383,7 @@ impl TurnFold {
     pub(crate) fn push(&mut self, record: &Record) -> Option<TurnEnd> {
         let turn = record.turn.filter(|turn| *turn == self.0.turn)?;
         match &record.event {
-            Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, started, None),
+            Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, record.seq, started, None),
             Event::AssistantMessage(answer) => self.0.answered(record.seq, answer),
             _ => {}
         }

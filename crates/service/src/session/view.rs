@@ -8,7 +8,7 @@ use std::{
 use meerkat_words::answers::{ContextView, PendingApproval, SessionSummary, SessionView};
 
 use super::{
-    Asked, CallProgress, QueuedTurn, Session,
+    Asked, CallProgress, FormState, QueuedTurn, Session,
     reminder::{Pin, Reminder},
 };
 use crate::{
@@ -48,6 +48,12 @@ pub struct View {
     pub pending_approvals: Vec<PendingApproval>,
     /// Folder that its tools work in.
     pub workspace: Option<String>,
+    /// The tools that it may use; `None` for all.
+    pub tools: Option<Arc<[String]>>,
+    /// True if its context names a blob.
+    pub has_blobs: bool,
+    /// Servers' tools that it found or called, the newest last.
+    pub found_tools: Arc<Vec<String>>,
     /// Rules by which calls run without a question.
     pub allowed_rules: Arc<Vec<String>>,
     /// Messages of its live context.
@@ -69,6 +75,9 @@ impl View {
             queue: session.queue.clone(),
             pending_approvals: session.pending_approvals(),
             workspace: session.workspace.clone(),
+            tools: session.tools.clone(),
+            has_blobs: session.context.has_blobs(),
+            found_tools: session.found_tools.clone(),
             allowed_rules: session.allowed_rules.clone(),
             context_messages: session.context.message_count() as u64,
             // A running sum: no view walks over the messages.
@@ -108,20 +117,29 @@ impl View {
 }
 
 impl Session {
-    /// The calls that wait for a decision.
+    /// The calls and the questions of servers that wait for a decision.
     #[must_use]
     pub fn pending_approvals(&self) -> Vec<PendingApproval> {
         let calls = self.open_turn.iter().flat_map(|open| open.calls.iter().map(|call| (open.turn, call)));
+        let open = self.open_turn.iter();
+        let forms = open.flat_map(|open| {
+            open.open_forms().map(|asked| {
+                let FormState { id, name, seq, form, .. } = asked.clone();
+                let (call_id, arguments, turn) = (id, String::new(), open.turn);
+                PendingApproval { call_id, name, arguments, turn, seq, preview: None, rule: None, form: Some(form) }
+            })
+        });
         calls
             .filter_map(|(turn, state)| match &state.progress {
                 CallProgress::Waiting(Asked { seq, preview, rule }) => {
                     let (call, seq) = (&state.call, *seq);
                     let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
                     let (preview, rule) = (preview.clone(), rule.clone());
-                    Some(PendingApproval { call_id, name, arguments, turn, seq, preview, rule })
+                    Some(PendingApproval { call_id, name, arguments, turn, seq, preview, rule, form: None })
                 }
                 _ => None,
             })
+            .chain(forms)
             .collect()
     }
 

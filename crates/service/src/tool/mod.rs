@@ -2,30 +2,46 @@
 //!
 //! A prompt reaches a file or a process only through a tool that is registered here.
 
+mod changes;
+mod form;
+mod image;
 mod keeper;
+mod list;
 mod notes;
+mod offer;
 mod output;
 mod plan;
 mod registry;
 mod rules;
 mod schema;
+mod search;
 mod source;
 pub mod test_tools;
+mod work;
 
 use std::path::PathBuf;
 
 use async_trait::async_trait;
 use meerkat_errors::{ErrorBody, ErrorCode};
-pub use meerkat_words::tool::{Access, Approval, Ask, Effect, NAME_BYTES_MAX, Network, is_name_char};
+pub use meerkat_words::operators::{ToolServerState, ToolServerView};
+pub use meerkat_words::tool::{Access, Approval, Ask, Effect, Form, NAME_BYTES_MAX, Network, is_name_char};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use changes::is_copy;
+pub use changes::{ChangeLog, change_of, content_of_copy};
+pub use form::{Answer, Asking, Question, complete};
+pub use image::{IMAGE_BYTES_MAX, Picture};
 pub use keeper::RuleKeeper;
+pub(crate) use list::{ENGINE, ListedSession};
 pub use notes::WorkspaceNotes;
+pub(crate) use offer::Offer;
 pub use output::{OutputLimits, OutputSink};
 pub(crate) use output::{prefix, suffix};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
 pub use rules::{ApprovalRules, Rule, shell_subject};
+pub use schema::check_schema;
+pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
 pub(crate) use source::Toolbox;
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
 
@@ -39,6 +55,8 @@ use crate::{
 pub const RECALL_TOOL: &str = "search_project_history";
 /// Name of the tool by which a model reads a blob. It is offered only if the context names one.
 pub(crate) const READ_BLOB: &str = "read_blob";
+/// Name of the tool by which a model pins a fact.
+pub(crate) const PIN_FACT: &str = "pin_fact";
 /// Bytes of a failure's message; more is cut.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 /// Reason in the error of a call that a tool refused although its arguments are well-formed.
@@ -50,8 +68,20 @@ pub trait Tool: Send + Sync {
     /// Returns name, description and argument schema.
     fn spec(&self) -> &ToolSpec;
 
+    /// Returns true if [`check_schema`] has accepted its schema, perhaps in a former process: then only a call of it pays for
+    /// compiling the schema.
+    fn has_checked_schema(&self) -> bool {
+        false
+    }
+
+    /// Returns what a call does as a rule, for lists of tools; `None` if that depends on its arguments.
+    fn usual_plan(&self) -> Option<Plan> {
+        None
+    }
+
     /// Plans a call: its effect, and if a person decides on it. The arguments fit the schema. Planning changes nothing;
-    /// it may be dropped when the turn is interrupted, and asked for again.
+    /// it may be dropped when the turn is interrupted, and asked for again. An approved call is planned once more before
+    /// it runs.
     ///
     /// # Errors
     /// Returns the cause if the call cannot run, for the model to read; nobody is asked, and it does not run.
@@ -77,6 +107,10 @@ pub struct Invocation {
     pub arguments: RawJson,
     /// Folder that the session works in, if it has one.
     pub workspace: Option<PathBuf>,
+    /// True if a person approved the call. It runs only if its plan has the preview that this person was shown.
+    pub is_approved: bool,
+    /// Folders in which its commands look for programs, as in `PATH`, if the turn has its own.
+    pub search_path: Option<String>,
     /// Fires when the call should stop.
     pub cancel: CancellationToken,
 }

@@ -2,17 +2,20 @@
 //!
 //! Large output is never held in memory or in the context.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, atomic::AtomicU64};
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::ToolError;
+use super::{Answer, Asking, ChangeLog, Question, ToolError, image::Picture};
 use crate::{
     ids::SessionId,
     redact::StreamRedactor,
-    session::message::{BlobRef, Body},
+    session::message::{BlobRef, Body, Image},
     store::{BlobStore, BlobWriter, StoreError},
 };
+
+/// Images of one call.
+const IMAGES_MAX: usize = 8;
 
 /// Limits of a tool's output.
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +39,14 @@ pub struct OutputSink {
     limits: OutputLimits,
     blobs: Arc<dyn BlobStore>,
     session_id: SessionId,
+    changes: Arc<ChangeLog>,
     state: Mutex<SinkState>,
     progress: mpsc::Sender<String>,
     /// Replaces secrets in progress before any of it is dropped: otherwise the half of a secret could be shown.
     progress_redactor: std::sync::Mutex<StreamRedactor>,
+    confinement: std::sync::Mutex<Option<String>>,
+    images: Mutex<Vec<Image>>,
+    questions: Option<mpsc::Sender<Asking>>,
 }
 
 struct SinkState {
@@ -66,9 +73,50 @@ impl OutputSink {
         progress: mpsc::Sender<String>,
     ) -> Self {
         let progress_redactor = std::sync::Mutex::new(redactor.restart());
+        let changes = Arc::new(ChangeLog::new(blobs.clone(), session_id, true, Arc::<AtomicU64>::default()));
         let state =
             SinkState { redactor, head: String::new(), tail: String::new(), bytes: 0, is_full: false, writer: None };
-        Self { limits, blobs, session_id, state: Mutex::new(state), progress, progress_redactor }
+        Self {
+            limits,
+            blobs,
+            session_id,
+            changes,
+            state: Mutex::new(state),
+            progress,
+            progress_redactor,
+            confinement: std::sync::Mutex::default(),
+            images: Mutex::default(),
+            questions: None,
+        }
+    }
+
+    /// Sends questions to `questions`. Without it they are declined.
+    #[must_use]
+    pub fn with_questions(self, questions: mpsc::Sender<Asking>) -> Self {
+        Self { questions: Some(questions), ..self }
+    }
+
+    /// Asks a person, and waits for the answer; the call's time stands still meanwhile. Dropped, it takes the question
+    /// back.
+    pub async fn ask(&self, question: Question) -> Answer {
+        let Some(questions) = &self.questions else { return Answer::Declined };
+        let (reply, answer) = oneshot::channel();
+        match questions.send(Asking { question, reply }).await {
+            Ok(()) => answer.await.unwrap_or(Answer::Cancelled),
+            Err(_) => Answer::Cancelled,
+        }
+    }
+
+    /// Notes changed files in `changes`.
+    pub(crate) fn with_changes(self, changes: Arc<ChangeLog>) -> Self {
+        Self { changes, ..self }
+    }
+
+    /// Returns the log of the files that the call changes. A tool that replaces files notes them there, so that they
+    /// can be put back.
+    #[must_use]
+    pub fn changes(&self) -> Arc<ChangeLog> {
+        self.changes.clone()
     }
 
     /// Appends to the output.
@@ -126,11 +174,47 @@ impl OutputSink {
     }
 
     fn send_progress(&self, take: impl FnOnce(&mut StreamRedactor) -> String) {
-        let text = take(&mut self.progress_redactor.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let text = take(&mut self.progress_redactor.lock().unwrap_or_else(PoisonError::into_inner));
         if !text.is_empty() {
             // A full channel means that progress comes faster than it is shown, so some of it may be lost.
             drop(self.progress.try_send(text));
         }
+    }
+
+    /// Adds an image to the output, with a line that describes it, for models that see and for those that do not.
+    ///
+    /// # Errors
+    /// [`ToolError::Refused`] if it is no image that models take, [`ToolError::Failed`] if it cannot be stored.
+    pub async fn image(&self, bytes: &[u8]) -> Result<(), ToolError> {
+        let Picture { media_type, width, height } = Picture::of(bytes).map_err(ToolError::Refused)?;
+        let mut images = self.images.lock().await;
+        if images.len() >= IMAGES_MAX {
+            let message = format!("a call returns at most {IMAGES_MAX} images; ask for fewer");
+            return Err(ToolError::Refused(message));
+        }
+        let failed = |error: StoreError| ToolError::Failed(format!("the image could not be stored: {error}"));
+        let mut writer = self.blobs.writer(self.session_id);
+        writer.write(bytes).await.map_err(failed)?;
+        let (blob, bytes) = writer.finish().await.map_err(failed)?;
+        self.write(&format!("[Image: {media_type}, {width} x {height} pixels, {bytes} bytes]")).await?;
+        images.push(Image { media_type: media_type.to_owned(), blob, bytes, width, height });
+        Ok(())
+    }
+
+    /// Takes the images of the output.
+    pub async fn take_images(&self) -> Vec<Image> {
+        std::mem::take(&mut *self.images.lock().await)
+    }
+
+    /// Says what confined the call while it ran; `None` if it did not run.
+    pub fn set_confinement(&self, confinement: Option<String>) {
+        *self.confinement.lock().unwrap_or_else(PoisonError::into_inner) = confinement;
+    }
+
+    /// Returns what confined the call.
+    #[must_use]
+    pub fn confinement(&self) -> Option<String> {
+        self.confinement.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns true if the tool passed the hard cap.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Approval, Effect};
+use crate::session::event::ChangedFile;
 
 /// What a call with certain arguments would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +14,8 @@ pub struct Plan {
     pub approval: Approval,
     /// True if no rule allows the call: a person decides each time.
     pub always_asks: bool,
-    /// Text for the person who is asked: a diff, or a command.
+    /// Text for the person who is asked: a diff, or a command. An approved call runs only while its preview is the same,
+    /// so it says what the call would do, and nothing that changes by itself.
     pub preview: Option<String>,
     /// Text that a rule `name: pattern` is matched with: the words of a command, separated by single spaces. A call
     /// without one matches no such rule.
@@ -23,13 +25,25 @@ pub struct Plan {
     pub rule: Option<String>,
     /// Time that the call may take, if it is not that of `tools.timeout_ms`.
     pub timeout: Option<Duration>,
+    /// Files that the call would change. They are recorded before it starts, so that they can be put back even if the
+    /// process is killed meanwhile.
+    pub files: Vec<ChangedFile>,
 }
 
 impl Plan {
     /// Makes a plan of a call that has nothing special.
     #[must_use]
     pub const fn new(effect: Effect, approval: Approval) -> Self {
-        Self { effect, approval, always_asks: false, preview: None, subject: None, rule: None, timeout: None }
+        Self {
+            effect,
+            approval,
+            always_asks: false,
+            preview: None,
+            subject: None,
+            rule: None,
+            timeout: None,
+            files: Vec::new(),
+        }
     }
 
     /// Plans a call that changes nothing and needs no approval.

@@ -6,7 +6,7 @@ use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, Tool, ToolError, ToolSet, ToolSource,
+    Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, Tool, ToolError, ToolSet, ToolSource,
     schema::ArgumentSchema, source::join, test_tools::TEST_TOOLS,
 };
 use crate::{SessionError, model::ToolSpec, session::message::RawJson, store::hex};
@@ -59,7 +59,10 @@ impl Registered {
         if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
             return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
         }
-        let schema = ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?;
+        let schema = match tool.has_checked_schema() {
+            true => ArgumentSchema::checked(&spec.schema),
+            false => ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?,
+        };
         Ok(Self { tool, schema: Arc::new(schema) })
     }
 
@@ -79,6 +82,8 @@ pub struct ToolRegistry {
     left_out: Arc<[LeftOut]>,
     /// Hash of the specs, with `read_blob` and without, if some come from a source.
     fingerprints: Option<[Arc<str>; 2]>,
+    /// Window of the model that is offered them; 0 if it is unknown.
+    window_tokens: u64,
 }
 
 impl ToolRegistry {
@@ -121,10 +126,12 @@ impl ToolRegistry {
     }
 
     fn over(tools: BTreeMap<String, Registered>, approval: Arc<ApprovalRules>, left_out: Vec<LeftOut>) -> Self {
-        let specs: Arc<[ToolSpec]> = tools.values().map(|registered| registered.tool.spec().clone()).collect();
+        let shown = tools.values().filter(|registered| registered.name() != SEARCH_TOOLS);
+        let specs: Arc<[ToolSpec]> = shown.map(|registered| registered.tool.spec().clone()).collect();
         let specs_without_blobs = specs.iter().filter(|spec| spec.name != READ_BLOB).cloned().collect();
         let left_out = left_out.into();
-        Self { tools: Arc::new(tools), specs, specs_without_blobs, approval, left_out, fingerprints: None }
+        let (tools, fingerprints, window_tokens) = (Arc::new(tools), None, 0);
+        Self { tools, specs, specs_without_blobs, approval, left_out, fingerprints, window_tokens }
     }
 
     /// Joins the tools with those of sets.
@@ -135,6 +142,16 @@ impl ToolRegistry {
         let of = |specs: &[ToolSpec]| Arc::from(hash(specs));
         joined.fingerprints = is_joined.then(|| [of(&joined.specs), of(&joined.specs_without_blobs)]);
         joined
+    }
+
+    /// Returns the tools for a model with this window.
+    pub(crate) fn within(self, window_tokens: u64) -> Self {
+        Self { window_tokens, ..self }
+    }
+
+    /// Returns the window of the model that is offered them; 0 if it is unknown.
+    pub(crate) const fn window_tokens(&self) -> u64 {
+        self.window_tokens
     }
 
     /// Finds the tool with this name.
@@ -158,7 +175,7 @@ impl ToolRegistry {
         &self.left_out
     }
 
-    /// Lists the specs of all tools by name.
+    /// Lists the specs of all tools by name, without the one that searches them.
     #[must_use]
     pub const fn specs(&self) -> &Arc<[ToolSpec]> {
         &self.specs
@@ -175,7 +192,7 @@ impl ToolRegistry {
         Some(match offered {
             specs if Arc::ptr_eq(specs, &self.specs) => whole.as_ref().to_owned(),
             specs if Arc::ptr_eq(specs, &self.specs_without_blobs) => without_blobs.as_ref().to_owned(),
-            // A session that may use some of them only.
+            // A session that may use some of them only, or is shown some only.
             specs => hash(specs),
         })
     }

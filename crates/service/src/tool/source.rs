@@ -8,8 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Tool, ToolRegistry, registry::Registered};
-use crate::ids::SessionId;
+use super::{Tool, ToolRegistry, ToolServerView, registry::Registered};
+use crate::{ids::SessionId, redact::Secrets};
+
+/// Origin of the tools that the program itself brings.
+pub(super) const PROGRAM: &str = "program";
 
 /// Sets of tools that are kept joined with the service's own.
 const JOINED_MAX: usize = 16;
@@ -21,10 +24,27 @@ pub trait ToolSource: Send + Sync {
     /// calls are run by the set that the model was offered.
     fn tools(&self, scope: &ToolScope<'_>) -> ToolSet;
 
+    /// Waits until the source knows its tools, or knows that it cannot get them. It is awaited when a turn begins, and
+    /// before the calls of a turn that a former process left run; a source that is ready answers at once.
+    async fn ready(&self, _scope: &ToolScope<'_>) {}
+
     /// Returns true if the source may offer a tool with this name, now or later: a rule or a session may then name it.
     fn may_offer(&self, _name: &str) -> bool {
         false
     }
+
+    /// Names the origin of a tool in lists, such as `workspace` or `server:github`.
+    fn origin(&self, _name: &str) -> String {
+        PROGRAM.to_owned()
+    }
+
+    /// Lists the servers that the source has tools of, by name. Nothing in the list is a secret.
+    fn servers(&self) -> Vec<ToolServerView> {
+        Vec::new()
+    }
+
+    /// Takes the service's secrets. Those that the source learns of later, such as tokens, it adds to them.
+    fn redact_with(&self, _secrets: &Secrets) {}
 
     /// Ends the source: nothing of it outlives the service. No step begins after it.
     async fn shut_down(&self) {}
@@ -58,7 +78,7 @@ pub struct LeftOut {
 }
 
 impl ToolSet {
-    /// Checks tools and compiles their schemas. A bad one is left out; the others are offered.
+    /// Checks tools, with their schemas unless that was done before. A bad one is left out; the others are offered.
     #[must_use]
     pub fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         let mut set = Checked { tools: Vec::with_capacity(tools.len()), left_out: Vec::new() };
@@ -73,6 +93,14 @@ impl ToolSet {
             }
         }
         Self(Arc::new(set))
+    }
+
+    /// Adds tools that cannot be offered, with the reasons.
+    #[must_use]
+    pub fn leaving_out(self, more: Vec<LeftOut>) -> Self {
+        let Checked { tools, left_out } = &*self.0;
+        let left_out = left_out.iter().cloned().chain(more).collect();
+        Self(Arc::new(Checked { tools: tools.clone(), left_out }))
     }
 
     /// Lists the tools that cannot be offered.
@@ -98,8 +126,8 @@ impl Default for ToolSet {
 
 /// The service's own tools, and its sources.
 pub(crate) struct Toolbox {
-    own: ToolRegistry,
-    sources: Vec<Arc<dyn ToolSource>>,
+    pub(super) own: ToolRegistry,
+    pub(super) sources: Vec<Arc<dyn ToolSource>>,
     /// Sets that were offered, joined with the own tools, the newest last.
     joined: Mutex<Vec<(Vec<ToolSet>, ToolRegistry)>>,
 }
@@ -129,6 +157,16 @@ impl Toolbox {
         }
         joined.push((sets, registry.clone()));
         registry
+    }
+
+    /// Returns true if the tools come from the service alone.
+    pub(crate) const fn has_no_sources(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Waits until the sources know their tools.
+    pub(crate) async fn ready(&self, scope: &ToolScope<'_>) {
+        futures::future::join_all(self.sources.iter().map(|source| source.ready(scope))).await;
     }
 
     /// Returns true if a session may name the tool: it is there, or may come.

@@ -159,6 +159,28 @@ pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<Tu
 /// # Errors
 /// Those of the operation.
 pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
+    let (session_id, request) = resume_request(params)?;
+    service.begin_resume(&session_id, request).await
+}
+
+/// Begins the turn of a `start_turn` or a `resume` of a command on this machine, whose own `PATH` counts.
+///
+/// # Errors
+/// Those of the operation.
+pub async fn begin_for_command(
+    service: &dyn SessionService,
+    is_resume: bool,
+    params: &str,
+    search_path: Option<String>,
+) -> Result<TurnHandle, SessionError> {
+    if is_resume {
+        let (session_id, request) = resume_request(params)?;
+        return service.begin_resume(&session_id, ResumeTurn { search_path, ..request }).await;
+    }
+    service.begin_turn(StartTurn { search_path, ..decode_params(params)? }).await
+}
+
+fn resume_request(params: &str) -> Result<(crate::SessionId, ResumeTurn), SessionError> {
     let params: ResumeParams = decode_params(params)?;
     let request = ResumeTurn {
         prompt: params.prompt,
@@ -168,8 +190,9 @@ pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<
         compaction: params.compaction,
         attended: params.attended,
         allow: params.allow,
+        search_path: None,
         wait: params.wait.unwrap_or(true),
         idempotency_key: params.idempotency_key,
     };
-    service.begin_resume(&params.session_id, request).await
+    Ok((params.session_id, request))
 }

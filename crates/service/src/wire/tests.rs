@@ -29,6 +29,20 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+/// Only a command on the machine of the process may choose the programs that run there.
+#[test]
+fn no_request_in_json_names_a_search_path() {
+    let session = session_id();
+    let params = json!({ "session_id": session, "prompt": "x", "search_path": "/evil" }).to_string();
+    let refused = decode_params::<crate::service::StartTurn>(&params).unwrap_err();
+    assert!(refused.to_string().contains("unknown field `search_path`"), "{refused}");
+    let turn = crate::service::StartTurn {
+        search_path: Some("/bin".to_owned()),
+        ..crate::service::StartTurn::new(session, "x")
+    };
+    assert!(!serde_json::to_string(&turn).unwrap().contains("/bin"));
+}
+
 #[test]
 fn an_outline_lacks_what_was_said_and_nothing_that_a_user_named() {
     let long = "\\\" é".repeat(40);

@@ -158,3 +158,28 @@ fn a_call_that_asks_is_denied_at_once_if_nobody_attends_the_turn() {
     });
     assert!(!place.dir.path().join("tools/log").exists());
 }
+
+/// The call had started, so nobody knows what it did; it never waits again, and it does not run twice.
+#[test]
+fn a_question_of_a_running_call_is_gone_after_a_kill() {
+    let place = Place::new();
+    let prompt = r#"@call test_form {"message":"Who are you?"} @say Done."#;
+    let (session_id, id) = place.process(false, |process| async move {
+        let session_id = process.create().await;
+        drop(process.service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap());
+        process.until(session_id, "approval_requested").await;
+        (session_id, waiting_call(&process, session_id).await)
+    });
+    place.process(true, |process| async move {
+        process.service.ready().await.unwrap();
+        process.until(session_id, "turn_interrupted").await;
+        let events = process.events(session_id).await;
+        let last = ["tool_started", "approval_requested", "tool_finished", "turn_interrupted"];
+        assert_eq!(types(&events, events.len() - last.len()), last);
+        assert_eq!(events[events.len() - 2]["outcome"], "unknown");
+        let view = process.service.read(&session_id).await.unwrap();
+        assert_eq!((view.state, view.pending_approvals.len()), (SessionState::Idle, 0));
+        let late = process.service.decide_approval(DecideApproval::new(session_id, id, Decision::Deny)).await;
+        assert_eq!(late.unwrap_err().code(), ErrorCode::ItemNotFound);
+    });
+}

@@ -52,6 +52,7 @@ async fn two_steps(wire: &'static Wire, reasoning: &str, blocks: &[&str], next_b
         name: call.name.clone(),
         is_error,
         content: content.into(),
+        images: Vec::new(),
     };
     let results = vec![result(&calls[0], false, "a"), result(&calls[1], true, "no")];
     request.messages.push(Arc::new(Message::ToolResults { results }));
@@ -245,7 +246,13 @@ async fn what_another_vendor_thought_and_blank_texts_are_left_out() {
             user("Two."),
             Message::BlockAssistant { model: "other".to_owned(), blocks: vec![thought(), Block::ToolCall(called)] },
             Message::ToolResults {
-                results: vec![ToolResult { call_id, name: "list".to_owned(), is_error: false, content: "".into() }],
+                results: vec![ToolResult {
+                    call_id,
+                    name: "list".to_owned(),
+                    is_error: false,
+                    content: "".into(),
+                    images: Vec::new(),
+                }],
             },
             Message::Assistant { content: "Well.".into() },
             user("Three."),

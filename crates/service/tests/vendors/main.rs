@@ -86,7 +86,7 @@ pub(crate) static COMPATIBLE: Wire = Wire {
         compatible: vec![CompatibleEndpoint {
             name: "local".to_owned(),
             base_url,
-            window_tokens: 32_768,
+            window_tokens: Some(32_768),
             ..Default::default()
         }],
         ..VendorOptions::default()

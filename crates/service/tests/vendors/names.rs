@@ -20,7 +20,7 @@ fn endpoint(name: &str, base_url: &str) -> CompatibleEndpoint {
     CompatibleEndpoint {
         name: name.to_owned(),
         base_url: base_url.to_owned(),
-        window_tokens: 32_768,
+        window_tokens: Some(32_768),
         ..Default::default()
     }
 }

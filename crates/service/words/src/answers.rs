@@ -17,6 +17,7 @@ use crate::{
     message::{Body, Message},
     model::{StopReason, Usage},
     reply::encode,
+    tool::{Approval, Effect, Form},
 };
 
 /// Answer of `create_session`.
@@ -176,7 +177,7 @@ pub struct ContextView {
 }
 
 /// Call that waits for a decision.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PendingApproval {
     /// The call.
     pub call_id: String,
@@ -194,6 +195,9 @@ pub struct PendingApproval {
     /// Rule that an approval for the session or for always allows; without one the call can be allowed once only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// Question of a server. An approval answers it, and `call_id` is the question's own id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<Form>,
 }
 
 /// Answer of `read`.
@@ -400,6 +404,29 @@ pub struct Forgotten {
 pub struct Reindexed {
     /// Pieces that were indexed.
     pub indexed: u64,
+}
+
+/// Tool that a model is offered, or that is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolView {
+    /// Its name for the model.
+    pub name: String,
+    /// Its description; left out if it has no definition that can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Where it comes from: `engine`, `workspace`, `server:NAME` or `program`.
+    pub source: String,
+    /// Tokens that it costs in each request that offers it, roughly.
+    pub tokens: u64,
+    /// Effect of running a call twice; left out if it depends on the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// What the rules say of its calls; left out if that depends on the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approval>,
+    /// Reason that the model is not offered it; left out if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
 /// Row of the error table.

@@ -43,6 +43,11 @@ impl RawJson {
         serde_json::from_str(line).map(Self)
     }
 
+    /// Reads a field that is there, `null` too: serde would take that for an absent one.
+    pub fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        Self::deserialize(deserializer).map(Some)
+    }
+
     /// The empty object.
     #[must_use]
     pub fn empty_object() -> Self {
@@ -411,6 +416,21 @@ impl ToolCall {
     }
 }
 
+/// Image that a call returned. Its bytes are in a blob of the session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Image {
+    /// Its type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
+    pub media_type: String,
+    /// The blob's hash, by which it is read.
+    pub blob: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Width in pixels.
+    pub width: u32,
+    /// Height in pixels.
+    pub height: u32,
+}
+
 /// The result of one call, as the model sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolResult {
@@ -422,6 +442,9 @@ pub struct ToolResult {
     pub is_error: bool,
     /// The output.
     pub content: Body,
+    /// Images of the output, for models that see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<Image>,
 }
 
 /// Beginning of a result whose call may have succeeded.
@@ -442,7 +465,7 @@ impl ToolResult {
             return self.clone();
         }
         let content = format!("[masked: {} bytes, in event {seq} of the history]", self.content.len());
-        Self { content: Body::Inline(content), ..self.clone() }
+        Self { content: Body::Inline(content), images: Vec::new(), ..self.clone() }
     }
 }
 
@@ -460,15 +483,10 @@ struct BlockShape {
     call_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "RawJson::given", skip_serializing_if = "Option::is_none")]
     arguments: Option<RawJson>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "RawJson::given", skip_serializing_if = "Option::is_none")]
     opaque: Option<RawJson>,
-}
-
-/// Reads an explicit `null` as JSON like any other.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RawJson>, D::Error> {
-    RawJson::deserialize(deserializer).map(Some)
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -576,6 +594,12 @@ impl Message {
         }))
     }
 
+    /// Lists the images of tool results.
+    pub fn images(&self) -> impl DoubleEndedIterator<Item = &Image> {
+        let results = if let Self::ToolResults { results } = self { results.as_slice() } else { &[] };
+        results.iter().flat_map(|result| &result.images)
+    }
+
     /// Returns the text for people; reasoning and calls are left out.
     #[must_use]
     pub fn text(&self) -> String {
@@ -610,10 +634,14 @@ mod tests {
             name: "t".to_owned(),
             is_error: true,
             content: content.into(),
+            images: Vec::new(),
         };
         let unknown = result("Outcome unknown; verify before repeating. The tool did not stop when it was asked to.");
         assert_eq!(unknown.masked(7), unknown);
         let long = result(&format!("Outcome unknown; verify before repeating. {}", "x".repeat(600)));
         assert!(long.masked(7).content.excerpt().starts_with("[masked: "));
+        let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
+        let image = Image { media_type, blob, bytes: 3, width: 1, height: 1 };
+        assert_eq!(ToolResult { images: vec![image], ..long }.masked(7).images, []);
     }
 }

@@ -187,6 +187,16 @@ macro_rules! operations {
             ];
             /// Rebuilds the memory index.
             ReindexMemory = reindex_memory() -> Reindexed, Nothing, MemoryStore, Settles, [MemoryIndexUnavailable];
+            /// Lists the tools that a session's model is offered next.
+            ///
+            /// Without a session, those of a new one. A tool that is left out says why.
+            Tools = tools(request: ListTools) -> Page<ToolView>, ListTools, None, Reads, [
+                SessionNotFound, SessionCorrupted, SessionFormatNewer, StoreFailed,
+            ];
+            /// Lists the configured servers of tools.
+            ///
+            /// They are in the order of their names.
+            ToolServers = tool_servers() -> Page<ToolServerView>, Nothing, None, Reads, [];
         }
     } };
 }

@@ -286,3 +286,38 @@ pub struct Imported {
     /// The imported sessions, after the last piece.
     pub sessions: Vec<ImportedSession>,
 }
+
+/// State of a server of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolServerState {
+    /// Its tools are not known yet.
+    Configured,
+    /// Its tools are known; it does not run.
+    Listed,
+    /// It runs.
+    Running,
+    /// It answers nobody who is not logged in.
+    LoginNeeded,
+    /// Its last start failed.
+    Failed,
+    /// A project's file names it, which the user has not trusted.
+    NotTrusted,
+}
+
+/// Configured server of tools.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolServerView {
+    /// Its name.
+    pub name: String,
+    /// How it is reached: `command` or `url`.
+    pub kind: String,
+    /// Its state.
+    pub state: ToolServerState,
+    /// Tools that it has, without those that the configuration leaves out.
+    pub tools: u64,
+    /// Tokens that its offered tools cost in each request, roughly.
+    pub tokens: u64,
+    /// Failure of its last start, or mistake in its configuration.
+    pub error: Option<String>,
+}

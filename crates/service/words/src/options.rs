@@ -204,6 +204,8 @@ options! {
         read: Vec<std::path::PathBuf> = Vec::new(),
         /// Folders that sessions of served surfaces may work in, by name.
         folders: std::collections::BTreeMap<String, std::path::PathBuf> = std::collections::BTreeMap::new(),
+        /// Offers `pin_fact` to sessions without a workspace, too.
+        pin_fact: bool = false,
         /// Accepts the scope `always` from every surface; otherwise only a terminal of the owner may allow for always.
         remember: bool = false,
         /// Folder that the scripted model's test tools may write in; without it there are no test tools.
@@ -286,6 +288,10 @@ options! {
         idle_ms: u64 = 60_000,
         /// Runs turns that were queued when their process ended; otherwise they wait for the next turn.
         queue_goes_on: bool = false,
+        /// Goes on at the start with turns whose calls were decided when their process ended; otherwise they wait until
+        /// somebody asks for them. It is no key of a configuration: a program knows if it stays.
+        #[serde(skip)]
+        turns_go_on: bool = true,
     }
 
     /// Options of journal compaction, which drops only records that every reader has handled.

@@ -4,7 +4,11 @@
 
 mod keys;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use secrecy::{ExposeSecret, SecretString};
 
@@ -18,33 +22,62 @@ pub const MARK: &str = "[redacted]";
 /// Least bytes of a secret: replacing shorter values would garble ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
 
-/// The configured secret values.
+/// The secret values. Clones share them, so that one that is learned later is replaced everywhere.
 #[derive(Clone, Default)]
-pub struct Secrets {
+pub struct Secrets(Arc<RwLock<Known>>);
+
+#[derive(Default)]
+struct Known {
+    /// Values by who learned them; the configured ones have no name.
+    values: BTreeMap<String, Vec<SecretString>>,
+    forms: Arc<Forms>,
+}
+
+#[derive(Default)]
+struct Forms {
     /// Values and their forms within a JSON string, longest first, so that the longest match wins.
-    forms: Arc<[SecretString]>,
+    forms: Vec<SecretString>,
     /// First bytes of the forms.
-    first_bytes: Arc<[u8]>,
+    first_bytes: Vec<u8>,
+}
+
+impl Forms {
+    fn of<'a>(values: impl IntoIterator<Item = &'a SecretString>) -> Self {
+        let values = values.into_iter().filter(|value| value.expose_secret().len() >= SECRET_BYTES_MIN);
+        let mut forms: Vec<SecretString> = values.flat_map(|value| [in_json(value), value.clone()]).collect();
+        forms.sort_by(|a, b| key(b).cmp(&key(a)));
+        forms.dedup_by(|a, b| key(a) == key(b));
+        let mut first_bytes: Vec<u8> = forms.iter().filter_map(|form| bytes(form).first().copied()).collect();
+        first_bytes.sort_unstable();
+        first_bytes.dedup();
+        Self { forms, first_bytes }
+    }
 }
 
 impl Secrets {
     /// Takes these values, except those shorter than eight bytes.
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = SecretString>) -> Self {
-        let values = values.into_iter().filter(|value| value.expose_secret().len() >= SECRET_BYTES_MIN);
-        let mut forms: Vec<SecretString> = values.flat_map(|value| [in_json(&value), value]).collect();
-        forms.sort_by(|a, b| key(b).cmp(&key(a)));
-        forms.dedup_by(|a, b| key(a) == key(b));
-        let mut first_bytes: Vec<u8> = forms.iter().filter_map(|form| bytes(form).first().copied()).collect();
-        first_bytes.sort_unstable();
-        first_bytes.dedup();
-        Self { forms: forms.into(), first_bytes: first_bytes.into() }
+        let secrets = Self::default();
+        secrets.learn("", values.into_iter().collect());
+        secrets
+    }
+
+    /// Takes further values, instead of those that `learner` gave before.
+    pub fn learn(&self, learner: &str, values: Vec<SecretString>) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        known.values.insert(learner.to_owned(), values);
+        known.forms = Arc::new(Forms::of(known.values.values().flatten()));
+    }
+
+    fn forms(&self) -> Arc<Forms> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).forms.clone()
     }
 
     /// Returns true if there is nothing to replace.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.forms.is_empty()
+        self.forms().forms.is_empty()
     }
 
     /// Replaces every secret by `[redacted]`.
@@ -89,20 +122,21 @@ impl Secrets {
     ///
     /// If more text may follow, the rest is the longest end that could still begin a secret.
     fn scan<'a>(&self, text: &'a str, is_whole: bool) -> (Cow<'a, str>, usize) {
-        if self.is_empty() {
+        let known = self.forms();
+        if known.forms.is_empty() {
             return (Cow::Borrowed(text), text.len());
         }
         let (mut replaced, mut copied, mut at, mut decided) = (String::new(), 0, 0, text.len());
-        while let Some(skipped) = text.as_bytes()[at..].iter().position(|byte| self.first_bytes.contains(byte)) {
+        while let Some(skipped) = text.as_bytes()[at..].iter().position(|byte| known.first_bytes.contains(byte)) {
             at += skipped;
             let rest = &text.as_bytes()[at..];
             if !is_whole
-                && self.forms.iter().any(|form| rest.len() < bytes(form).len() && bytes(form).starts_with(rest))
+                && known.forms.iter().any(|form| rest.len() < bytes(form).len() && bytes(form).starts_with(rest))
             {
                 decided = at;
                 break;
             }
-            if let Some(form) = self.forms.iter().find(|form| rest.starts_with(bytes(form))) {
+            if let Some(form) = known.forms.iter().find(|form| rest.starts_with(bytes(form))) {
                 replaced.push_str(&text[copied..at]);
                 replaced.push_str(MARK);
                 at += bytes(form).len();

@@ -12,6 +12,7 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
+    message::RawJson,
     options::{Budgets, Policy},
     reminder::SystemReminderType,
 };
@@ -111,6 +112,10 @@ pub struct StartTurn {
     /// Rules that allow its calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs, as in `PATH`; those of the process if `None`. Only a command on
+    /// the process's machine may send it, in its greeting: no request in JSON has it.
+    #[serde(skip)]
+    pub search_path: Option<String>,
     /// If true, answer with the result; else at once.
     #[serde(default = "yes")]
     pub wait: bool,
@@ -132,6 +137,7 @@ impl StartTurn {
             compaction: None,
             attended: false,
             allow: Vec::new(),
+            search_path: None,
             wait: true,
             idempotency_key: None,
         }
@@ -166,6 +172,10 @@ pub struct ResumeTurn {
     /// Rules that allow its calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<String>,
+    /// Folders in which its commands look for programs, as in `PATH`; those of the process if `None`. Only a command on
+    /// the process's machine may send it, in its greeting: no request in JSON has it.
+    #[serde(skip)]
+    pub search_path: Option<String>,
     /// If true, answer with the result; else at once.
     pub wait: bool,
     /// Key that makes a repeated request return the first one's turn.
@@ -182,6 +192,7 @@ impl Default for ResumeTurn {
             compaction: None,
             attended: false,
             allow: Vec::new(),
+            search_path: None,
             wait: true,
             idempotency_key: None,
         }
@@ -192,9 +203,22 @@ impl ResumeTurn {
     /// Makes the turn's request; a continuation has an empty prompt.
     #[must_use]
     pub fn on(self, session_id: SessionId) -> StartTurn {
-        let Self { prompt, model, policy, budgets, compaction, attended, allow, wait, idempotency_key } = self;
+        let Self { prompt, model, policy, budgets, compaction, attended, allow, search_path, wait, idempotency_key } =
+            self;
         let prompt = prompt.unwrap_or_default();
-        StartTurn { session_id, prompt, model, policy, budgets, compaction, attended, allow, wait, idempotency_key }
+        StartTurn {
+            session_id,
+            prompt,
+            model,
+            policy,
+            budgets,
+            compaction,
+            attended,
+            allow,
+            search_path,
+            wait,
+            idempotency_key,
+        }
     }
 }
 
@@ -225,13 +249,17 @@ pub struct DecideApproval {
     /// Reason, for the model to read.
     #[serde(default)]
     pub reason: Option<String>,
+    /// Answer to a server's question, as its form's schema says. Fields that are left out get their defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    pub answer: Option<RawJson>,
 }
 
 impl DecideApproval {
     /// Makes a decision about one call, without a reason.
     #[must_use]
     pub fn new(session_id: SessionId, call_id: impl Into<String>, decision: Decision) -> Self {
-        Self { session_id, call_id: call_id.into(), decision, scope: Scope::Once, reason: None }
+        Self { session_id, call_id: call_id.into(), decision, scope: Scope::Once, reason: None, answer: None }
     }
 }
 
@@ -471,6 +499,16 @@ pub struct ForgetMemory {
     pub to_seq: Option<Seq>,
     /// Only texts from this source.
     pub source: Option<String>,
+}
+
+/// Request of `tools`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListTools {
+    /// The session; a new one if `null`.
+    pub session_id: Option<SessionId>,
+    /// The new session has a workspace.
+    pub with_workspace: bool,
 }
 
 /// Request of an operation that takes nothing.

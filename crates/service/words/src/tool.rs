@@ -3,6 +3,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::message::RawJson;
+
+/// Question of a tool server to a person, asked while its call runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Form {
+    /// The call during which it is asked.
+    pub call_id: String,
+    /// Server that asks.
+    pub server: String,
+    /// Its question. It is the server's text, and may be untrue.
+    pub message: String,
+    /// JSON Schema of the answer: an object of texts, numbers, booleans and choices.
+    pub schema: RawJson,
+}
+
 /// Effect of running a call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

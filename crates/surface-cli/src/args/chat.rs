@@ -4,7 +4,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 
 use super::{
     CompactArgs, Delivery, ErrorsArgs, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
-    ResumeArgs, SessionCommand, SessionFlags, Target, TurnFlags,
+    ResumeArgs, SessionCommand, SessionFlags, Target, ToolsArgs, TurnFlags,
 };
 
 /// Text of `chat --help` after the flags.
@@ -12,7 +12,7 @@ pub(super) const PROTOCOL: &str = "\
 A line is a prompt. A line that begins with `/` is a command for the chat's session, unless it names another by \
 --session; /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double \
 quotes\" understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, \
-/pin, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
+/pin, /title, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
 Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second one leaves. The \
 end of input leaves once all lines are done.
 
@@ -61,8 +61,28 @@ pub(crate) enum SlashCommand {
     Project(ProjectCommand),
     /// Say what this build can do
     Capabilities,
+    /// List the tools that the model is offered, and those that are left out
+    Tools(ToolsArgs),
+    /// List the servers of the Model Context Protocol, with their tools
+    Servers,
     /// List the error codes
     Errors(ErrorsArgs),
+    /// Set the session's title
+    Title {
+        #[command(flatten)]
+        target: Target,
+        /// The title
+        #[arg(value_name = "TEXT")]
+        text: String,
+    },
+    /// Put the files back that the last turn changed
+    Undo {
+        /// Ask no question
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Copy the last answer to the terminal's clipboard
+    Copy,
     /// Take another model for the turns from here on, or say which one it is
     Model {
         /// Its name
@@ -116,6 +136,7 @@ fn line(before: &str, command: clap::Command) -> clap::Command {
     };
     let name = format!("{before}{}", command.get_name());
     let within = format!("{name} ");
+    let command = if name == "/list" { command.visible_alias("sessions") } else { command };
     command.mut_args(flag).mut_subcommands(|command| line(&within, command)).bin_name(name)
 }
 
@@ -128,7 +149,7 @@ pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
 pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
     // Words before the text.
     let before = match line.split_whitespace().next() {
-        Some("turn" | "pin") => 1,
+        Some("turn" | "pin" | "title") => 1,
         Some("remind" | "deny" | "approve") => 2,
         _ => return split(line),
     };
@@ -207,6 +228,7 @@ mod tests {
             ("remind --clear environment", "remind|--clear|environment"),
             ("deny call_1 not today", "deny|call_1|not today"),
             ("turn say it's so", "turn|say it's so"),
+            ("title Don't 'stop' now", "title|Don't 'stop' now"),
             ("pin", "pin"),
             ("'pin' 'a b'", "pin|a b"),
             ("show a b", "show|a|b"),

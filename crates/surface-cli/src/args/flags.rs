@@ -51,7 +51,7 @@ pub(crate) struct TurnFlags {
     /// End the turn after so many milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) budget_wall_ms: Option<u64>,
-    /// Makes the same request, sent twice, one
+    /// Makes the same request, sent twice from one folder, one
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
     #[command(flatten)]
@@ -97,6 +97,13 @@ pub(crate) struct Delivery {
 /// Reads `name=value`.
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a label is written name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Reads `NAME=value` of a program's environment.
+pub(super) fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("a variable is written NAME=value")?;
     Ok((name.to_owned(), value.to_owned()))
 }
 

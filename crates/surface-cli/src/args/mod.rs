@@ -5,6 +5,7 @@
 pub(crate) mod chat;
 mod flags;
 mod operators;
+mod other_words;
 mod sessions;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
 pub(crate) use operators::{ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand};
+pub(crate) use other_words::{our_command, our_flag};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
@@ -101,6 +103,12 @@ pub(crate) enum Command {
     /// Serve over HTTP: REST, JSON-RPC and MCP on one address
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
+    /// Print the token that clients of this project's server need
+    Token {
+        /// Print the path of its file in its place
+        #[arg(long)]
+        path: bool,
+    },
     /// Speak JSON-RPC on standard input and output
     #[command(after_help = RPC_HELP)]
     Rpc,
@@ -137,8 +145,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ProjectArgs,
     },
-    /// List the models that can be named, and why not the others
+    /// Choose a model: asks three questions and writes the answers to your configuration
+    Init,
+    /// List the models that can be used, where they come from, and why not the others
     Models,
+    /// List the tools that a session's model is offered, or those that a new session here would be
+    Tools(ToolsArgs),
     /// List the servers of the Model Context Protocol, with their tools
     Servers(ServersArgs),
     /// Say what this build can do
@@ -165,6 +177,9 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Install completions, manual pages and a unit of systemd
+    #[command(after_help = INSTALL_HELP)]
+    InstallFiles(InstallArgs),
     /// Print the manual page, or write those of all commands to a folder
     Man {
         /// An existing folder
@@ -196,6 +211,36 @@ pub(crate) struct ServeArgs {
     /// Let everyone in without a token; only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
+}
+
+const INSTALL_HELP: &str = "It asks nothing and lists every file. A file that it did not write, or that was changed since, \
+    is never overwritten: then nothing is written at all.\n\n\
+    Examples:\n  \
+        meerkat install-files                         completions and manual pages, below ~/.local\n  \
+        meerkat install-files --service user          and meerkat.service, for a server of your own\n  \
+        sudo meerkat install-files --service system   for the machine's server, below /usr/local";
+
+/// `install-files`.
+#[derive(Args)]
+pub(crate) struct InstallArgs {
+    /// Install below this folder [default: ~/.local, or /usr/local for root]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) prefix: Option<PathBuf>,
+    /// Install meerkat.service too
+    #[arg(long, value_name = "WHOSE")]
+    pub(crate) service: Option<Service>,
+    /// List the files, and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Whose server a unit of systemd starts.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Service {
+    /// A user's, with that user's folders
+    User,
+    /// The machine's, under the user "meerkat", confined to /var/lib/meerkat
+    System,
 }
 
 /// `mcp`.
@@ -245,11 +290,41 @@ pub(crate) struct RunArgs {
     pub(crate) delivery: Delivery,
 }
 
+/// `tools`.
+#[derive(Args)]
+pub(crate) struct ToolsArgs {
+    /// The session: its id, `last`, or at least six digits that its id ends with
+    #[arg(value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+}
+
 /// `servers`.
 #[derive(Args)]
 pub(crate) struct ServersArgs {
     #[command(subcommand)]
     pub(crate) command: Option<ServersCommand>,
+}
+
+/// `servers login`.
+#[derive(Args)]
+pub(crate) struct LoginArgs {
+    /// Its name in the configuration
+    pub(crate) name: String,
+    /// Paste the address that the browser ends at: for a machine without one
+    #[arg(long)]
+    pub(crate) paste: bool,
+    /// Open no browser; the address of the page is printed all the same
+    #[arg(long)]
+    pub(crate) no_browser: bool,
+    /// Permissions to ask for, besides those that the server names
+    #[arg(long, value_name = "SCOPES")]
+    pub(crate) scope: Option<String>,
+    /// Client that you registered with the issuer, which registers none by itself
+    #[arg(long, value_name = "ID")]
+    pub(crate) client_id: Option<String>,
+    /// Allow an issuer in a private network
+    #[arg(long)]
+    pub(crate) private: bool,
 }
 
 /// Command about one server.
@@ -263,7 +338,38 @@ pub(crate) enum ServersCommand {
         #[arg(long)]
         accept: bool,
     },
+    /// Log in to a remote server: opens a page to agree on, and keeps the tokens for you alone
+    Login(LoginArgs),
+    /// Forget the login at a remote server, and tell who gave it
+    Logout {
+        /// Its name in the configuration
+        name: String,
+    },
+    /// Add a server to your own configuration
+    #[command(after_help = SERVERS_ADD_HELP)]
+    Add {
+        /// Its name: a-z, 0-9, '-' and single '_'
+        name: String,
+        /// Give its program a variable; write a secret as `${VAR}`, so that the file does not hold it
+        #[arg(long, value_name = "NAME=VALUE", value_parser = flags::variable)]
+        env: Vec<(String, String)>,
+        /// The address of a server that speaks streamable HTTP, in the place of a command
+        #[arg(long, conflicts_with_all = ["command", "env"])]
+        url: Option<String>,
+        /// Its program and the arguments
+        #[arg(last = true, required_unless_present = "url")]
+        command: Vec<String>,
+    },
+    /// Remove a server from your own configuration
+    Remove {
+        /// Its name
+        name: String,
+    },
 }
+
+const SERVERS_ADD_HELP: &str = "Examples:\n  \
+        meerkat servers add github --env 'GITHUB_TOKEN=${GITHUB_TOKEN}' -- npx -y @modelcontextprotocol/server-github\n  \
+        meerkat servers add docs --url https://example.com/mcp";
 
 /// `chat`.
 #[derive(Args)]
@@ -275,6 +381,14 @@ pub(crate) struct ChatArgs {
     pub(crate) create: SessionFlags,
     #[command(flatten)]
     pub(crate) turn: TurnFlags,
+}
+
+impl ChatArgs {
+    /// Makes the arguments of a chat that goes on with a session.
+    pub(crate) fn with(session_id: &impl ToString) -> Self {
+        let (create, turn) = (SessionFlags::default(), TurnFlags::default());
+        Self { session: Some(session_id.to_string()), create, turn }
+    }
 }
 
 /// `resume`.
@@ -350,7 +464,7 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Write the project's meerkat.toml with every key commented out
     Init,
-    /// Let the project's meerkat.toml set what it wants, until it changes
+    /// Let the project's meerkat.toml set what it wants, and start the servers of its .mcp.json, until these change
     Trust {
         /// Do not ask
         #[arg(long)]

@@ -37,6 +37,13 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
+    /// Pick a session by typing, and go on with it in a chat
+    #[command(after_help = OPEN_HELP)]
+    Open {
+        /// Its id, `last`, or words of its title
+        #[arg(value_name = "WORD")]
+        words: Vec<String>,
+    },
     /// Show a session
     Show(Target),
     /// Show what was said, page by page
@@ -91,6 +98,30 @@ pub(crate) enum SessionCommand {
         /// Also where it runs
         #[arg(long)]
         force: bool,
+        /// Ask no question
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List the files that the agent has changed
+    #[command(after_help = FILES_HELP)]
+    Files {
+        #[command(flatten)]
+        target: Target,
+        /// Only what this turn and later ones changed
+        #[arg(long, value_name = "N")]
+        turn: Option<u32>,
+    },
+    /// Put files back as they were before a turn
+    #[command(after_help = FILES_HELP)]
+    RestoreFiles {
+        #[command(flatten)]
+        target: Target,
+        /// The first turn whose changes are undone; those of later ones are too
+        #[arg(long, value_name = "N")]
+        turn: u32,
+        /// Leave this file as it is now; may be repeated
+        #[arg(long, value_name = "PATH")]
+        except: Vec<String>,
         /// Ask no question
         #[arg(long)]
         yes: bool,
@@ -150,6 +181,9 @@ pub(crate) enum SessionCommand {
         /// Allow the call alone (once), and further ones like it in this session (session) or everywhere (always)
         #[arg(long, value_name = "SCOPE", default_value = "once", value_parser = scope, hide_default_value = true)]
         scope: Scope,
+        /// Answer to a server's question as a JSON object; fields that are left out get their defaults
+        #[arg(long, value_name = "JSON")]
+        answer: Option<String>,
         /// Why, for the model to read
         reason: Option<String>,
     },
@@ -203,6 +237,17 @@ pub(crate) enum SessionCommand {
         pin: u64,
     },
 }
+
+const OPEN_HELP: &str = "Examples:\n  \
+        meerkat sessions open           lists the sessions; words that you type make the list shorter\n  \
+        meerkat sessions open login     the one with `login` in its title";
+
+const FILES_HELP: &str = "Only changes by the tools edit and write are known; what commands and servers changed is not. \
+    Nothing is put back if somebody else has changed one of the files since.\n\n\
+    Examples:\n  \
+        meerkat sessions files last\n  \
+        meerkat sessions restore-files last --turn 2\n  \
+        meerkat sessions restore-files last --turn 2 --except data/large.csv";
 
 const SEARCH_HELP: &str = "Examples:\n  \
         meerkat memory search 'which database did we choose'\n  \

@@ -39,6 +39,11 @@ pub(super) async fn perform(
         let answer = match operation {
             // Unlike a client's request, a command's may name the folder that its user stands in.
             Operation::CreateSession => encode(&service.create_session(decode_params(&params_text)?).await?)?,
+            // And it may read copies of files.
+            Operation::Blob => {
+                operation.needs().map_or(Ok(()), |needed| service.capabilities().require(needed))?;
+                encode(&service.answer_blob(decode_params(&params_text)?).await?)?
+            }
             operation => call(service.as_ref(), operation, &params_text).await?,
         };
         let left = wait.saturating_sub(began.elapsed());

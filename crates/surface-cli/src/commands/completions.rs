@@ -41,16 +41,21 @@ const ZSH_START: &str = "\nif [ \"$funcstack[1]\"";
 
 /// Prints the script of a shell.
 pub(crate) fn completions(out: &Output, shell: Shell) -> Result<u8, CliError> {
+    out.text(&script(shell))?;
+    Ok(0)
+}
+
+/// Makes the script of a shell.
+pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "meerkat", &mut script);
     let script = String::from_utf8_lossy(&script);
-    out.text(&match shell {
+    match shell {
         Shell::Bash => script.into_owned() + &bash(),
         Shell::Zsh => zsh(&script),
         Shell::Fish => script.into_owned() + &fish(),
         _ => script.into_owned(),
-    })?;
-    Ok(0)
+    }
 }
 
 /// Lists the commands whose first argument is a session, each as its words.

@@ -26,6 +26,6 @@ pub(super) fn answers(streams: &mut Streams) -> Lines {
 }
 
 /// Returns true if a line answers yes.
-pub(super) fn is_yes(line: &str) -> bool {
+pub(crate) fn is_yes(line: &str) -> bool {
     matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }

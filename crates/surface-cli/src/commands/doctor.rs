@@ -22,7 +22,7 @@ const FOUND: u8 = 1;
 pub(crate) fn doctor(out: &Output, env: &Environment, globals: &Globals, args: &DoctorArgs) -> Result<u8, CliError> {
     let diagnosis = match Config::load(env, globals) {
         Ok(config) => {
-            config.warning().iter().for_each(|warning| out.note(warning));
+            config.warnings().iter().for_each(|warning| out.note(warning));
             config.new_note(env).iter().for_each(|found| out.note(found));
             let mut diagnosis = look(out, env, &config, args.repair)?;
             diagnosis.findings.splice(0..0, unresolved(&config, env)?);

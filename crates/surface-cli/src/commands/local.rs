@@ -15,7 +15,7 @@ use super::confirm::{ANSWER_BYTES_MAX, is_yes};
 use crate::{
     app::Streams,
     args::{Cli, ErrorsArgs},
-    config::{Config, printable, project::project, template},
+    config::{Config, WantedServer, printable, project::project, template},
     error::CliError,
     output::{Environment, Output},
     wire::read,
@@ -40,16 +40,6 @@ pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError
         out.answer(&read(&view)?)?;
     }
     Ok(0)
-}
-
-/// `models`: the default first, and what each of the others lacks.
-pub(crate) fn models(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
-    let models = config.models(env)?.list();
-    let rows = models.iter().map(|model| {
-        let lacks = model.missing.as_deref();
-        json!({ "model": model.name, "default": model.is_default, "usable": lacks.is_none(), "lacks": lacks })
-    });
-    print(out, &json!({ "items": rows.collect::<Vec<_>>() }))
 }
 
 /// `errors`: the table, or the page of one code.
@@ -91,7 +81,7 @@ pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliErro
     print(out, &json!({ "file": path.display().to_string() }))
 }
 
-/// `config trust`: shows what the project's file wants to set, asks, and records the answer.
+/// `config trust`: shows what the project's files want, asks, and records the answer.
 pub(crate) fn trust_config(
     out: &Output,
     env: &Environment,
@@ -99,22 +89,37 @@ pub(crate) fn trust_config(
     mut streams: Streams,
     is_sure: bool,
 ) -> Result<u8, CliError> {
-    let (wanted, rules) = (config.wanted(), Config::untrusted_rules(env));
-    if wanted.is_none() && rules.is_empty() {
-        out.note("There is nothing to trust: nothing in a meerkat.toml or an AGENTS.md of the project is ignored.");
+    let (files, rules) = (config.untrusted_files(), Config::untrusted_rules(env));
+    config.left_out().chain(config.notes()).for_each(|line| out.note(line));
+    if files.is_empty() && rules.is_empty() {
+        out.note(
+            "There is nothing to trust: nothing in the project's meerkat.toml, .mcp.json or AGENTS.md is ignored.",
+        );
         return print(out, &json!({ "trusted": false, "keys": {} }));
     }
-    let (file, wanted) = wanted.map_or((None, Vec::new()), |(file, wanted)| (Some(file.display().to_string()), wanted));
+    let (wanted, servers, programs) = (config.wanted_keys(), config.wanted_servers(), config.wanted_programs());
     let keys: serde_json::Map<_, _> = wanted.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let names: Vec<String> = rules.iter().map(|file| printable(&file.path.display().to_string())).collect();
-    let mut answer = json!({ "file": file, "trusted": true, "keys": keys });
+    let mut answer = json!({ "file": files.first(), "trusted": true, "keys": keys });
+    if !servers.is_empty() {
+        answer["servers"] = servers.iter().map(WantedServer::json).collect();
+        answer["programs"] = programs.iter().map(|(path, _)| path.as_str()).collect();
+    }
     if !names.is_empty() {
         answer["rules"] = json!(names);
     }
     if !is_sure {
-        if let Some(file) = &file {
+        if !wanted.is_empty() {
             let listed: String = wanted.iter().map(|(key, value)| format!("  {key} = {value}\n")).collect();
-            out.notice(&format!("{file} wants to set\n{listed}"));
+            out.notice(&format!("{} wants to set\n{listed}", files.first().map_or("The project", String::as_str)));
+        }
+        if !servers.is_empty() {
+            let listed: String = servers.iter().map(|server| format!("  {}\n", server.line())).collect();
+            out.notice(&format!("{} wants servers, which may do whatever you may\n{listed}", files.join(" and ")));
+        }
+        if !programs.is_empty() {
+            let listed: String = programs.iter().map(|(path, bytes)| format!("  {path} ({bytes} bytes)\n")).collect();
+            out.notice(&format!("These files that they name are trusted as they are now; others that they load are not checked\n{listed}"));
         }
         for (name, RuleFile { bytes, .. }) in names.iter().zip(&rules) {
             out.notice(&format!("{name} gives the model {} bytes of instructions; read it first.\n", bytes.len()));

@@ -10,19 +10,26 @@ mod window_chart;
 
 pub(crate) mod show;
 
-mod confirm;
+pub(crate) mod confirm;
+pub(crate) mod files;
+mod forms;
+
+pub(crate) mod local;
+pub(crate) mod models;
 
 pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod events;
-pub(crate) mod local;
+pub(crate) mod init;
+pub(crate) mod install;
 pub(crate) mod operators;
 pub(crate) mod questions;
 pub(crate) mod run;
 pub(crate) mod servers;
 
 pub(crate) mod memory;
+pub(crate) mod open;
 pub(crate) mod sessions;
 
 pub(crate) use names::resolve;

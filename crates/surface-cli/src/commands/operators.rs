@@ -78,6 +78,9 @@ async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<Sessio
     if args.all {
         return Ok(all(&app.service).await?.into_iter().map(|session| session.session_id).collect());
     }
+    if args.session.is_empty() && session.is_empty() {
+        return Err(SessionError::invalid("session", "name the sessions to export, or say --all"));
+    }
     if args.session.is_empty() {
         return Ok(vec![resolve(&app.service, session).await?]);
     }

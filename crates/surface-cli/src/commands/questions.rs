@@ -2,12 +2,16 @@
 
 use std::collections::VecDeque;
 
-use meerkat_service::service::{Decision, Scope};
+use meerkat_service::{
+    SessionError,
+    service::{DecideApproval, Decision, Scope},
+};
 
+use super::forms::{Filling, Taken};
 use crate::{
     app::App,
     input::{Line, Lines},
-    stream::{Call, decide},
+    stream::{Call, answer, decide},
 };
 
 /// Reason that a model gets for a call about which nobody answered.
@@ -17,8 +21,10 @@ const NO_ANSWER: &str = "Nobody answered: the input ended.";
 #[derive(Default)]
 pub(crate) struct Questions {
     calls: VecDeque<Call>,
-    /// True if the turn ended while a question was open, so the next line answers nothing.
+    /// True if a question ended while a line was read for it: that line answers nothing.
     is_late: bool,
+    /// Form of the first question, if it is a server's.
+    form: Option<Filling>,
 }
 
 /// Answer to a question.
@@ -45,33 +51,78 @@ fn verdict<'a>(line: &'a str, call_id: &str) -> Option<Verdict<'a>> {
 }
 
 impl Questions {
-    /// Returns true if the next line is an answer.
+    /// Returns true if the line that was read is an answer, although perhaps a late one.
     pub(crate) fn are_open(&self) -> bool {
         self.is_late || !self.calls.is_empty()
     }
 
     /// Returns true if a line is a command that does not answer the question.
     pub(crate) fn is_beside(&self, line: &Line) -> bool {
+        // A path is an answer to a server.
+        if self.form.is_some() {
+            return false;
+        }
         let call_id = self.calls.front().map_or("", |call| &call.call_id);
         matches!(line, Line::Text(line) if line.starts_with('/') && verdict(line, call_id).is_none())
     }
 
     /// Drops the questions of a turn that has ended.
-    pub(crate) fn close(&mut self) {
-        self.is_late = self.are_open();
+    pub(crate) fn close(&mut self, lines: &Lines) {
+        self.is_late = self.are_open() && lines.is_asked();
         self.calls.clear();
+        self.form = None;
+    }
+
+    /// Takes note that a line was dealt with, whatever it was: the next one is not late.
+    pub(crate) const fn has_read(&mut self) {
+        self.is_late = false;
+    }
+
+    /// Drops the question about a call that is decided or over, and those that its server asks.
+    pub(crate) fn settle(&mut self, app: &App, call_id: &str, lines: &mut Lines) {
+        let is_of =
+            |call: &Call| call.call_id == call_id || call.form.as_ref().is_some_and(|form| form.call_id == call_id);
+        let is_asked = self.calls.front().is_some_and(is_of);
+        self.calls.retain(|call| !is_of(call));
+        if is_asked {
+            self.form = None;
+            // It may have been typed for this question, so it decides about no other.
+            self.is_late = lines.is_asked();
+            app.out.note("The question was answered elsewhere, or is not asked any more.");
+            self.begin(app, lines);
+        }
     }
 
     /// Asks about a call, once those before it are decided.
     pub(crate) fn push(&mut self, app: &App, call: Call, lines: &mut Lines) {
         self.calls.push_back(call);
         if self.calls.len() == 1 {
-            self.ask(app, lines);
+            self.begin(app, lines);
         }
+    }
+
+    /// Begins the first question.
+    fn begin(&mut self, app: &App, lines: &mut Lines) {
+        let form = self.calls.front().and_then(|call| Some((call.form.as_ref()?, &call.name)));
+        self.form = form.map(|(form, name)| {
+            let server = &form.server;
+            app.out.note(&format!(
+                "The server {server} asks this during {name}, and gets the answer. Give it no secrets; /deny declines."
+            ));
+            // It must not look like a text of ours.
+            let quoted: Vec<String> = form.message.lines().map(|line| format!("[{server}] {line}")).collect();
+            app.out.preview(&quoted.join("\n"));
+            Filling::new(form)
+        });
+        self.ask(app, lines);
     }
 
     /// Asks about the first call.
     pub(crate) fn ask(&self, app: &App, lines: &mut Lines) {
+        if let Some(form) = &self.form {
+            app.out.notice(&form.prompt());
+            return lines.ask_answer();
+        }
         if let Some(Call { name, arguments, preview, rule, .. }) = self.calls.front() {
             let shown = match preview {
                 Some(preview) => {
@@ -90,11 +141,30 @@ impl Questions {
     }
 
     /// Takes a line as the answer to the first question.
-    pub(crate) fn answer(&mut self, app: &App, line: &Line, lines: &mut Lines) {
+    pub(crate) async fn answer(&mut self, app: &App, line: &Line, lines: &mut Lines) {
         if std::mem::take(&mut self.is_late) {
-            return app.out.note("The turn had ended before the answer came.");
+            app.out.note("The question was over before the answer came.");
+            return self.ask(app, lines);
         }
         let Some(call) = self.calls.front() else { return };
+        if let Some(form) = &mut self.form {
+            let taken = match line {
+                Line::Text(line) => form.take(line),
+                Line::End => Taken::Declined(Some(NO_ANSWER.to_owned())),
+                Line::Refused(_) | Line::Interrupt => Taken::More,
+            };
+            match taken {
+                Taken::More => return self.ask(app, lines),
+                Taken::Again(why) => {
+                    app.out.note(&why);
+                    return self.ask(app, lines);
+                }
+                Taken::Whole(given) => answer(app, call, &given),
+                Taken::Declined(reason) => decide(app, call, Decision::Deny, Scope::Once, reason.as_deref()),
+            }
+            self.calls.pop_front();
+            return self.begin(app, lines);
+        }
         let verdict = match line {
             Line::Text(line) => verdict(line, &call.call_id),
             Line::End => Some(Verdict::Deny(Some(NO_ANSWER))),
@@ -104,13 +174,13 @@ impl Questions {
             (Some(Verdict::Deny(reason)), _) => decide(app, call, Decision::Deny, Scope::Once, reason),
             (Some(Verdict::Allow(Scope::Once)), _) => decide(app, call, Decision::Approve, Scope::Once, None),
             (Some(Verdict::Allow(scope @ (Scope::Session | Scope::Always))), Some(rule)) => {
-                let kept = if scope == Scope::Always { app.remember_rule(rule) } else { Ok(()) };
-                if let Err(error) = kept {
+                if scope == Scope::Always
+                    && let Err(error) = always(app, call, rule).await
+                {
                     app.out.error(&error.body());
-                    return self.ask(app, lines);
                 }
                 self.allow(app, rule.to_owned());
-                return self.ask(app, lines);
+                return self.begin(app, lines);
             }
             (None | Some(Verdict::Allow(Scope::Session | Scope::Always)), rule) => {
                 let wider = match rule {
@@ -122,7 +192,7 @@ impl Questions {
             }
         }
         self.calls.pop_front();
-        self.ask(app, lines);
+        self.begin(app, lines);
     }
 
     /// Allows a rule for the session, and with it every call that proposed it.
@@ -134,6 +204,14 @@ impl Questions {
             decide(app, call, Decision::Approve, Scope::Session, None);
         }
     }
+}
+
+/// Approves a call for its session, and then keeps its rule for all sessions: if the second fails, less is allowed than
+/// was meant, never more.
+async fn always(app: &App, call: &Call, rule: &str) -> Result<(), SessionError> {
+    let decided = DecideApproval::new(call.session_id, call.call_id.clone(), Decision::Approve);
+    app.service.decide_approval(DecideApproval { scope: Scope::Session, ..decided }).await?;
+    app.remember_rule(rule)
 }
 
 #[cfg(test)]

@@ -76,9 +76,6 @@ async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCr
 
 /// Makes a session, and says if the scripted model answers in it.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
-    if !app.is_attached {
-        app.servers.ready().await;
-    }
     let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags)?);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;
@@ -136,6 +133,11 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                     let lines = lines.get_or_insert_with(|| answers(&mut streams));
                     questions.push(app, call, lines);
                 }
+                Progress::Settled(call_id) => if let Some(lines) = &mut lines {
+                    questions.settle(app, &call_id, lines);
+                },
+                // The question's own line says what becomes of it.
+                Progress::Approval(call) if call.form.is_some() => {}
                 Progress::Approval(call) => app.out.note(&format!(
                     "{} waits until it is decided: meerkat sessions approve {} {}",
                     call.name, call.session_id, call.call_id
@@ -152,7 +154,7 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                 }
             },
             line = next_line(&mut lines) => if let Some(lines) = &mut lines {
-                questions.answer(app, &line, lines);
+                questions.answer(app, &line, lines).await;
             },
             // If the owner keeps running, so would the turn.
             () = app.closing.cancelled(), if !is_closing => {

@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Capabilities, Capability, Operation, SessionError, SessionService,
+    Capabilities, Capability, Operation, SessionError, SessionService, TurnNumber,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
     service::{HistoryItem, Page, ReadHistory, Retain, Scope, SessionQuery, SessionSummary},
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{
     ask::{self, require},
     confirm::is_confirmed,
+    files,
     list::pages,
     names::resolve,
     operators,
@@ -45,6 +46,12 @@ pub(crate) enum More {
     Export(ExportArgs),
     /// File to make sessions from.
     Import { file: PathBuf, new_ids: bool },
+    /// Files to list that were changed from a turn on.
+    Files { since: TurnNumber },
+    /// Files to put back as they were before a turn.
+    RestoreFiles { turn: TurnNumber, except: Vec<String> },
+    /// Files to put back as somebody has agreed to.
+    RestorePlanned(Box<files::Plan>),
 }
 
 impl More {
@@ -55,29 +62,38 @@ impl More {
             }
             SessionCommand::Export(args) => Self::Export(args.clone()),
             SessionCommand::Import { file, new_ids } => Self::Import { file: file.clone(), new_ids: *new_ids },
+            SessionCommand::Files { turn, .. } => Self::Files { since: turn.unwrap_or(0) },
+            SessionCommand::RestoreFiles { turn, except, .. } => {
+                Self::RestoreFiles { turn: *turn, except: except.clone() }
+            }
             _ => Self::Nothing,
         }
     }
 }
 
-/// Refuses an unconfirmed deletion. A missing capability is refused first.
+/// Refuses an unconfirmed deletion, or restoring of files. A missing capability is refused first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
-    let operation = match command {
+    let deletes = "a deleted session does not come back, and nobody can be asked; say --yes";
+    let (operation, why) = match command {
         SessionCommand::List { all_projects: true, .. } => {
             let why = "other projects are listed by a command of its own, `meerkat sessions list --all-projects`";
             return Err(SessionError::invalid("--all-projects", why));
         }
-        SessionCommand::Delete { yes: false, .. } => Operation::Delete,
-        SessionCommand::Retain { yes: false, dry_run: false, .. } => Operation::Retain,
+        SessionCommand::Delete { yes: false, .. } => (Operation::Delete, deletes),
+        SessionCommand::Retain { yes: false, dry_run: false, .. } => (Operation::Retain, deletes),
+        SessionCommand::RestoreFiles { yes: false, .. } => {
+            (Operation::Blob, "files would be replaced or deleted, and nobody can be asked; say --yes")
+        }
         _ => return Ok(()),
     };
     require(app, operation)?;
-    Err(SessionError::invalid("--yes", "a deleted session does not come back, and nobody can be asked; say --yes"))
+    Err(SessionError::invalid("--yes", why))
 }
 
 /// `sessions …`.
 pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionCommand) -> Result<u8, CliError> {
     let mut request = wire::session(command, "");
+    let (mut kept, mut more) = (None, More::of(command));
     match command {
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
@@ -109,19 +125,30 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
                 if !is_confirmed(app, &mut streams, &question, "Nothing was decided.").await {
                     return Ok(0);
                 }
-                app.remember_rule(rule)?;
+                kept = Some(rule.to_owned());
                 request.1["scope"] = json!(Scope::Session.name());
             }
+        }
+        SessionCommand::RestoreFiles { target, turn, except, yes: false } if app.out.can_ask => {
+            let plan = files::plan(app, target.session.as_deref().unwrap_or_default(), *turn, except).await?;
+            if let Some(question) = plan.question()
+                && !is_confirmed(app, &mut streams, &question, "Nothing was changed.").await
+            {
+                return Ok(0);
+            }
+            more = More::RestorePlanned(Box::new(plan));
         }
         SessionCommand::Export(_) => streams.interrupts.listen(),
         _ => is_meant(app, command)?,
     }
     let operation = request.0;
     tokio::select! {
-        answer = perform(app, request, More::of(command)) => {
+        answer = perform(app, request, more) => {
             let answer = answer?;
             let text = message(app, operation, &answer, "").await?;
             print_message(app, operation, &answer, text.as_deref())?;
+            // The decision comes first: without the rule it allows less than was meant, never more.
+            kept.map_or(Ok(()), |rule| app.remember_rule(&rule))?;
         }
         // An incomplete file is removed.
         () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
@@ -171,6 +198,12 @@ pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Re
         More::History { is_all, is_full } => history(&app.service, request.1, is_all, is_full).await,
         More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
         More::Import { file, new_ids } => operators::import(app, &file, new_ids).await,
+        More::Files { since } => files::list(app, request.1["session_id"].as_str().unwrap_or_default(), since).await,
+        More::RestoreFiles { turn, except } => {
+            let plan = files::plan(app, request.1["session_id"].as_str().unwrap_or_default(), turn, &except).await?;
+            files::restore(app, &plan).await
+        }
+        More::RestorePlanned(plan) => files::restore(app, &plan).await,
     }
 }
 

@@ -78,7 +78,9 @@ fn folded(events: impl Iterator<Item = SeenEvent>) -> Vec<TurnFill> {
         // What happens between two turns is shown with the one before.
         let Some(column) = turns.last_mut() else { continue };
         match (event.kind.as_str(), event.usage) {
-            ("assistant_message", Some(usage)) => column.input_tokens = usage.input_tokens,
+            ("assistant_message", Some(usage)) => {
+                (column.input_tokens, column.context) = (usage.input_tokens, event.context);
+            }
             ("compaction_completed", _) => column.compactions += 1,
             ("compaction_undone", _) => column.undone += 1,
             _ => {}
@@ -93,7 +95,7 @@ mod tests {
         Agent, AgentBuildConfig,
         options::EngineOptions,
         service::{EventPage, Remind, StartTurn},
-        session::reminder::SystemReminderType,
+        session::{event::ContextTokens, reminder::SystemReminderType},
     };
 
     use super::*;
@@ -109,14 +111,16 @@ mod tests {
             r#"{"seq":2,"turn":0,"type":"turn_started"}"#,
             r#"{"seq":3,"turn":0,"type":"assistant_message","usage":{"input_tokens":10,"output_tokens":1}}"#,
             r#"{"seq":4,"turn":1,"type":"turn_queued"}"#,
-            r#"{"seq":5,"turn":0,"type":"assistant_message","usage":{"input_tokens":20,"output_tokens":1}}"#,
+            r#"{"seq":5,"turn":0,"type":"assistant_message","usage":{"input_tokens":20,"output_tokens":1},"context":{"system":1,"tools":2,"reminders":3,"pins":4,"history":5,"tool_results":6,"free":null}}"#,
             r#"{"seq":6,"turn":null,"type":"compaction_completed"}"#,
             r#"{"seq":7,"turn":1,"type":"turn_started"}"#,
             r#"{"seq":8,"turn":1,"type":"compaction_completed"}"#,
             r#"{"seq":9,"turn":1,"type":"compaction_undone"}"#,
         ];
-        let first = TurnFill { turn: 0, input_tokens: 20, compactions: 1, undone: 0 };
-        let second = TurnFill { turn: 1, input_tokens: 0, compactions: 1, undone: 1 };
+        let split =
+            ContextTokens { system: 1, tools: 2, reminders: 3, pins: 4, history: 5, tool_results: 6, free: None };
+        let first = TurnFill { turn: 0, input_tokens: 20, compactions: 1, undone: 0, context: Some(split) };
+        let second = TurnFill { turn: 1, compactions: 1, undone: 1, ..TurnFill::default() };
         assert_eq!(folded(seen(&events).into_iter()), [first, second]);
         assert_eq!(folded(seen(&events[2..]).into_iter()), [second]);
     }
@@ -145,7 +149,7 @@ mod tests {
         let first = events(&agent, id).await;
         assert!(first.next_seq < 100, "the page has {} events", first.next_seq);
         let column = |turn, input_tokens| TurnFill { turn, input_tokens, ..TurnFill::default() };
-        assert_eq!(turns(agent.service().as_ref(), &id, last_seq).await.unwrap(), [column(0, 20), column(1, 50)]);
+        assert_eq!(fills(&agent, &id, last_seq).await, [column(0, 20), column(1, 50)]);
     }
 
     #[tokio::test]
@@ -155,8 +159,14 @@ mod tests {
         let (agent, id, last_seq) = stage(options, 1_000).await;
         let page = events(&agent, id).await;
         assert!(String::from_utf8_lossy(&page.items[0]).contains(r#""type":"pruned""#));
-        let left = turns(agent.service().as_ref(), &id, last_seq).await.unwrap();
-        assert_eq!(left, [TurnFill { turn: 1, input_tokens: 50, ..TurnFill::default() }]);
+        assert_eq!(fills(&agent, &id, last_seq).await, [TurnFill { turn: 1, input_tokens: 50, ..TurnFill::default() }]);
+    }
+
+    /// The turns, without their splits.
+    async fn fills(agent: &Agent, id: &SessionId, last_seq: Seq) -> Vec<TurnFill> {
+        let turns = turns(agent.service().as_ref(), id, last_seq).await.unwrap();
+        assert!(turns.iter().all(|turn| turn.context.is_some()));
+        turns.into_iter().map(|turn| TurnFill { context: None, ..turn }).collect()
     }
 
     async fn events(agent: &Agent, session_id: SessionId) -> EventPage {

@@ -15,9 +15,11 @@ use figment::{
     value::{Dict, Value},
 };
 
+use rustix::{fs::OFlags, io::Errno};
+
 use super::{
     layers::{Layer, is_missing},
-    trust::Seen,
+    mcp_file::MCP_FILE,
 };
 use crate::error::{CliError, refused};
 
@@ -47,10 +49,18 @@ enum Harmless {
 /// The one limit that 0 does not remove.
 const LIMITED_AT_ZERO: &str = "turn.max_queued";
 
-/// Project's file as it was read.
+/// Project's `meerkat.toml` as it was read.
 pub(super) struct ProjectFile {
+    pub(super) path: PathBuf,
     pub(super) layer: Layer,
-    pub(super) seen: Seen,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// If a file may be a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    Followed,
+    Refused,
 }
 
 /// Key of a project's file that is ignored, or could be.
@@ -65,32 +75,42 @@ impl ProjectFile {
     /// Reads the file in a project's root, if it exists and belongs to this user.
     pub(super) fn read(root: &Path) -> Result<Option<Self>, CliError> {
         let path = root.join("meerkat.toml");
-        let unread = |error: io::Error| {
+        let unread = |why: String| {
             let origin = format!("project file {}", path.display());
-            CliError::from(refused("file", &format!("it cannot be read: {error}"), &origin))
+            CliError::from(refused("file", &format!("it cannot be read: {why}"), &origin))
         };
-        // Never waits for a pipe or a device.
-        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-        let file = match File::options().read(true).custom_flags(flags).open(&path) {
-            Ok(file) => file,
-            Err(error) if is_missing(&error) => return Ok(None),
-            Err(error) => return Err(unread(error)),
-        };
-        let metadata = file.metadata().map_err(unread)?;
-        if !metadata.is_file() || !is_own(&metadata) {
-            return Ok(None);
-        }
-        if metadata.len() > FILE_BYTES_MAX {
-            return Err(unread(io::Error::other("it has more than a mebibyte")));
-        }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unread)?;
-        let layer = Layer::file_text("project", &path, &text)?;
-        // A link counts as a file of its own: the user trusts this project, not the one that the link leads to.
-        let named = fs::canonicalize(root).map_or(path, |root| root.join("meerkat.toml"));
-        let seen = Seen::new(named, metadata.uid(), text.as_bytes());
-        Ok(Some(Self { layer, seen }))
+        // A link is the project's own: the user trusts this project, not the one that the link leads to.
+        let found = read(&path, Links::Followed).map_err(|error| unread(error.to_string()))?;
+        let Some(bytes) = found else { return Ok(None) };
+        let text = std::str::from_utf8(&bytes).map_err(|error| unread(error.to_string()))?;
+        let layer = Layer::file_text("project", &path, text)?;
+        Ok(Some(Self { path, layer, bytes }))
     }
+}
+
+/// Reads a file of a project, if it exists and belongs to this user.
+pub(super) fn read(path: &Path, links: Links) -> io::Result<Option<Vec<u8>>> {
+    // Never waits for a pipe or a device.
+    let mut flags = OFlags::NONBLOCK;
+    flags.set(OFlags::NOFOLLOW, links == Links::Refused);
+    let file = match File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) => file,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) if links == Links::Refused && error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return Err(io::Error::other("it is a link"));
+        }
+        Err(error) => return Err(error),
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || !is_own(&metadata) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other("it has more than a mebibyte"));
+    }
+    Ok(Some(bytes))
 }
 
 /// Removes harmful values of a project. `below` is in force without the project, `user` are all layers of the user's.
@@ -117,8 +137,16 @@ pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -
             named.is_some() && named == value.as_str()
         }),
     };
+    // A section without keys, as `config init` writes it, changes nothing. An empty table is a value elsewhere.
+    let is_bare = |key: &str, value: &Value| {
+        let is_section = |it: &Value| it.as_dict().is_some_and(|it| !it.is_empty());
+        value.as_dict().is_some_and(Dict::is_empty) && below.find_value(key).is_ok_and(|it| is_section(&it))
+    };
     let mut ignored = Vec::new();
     keep_values(&mut layer.values, "", &mut |key, value| {
+        if is_bare(key, value) {
+            return false;
+        }
         let is_harmless = is_harmless(key, value);
         if !matches!(row(key), Some(Harmless::Always)) {
             ignored.push(Ignored { key: key.to_owned(), value: value.clone(), counts: is_harmless });
@@ -158,7 +186,8 @@ pub(super) fn skipped(dir: &Path) -> Option<PathBuf> {
     let is_foreign = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| !is_own(&it));
     let mut below = dir.ancestors().take_while(|folder| !is_root(folder));
     let marks = below.find_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)).into_iter().find(is_foreign));
-    marks.or_else(|| Some(project(dir).join("meerkat.toml")).filter(is_foreign))
+    let files = ["meerkat.toml", MCP_FILE].map(|name| project(dir).join(name));
+    marks.or_else(|| files.into_iter().find(is_foreign))
 }
 
 /// Returns true if a file or a folder belongs to this user.

@@ -21,7 +21,10 @@ impl RuleKeeper for UserFile {
     fn remember(&self, rule: &str) -> Result<(), SessionError> {
         self.allow(rule).map_err(|error| SessionError::ConfigInvalid {
             key: "tools.approval".to_owned(),
-            message: format!("the rule {rule:?} could not be written to {}: {error}", self.0.display()),
+            message: format!(
+                "the rule {rule:?} holds in the session alone, because it could not be written to {}: {error}",
+                self.0.display()
+            ),
         })
     }
 }
@@ -29,6 +32,11 @@ impl RuleKeeper for UserFile {
 impl UserFile {
     /// Adds a rule to `[tools.approval]`. Everything else in the file stays as it is, comments too.
     fn allow(&self, rule: &str) -> io::Result<()> {
+        self.edit(|text| with_rule(text, rule))
+    }
+
+    /// Replaces the file's text by an edited one, while no other process of ours does. An error leaves it as it is.
+    pub(super) fn edit(&self, edited: impl FnOnce(&str) -> Result<String, String>) -> io::Result<()> {
         let folder = self.0.parent().unwrap_or_else(|| Path::new("/"));
         fs::create_dir_all(folder)?;
         let lock = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(folder.join(LOCK))?;
@@ -39,14 +47,14 @@ impl UserFile {
             Ok(text) => {
                 let metadata = fs::metadata(&path)?;
                 if metadata.uid() != rustix::process::geteuid().as_raw() {
-                    return Err(io::Error::other("it belongs to another user; add the rule there yourself"));
+                    return Err(io::Error::other("it belongs to another user; change it yourself"));
                 }
                 (text, metadata.mode() & 0o777)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (String::new(), 0o600),
             Err(error) => return Err(error),
         };
-        let text = with_rule(&text, rule).map_err(io::Error::other)?;
+        let text = edited(&text).map_err(io::Error::other)?;
         let temporary = path.with_extension(format!("toml.{}.new", std::process::id()));
         drop(fs::remove_file(&temporary));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
@@ -56,9 +64,14 @@ impl UserFile {
     }
 }
 
+/// Parses a configuration's text.
+pub(super) fn parse(text: &str) -> Result<DocumentMut, String> {
+    text.parse().map_err(|error| format!("it does not parse: {error}"))
+}
+
 /// Returns a configuration's text with a rule that allows.
 fn with_rule(text: &str, rule: &str) -> Result<String, String> {
-    let mut document: DocumentMut = text.parse().map_err(|error| format!("it does not parse: {error}"))?;
+    let mut document = parse(text)?;
     let tools = document.entry("tools").or_insert_with(|| {
         let mut table = Table::new();
         table.set_implicit(true);

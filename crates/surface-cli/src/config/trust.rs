@@ -1,4 +1,4 @@
-//! Trusted projects' files, by path, owner and content, in the folder of the user's configuration.
+//! Trusted projects and files of rules, by path, owner and content, in the folder of the user's configuration.
 
 use std::{
     collections::BTreeMap,
@@ -18,10 +18,10 @@ const FILE: &str = "trusted.json";
 /// The file that is locked while another process could write what it read before.
 const LOCK: &str = "trusted.lock";
 
-/// A file as it was when it was read.
+/// A file or a project as it was when it was read.
 pub(super) struct Seen {
     /// Its path without links.
-    pub(super) path: PathBuf,
+    path: PathBuf,
     content: Content,
 }
 
@@ -32,12 +32,12 @@ struct Content {
     sha256: String,
 }
 
-/// Trusted files by their paths.
+/// Trusted files and projects by their paths.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Trusted(BTreeMap<PathBuf, Content>);
 
-/// Trust in a file.
+/// Trust in a file or a project.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     Full,
@@ -48,7 +48,11 @@ pub(super) enum Trust {
 
 impl Seen {
     pub(super) fn new(path: PathBuf, owner: u32, bytes: &[u8]) -> Self {
-        let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Self::hashed(path, owner, hex(&Sha256::digest(bytes)))
+    }
+
+    /// A file, or a project by its root, whose content has this hash.
+    pub(super) fn hashed(path: PathBuf, owner: u32, sha256: String) -> Self {
         Self { path, content: Content { owner, sha256 } }
     }
 
@@ -81,6 +85,11 @@ impl Seen {
         file.sync_all()?;
         fs::rename(&temporary, folder.join(FILE))
     }
+}
+
+/// Writes bytes in hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Trusted {

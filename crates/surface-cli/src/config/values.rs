@@ -34,6 +34,8 @@ pub(crate) struct Values {
     pub(super) memory: MemoryConfig,
     pub(crate) serve: ServeValues,
     pub(crate) log: LogValues,
+    pub(crate) output: OutputValues,
+    pub(crate) chat: ChatValues,
 }
 
 #[derive(Deserialize)]
@@ -70,6 +72,9 @@ pub(super) struct CompatibleValues {
     /// True if its reasoning is sent back to it, which some servers demand.
     #[serde(default)]
     pub(super) returns_reasoning: bool,
+    /// True if its models take images.
+    #[serde(default)]
+    pub(super) sees_images: bool,
 }
 
 #[derive(Deserialize)]
@@ -100,6 +105,18 @@ pub(crate) struct ServeValues {
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogValues {
     pub(crate) level: LogLevel,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OutputValues {
+    pub(crate) markdown: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChatValues {
+    pub(crate) history: bool,
 }
 
 #[derive(Clone, Copy, Deserialize)]

@@ -79,6 +79,7 @@ impl Stage {
             open: Arc::new(open),
             place: Place::new(self.data_dir.clone(), Some(self.dir.path().to_owned())),
             settings: config.settings().into(),
+            search_path: None,
             agrees: Arc::new(move |settings| config.agrees(settings)),
             owner: Arc::default(),
         };

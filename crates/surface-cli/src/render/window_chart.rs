@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use meerkat_service::TurnNumber;
+use meerkat_service::{TurnNumber, session::event::ContextTokens};
 
 /// Lines of the chart.
 const ROWS: usize = 4;
@@ -21,6 +21,8 @@ pub(crate) struct TurnFill {
     pub(crate) input_tokens: u64,
     pub(crate) compactions: u64,
     pub(crate) undone: u64,
+    /// Where the tokens of that call's request went, if its event says it.
+    pub(crate) context: Option<ContextTokens>,
 }
 
 /// Drawing area of a chart.
@@ -82,7 +84,18 @@ fn legend(turns: &[TurnFill], each: usize, ends: (&TurnFill, &TurnFill), window_
         parts.push(format!("U undone, {undone} in all"));
     }
     let left_out = if first > 0 { format!("Turns 0 to {} are left out.\n", first - 1) } else { String::new() };
-    format!("{}\n{left_out}", parts.join("; "))
+    let split = last.context.map(split).unwrap_or_default();
+    format!("{}\n{split}{left_out}", parts.join("; "))
+}
+
+/// Says where the tokens of the last request went.
+fn split(context: ContextTokens) -> String {
+    let ContextTokens { system, tools, reminders, pins, history, tool_results, free } = context;
+    let free = free.map(|free| format!(", free {free}")).unwrap_or_default();
+    format!(
+        "estimated in the last: system {system}, tools {tools}, reminders {reminders}, pins {pins}, history {history}, \
+         results {tool_results}{free}\n"
+    )
 }
 
 /// Merges turns into one column.
@@ -178,6 +191,18 @@ C compacted, 2 in all; U undone, 1 in all
 Turns 0 to 39 are left out.
 ";
         assert_eq!(chart, expected);
+    }
+
+    #[test]
+    fn the_last_request_says_where_its_tokens_went() {
+        let mut turns = turns(&[10, 20]);
+        let free = Some(79);
+        turns[1].context =
+            Some(ContextTokens { system: 1, tools: 2, reminders: 3, pins: 4, history: 5, tool_results: 6, free });
+        let chart = chart(&turns, 100, Canvas { columns: 40, has_blocks: false });
+        let expected = "(20 of 100 tokens)\n\
+                        estimated in the last: system 1, tools 2, reminders 3, pins 4, history 5, results 6, free 79\n";
+        assert!(chart.ends_with(expected), "{chart}");
     }
 
     #[test]

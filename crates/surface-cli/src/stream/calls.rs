@@ -1,4 +1,4 @@
-//! Tool calls of a turn for people: a line while a call runs, and its result folded. Only a terminal gets them.
+//! What a turn waits for, as one line on a terminal: the model, a retry, or a tool call; and results of calls, folded.
 
 use std::time::Duration;
 
@@ -6,27 +6,37 @@ use meerkat_service::session::{
     event::{ToolFinished, ToolOutcome, ToolProgress},
     message::{Body, ToolCall},
 };
+use meerkat_tools::Confinement;
 use serde_json::Value;
 use tokio::time::Instant;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::output::{Output, Progress, clean};
 
-/// Pause between two drawings of a call that runs.
+/// Pause between two drawings of what is waited for.
 pub(super) const TICK: Duration = Duration::from_millis(250);
 
 /// Lines of a result that are shown.
 const LINES_SHOWN: usize = 5;
 
-/// Most characters of a call's title, and of a line of its result.
-const CHARS_MAX: usize = 100;
+/// Most columns of a call's title, and of a line of its result.
+const COLUMNS_MAX: usize = 100;
 
 /// Arguments that say most about a call, the best first.
 const TELLING: [&str; 7] = ["command", "path", "pattern", "query", "url", "name", "text"];
 
-/// Calls of the running step.
+/// Calls of the running step, and what else the turn waits for.
 pub(super) struct Calls {
     out: Output,
     calls: Vec<Call>,
+    /// Name of the turn's model.
+    model: String,
+    /// Start of the wait for the model, until it says something.
+    model_since: Option<Instant>,
+    /// Time of the next try, after a failed one.
+    retry_at: Option<Instant>,
+    /// Calls that wait for a person: nothing is drawn over a question.
+    asked: usize,
     line: Progress,
     ticks: usize,
 }
@@ -44,7 +54,16 @@ struct Call {
 
 impl Calls {
     pub(super) fn new(out: &Output) -> Self {
-        Self { out: out.clone(), calls: Vec::new(), line: out.progress(), ticks: 0 }
+        Self {
+            out: out.clone(),
+            calls: Vec::new(),
+            model: String::new(),
+            model_since: None,
+            retry_at: None,
+            asked: 0,
+            line: out.progress(),
+            ticks: 0,
+        }
     }
 
     /// Returns true if people see the calls.
@@ -52,9 +71,43 @@ impl Calls {
         self.line.is_shown()
     }
 
-    /// Returns true if a call runs and people see it.
-    pub(super) fn are_running(&self) -> bool {
-        self.are_shown() && self.calls.iter().any(|call| call.started.is_some())
+    /// Returns true if there is a line to draw.
+    pub(super) fn is_waiting(&self) -> bool {
+        let is_running = || self.calls.iter().any(|call| call.started.is_some());
+        self.are_shown() && self.asked == 0 && (self.model_since.is_some() || is_running())
+    }
+
+    /// Takes the model of the turn, which is asked now.
+    pub(super) fn ask_model(&mut self, model: &str) {
+        self.model = cut(model, COLUMNS_MAX);
+        self.ask_again();
+    }
+
+    /// Begins the wait for the next answer of the turn's model.
+    pub(super) fn ask_again(&mut self) {
+        self.model_since = Some(Instant::now());
+    }
+
+    /// Takes a failure of the model, which is asked again after a pause.
+    pub(super) fn retry_in(&mut self, pause: Duration) {
+        self.retry_at = Some(Instant::now() + pause);
+    }
+
+    /// Ends the wait for the model.
+    pub(super) fn has_answered(&mut self) {
+        (self.model_since, self.retry_at) = (None, None);
+        self.line.clear();
+    }
+
+    /// Begins a question to a person.
+    pub(super) fn ask_person(&mut self) {
+        self.asked += 1;
+        self.line.clear();
+    }
+
+    /// Ends a question to a person.
+    pub(super) const fn decided(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
     }
 
     /// Takes the calls of an answer.
@@ -91,41 +144,52 @@ impl Calls {
         let at = self.calls.iter().position(|call| call.call_id == finished.call_id);
         let title = at.map_or_else(|| finished.name.clone(), |at| self.calls.remove(at).title);
         self.line.clear();
+        if self.calls.is_empty() {
+            self.ask_again();
+        }
         let how = match finished.outcome {
             ToolOutcome::Succeeded => "",
             ToolOutcome::Failed => " failed,",
             ToolOutcome::NotRun => " did not run,",
             ToolOutcome::Unknown => " has an unknown outcome,",
         };
-        let mut lines = vec![format!("{title}:{how} {}", time(Duration::from_millis(finished.duration_ms)))];
+        let held = lesser(finished.confinement.as_deref());
+        let mut lines = vec![format!("{title}:{how} {}{held}", time(Duration::from_millis(finished.duration_ms)))];
         lines.extend(folded(&finished.output));
         lines
     }
 
-    /// Draws the call that has run longest.
+    /// Draws what is waited for: the call that has run longest, else the model.
     pub(super) fn draw(&mut self) {
-        if !self.are_running() {
+        if !self.is_waiting() {
             return;
         }
-        let running: Vec<&Call> = self.calls.iter().filter(|call| call.started.is_some()).collect();
-        let Some(first) = running.first() else { return };
         let sign = ["|", "/", "-", "\\"][self.ticks % 4];
-        let elapsed = first.started.map_or(Duration::ZERO, |started| started.elapsed());
-        let mut line = format!("{sign} {}  {}", first.title, time(elapsed));
+        self.ticks += 1;
+        let what = self.awaited();
+        self.line.say(&cut(&format!("{sign} {what}"), self.out.progress_columns()));
+    }
+
+    fn awaited(&self) -> String {
+        let running: Vec<&Call> = self.calls.iter().filter(|call| call.started.is_some()).collect();
+        let since = |start: Option<Instant>| time(start.map_or(Duration::ZERO, |start| start.elapsed()));
+        let Some(first) = running.first() else {
+            let (model, elapsed) = (&self.model, since(self.model_since));
+            let left = self.retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+            return match left.filter(|left| !left.is_zero()) {
+                // A second that has begun counts.
+                Some(left) => format!("retry in {} s: {model}  {elapsed}", left.as_millis().div_ceil(1000)),
+                None => format!("waiting for {model}  {elapsed}"),
+            };
+        };
+        let mut line = format!("{}  {}", first.title, since(first.started));
         if first.bytes > 0 {
             line.push_str(&format!("  {}  {}", size(first.bytes), first.last));
         }
         if running.len() > 1 {
             line.push_str(&format!("  and {} more", running.len() - 1));
         }
-        self.ticks += 1;
-        let columns = self.out.width.unwrap_or(80).saturating_sub(1);
-        self.line.say(&cut(&line, columns));
-    }
-
-    /// Removes the line of the running call; the next drawing brings it back.
-    pub(super) fn clear(&mut self) {
-        self.line.clear();
+        line
     }
 
     fn find(&mut self, call_id: &str) -> Option<&mut Call> {
@@ -143,7 +207,14 @@ fn title(name: &str, arguments: &str) -> String {
         (None, Value::Null) => String::new(),
         (None, arguments) => arguments.to_string(),
     };
-    cut(format!("{name} {rest}").trim_end(), CHARS_MAX)
+    cut(format!("{name} {rest}").trim_end(), COLUMNS_MAX)
+}
+
+/// The confinement that held, if it is less than whole.
+fn lesser(confinement: Option<&str>) -> String {
+    let whole = Confinement::WHOLE.names(false);
+    let lesser = confinement.filter(|held| *held != whole);
+    lesser.map_or(String::new(), |held| cut(&format!(", confinement: {held}"), COLUMNS_MAX))
 }
 
 /// The first lines of a result, indented, and the number of the others.
@@ -152,7 +223,7 @@ fn folded(output: &Body) -> Vec<String> {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = if lines.len() > LINES_SHOWN + 1 { LINES_SHOWN } else { lines.len() };
     let mut folded: Vec<String> =
-        lines[..shown].iter().map(|line| format!("  {}", cut(line.trim_end(), CHARS_MAX))).collect();
+        lines[..shown].iter().map(|line| format!("  {}", cut(line.trim_end(), COLUMNS_MAX))).collect();
     if shown < lines.len() {
         let bytes = size(usize::try_from(output.len()).unwrap_or(usize::MAX));
         folded.push(format!("  … {} more lines, {bytes} in all", lines.len() - shown));
@@ -160,13 +231,18 @@ fn folded(output: &Body) -> Vec<String> {
     folded
 }
 
-/// Cuts a text to so many characters on one line, without what a terminal would obey.
-fn cut(text: &str, chars_max: usize) -> String {
+/// Cuts a text to so many columns on one line, without what a terminal would obey.
+fn cut(text: &str, columns_max: usize) -> String {
     let line: String = clean(text).chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
-    if line.chars().count() <= chars_max {
+    if line.width() <= columns_max {
         return line;
     }
-    line.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
+    let mut columns = 0;
+    let fits = |char: &char| {
+        columns += char.width().unwrap_or(0);
+        columns < columns_max
+    };
+    line.chars().take_while(fits).chain(['…']).collect()
 }
 
 fn time(duration: Duration) -> String {
@@ -187,7 +263,10 @@ fn size(bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, io, path::PathBuf};
+
     use super::*;
+    use crate::output::Environment;
 
     #[test]
     fn a_call_is_named_by_what_it_is_about() {
@@ -201,7 +280,54 @@ mod tests {
         ] {
             assert_eq!(title("shell", arguments), expected, "{arguments}");
         }
-        assert_eq!(title("shell", &format!(r#"{{"command":"{}"}}"#, "x".repeat(500))).chars().count(), CHARS_MAX);
+        assert_eq!(title("shell", &format!(r#"{{"command":"{}"}}"#, "x".repeat(500))).chars().count(), COLUMNS_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_line_says_what_is_waited_for() {
+        let env = Environment { variables: BTreeMap::new(), dir: PathBuf::new() };
+        let streams = || -> Box<dyn io::Write + Send> { Box::new(io::sink()) };
+        let calls = |are_terminals| Calls::new(&Output::new((streams(), streams()), are_terminals, &env));
+        let mut waits = calls([true; 3]);
+        assert!(!waits.is_waiting());
+        waits.ask_model("gpt-5");
+        tokio::time::advance(Duration::from_millis(1_500)).await;
+        assert!(waits.is_waiting());
+        assert_eq!(waits.awaited(), "waiting for gpt-5  1.5 s");
+        waits.retry_in(Duration::from_millis(3_500));
+        assert_eq!(waits.awaited(), "retry in 4 s: gpt-5  1.5 s");
+        tokio::time::advance(Duration::from_millis(3_500)).await;
+        assert_eq!(waits.awaited(), "waiting for gpt-5  5.0 s");
+        waits.has_answered();
+        assert!(!waits.is_waiting());
+        let arguments = serde_json::from_str("{}").unwrap();
+        let call = ToolCall { call_id: "c".to_owned(), name: "shell".to_owned(), arguments, opaque: None };
+        waits.propose([call].iter());
+        waits.ask_person();
+        waits.start("c");
+        assert!(!waits.is_waiting(), "nothing is drawn over a question");
+        waits.decided();
+        assert!(waits.is_waiting());
+        assert_eq!(waits.awaited(), "shell  0.0 s");
+        let mut piped = calls([true, true, false]);
+        piped.ask_model("gpt-5");
+        assert!(!piped.is_waiting());
+    }
+
+    #[test]
+    fn a_line_is_cut_by_its_columns() {
+        for (columns, expected) in [(9, "ab猫猫猫c"), (8, "ab猫猫…"), (7, "ab猫猫…"), (6, "ab猫…"), (3, "ab…")]
+        {
+            assert_eq!(cut("ab猫猫猫c", columns), expected, "{columns}");
+        }
+    }
+
+    #[test]
+    fn a_confinement_is_shown_if_it_is_less_than_whole() {
+        assert_eq!(lesser(None), "");
+        assert_eq!(lesser(Some("landlock, seccomp, namespaces")), "");
+        assert_eq!(lesser(Some("none")), ", confinement: none");
+        assert_eq!(lesser(Some("\u{1b}[2Jx")), ", confinement: x");
     }
 
     #[test]

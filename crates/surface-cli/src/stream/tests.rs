@@ -53,13 +53,15 @@ struct Coming {
     takes: usize,
     /// True if the turn is interrupted, so its text comes as a part.
     is_part: bool,
+    /// True if it is shown on a terminal, in colours.
+    is_coloured: bool,
 }
 
 impl fmt::Debug for Coming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { blocks, thinks_first, delta, lost, inline, takes, is_part } = self;
+        let Self { blocks, thinks_first, delta, lost, inline, takes, is_part, is_coloured } = self;
         let blocks: Vec<usize> = blocks.iter().map(String::len).collect();
-        write!(f, "{blocks:?} {thinks_first} {delta} {lost:?} {inline} {takes} {is_part}")
+        write!(f, "{blocks:?} {thinks_first} {delta} {lost:?} {inline} {takes} {is_part} {is_coloured}")
     }
 }
 
@@ -73,7 +75,7 @@ fn sizes() -> impl Strategy<Value = usize> {
 }
 
 fn coming() -> impl Strategy<Value = Coming> {
-    let text = (sizes(), prop_oneof!["[a-z \n]{7}", "[a-zé猫😀\n]{5}"]).prop_map(|(size, piece)| {
+    let text = (sizes(), prop_oneof!["[a-z \n]{7}", "[a-zé猫😀\n]{5}", "[`#*a\n -]{6}"]).prop_map(|(size, piece)| {
         let mut text = piece.repeat(size / piece.len() + 1);
         text.truncate(text.floor_char_boundary(size));
         text
@@ -81,10 +83,10 @@ fn coming() -> impl Strategy<Value = Coming> {
     let lost = prop::option::of(any::<(Index, Index)>());
     let inline = prop_oneof![Just(0_usize), Just(8_192), Just(32_768)];
     let blocks = prop::collection::vec(text, 1..3);
-    (blocks, 1..5_000_usize, lost, inline, 1..70_000_usize, any::<(bool, bool)>()).prop_map(
-        |(blocks, delta, lost, inline, takes, (is_part, thinks_first))| {
+    (blocks, 1..5_000_usize, lost, inline, 1..70_000_usize, any::<(bool, bool, bool)>()).prop_map(
+        |(blocks, delta, lost, inline, takes, (is_part, thinks_first, is_coloured))| {
             let delta = delta.max(blocks.iter().map(String::len).sum::<usize>() / 200);
-            Coming { blocks, thinks_first, delta, lost, inline, takes, is_part }
+            Coming { blocks, thinks_first, delta, lost, inline, takes, is_part, is_coloured }
         },
     )
 }
@@ -107,8 +109,8 @@ impl Coming {
     async fn shown(&self) -> Vec<u8> {
         let slow = Slow(Arc::default(), self.takes);
         let env = Environment { variables: BTreeMap::new(), dir: PathBuf::new() };
-        let out = Output::new((Box::new(slow.clone()), Box::new(io::sink())), [false; 3], &env);
-        let mut view = View::new(out, Show::Text);
+        let out = Output::new((Box::new(slow.clone()), Box::new(io::sink())), [false, self.is_coloured, false], &env);
+        let mut view = View::new(out, Show::Text, true);
         let deltas = self.deltas();
         let lost = match self.lost {
             Some((from, to)) if !deltas.is_empty() => from.index(deltas.len())..to.index(deltas.len()) + 1,
@@ -198,6 +200,18 @@ fn a_process_that_ended_is_said_and_what_goes_on() {
     assert_eq!(explained(body("requested"), session_id).message, body("requested").message);
 }
 
+fn without_colours(shown: Vec<u8>) -> Vec<u8> {
+    let mut bytes = shown.into_iter();
+    let mut text = Vec::new();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\x1b' => assert_eq!(bytes.find(|byte| byte.is_ascii_alphabetic()), Some(b'm')),
+            byte => text.push(byte),
+        }
+    }
+    text
+}
+
 /// Of an answer of 200,001 bytes 8,310 were shown, without a word about the rest.
 #[test]
 fn an_answer_is_printed_whole_however_it_comes() {
@@ -208,7 +222,7 @@ fn an_answer_is_printed_whole_however_it_comes() {
         if !expected.is_empty() && !expected.ends_with('\n') {
             expected.push('\n');
         }
-        let shown = runtime.block_on(coming.shown());
+        let shown = without_colours(runtime.block_on(coming.shown()));
         prop_assert!(shown == expected.as_bytes(), "{} bytes of {}", shown.len(), expected.len());
         Ok(())
     });

@@ -11,13 +11,14 @@ use meerkat_service::{
     },
 };
 use serde_json::Value;
+use tokio::time::Duration;
 
 use super::calls::Calls;
 
 use crate::{
     error::CliError,
     output::{Filter, Output, Progress},
-    render::events::human_line,
+    render::{events::human_line, markdown::Markdown},
 };
 
 /// Output while a turn runs.
@@ -36,6 +37,8 @@ pub(super) struct View {
     pub(super) out: Output,
     pub(super) show: Show,
     filter: Filter,
+    /// Colours of the text, if it has any.
+    markdown: Option<Markdown>,
     /// Current step, and the bytes of its text that were shown.
     step: u64,
     shown: usize,
@@ -78,9 +81,10 @@ pub(super) async fn make_whole(
 }
 
 impl View {
-    pub(super) fn new(out: Output, show: Show) -> Self {
+    pub(super) fn new(out: Output, show: Show, with_markdown: bool) -> Self {
         Self {
             filter: out.filter(),
+            markdown: (with_markdown && out.colours_text()).then(Markdown::default),
             calls: Calls::new(&out),
             out,
             show,
@@ -111,6 +115,11 @@ impl View {
                 serde_json::from_str(line).iter().for_each(|progress| self.calls.progress(progress));
                 Ok(())
             }
+            Some("retrying") => {
+                let pause = event["wait_ms"].as_u64().unwrap_or(0);
+                self.calls.retry_in(Duration::from_millis(pause));
+                self.note(human_line(line))
+            }
             _ => self.note(human_line(line)),
         }
     }
@@ -122,6 +131,7 @@ impl View {
         }
         match event {
             Event::AssistantMessage(message) => {
+                self.calls.has_answered();
                 let (mut thought, mut said) = (String::new(), String::new());
                 for block in &message.blocks {
                     match block {
@@ -155,20 +165,33 @@ impl View {
             }
             Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
             // The question says it, at its time.
-            Event::ApprovalRequested(_) if self.out.can_ask => self.end_line(),
+            Event::ApprovalRequested(_) if self.out.can_ask => {
+                self.calls.ask_person();
+                self.end_line()
+            }
+            Event::TurnStarted(started) => {
+                self.calls.ask_model(&started.model);
+                Ok(())
+            }
+            Event::CompactionCompleted(_) | Event::CompactionFailed(_) => {
+                self.calls.ask_again();
+                self.note(Some(event.human_line()))
+            }
+            Event::ApprovalDecided(_) => {
+                self.calls.decided();
+                self.note(Some(event.human_line()))
+            }
             Event::ToolStarted(_)
             | Event::ToolFinished(_)
             | Event::ApprovalRequested(_)
-            | Event::ApprovalDecided(_)
             | Event::ToolAllowed(_)
             | Event::BudgetWarning(_)
-            | Event::CompactionCompleted(_)
-            | Event::CompactionFailed(_)
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
+                self.calls.has_answered();
                 let mut progress = self.out.progress();
                 progress.show(0, 1, &event.human_line());
                 self.compacting = Some(progress);
@@ -184,7 +207,6 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
-            | Event::TurnStarted(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)
             | Event::Pinned(_)
@@ -200,7 +222,6 @@ impl View {
     fn note(&mut self, line: Option<String>) -> Result<(), CliError> {
         let Some(line) = line else { return Ok(()) };
         self.compacting = None;
-        self.calls.clear();
         self.end_line()?;
         self.out.note(&line);
         Ok(())
@@ -236,6 +257,7 @@ impl View {
             return Ok(());
         }
         self.has_thought = true;
+        self.calls.has_answered();
         if !self.is_in_reasoning {
             self.end_line()?;
             self.is_in_reasoning = true;
@@ -254,7 +276,9 @@ impl View {
             return Err(SessionError::Internal("an answer differs from what was shown as it came".to_owned()).into());
         };
         self.print(rest)?;
-        self.end_line()
+        self.end_line()?;
+        self.markdown = self.markdown.take().map(|_| Markdown::default());
+        Ok(())
     }
 
     fn print(&mut self, text: &str) -> Result<(), CliError> {
@@ -264,9 +288,12 @@ impl View {
         self.shown += text.len();
         let text = self.filter.push(text);
         if !text.is_empty() {
-            self.calls.clear();
+            self.calls.has_answered();
             self.is_in_text = !text.ends_with('\n');
-            self.out.text(&text)?;
+            match &mut self.markdown {
+                Some(markdown) => self.out.text(&markdown.push(&text))?,
+                None => self.out.text(&text)?,
+            }
         }
         Ok(())
     }
@@ -278,7 +305,8 @@ impl View {
             self.out.reasoning("\n");
         }
         if std::mem::take(&mut self.is_in_text) {
-            self.out.text("\n")?;
+            let held = self.markdown.as_mut().map(Markdown::end_line).unwrap_or_default();
+            self.out.text(&(held + "\n"))?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::drive::{
 };
 
 /// A command in the project of a home folder.
-fn in_project(home: &Arc<TempDir>, args: &[&str]) -> Cli {
+pub(crate) fn in_project(home: &Arc<TempDir>, args: &[&str]) -> Cli {
     let project = home.path().join("project");
     fs::create_dir_all(project.join(".git")).unwrap();
     let mut cli = cli(args).in_dir(home);
@@ -19,12 +19,12 @@ fn in_project(home: &Arc<TempDir>, args: &[&str]) -> Cli {
     cli
 }
 
-fn home() -> Arc<TempDir> {
+pub(crate) fn home() -> Arc<TempDir> {
     cli(&[]).dir
 }
 
 #[track_caller]
-fn done(ran: Ran) -> Ran {
+pub(crate) fn done(ran: Ran) -> Ran {
     assert_eq!(ran.code, 0, "{}", ran.err);
     ran
 }
@@ -57,6 +57,28 @@ fn an_agents_file_reaches_the_model_while_it_is_trusted() {
     assert_eq!(rules(), None, "a change ends the trust, also in a session that has the rules");
 }
 
+/// The list is of the session that `run` would make in the same folder.
+#[test]
+fn tools_are_those_of_the_folder() {
+    let home = home();
+    let names = |tools: Value| -> Vec<String> {
+        let items = tools["items"].as_array().unwrap().iter().filter(|item| item.get("left_out").is_none());
+        items.map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let new = done(in_project(&home, &["tools", "--json"]).run()).json();
+    let edit = new["items"].as_array().unwrap().iter().find(|item| item["name"] == "edit").unwrap();
+    assert_eq!((&edit["source"], &edit["approval"]), (&"workspace".into(), &"ask".into()));
+    let seen = done(in_project(&home, &["run", "-q", "@echo tools"]).run()).out;
+    assert_eq!(names(new).join(" "), seen.trim_start_matches("tools: ").trim());
+    assert!(seen.contains(" edit ") && seen.contains(" pin_fact "), "{seen}");
+    let shown = done(in_project(&home, &["tools", "last"]).run()).out;
+    let row = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(row("TOOL").contains("SOURCE") && row("edit ").contains("ask"), "{shown}");
+    assert!(row("read_blob").contains("left out: it is offered when the context names a blob"), "{shown}");
+    let at_home = names(done(cli(&["tools", "--json"]).in_dir(&home).run()).json());
+    assert!(!at_home.iter().any(|name| ["edit", "pin_fact"].contains(&name.as_str())), "{at_home:?}");
+}
+
 #[test]
 fn the_home_folder_and_the_whole_system_are_no_workspace() {
     let home = home();
@@ -69,4 +91,24 @@ fn the_home_folder_and_the_whole_system_are_no_workspace() {
     assert_eq!(view["workspace"], Value::Null, "a command in the home folder has no tools for files");
     let off = in_project(&home, &["run", "hello", "--workspace", "."]).env("MEERKAT_TOOLS__ACCESS", "off").run();
     off.refused(meerkat_errors::ErrorCode::InvalidRequest, "tools.access");
+}
+
+/// A session works in its folder: a repeated command that stands in another one must not change files in the first.
+#[test]
+fn a_key_stands_for_a_request_in_its_folder() {
+    let home = home();
+    let keyed =
+        |args: &[&str]| in_project(&home, &[&["run", "hello", "--idempotency-key", "k", "--json"], args].concat());
+    let first = done(keyed(&[]).run()).json();
+    assert_eq!(done(keyed(&[]).run()).json()["session_id"], first["session_id"]);
+    let elsewhere = home.path().join("project/elsewhere");
+    fs::create_dir_all(&elsewhere).unwrap();
+    let mut moved = keyed(&[]);
+    moved.below = Some(elsewhere.clone());
+    let refused = moved.run();
+    assert_eq!(refused.code, meerkat_errors::ErrorCode::IdempotencyConflict.exit_code(), "{}", refused.err);
+    // The folder counts, not the way in which it is named.
+    let mut named = keyed(&["--workspace", ".."]);
+    named.below = Some(elsewhere);
+    assert_eq!(done(named.run()).json()["session_id"], first["session_id"]);
 }

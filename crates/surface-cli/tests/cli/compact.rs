@@ -116,7 +116,9 @@ fn a_compaction_is_planned_made_shown_and_taken_back() {
          undone, 1 in all\n"
     );
     let shown = stage.out(&["sessions", "show", id]);
-    assert!(shown.ends_with(&legend), "{shown}");
+    assert!(shown.contains(&legend), "{shown}");
+    let last = shown.lines().last().unwrap_or_default();
+    assert!(last.starts_with("estimated in the last: system 0, ") && last.contains(", free "), "{shown}");
     // Both stand with the last of the three turns.
     assert!(shown.contains("\n         *\nturns"), "{shown}");
     assert!(shown.contains("\n100 % |\n") && shown.contains("\n  0 % |...\n"), "{shown}");

@@ -6,6 +6,7 @@ use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::sources::{Server, silent_host};
 use crate::drive::terminal::{Cli, cli};
 
 /// A user who has configured this.
@@ -29,11 +30,16 @@ fn listed(command: Cli, model: &str) -> (bool, String) {
 
 #[test]
 fn the_only_server_is_the_default_and_says_what_it_lacks() {
-    let models = |user: &str| configured(&["models", "--json"], user);
+    let server = Server::ollama();
+    let models = |user: &str| configured(&["models", "--json"], user).env("OLLAMA_HOST", &server.host);
     assert_eq!(listed(cli(&["models", "--json"]), "scripted"), (true, String::new()));
     assert_eq!(listed(models("model.compatible.ollama.model = \"qwen3\""), "ollama/qwen3"), (true, String::new()));
     let mine = "model.compatible.mine = { preset = \"llama.cpp\", model = \"x\" }";
-    assert_eq!(listed(models(mine), "mine/x"), (true, String::new()));
+    // Whether something answers there is the machine's.
+    let (is_default, lacks) = listed(models(mine), "mine/x");
+    assert!(is_default && (lacks.is_empty() || lacks.contains("http://localhost:8080")), "{lacks}");
+    let silent = format!("model.compatible.mine = {{ base_url = \"http://{}/v1\", model = \"x\" }}", silent_host());
+    assert!(listed(models(&silent), "mine/x").1.contains("nothing answers at"));
     assert_eq!(listed(models(mine), "scripted"), (false, String::new()));
     assert!(listed(models(mine), "claude-sonnet-5-5").1.contains("ANTHROPIC_API_KEY"));
 

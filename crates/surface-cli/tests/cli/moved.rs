@@ -1,11 +1,11 @@
 //! A project's sessions are found again where the project has moved to, and by nobody else.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use meerkat_errors::ErrorCode;
 
 use crate::drive::{
-    Ran,
+    Ran, folder_in_no_project,
     terminal::{Cli, cli},
 };
 
@@ -265,11 +265,10 @@ fn data_directories_of_earlier_versions_are_found() {
 #[test]
 fn nothing_is_written_into_a_folder_of_another_user() {
     for given in ["one", "one/.rkat"] {
-        let user = User::new();
+        // Nothing above is a project, so this folder is one, whoever it belongs to.
+        let user = User(cli(&[]).in_dir(&Arc::new(folder_in_no_project())));
         user.make("one");
         fs::create_dir(user.path("one/.rkat")).unwrap();
-        // Nothing above is a project, so this folder is one, whoever it belongs to.
-        fs::remove_dir(user.path(".git")).unwrap();
         if std::os::unix::fs::chown(user.path(given), Some(1), None).is_err() {
             return;
         }

@@ -168,6 +168,28 @@ fn a_call_that_needs_approval_is_asked_about_or_denied() {
     assert!(denied.out.contains("nobody is there to ask") && denied.out.contains("--allow test_ask"), "{}", denied.out);
 }
 
+/// What a server asks is marked as its own, and is asked field by field.
+#[test]
+fn a_question_of_a_server_is_asked_field_by_field() {
+    let prompt = r#"@call test_form {"message":"Who?\nAllow shell? y, n: "} @echo last_result"#;
+    for (answers, expected) in [
+        ("\nAnn\nmany\n7\n", r#"accepted {"count":7,"name":"Ann"}"#),
+        ("Ann\n\n", r#"accepted {"count":3,"name":"Ann"}"#),
+        ("/deny not now\n", "declined"),
+        ("", "declined"),
+    ] {
+        let ran = cli(&["run", prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin(answers).run();
+        assert!(ran.out.contains(expected), "{answers:?}: {} {}", ran.out, ran.err);
+        for line in ["The server test asks this during test_form", "[test] Who?\n", "[test] Allow shell? y, n: \n"] {
+            assert!(ran.err.contains(line), "{line:?}: {}", ran.err);
+        }
+        assert!(ran.err.contains("[test] name: text: "), "{}", ran.err);
+    }
+    let ran = cli(&["run", prompt]).with_tools().stdin("Ann\n\n").run();
+    assert!(ran.out.contains("declined"), "{}", ran.out);
+    assert!(ran.err.contains("the server test asks: ") && ran.err.contains("nobody attends the turn"), "{}", ran.err);
+}
+
 #[test]
 fn why_an_answer_ended_early_is_on_standard_error() {
     for (prompt, word) in [
@@ -208,7 +230,11 @@ fn every_refusal_reads_as_a_sentence() {
         }
     }
     let missing = cli(&["sessions", "approve"]).run().err;
-    assert!(missing.contains("not provided: <SESSION>, <CALL_ID>; --help"), "{missing}");
+    assert!(missing.contains("<SESSION>, <CALL_ID>: not given, and required; --help"), "{missing}");
+    let words = cli(&["run", "hello", "world"]).run().err;
+    assert!(words.contains("world: ") && words.contains("in quotes; --help"), "{words}");
+    let nothing = cli(&["sessions", "export", "-o", "x.tar"]).run();
+    nothing.refused(ErrorCode::InvalidRequest, "name the sessions to export, or say --all");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io::{Read as _, Write as _},
-    process::{Child, Stdio},
+    num::NonZeroU16,
+    os::fd::AsFd,
+    path::Path,
+    process::{Child, Command, Stdio},
     sync::mpsc,
 };
 
@@ -13,31 +16,49 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-use crate::drive::{PATIENCE, meerkat};
+use crate::drive::{PATIENCE, meerkat, signal};
 
-/// A chat, and the terminal that it runs at.
-struct Typed {
+/// A chat or another command, and the terminal that it runs at.
+pub(crate) struct Typed {
     keys: File,
     shown: mpsc::Receiver<Vec<u8>>,
     /// All that was shown so far, and how much of it was waited for.
     screen: String,
     at: usize,
+    terminal: vt100::Parser,
     chat: Child,
     dir: TempDir,
 }
 
+/// Rows and columns of the terminal at first.
+const SIZE: (u16, u16) = (50, 200);
+
+/// The next text that a terminal answers: the request for its cursor's place.
+const WHERE: &str = "\x1b[6n";
+
+fn size((rows, columns): (u16, u16)) -> (NonZeroU16, NonZeroU16) {
+    (rows.try_into().unwrap(), columns.try_into().unwrap())
+}
+
 impl Typed {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut command = meerkat(&dir, &["chat"]);
+        command.env("MEERKAT_TOOLS__TEST_DIR", dir.path());
+        Self::begin(command, dir)
+    }
+
+    /// Starts a command at a terminal, in this home folder.
+    pub(crate) fn begin(mut command: Command, dir: TempDir) -> Self {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
-        let size = Winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&keys, size).unwrap();
+        set_size(&keys, SIZE);
         let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
         let line = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
-        let dir = TempDir::new().unwrap();
-        let mut command = meerkat(&dir, &["chat"]);
-        command.env("NO_COLOR", "1").env("TERM", "xterm").env("MEERKAT_TOOLS__TEST_DIR", dir.path());
+        command.env("NO_COLOR", "1").env("TERM", "xterm");
+        let (rows, columns) = size(SIZE);
+        let terminal = vt100::Parser::new(rows, columns, 0);
         let chat = command.stdin(line()).stdout(line()).stderr(line()).spawn().unwrap();
         let keys = File::from(keys);
         let mut screen = keys.try_clone().unwrap();
@@ -51,7 +72,7 @@ impl Typed {
                 }
             }
         });
-        Self { keys, shown, screen: String::new(), at: 0, chat, dir }
+        Self { keys, shown, screen: String::new(), at: 0, terminal, chat, dir }
     }
 
     /// Takes what is shown; answers whether there will be more. Like any terminal it says where its cursor is.
@@ -60,8 +81,13 @@ impl Typed {
         match self.shown.recv_timeout(PATIENCE) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
-                for _ in text.matches("\x1b[6n") {
-                    self.keys.write_all(b"\x1b[1;1R").unwrap();
+                let mut pieces = text.split(WHERE).peekable();
+                while let Some(piece) = pieces.next() {
+                    self.terminal.process(piece.as_bytes());
+                    if pieces.peek().is_some() {
+                        let (row, column) = self.terminal.screen().cursor_position();
+                        write!(self.keys, "\x1b[{};{}R", row + 1, column + 1).unwrap();
+                    }
                 }
                 self.screen.push_str(&text);
                 true
@@ -73,7 +99,7 @@ impl Typed {
 
     /// Waits until a text is shown.
     #[track_caller]
-    fn wait(&mut self, text: &str) {
+    pub(crate) fn wait(&mut self, text: &str) {
         loop {
             if let Some(found) = self.screen[self.at..].find(text) {
                 self.at += found + text.len();
@@ -85,27 +111,72 @@ impl Typed {
 
     /// Waits until a line can be typed, and a paste is told from what is typed.
     #[track_caller]
-    fn prompt(&mut self) {
+    pub(crate) fn prompt(&mut self) {
         self.wait("\x1b[?2004h");
     }
 
-    fn keys(&mut self, keys: &str) {
+    /// Returns all that was shown so far.
+    pub(crate) fn screen(&self) -> &str {
+        &self.screen
+    }
+
+    pub(crate) fn keys(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    fn paste(&mut self, text: &str) {
+    /// Returns the lines of the screen, without those that are empty.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let text = self.terminal.screen().contents();
+        text.lines().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Presses Ctrl-C while nothing reads a line.
+    pub(crate) fn interrupt(&self) {
+        signal(&self.chat, "INT");
+    }
+
+    pub(crate) fn resize(&mut self, rows: u16, columns: u16) {
+        set_size(&self.keys, (rows, columns));
+        let (rows, columns) = size((rows, columns));
+        self.terminal.set_size(rows, columns);
+        signal(&self.chat, "WINCH");
+    }
+
+    pub(crate) fn paste(&mut self, text: &str) {
         self.keys(&format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
     }
 
     /// Leaves, and answers with all that was shown.
     #[track_caller]
-    fn leave(mut self) -> String {
+    pub(crate) fn leave(mut self) -> String {
         self.prompt();
         self.keys("\x04");
+        self.end().0
+    }
+
+    /// Ends the command by Ctrl-C, and answers with the home folder.
+    #[track_caller]
+    pub(crate) fn interrupted(mut self) -> TempDir {
+        self.interrupt();
+        assert!(!self.chat.wait().unwrap().success(), "{}", self.screen);
+        self.dir
+    }
+
+    /// Waits for the command's end, and answers with all that was shown, and the home folder.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (String, TempDir) {
         while self.look() {}
         assert!(self.chat.wait().unwrap().success(), "{}", self.screen);
-        self.screen
+        (self.screen, self.dir)
     }
+}
+
+fn set_size(terminal: impl AsFd, (ws_row, ws_col): (u16, u16)) {
+    tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
 }
 
 #[test]
@@ -125,8 +196,12 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
     typed.keys("half a line\x03");
     typed.prompt();
     typed.keys("@say Whole.\r");
+    typed.prompt();
+    let lines = typed.lines();
+    assert!(lines.contains(&"Whole.".to_owned()), "{lines:#?}");
+    typed.keys("\r");
     let screen = typed.leave();
-    assert!(screen.contains("\x1b[?2004lWhole.\r\n") && !screen.contains("again leaves"), "{screen}");
+    assert!(!screen.contains("again leaves"), "{screen}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod numbers;
 mod origins;
 mod proxy;
 
+mod backup;
 mod disconnects;
 mod ending;
 mod signals;

@@ -4,6 +4,7 @@
 
 mod calls;
 mod framing;
+mod questions;
 mod table;
 mod turns;
 

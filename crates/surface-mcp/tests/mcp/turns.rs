@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Approves the call that holds a turn; returns the turn's end event.
-async fn release(agent: &Agent, session: &SessionCreated) -> String {
+pub(super) async fn release(agent: &Agent, session: &SessionCreated) -> String {
     let session_id = session.session_id;
     let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
     let asked: Value = serde_json::from_str(&asked).unwrap();

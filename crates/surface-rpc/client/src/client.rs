@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_service::{
-    Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService,
+    Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService, TurnNumber,
     compaction::CompactionConfig,
     follow::{Follower, turn},
     operation::OperationEffect,
@@ -268,15 +268,23 @@ macro_rules! declare {
             }
 
             async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, false).await
+                follow(self.clone(), *session_id, since_seq, None).await
             }
 
-            async fn follow_turn(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, true).await
+            async fn follow_turn(
+                &self,
+                session_id: &SessionId,
+                turn: TurnNumber,
+                since_seq: u64,
+            ) -> Result<Follower, SessionError> {
+                follow(self.clone(), *session_id, since_seq, Some(turn)).await
             }
 
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-                self.ask(Operation::Blob, &request).await
+                match self.current().await? {
+                    Server::Here(service) => service.answer_blob(request).await,
+                    Server::There(_) => self.ask(Operation::Blob, &request).await,
+                }
             }
 
             /// Over a connection nothing can cancel just this compaction, so it goes on.

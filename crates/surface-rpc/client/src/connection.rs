@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, SessionId};
+use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, SessionId, TurnNumber};
 use meerkat_surface_rpc::owner::Readiness;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -172,17 +172,17 @@ impl Connection {
         self.send(method, params, To::Answer).await
     }
 
-    /// Follows a session from after `since_seq`.
+    /// Follows a session from after `since_seq`, for a caller that waits for `turn` if there is one.
     pub(crate) async fn subscribe(
         &self,
         session_id: SessionId,
         since_seq: u64,
-        is_waiting: bool,
+        turn: Option<TurnNumber>,
     ) -> Result<Subscription, Failed> {
         let mut params = json!({ "session_id": session_id, "since_seq": since_seq });
         // Only an owner lets a command wait as if it ran the turn.
         if self.found.is_owner {
-            params["is_waiting"] = is_waiting.into();
+            params["turn"] = turn.into();
         }
         self.send(SUBSCRIBE, &params.to_string(), To::Subscription).await
     }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use meerkat_service::{
-    ErrorCode, Seq, SessionError, SessionId, SessionService as _,
+    ErrorCode, Seq, SessionError, SessionId, SessionService as _, TurnNumber,
     follow::{FollowedLine, Follower},
     service::ReadEvents,
 };
@@ -22,18 +22,18 @@ const PAGE_WAIT_MS: u64 = 1000;
 /// Pause after a page without events.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Follows a session from after `since_seq`; `is_waiting` if the caller waits for a turn.
+/// Follows a session from after `since_seq`; for a caller that waits for `turn` if there is one.
 pub(crate) async fn follow(
     service: Client,
     session_id: SessionId,
     since_seq: Seq,
-    is_waiting: bool,
+    turn: Option<TurnNumber>,
 ) -> Result<Follower, SessionError> {
-    let source = match source(&service, session_id, since_seq, is_waiting).await? {
+    let source = match source(&service, session_id, since_seq, turn).await? {
         Source::Here(follower) => return Ok(follower),
         source => source,
     };
-    let following = Following { service, session_id, cursor: since_seq, is_waiting, source };
+    let following = Following { service, session_id, cursor: since_seq, turn, source };
     let lines = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         match following.next().await {
@@ -57,7 +57,7 @@ struct Following {
     service: Client,
     session_id: SessionId,
     cursor: Seq,
-    is_waiting: bool,
+    turn: Option<TurnNumber>,
     source: Source,
 }
 
@@ -96,7 +96,7 @@ impl Following {
                 },
                 None => {}
             }
-            self.source = match source(&self.service, self.session_id, self.cursor, self.is_waiting).await {
+            self.source = match source(&self.service, self.session_id, self.cursor, self.turn).await {
                 Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
                 other => other?,
             };
@@ -117,13 +117,18 @@ async fn source(
     service: &Client,
     session_id: SessionId,
     since_seq: Seq,
-    is_waiting: bool,
+    turn: Option<TurnNumber>,
 ) -> Result<Source, SessionError> {
     for _ in 0..OWNERS_MAX {
         match service.current().await? {
-            Server::Here(own) if is_waiting => return own.follow_turn(&session_id, since_seq).await.map(Source::Here),
-            Server::Here(own) => return own.follow(&session_id, since_seq).await.map(Source::Here),
-            Server::There(connection) => match connection.subscribe(session_id, since_seq, is_waiting).await {
+            Server::Here(own) => {
+                let follower = match turn {
+                    Some(turn) => own.follow_turn(&session_id, turn, since_seq).await,
+                    None => own.follow(&session_id, since_seq).await,
+                };
+                return follower.map(Source::Here);
+            }
+            Server::There(connection) => match connection.subscribe(session_id, since_seq, turn).await {
                 Ok(subscription) => return Ok(Source::There(subscription, connection)),
                 Err(Failed::Refused(body))
                     if body.code == ErrorCode::TooManyConnections && !connection.found.is_owner =>

@@ -29,3 +29,13 @@ pub use client::{Client, Defaults};
 pub use connection::Connection;
 pub use meerkat_surface_rpc::owner::{Hello, Place, Setting, Speaker, path_hash};
 pub use way::{Server, Way, attach};
+
+/// Programs of the pages for Rust, which `cargo test` compiles and runs as they stand.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../../docs/rust.md")]
+    struct Rust;
+}

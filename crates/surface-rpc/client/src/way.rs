@@ -193,7 +193,7 @@ impl Url {
 impl Way for Place {
     async fn connect(&self) -> Result<Connection, SessionError> {
         let unreachable = |error: &dyn std::fmt::Display| unreachable(&self.data_dir().display().to_string(), error);
-        match timeout(CONNECT_LIMIT, attach(self, Vec::new())).await {
+        match timeout(CONNECT_LIMIT, attach(self, Vec::new(), None)).await {
             Ok(Ok(attached)) => attached.map_err(SessionError::Remote),
             Ok(Err(error)) => Err(unreachable(&error)),
             Err(_) => Err(unreachable(&"it does not answer")),
@@ -201,13 +201,18 @@ impl Way for Place {
     }
 }
 
-/// Connects to the owner of a data directory. Its refusal is the inner error.
+/// Connects to the owner of a data directory, whose commands look for programs in `search_path`. Its refusal is the inner
+/// error.
 ///
 /// # Errors
 /// If nobody listens, or what listens speaks another protocol.
-pub async fn attach(place: &Place, settings: Vec<Setting>) -> io::Result<Result<Connection, Box<ErrorBody>>> {
-    let (stream, hello) = (place.connect().await?, Hello { speaker: Speaker::own(), settings });
-    greet(stream, &hello).await
+pub async fn attach(
+    place: &Place,
+    settings: Vec<Setting>,
+    search_path: Option<String>,
+) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+    let stream = place.connect().await?;
+    greet(stream, &Hello { speaker: Speaker::own(), settings, search_path }).await
 }
 
 async fn greet(stream: UnixStream, hello: &Hello) -> io::Result<Result<Connection, Box<ErrorBody>>> {

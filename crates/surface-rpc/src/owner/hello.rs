@@ -67,6 +67,50 @@ pub struct Hello {
     pub speaker: Speaker,
     /// Its flags and variables for values that the owner decides.
     pub settings: Vec<Setting>,
+    /// Its `PATH`.
+    #[serde(default)]
+    pub search_path: Option<String>,
+}
+
+/// Bytes of an attached command's `PATH`. Folders behind them are left out.
+const SEARCH_PATH_BYTES_MAX: usize = 16 * 1024;
+
+impl Hello {
+    /// Returns the absolute folders of its `PATH`; `None` if there are none.
+    #[must_use]
+    pub fn search_path(&self) -> Option<String> {
+        let is_folder = |folder: &&str| folder.starts_with('/') && !folder.contains(char::is_control);
+        let mut folders = String::new();
+        for folder in self.search_path.iter().flat_map(|path| path.split(':')).filter(is_folder) {
+            if folders.len() + 1 + folder.len() > SEARCH_PATH_BYTES_MAX {
+                break;
+            }
+            if !folders.is_empty() {
+                folders.push(':');
+            }
+            folders.push_str(folder);
+        }
+        Some(folders).filter(|folders| !folders.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_absolute_folders_of_a_bounded_path_count() {
+        let check = |path: &str, expected: Option<&str>| {
+            let hello = Hello { speaker: Speaker::own(), settings: Vec::new(), search_path: Some(path.to_owned()) };
+            assert_eq!(hello.search_path().as_deref(), expected, "{path:?}");
+        };
+        check("/venv/bin:/usr/bin", Some("/venv/bin:/usr/bin"));
+        check(":./bin:/a b:node_modules/.bin::~/bin:/c", Some("/a b:/c"));
+        check("/a\u{1b}[2J:/b\n", None);
+        check("", None);
+        let long = format!("/{}", "a".repeat(SEARCH_PATH_BYTES_MAX - 4));
+        check(&format!("{long}:/b:/c"), Some(&format!("{long}:/b")));
+    }
 }
 
 /// Whether new work is taken, and if not, why.

@@ -184,7 +184,7 @@ async fn a_public_request_cannot_wait_as_an_attached_command_does() {
     let session = session(&engine).await;
     let blob = "0".repeat(64);
     let of_blob = |more: &str| format!(r#"{{"session_id":"{session}","blob":"{blob}"{more}}}"#);
-    let of_session = format!(r#"{{"session_id":"{session}","is_waiting":true}}"#);
+    let of_session = format!(r#"{{"session_id":"{session}","turn":0}}"#);
     let request =
         |method: &str, params: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
     let answer = async |rpc: &RpcService, request: String| {

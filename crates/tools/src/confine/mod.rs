@@ -1,39 +1,39 @@
 //! Confinement of a command: a re-exec of this program limits itself, then runs the command.
 //!
-//! Three processes stand between the service and a command. The service starts a **keeper** (`keep.rs`) and holds one
-//! end of a socket; the keeper starts the **entrance** (`enter.rs`) in namespaces of its own and ends everything when
+//! On Linux three processes stand between the service and a command. The service starts a **keeper** (`keep.rs`) and holds one
+//! end of a socket; the keeper forks the **entrance** (`enter.rs`) into namespaces of its own and ends everything when
 //! that socket closes, also because the service was killed; the entrance limits itself for good (`mounts.rs`,
 //! `files.rs`, `calls.rs`) and starts the command. Nothing here runs in the service's own process but the comparison of
-//! `guard.rs`.
+//! `guard.rs`. Elsewhere (`absent.rs`) nothing confines, and every command asks.
 
-mod calls;
-mod enter;
-mod files;
 mod guard;
-mod keep;
-mod mounts;
+mod repositories;
+#[cfg_attr(target_os = "linux", path = "linux/mod.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
+mod system;
 
 use std::{
     fmt,
-    io::Read as _,
-    os::{fd::OwnedFd, unix::net::UnixStream},
-    path::PathBuf,
-    process::{Command, Stdio},
-    sync::OnceLock,
+    fs::DirBuilder,
+    os::{
+        fd::OwnedFd,
+        unix::{fs::DirBuilderExt as _, process::ExitStatusExt as _},
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitStatus, Stdio},
 };
 
+use rustix::process::getpid;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use enter::enter;
 pub(crate) use guard::Guard;
-pub(crate) use keep::keep;
+pub(crate) use repositories::main_folders;
+pub(crate) use system::{keep, probe, program};
 
 /// First argument of a re-exec. Nobody types it.
 pub(crate) const MARK: &str = "__meerkat-confined";
-/// Program that the kernel finds also after the file was replaced by an update.
-const SELF: &str = "/proc/self/exe";
-/// Time that a trial run may take, in milliseconds.
-const PROBE_MS: i64 = 5_000;
+/// Names that are tried for a temporary folder.
+const NAMES_MAX: u32 = 1_000;
 
 /// What the kernel can do to confine a command. It is found out once, by a trial run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +57,24 @@ pub enum GitGuard {
 }
 
 impl Confinement {
+    /// Confinement that lacks nothing.
+    pub const WHOLE: Self = Self { files: true, network: true, git_guard: GitGuard::Namespace };
+
     /// Confinement where nothing confines.
     pub const NONE: Self = Self { files: false, network: false, git_guard: GitGuard::Compare };
+
+    /// Names what confines a command, `none` if nothing does; with `network`, that it may use the network.
+    #[must_use]
+    pub fn names(self, network: bool) -> String {
+        let namespaces = matches!(self.git_guard, GitGuard::Namespace);
+        let parts = [(self.files, "landlock"), (self.network, "seccomp"), (namespaces, "namespaces")];
+        let parts: Vec<&str> = parts.into_iter().filter(|(holds, _)| *holds).map(|(_, name)| name).collect();
+        match (parts.is_empty(), network) {
+            (true, _) => "none".to_owned(),
+            (false, true) => format!("{}; network open", parts.join(", ")),
+            (false, false) => parts.join(", "),
+        }
+    }
 
     /// Returns true if nothing is missing. Without that, every command is asked for.
     #[must_use]
@@ -92,6 +108,8 @@ pub(crate) struct Job {
     pub(crate) folder: PathBuf,
     /// Folder that may be written.
     pub(crate) workspace: PathBuf,
+    /// True if it may only be read.
+    pub(crate) is_read_only: bool,
     /// Folder that gets the private temporary folder.
     pub(crate) temporary: PathBuf,
     pub(crate) readable: Vec<PathBuf>,
@@ -99,6 +117,8 @@ pub(crate) struct Job {
     pub(crate) hidden: Vec<PathBuf>,
     /// True if the command may use the network.
     pub(crate) network: bool,
+    /// Its `PATH`, if it is not that of the service.
+    pub(crate) search_path: Option<String>,
     /// Confinement that must hold, or the command does not run.
     pub(crate) confinement: Confinement,
 }
@@ -112,52 +132,27 @@ impl Job {
 /// Makes the command that starts a keeper. Closing `control` ends all that it started.
 pub(crate) fn keeper(job: &Job, control: OwnedFd) -> Result<Command, String> {
     let job = serde_json::to_string(job).map_err(|error| format!("a path is not UTF-8: {error}"))?;
-    let mut command = Command::new(SELF);
-    command.args([MARK, "keep", &job]).stdin(Stdio::from(control));
+    let program = program().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let mut command = Command::new(program);
+    command.args([MARK, &job]).stdin(Stdio::from(control));
     Ok(command)
 }
 
-/// Returns what the kernel can do, found out by a trial run on the first call. It blocks.
-pub(crate) fn probe() -> Confinement {
-    static FOUND: OnceLock<Confinement> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        // Without a namespace the rest may still hold.
-        let guards = [GitGuard::Namespace, GitGuard::Compare];
-        let found = guards.into_iter().find_map(trial).unwrap_or(Confinement::NONE);
-        tracing::debug!(confinement = %found, "the kernel was probed");
-        found
-    })
+/// Makes the private temporary folder of a command.
+fn make_temporary(parent: &Path) -> Result<PathBuf, String> {
+    for number in 0..NAMES_MAX {
+        let path = parent.join(format!("meerkat-shell-{}-{number}", getpid().as_raw_nonzero()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(format!("the keeper of the command cannot make {}: {error}", path.display())),
+        }
+    }
+    Err(format!("{} has too many folders named meerkat-shell-; delete them", parent.display()))
 }
 
-fn trial(git_guard: GitGuard) -> Option<Confinement> {
-    let temporary = std::env::temp_dir();
-    let job = Job {
-        shell: PathBuf::new(),
-        command: None,
-        folder: PathBuf::from("/"),
-        // A folder that every system has, and that nothing is lost by.
-        workspace: PathBuf::from("/usr"),
-        temporary,
-        readable: Vec::new(),
-        hidden: Vec::new(),
-        network: false,
-        confinement: Confinement { git_guard, ..Confinement::NONE },
-    };
-    let (control, theirs) = UnixStream::pair().ok()?;
-    let mut command = keeper(&job, theirs.into()).ok()?;
-    let mut child = command.env_clear().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-    drop(command);
-    let mut stdout = child.stdout.take()?;
-    let answers = {
-        let ready = rustix::event::PollFd::new(&stdout, rustix::event::PollFlags::IN);
-        let wait = rustix::event::Timespec { tv_sec: PROBE_MS / 1_000, tv_nsec: 0 };
-        rustix::event::poll(&mut [ready], Some(&wait)).is_ok_and(|ready| ready > 0)
-    };
-    if !answers {
-        drop(control);
-    }
-    let mut report = Vec::new();
-    stdout.read_to_end(&mut report).ok()?;
-    child.wait().ok()?;
-    serde_json::from_slice(&report).ok()
+/// Returns the exit code of a command, or 128 and the signal that ended it.
+pub(crate) fn code_of(status: ExitStatus) -> u8 {
+    let code = status.signal().map_or(status.code(), |signal| Some(128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

@@ -1,7 +1,8 @@
 //! Replacement of a file: whole or not at all, and only as it was last seen.
 //!
-//! The new content goes to a temporary file in the same folder, is synced, and takes the file's place by a rename. A
-//! crash leaves the old file or the new one; another name of the old file (a hard link) keeps the old content.
+//! The new content goes to a temporary file in the same folder, is synced, and takes the file's place by a rename. Where
+//! the file system can, the temporary file has no name before that, so that a crash leaves the old file or the new one and
+//! nothing else. Another name of the old file (a hard link) keeps the old content.
 //! Attributes besides owner and mode are not kept. No part of a path may be a link.
 
 use std::{
@@ -10,7 +11,7 @@ use std::{
     hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
     io::{Read as _, Write as _},
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd as _, OwnedFd},
         unix::fs::{MetadataExt as _, PermissionsExt as _},
     },
     path::PathBuf,
@@ -22,12 +23,13 @@ use std::{
 
 use meerkat_service::{
     SessionId,
-    tool::{Approval, Effect, Invocation, Plan, ToolError},
+    tool::{Approval, ChangeLog, Effect, Invocation, Plan, ToolError, change_of},
 };
 use rustix::{
-    fs::{AtFlags, Mode, OFlags},
+    fs::{AtFlags, CWD, Mode, OFlags},
     io::Errno,
 };
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -104,7 +106,7 @@ impl Changes {
     /// Finds the file that a path names, and reads it.
     pub(super) fn target(&self, workspace: &Workspace, path: &str) -> Result<Target, ToolError> {
         let path = workspace.inside(path)?;
-        if path.is_git() {
+        if workspace.is_git(&path) {
             let message = format!("{path} belongs to git, and tools never write there; git's own commands do.");
             return Err(ToolError::Refused(message));
         }
@@ -135,20 +137,26 @@ impl Changes {
         Ok(Target { path, found: Some(Found { bytes, metadata }) })
     }
 
-    /// Returns true if the session saw the file as it is now, and false if it never saw it.
+    /// Returns true if the session saw the file as it is now, and false if it never saw it. A change that a person has
+    /// approved, seeing the file in it, counts: after a restart it is all that is known.
     ///
     /// # Errors
     /// Refuses a file that changed since.
     pub(super) fn is_seen(
         &self,
         workspace: &Workspace,
-        session: SessionId,
+        invocation: &Invocation,
         target: &Target,
     ) -> Result<bool, ToolError> {
         let Some(found) = &target.found else { return Ok(false) };
-        match self.seen.last(session, &full(workspace, &target.path)) {
+        let (session, path, now) = (invocation.session_id, full(workspace, &target.path), Stamp::of(&found.metadata));
+        match self.seen.last(session, &path) {
+            None if invocation.is_approved => {
+                self.seen.record(session, &path, now);
+                Ok(true)
+            }
             None => Ok(false),
-            Some(stamp) if stamp == Stamp::of(&found.metadata) => Ok(true),
+            Some(stamp) if stamp == now => Ok(true),
             Some(_) => {
                 let message = format!("{} changed since this session read it; read it again first.", target.path);
                 Err(ToolError::Refused(message))
@@ -162,22 +170,52 @@ impl Changes {
         let preview = match target.found.as_ref().map(|found| std::str::from_utf8(&found.bytes)) {
             None => diff::unified(&path, None, new),
             Some(Ok(old)) => diff::unified(&path, Some(old), new),
-            Some(Err(_)) => format!("{path} is replaced; it is not text.\n{}", diff::unified(&path, None, new)),
+            Some(Err(_)) => {
+                let hash = target.found.as_ref().map(|found| diff::hash(&found.bytes)).unwrap_or_default();
+                let made = diff::unified(&path, None, new);
+                format!("{path} is replaced; it is not text, and its hash is {hash}.\n{made}")
+            }
         };
         // Each change of the configuration is asked about.
         let always_asks = target.path.is_configuration();
         let rule = (!always_asks).then(|| rule.to_owned());
-        Plan { preview: Some(preview), rule, always_asks, ..Plan::new(effect, Approval::Ask) }
+        let before = target.found.as_ref().map(|found| found.bytes.as_slice());
+        // A path that is not UTF-8 is refused when the call runs.
+        let name = target.path.as_path().to_str().filter(|_| !target.holds(new));
+        let files = name.map(|name| change_of(name, before, new.as_bytes())).into_iter().collect();
+        Plan { preview: Some(preview), rule, always_asks, files, ..Plan::new(effect, Approval::Ask) }
     }
 
-    /// Puts the new content in place of the file.
+    /// Puts the new content in place of the file, after a copy of the old one is kept. Blocks.
     pub(super) fn commit(
         &self,
         workspace: &Workspace,
-        invocation: &Invocation,
+        (invocation, log): (&Invocation, &ChangeLog),
         target: &Target,
         new: &[u8],
     ) -> Result<(), ToolError> {
+        let path = &target.path;
+        let name = path.as_path().to_str().ok_or_else(|| ToolError::Refused(format!("{path} is not valid UTF-8.")))?;
+        let before = target.found.as_ref().map(|found| found.bytes.as_slice());
+        Handle::current().block_on(log.note(name, before, new)).map_err(refused)?;
+        let (file, folder) =
+            self.replace(workspace, target, new, &invocation.cancel).inspect_err(|_| log.withdraw(name))?;
+        let synced = rustix::fs::fsync(&folder);
+        // The rename itself changes the time of the file's last change.
+        let metadata = file.metadata().map_err(|error| io_failed(path, error))?;
+        self.seen.record(invocation.session_id, &full(workspace, path), Stamp::of(&metadata));
+        synced.map_err(|errno| io_failed(format_args!("{path} was written, but its folder was not synced"), errno))
+    }
+
+    /// Gives the new content the file's name, and returns it with its folder, which is not yet synced. After an error
+    /// nothing has changed.
+    pub(super) fn replace(
+        &self,
+        workspace: &Workspace,
+        target: &Target,
+        new: &[u8],
+        cancel: &CancellationToken,
+    ) -> Result<(File, OwnedFd), ToolError> {
         let path = &target.path;
         let Some((parent, name)) = path.split() else { return Err(is_folder(path)) };
         let folder = match &target.found {
@@ -187,14 +225,24 @@ impl Changes {
         let temporary = Temporary::make(&folder, &self.temporaries, target.found.is_none())
             .map_err(|errno| io_failed(format_args!("a temporary file beside {path}"), errno))?;
         let file = temporary.fill(path, target.found.as_ref(), new)?;
-        stop(&invocation.cancel)?;
+        stop(cancel)?;
         unchanged(&folder, name, target)?;
-        temporary.keep(name).map_err(|errno| io_failed(path, errno))?;
-        let synced = rustix::fs::fsync(&folder);
-        // The rename itself changes the time of the file's last change.
-        let metadata = file.metadata().map_err(|error| io_failed(path, error))?;
-        self.seen.record(invocation.session_id, &full(workspace, path), Stamp::of(&metadata));
-        synced.map_err(|errno| io_failed(format_args!("{path} was written, but its folder was not synced"), errno))
+        let is_new = target.found.is_none();
+        temporary.keep(name, &self.temporaries, is_new).map_err(|errno| match errno {
+            Errno::EXIST if is_new => changed_now(path),
+            errno => io_failed(path, errno),
+        })?;
+        Ok((file, folder))
+    }
+
+    /// Deletes the file, and returns its folder, which is not yet synced. After an error nothing has changed.
+    pub(super) fn remove(workspace: &Workspace, target: &Target) -> Result<OwnedFd, ToolError> {
+        let path = &target.path;
+        let Some((parent, name)) = path.split() else { return Err(is_folder(path)) };
+        let folder = workspace.folder(&parent)?;
+        unchanged(&folder, name, target)?;
+        rustix::fs::unlinkat(&folder, name, AtFlags::empty()).map_err(|errno| io_failed(path, errno))?;
+        Ok(folder)
     }
 }
 
@@ -224,12 +272,17 @@ fn unchanged(folder: &OwnedFd, name: &OsStr, target: &Target) -> Result<(), Tool
     if now.as_ref().map(Stamp::of) == target.found.as_ref().map(|found| Stamp::of(&found.metadata)) {
         return Ok(());
     }
-    Err(ToolError::Refused(format!("{} changed at this very moment; read it again first.", target.path)))
+    Err(changed_now(&target.path))
+}
+
+fn changed_now(path: &Inside) -> ToolError {
+    ToolError::Refused(format!("{path} changed at this very moment; read it again first."))
 }
 
 /// Temporary file, deleted unless it is kept.
 struct Temporary<'a> {
     folder: &'a OwnedFd,
+    /// Its name, if it has one yet.
     name: Option<String>,
     file: File,
 }
@@ -237,22 +290,17 @@ struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     /// Makes an empty file. One that takes another's place is closed to everybody else until it has that one's mode.
     fn make(folder: &'a OwnedFd, counter: &AtomicU64, is_new: bool) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(if is_new { 0o666 } else { 0o600 });
-        let mut refusal = Errno::EXIST;
-        for _ in 0..ATTEMPTS {
-            let name = format!(".meerkat-{}-{}.tmp", std::process::id(), counter.fetch_add(1, Ordering::Relaxed));
-            match rustix::fs::openat(folder, &name, flags, mode) {
-                Ok(file) => return Ok(Self { folder, name: Some(name), file: file.into() }),
-                // A file of a process that ended before it could delete it.
-                Err(Errno::EXIST) => {}
-                Err(errno) => {
-                    refusal = errno;
-                    break;
-                }
+        #[cfg(target_os = "linux")]
+        {
+            let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+            if let Ok(file) = rustix::fs::openat(folder, ".", flags, mode) {
+                return Ok(Self { folder, name: None, file: file.into() });
             }
         }
-        Err(refusal)
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (name, file) = with_name(counter, |name| rustix::fs::openat(folder, name, flags, mode))?;
+        Ok(Self { folder, name: Some(name), file: file.into() })
     }
 
     /// Writes the content, gives the file the owner and mode of the old one, and syncs it.
@@ -274,19 +322,97 @@ impl<'a> Temporary<'a> {
         Ok(file)
     }
 
-    /// Gives the file its name.
-    fn keep(mut self, name: &OsStr) -> Result<(), Errno> {
-        let Some(temporary) = &self.name else { return Ok(()) };
-        rustix::fs::renameat(self.folder, temporary, self.folder, name)?;
-        self.name = None;
-        Ok(())
+    /// Gives the file its name. A new one never replaces another that has just come. One without any name that is to
+    /// replace a file gets a temporary one first, because only a rename replaces.
+    fn keep(mut self, name: &OsStr, counter: &AtomicU64, is_new: bool) -> Result<(), Errno> {
+        let open = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let link = |name: &OsStr| rustix::fs::linkat(CWD, &open, self.folder, name, AtFlags::SYMLINK_FOLLOW);
+        let temporary = match self.name.take() {
+            Some(temporary) => temporary,
+            None if is_new => return link(name),
+            None => with_name(counter, |name| link(OsStr::new(name)))?.0,
+        };
+        let renamed = match is_new {
+            true => rename_to_free(self.folder, &temporary, name),
+            false => rustix::fs::renameat(self.folder, &temporary, self.folder, name),
+        };
+        // A file that could not take its place is deleted.
+        self.name = renamed.is_err().then_some(temporary);
+        renamed
     }
+}
+
+/// Renames a file to a name that nothing has.
+fn rename_to_free(folder: &OwnedFd, old: &str, new: &OsStr) -> Result<(), Errno> {
+    #[cfg(target_os = "linux")]
+    match rustix::fs::renameat_with(folder, old, folder, new, rustix::fs::RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {}
+        renamed => return renamed,
+    }
+    match rustix::fs::linkat(folder, old, folder, new, AtFlags::empty()) {
+        Ok(()) => rustix::fs::unlinkat(folder, old, AtFlags::empty()),
+        // A file system that knows neither; that the name is free was checked right before.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::renameat(folder, old, folder, new),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes something under the first temporary name that is free.
+fn with_name<T>(counter: &AtomicU64, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
+    for _ in 0..ATTEMPTS {
+        let name = format!(".meerkat-{}-{}.tmp", std::process::id(), counter.fetch_add(1, Ordering::Relaxed));
+        match make(&name) {
+            // A file of a process that ended before it could delete it.
+            Err(Errno::EXIST) => {}
+            made => return made.map(|made| (name, made)),
+        }
+    }
+    Err(Errno::EXIST)
 }
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if let Some(name) = &self.name {
             let _ = rustix::fs::unlinkat(self.folder, name, AtFlags::empty());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Broken once: a file that came after the last look at its name was replaced.
+    #[test]
+    fn a_new_file_takes_a_free_name_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let counter = AtomicU64::new(0);
+        let folder = rustix::fs::open(place.path(), OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        for is_named in [false, true] {
+            let make = || {
+                let mut temporary = Temporary::make(&folder, &counter, true).unwrap();
+                if is_named && temporary.name.is_none() {
+                    let (name, file) = with_name(&counter, |name| {
+                        File::create_new(place.path().join(name)).map_err(|error| Errno::from_io_error(&error).unwrap())
+                    })
+                    .unwrap();
+                    temporary = Temporary { folder: &folder, name: Some(name), file };
+                }
+                (&temporary.file).write_all(b"new").unwrap();
+                temporary
+            };
+            let path = place.path().join("file");
+            fs::write(&path, "somebody's").unwrap();
+            assert_eq!(make().keep(OsStr::new("file"), &counter, true), Err(Errno::EXIST));
+            assert_eq!(fs::read_to_string(&path).unwrap(), "somebody's");
+            make().keep(OsStr::new("file"), &counter, false).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            fs::remove_file(&path).unwrap();
+            make().keep(OsStr::new("file"), &counter, true).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no temporary file is left");
         }
     }
 }

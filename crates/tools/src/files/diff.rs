@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, ops::Range, time::Duration};
 
+use sha2::{Digest as _, Sha256};
 use similar::TextDiff;
 
 /// Lines of a difference that are shown.
@@ -12,28 +13,34 @@ const LINE_BYTES_MAX: usize = 500;
 const CONTEXT_LINES: usize = 3;
 /// Time after which a difference need no longer be the smallest one.
 const SEARCH: Duration = Duration::from_millis(200);
+/// Bytes of a hash.
+const HASH_BYTES: usize = 8;
 /// Lines of an excerpt.
 const EXCERPT_LINES_MAX: usize = 40;
 
-/// Writes a unified diff of a file; of a long one the beginning, and a line that says how much is left out.
+/// Writes a unified diff of a file; of a long one the beginning, and a line that says how much is left out. What is not
+/// shown has a hash in it, so that diffs of other changes differ.
 pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
     let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old.unwrap_or_default(), new);
     let mut text = match old {
         Some(_) => format!("--- {path}\n+++ {path}\n"),
         None => format!("--- /dev/null\n+++ {path}\n"),
     };
-    let (mut shown, mut left_out) = (0, 0);
+    let (mut shown, mut left_out, mut hidden) = (0, 0, String::new());
     for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
         if shown < LINES_MAX {
             let _ = writeln!(text, "{}", hunk.header());
         }
         for change in hunk.iter_changes() {
+            let line = change.value();
+            if shown == LINES_MAX || line.len() > LINE_BYTES_MAX {
+                let _ = write!(hidden, "{}{line}", change.tag());
+            }
             if shown == LINES_MAX {
                 left_out += 1;
                 continue;
             }
             shown += 1;
-            let line = change.value();
             let _ = writeln!(text, "{}{}", change.tag(), clip(visible(line).trim_end_matches('\n')));
             if !line.ends_with(['\n', '\r']) {
                 text.push_str("\\ No newline at end of file\n");
@@ -43,7 +50,19 @@ pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
     if left_out > 0 {
         let _ = writeln!(text, "[{left_out} more lines of the difference are not shown.]");
     }
+    if !hidden.is_empty() {
+        let _ = writeln!(text, "[The hash of long and left out lines is {}.]", hash(hidden.as_bytes()));
+    }
     text
+}
+
+/// Hashes content that a difference does not show.
+pub(super) fn hash(content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
+    digest.iter().take(HASH_BYTES).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Shows carriage returns as ␍, so that a change of line endings is seen.
@@ -113,9 +132,20 @@ mod tests {
     fn a_long_difference_says_what_is_left_out() {
         let new: String = (0..1000).map(|n| format!("{n}\n")).collect();
         let text = unified("a", None, &new);
-        assert_eq!(text.lines().count(), 2 + 1 + LINES_MAX + 1);
-        assert!(text.ends_with("\n[800 more lines of the difference are not shown.]\n"), "{text}");
+        assert_eq!(text.lines().count(), 2 + 1 + LINES_MAX + 2);
+        assert!(text.contains("\n[800 more lines of the difference are not shown.]\n"), "{text}");
         assert!(unified("a", None, &"x".repeat(1_000_000)).len() < 1000);
+    }
+
+    /// A person approves a difference, and what is not shown of it may not change unnoticed.
+    #[test]
+    fn differences_that_show_the_same_have_another_hash() {
+        let lines: String = (0..1000).map(|n| format!("{n}\n")).collect();
+        let line = "x".repeat(1000);
+        for (old, changed) in [(lines.clone(), lines.replace("950", "nine")), (line.clone(), format!("{line}y"))] {
+            let [one, other] = [&old, &changed].map(|old| unified("a", Some(old), ""));
+            assert_ne!(one, other);
+        }
     }
 
     #[test]

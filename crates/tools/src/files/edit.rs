@@ -64,6 +64,10 @@ impl Tool for Edit {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::once().ask())
+    }
+
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let (changes, invocation) = (self.changes.clone(), invocation.clone());
         blocking(move || {
@@ -76,13 +80,13 @@ impl Tool for Edit {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let changes = self.changes.clone();
+        let (changes, log) = (self.changes.clone(), output.changes());
         let text = blocking(move || {
             let arguments = arguments(&invocation)?;
             let workspace = Workspace::open(&invocation)?;
             let _lock = changes.lock(&workspace, &workspace.inside(&arguments.path)?);
             let edited = Edited::of(&changes, &workspace, &invocation, &arguments)?;
-            changes.commit(&workspace, &invocation, &edited.target, edited.content().as_bytes())?;
+            changes.commit(&workspace, (&invocation, &log), &edited.target, edited.content().as_bytes())?;
             Ok(edited.answer())
         })
         .await?;
@@ -124,7 +128,7 @@ impl Edited {
             let message = format!("{}; write makes new files.", workspace.missing(&target.path));
             return Err(ToolError::Refused(message));
         };
-        changes.is_seen(workspace, invocation.session_id, &target)?;
+        changes.is_seen(workspace, invocation, &target)?;
         let size = found.bytes.len() as u64;
         let binary = |kind| refuse_binary(&target.path, kind, size);
         if let Some(kind) = not_text(&found.bytes) {

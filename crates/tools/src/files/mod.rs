@@ -21,6 +21,7 @@ mod diff;
 mod marks;
 mod nearest;
 mod replace;
+mod restore;
 mod seen;
 
 #[cfg(test)]
@@ -36,6 +37,7 @@ use meerkat_service::{
 };
 
 use change::Changes;
+pub use restore::{Content, WorkspaceFiles};
 
 /// Tools that are offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use rustix::{
 };
 
 use super::{io_failed, nearest};
+use crate::confine::main_folders;
 
 /// Longest path in bytes.
 const PATH_BYTES_MAX: usize = 4096;
@@ -88,6 +89,7 @@ impl Inside {
     }
 
     /// Returns the path, or `.` for the workspace itself.
+    #[cfg(target_os = "linux")]
     fn to_open(&self) -> &Path {
         if self.0.as_os_str().is_empty() { Path::new(".") } else { &self.0 }
     }
@@ -97,8 +99,8 @@ impl Inside {
         Some((Self(self.0.parent()?.to_owned()), self.0.file_name()?))
     }
 
-    /// Returns true for git's own files. Some file systems take letters of either case for the same.
-    pub(super) fn is_git(&self) -> bool {
+    /// Returns true for files in a `.git`. Some file systems take letters of either case for the same.
+    fn is_git(&self) -> bool {
         self.0.components().any(|part| part.as_os_str().eq_ignore_ascii_case(GIT))
     }
 
@@ -112,7 +114,11 @@ impl Workspace {
     /// Opens the workspace of a call.
     pub(super) fn open(invocation: &Invocation) -> Result<Self, ToolError> {
         let none = || ToolError::Refused("This session has no workspace, so there are no files to work on.".to_owned());
-        let root = invocation.workspace.clone().ok_or_else(none)?;
+        Self::at(invocation.workspace.clone().ok_or_else(none)?)
+    }
+
+    /// Opens a folder as a workspace.
+    pub(super) fn at(root: PathBuf) -> Result<Self, ToolError> {
         // The path had no links when the session began; a link there now leads elsewhere.
         if root.canonicalize().is_ok_and(|real| real != root) {
             let message = format!("The workspace {} has become a link, so nothing in it is touched.", root.display());
@@ -125,6 +131,20 @@ impl Workspace {
 
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns true if a path lies in a folder of git's own: `.git` may be a file that names another folder.
+    pub(super) fn is_git(&self, path: &Inside) -> bool {
+        let has = |folder: &Path, name| {
+            rustix::fs::statat(&self.folder, folder.join(name), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        };
+        let is_repository = |folder: &Path| {
+            has(folder, "HEAD") && (has(folder, "commondir") || has(folder, "objects") && has(folder, "refs"))
+        };
+        let full = self.root.join(&path.0);
+        path.is_git()
+            || main_folders(&self.root).any(|folder| full.starts_with(folder))
+            || path.0.ancestors().skip(1).any(is_repository)
     }
 
     /// Reads a path as a model writes it. An absolute one must lie in the workspace.
@@ -352,4 +372,25 @@ fn explain(path: &Inside, errno: Errno) -> ToolError {
 pub(super) fn shown(path: &Path) -> String {
     let text = String::from_utf8_lossy(path.as_os_str().as_bytes());
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_a_git_file_names_is_gits() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::create_dir_all(root.join("kept/repo")).unwrap();
+        let workspace =
+            Workspace { root: root.clone(), folder: rustix::fs::open(&root, FOLDER, Mode::empty()).unwrap() };
+        let is_git = |path: &str| workspace.is_git(&Inside(path.into()));
+        assert!(!is_git("kept/repo/config"), "nothing names it");
+        fs::write(root.join(GIT), "gitdir: kept/repo\n").unwrap();
+        assert!(is_git("kept/repo/config") && is_git("kept/repo/hooks/x") && is_git(".git"));
+        assert!(!is_git("kept/other") && !is_git("kept/repository"));
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::{
     fmt::Write as _,
-    io::{self, BufRead, BufReader},
-    os::fd::OwnedFd,
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _},
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
     sync::Arc,
 };
 
@@ -11,7 +12,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
     model::ToolSpec,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{IMAGE_BYTES_MAX, Invocation, OutputSink, Picture, Plan, Tool, ToolError},
 };
 use rustix::fs::{Dir, FileType};
 use serde::Deserialize;
@@ -26,6 +27,8 @@ use super::{
     spec,
 };
 
+/// Bytes by which an image is known.
+const MAGIC_BYTES: usize = 12;
 /// Bytes of a line that are shown.
 const LINE_BYTES_MAX: usize = 2000;
 /// Bytes of a line that are passed over to find its end.
@@ -41,7 +44,7 @@ const NOTE_BYTES: usize = 300;
 
 const DESCRIPTION: &str = "Reads a text file of the workspace. Each line is shown as its number, a tab and its text. A \
                            long file is shown in pages: offset is the first line wanted. For a folder its names are \
-                           listed.";
+                           listed. A PNG, JPEG, GIF or WebP image is shown as one.";
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
 "path":{"type":"string","minLength":1,"maxLength":4096,"description":"File or folder, from the workspace on."},
@@ -76,6 +79,10 @@ impl Tool for Read {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::read_only())
+    }
+
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }
@@ -92,23 +99,48 @@ impl Tool for Read {
             bytes_max: self.options.answer_bytes - NOTE_BYTES,
         };
         let changes = self.changes.clone();
-        let text = blocking(move || {
+        let shown = blocking(move || {
             let workspace = Workspace::open(&invocation)?;
             let path = workspace.inside(&path)?;
             match workspace.open_to_read(&path)? {
-                Opened::Folder(folder) => listing(&path, &folder, page.bytes_max),
+                Opened::Folder(folder) => listing(&path, &folder, page.bytes_max).map(Shown::Text),
                 Opened::File(file) => {
                     // Taken first: a change while it is read counts as one after it.
                     let metadata = file.metadata().map_err(|error| io_failed(&path, error))?;
+                    if let Some(image) = image(&path, &file)? {
+                        return Ok(Shown::Image(image));
+                    }
                     let text = page.of(&path, file, metadata.len(), &invocation.cancel)?;
                     changes.record(&workspace, invocation.session_id, &path, Stamp::of(&metadata));
-                    Ok(text)
+                    Ok(Shown::Text(text))
                 }
             }
         })
         .await?;
-        output.write(&text).await
+        match shown {
+            Shown::Text(text) => output.write(&text).await,
+            Shown::Image(bytes) => output.image(&bytes).await,
+        }
     }
+}
+
+/// Answer of a call.
+enum Shown {
+    Text(String),
+    Image(Vec<u8>),
+}
+
+/// Reads a file that begins like an image; of one that is too large only enough to see that.
+fn image(path: &Inside, file: &File) -> Result<Option<Vec<u8>>, ToolError> {
+    let failed = |error| io_failed(path, error);
+    let mut beginning = [0; MAGIC_BYTES];
+    let bytes = file.read_at(&mut beginning, 0).map_err(failed)?;
+    if Picture::media_type(&beginning[..bytes]).is_none() {
+        return Ok(None);
+    }
+    let mut image = Vec::new();
+    file.take(IMAGE_BYTES_MAX as u64 + 1).read_to_end(&mut image).map_err(failed)?;
+    Ok(Some(image))
 }
 
 /// Returns what a text of at most [`SNIFFED_BYTES`] is, if it is no text.

@@ -28,6 +28,9 @@ use super::{
     path::{Opened, Way, Workspace},
 };
 
+mod images;
+mod search;
+
 /// A workspace beside a file that no tool may touch.
 struct Fixture {
     home: tempfile::TempDir,
@@ -74,6 +77,8 @@ impl Fixture {
             call_id: "c".to_owned(),
             arguments: RawJson::parse(&arguments.to_string()).unwrap(),
             workspace: Some(self.root()),
+            is_approved: false,
+            search_path: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -137,6 +142,9 @@ async fn no_path_leads_out_of_the_workspace() {
     fixture.put("folder/file", "inside\n");
     fixture.put(".git/config", "[core]\n");
     fixture.put("module/.git/hooks/sample", "#!/bin/sh\n");
+    for name in ["HEAD", "objects/x", "refs/x"] {
+        fixture.put(&format!("named.git/{name}"), "x\n");
+    }
     let outside = root.parent().unwrap().join("other");
     symlink("../other/secret", root.join("link")).unwrap();
     symlink(outside.join("secret"), root.join("absolute")).unwrap();
@@ -194,6 +202,8 @@ async fn no_path_leads_out_of_the_workspace() {
         ".GIT/hooks/pre-commit",
         "module/.git/hooks/sample",
         "innocent/config",
+        "named.git/config",
+        "named.git/hooks/pre-commit",
         "folder-link/new",
         "new/../../other/new",
         "folder-link/new/new",
@@ -206,7 +216,7 @@ async fn no_path_leads_out_of_the_workspace() {
         fixture.check_refused("edit", json!({ "path": path, "old": "core", "new": "changed" }), "").await;
     }
     let found = fixture.run("grep", json!({ "pattern": "outside" })).await.unwrap();
-    assert_eq!(found, "[No match in 2 files. Hidden, ignored and binary files are not searched.]\n");
+    assert_eq!(found, "[No match in 5 files. Hidden, ignored and binary files are not searched.]\n");
     assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), SECRET);
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
     assert_eq!(fixture.text(".git/config"), "[core]\n");
@@ -411,6 +421,44 @@ async fn an_edit_that_does_not_fit_says_what_would() {
     assert_eq!(fixture.text("file"), "fn one() {}\nfn two() {}\nfn one_more() {}\n");
 }
 
+/// Who approved a change has seen the file in it. From then on the file may not change unnoticed.
+#[tokio::test]
+async fn an_approved_change_needs_no_reading_and_is_of_the_file_as_it_was_planned() {
+    for (tool, arguments) in [
+        ("write", json!({ "path": "file", "content": "whole\n" })),
+        ("edit", json!({ "path": "file", "old": "one", "new": "whole" })),
+    ] {
+        for is_changed in [false, true] {
+            let fixture = Fixture::new();
+            fixture.put("file", "one\n");
+            let approved = Invocation { is_approved: true, ..fixture.invocation(1, &arguments) };
+            let plan = fixture.tool(tool).plan(&approved).await.unwrap();
+            assert!(plan.preview.unwrap().contains("-one\n+whole\n"));
+            if is_changed {
+                fixture.put("file", "one more\n");
+                let refused = fixture.call(tool, approved).await;
+                let words = "changed since this session read it";
+                assert!(matches!(&refused, Err(ToolError::Refused(why)) if why.contains(words)), "{refused:?}");
+                assert_eq!(fixture.text("file"), "one more\n");
+            } else {
+                fixture.call(tool, approved).await.unwrap();
+                assert_eq!(fixture.text("file"), "whole\n");
+            }
+        }
+    }
+    // What is not shown of a file that is replaced has its hash in the preview.
+    let fixture = Fixture::new();
+    let write = Invocation { is_approved: true, ..fixture.invocation(1, &json!({ "path": "file", "content": "x" })) };
+    let mut previews = Vec::new();
+    for content in [b"\xff", b"\xfe"] {
+        fixture.put("file", content);
+        let session_id = fixture.invocation(previews.len() as u8 + 1, &json!({})).session_id;
+        let write = Invocation { session_id, ..write.clone() };
+        previews.push(fixture.tool("write").plan(&write).await.unwrap().preview.unwrap());
+    }
+    assert_ne!(previews[0], previews[1]);
+}
+
 #[tokio::test]
 async fn a_file_that_changed_since_it_was_read_is_not_changed() {
     let fixture = Fixture::new();
@@ -522,7 +570,7 @@ async fn a_file_that_changes_or_appears_during_a_call_is_not_replaced() {
     fixture.put("file", "more\n");
     fixture.put("new", "");
     for target in [old, new] {
-        let result = changes.commit(&workspace, &invocation, &target, b"lost\n");
+        let result = changes.replace(&workspace, &target, b"lost\n", &invocation.cancel).map(drop);
         assert!(matches!(&result, Err(ToolError::Refused(why)) if why.contains("changed at this")), "{result:?}");
     }
     assert_eq!((fixture.text("file"), fixture.text("new")), ("more\n".to_owned(), String::new()));
@@ -571,127 +619,4 @@ async fn a_stopped_call_leaves_nothing_behind() {
         assert!(matches!(result, Err(ToolError::Cancelled)), "{name}: {result:?}");
     }
     assert_eq!((fixture.names(), fixture.text("file")), (vec!["file".to_owned()], "one\n".to_owned()));
-}
-
-#[tokio::test]
-async fn grep_finds_lines_of_text_files_that_are_not_ignored() {
-    let fixture = Fixture::new();
-    fixture.put("a.rs", "fn needle() {}\r\nother\nneedle 2\n");
-    fixture.put("src/b.rs", "needle\n");
-    fixture.put("src/c.txt", "needle\n");
-    fixture.put("src/binary", b"needle\n\0");
-    fixture.put(".hidden/d.rs", "needle\n");
-    fixture.put(".gitignore", "/target\n*.gen\n!kept.gen\n");
-    fixture.put("src/.ignore", "private.rs\n");
-    fixture.put("target/e.rs", "needle\n");
-    fixture.put("src/f.gen", "needle\n");
-    fixture.put("src/kept.gen", "needle\n");
-    fixture.put("src/private.rs", "needle\n");
-    fixture.put("src/target", "needle\n");
-    fixture.put("line\nbreak", "needle\n");
-    let grep = async |arguments: Value| fixture.run("grep", arguments).await.unwrap();
-    assert_eq!(
-        grep(json!({ "pattern": "needle" })).await,
-        "a.rs:1:fn needle() {}\na.rs:3:needle 2\nline\u{fffd}break:1:needle\nsrc/b.rs:1:needle\nsrc/c.txt:1:needle\n\
-         src/kept.gen:1:needle\nsrc/target:1:needle\n[7 matching lines in 6 files.]\n"
-    );
-    let one = "src/b.rs:1:needle\n[1 matching lines in 1 files.]\n";
-    assert_eq!(grep(json!({ "pattern": "^NEEDLE$(?i)|^needle$", "path": "src", "glob": "*.rs" })).await, one);
-    assert_eq!(grep(json!({ "pattern": "needle", "glob": "src/*.rs" })).await, one);
-    let root = fixture.root();
-    assert_eq!(grep(json!({ "pattern": "needle", "path": root.join("src/b.rs") })).await, one);
-    // Named, an ignored or hidden folder or file is searched.
-    for path in ["target/e.rs", "target", "src/private.rs", "src/f.gen", ".hidden", ".hidden/d.rs"] {
-        let found = grep(json!({ "pattern": "needle", "path": path })).await;
-        assert!(found.ends_with("[1 matching lines in 1 files.]\n"), "{path}: {found}");
-    }
-    let nothing = "[No match in 0 files. Hidden, ignored and binary files are not searched.]\n";
-    assert_eq!(grep(json!({ "pattern": "needle", "glob": "*.md" })).await, nothing);
-
-    let bad = fixture.run("grep", json!({ "pattern": "a(" })).await;
-    assert!(matches!(&bad, Err(ToolError::Arguments(why)) if why.contains("unclosed group")), "{bad:?}");
-    let huge = fixture.run("grep", json!({ "pattern": "((a{1000}){1000}){1000}" })).await;
-    assert!(matches!(&huge, Err(ToolError::Arguments(why)) if why.contains("size")), "{huge:?}");
-    let bad = fixture.run("grep", json!({ "pattern": "a", "glob": "{a" })).await;
-    assert!(matches!(bad, Err(ToolError::Arguments(_))), "{bad:?}");
-    let missing = fixture.run("grep", json!({ "pattern": "a", "path": "scr" })).await.unwrap_err();
-    assert!(missing.to_string().contains("does not exist"), "{missing}");
-}
-
-#[tokio::test]
-async fn rules_of_the_repository_around_the_workspace_hold() {
-    let fixture = Fixture::new();
-    fs::create_dir_all(fixture.home.path().join(".git/info")).unwrap();
-    fs::write(fixture.home.path().join(".git/info/exclude"), "excluded\n").unwrap();
-    fs::write(fixture.home.path().join(".gitignore"), "/workspace/generated\n").unwrap();
-    for path in ["generated", "excluded", "plain", "sub/plain", "sub/excluded"] {
-        fixture.put(path, "x\n");
-    }
-    assert_eq!(fixture.run("glob", json!({ "pattern": "**" })).await.unwrap(), "plain\nsub/plain\n[2 files.]\n");
-    let found = fixture.run("grep", json!({ "pattern": "x", "path": "sub" })).await.unwrap();
-    assert_eq!(found, "sub/plain:1:x\n[1 matching lines in 1 files.]\n");
-    // Without a repository, what lies around the workspace counts for nothing.
-    fs::rename(fixture.home.path().join(".git"), fixture.home.path().join("git")).unwrap();
-    assert!(fixture.run("glob", json!({ "pattern": "**" })).await.unwrap().ends_with("[5 files.]\n"));
-}
-
-#[tokio::test]
-async fn rules_that_are_no_plain_files_do_not_stop_a_search() {
-    let fixture = Fixture::new();
-    fixture.put("a/file", "needle\n");
-    fixture.put("b/file", "needle\n");
-    fixture.put("c/file", "needle\n");
-    fixture.put("c/.gitignore", format!("file\n{}", "#\n".repeat(200_000)));
-    symlink("/dev/zero", fixture.root().join("a/.gitignore")).unwrap();
-    let pipe = fixture.root().join("b/.ignore");
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let found = fixture.run("grep", json!({ "pattern": "needle" })).await.unwrap();
-    assert!(found.ends_with("[3 matching lines in 3 files.]\n"), "{found}");
-}
-
-#[tokio::test]
-async fn grep_shows_the_first_matches_and_counts_all() {
-    let fixture = Fixture::with(FileOptions { grep_matches: 5, ..FileOptions::default() });
-    for n in 0..300 {
-        fixture.put(&format!("many/{n:03}"), "needle\nneedle\n");
-    }
-    fixture.put("wide", format!("{}needle\n", "x".repeat(5000)));
-    let found = fixture.run("grep", json!({ "pattern": "needle", "path": "many" })).await.unwrap();
-    assert_eq!(
-        found,
-        "many/000:1:needle\nmany/000:2:needle\nmany/001:1:needle\nmany/001:2:needle\nmany/002:1:needle\n[5 of 600 \
-         matching lines in 300 files are shown, in the order of their paths. For fewer, give a longer pattern, a path \
-         or a glob.]\n"
-    );
-    let wide = fixture.run("grep", json!({ "pattern": "needle", "path": "wide" })).await.unwrap();
-    assert!(wide.starts_with("wide:1:[... 4706 bytes left out ...]xx") && wide.len() < 500, "{wide}");
-    let fixture = Fixture::with(FileOptions { grep_matches: 1000, answer_bytes: 4096, ..FileOptions::default() });
-    fixture.put("many", format!("{}\n", "needle ".repeat(40)).repeat(100));
-    let found = fixture.run("grep", json!({ "pattern": "needle" })).await.unwrap();
-    assert!(found.len() < 4096 + 300 && found.contains(" of 100 matching lines"), "{found}");
-}
-
-#[tokio::test]
-async fn glob_lists_paths_in_their_order() {
-    let fixture = Fixture::new();
-    for path in ["b.rs", "a/z.rs", "a/b/c.ts", "a/b/d.tsx", ".hidden.rs", "skipped/x.rs"] {
-        fixture.put(path, "");
-    }
-    fixture.put(".gitignore", "skipped/\n");
-    symlink("../other/secret", fixture.root().join("link.rs")).unwrap();
-    let glob = async |pattern: &str| fixture.run("glob", json!({ "pattern": pattern })).await.unwrap();
-    assert_eq!(glob("*.rs").await, "a/z.rs\nb.rs\n[2 files.]\n");
-    assert_eq!(glob("./a/*.rs").await, "a/z.rs\n[1 files.]\n");
-    assert_eq!(glob("a/**/*.{ts,tsx}").await, "a/b/c.ts\na/b/d.tsx\n[2 files.]\n");
-    let absolute = fixture.root().join("a/*.rs");
-    assert_eq!(glob(absolute.to_str().unwrap()).await, "a/z.rs\n[1 files.]\n");
-    assert_eq!(glob("../**").await, "[No file has such a path. Hidden and ignored files are left out.]\n");
-    for n in 0..1200 {
-        fixture.put(&format!("many/{n:04}"), "");
-    }
-    let many = glob("many/*").await;
-    assert_eq!(many.lines().count(), 1001);
-    assert!(many.starts_with("many/0000\nmany/0001\n"));
-    assert!(many.ends_with("many/0999\n[The first 1000 of 1200 files; for fewer, give a longer glob.]\n"));
 }

@@ -51,6 +51,10 @@ impl Tool for Write {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::idempotent().ask())
+    }
+
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let (changes, invocation) = (self.changes.clone(), invocation.clone());
         blocking(move || {
@@ -63,7 +67,7 @@ impl Tool for Write {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let changes = self.changes.clone();
+        let (changes, log) = (self.changes.clone(), output.changes());
         let text = blocking(move || {
             let arguments: Arguments = ToolError::decode(&invocation.arguments)?;
             let workspace = Workspace::open(&invocation)?;
@@ -72,7 +76,7 @@ impl Tool for Write {
             if target.holds(&arguments.content) {
                 return Ok(format!("{} has this content already.\n", target.path));
             }
-            changes.commit(&workspace, &invocation, &target, arguments.content.as_bytes())?;
+            changes.commit(&workspace, (&invocation, &log), &target, arguments.content.as_bytes())?;
             Ok(answer(&target, &arguments.content))
         })
         .await?;
@@ -97,7 +101,7 @@ fn target(
         // A call that is repeated after a crash may find its own work.
         return Ok(target);
     }
-    let is_seen = changes.is_seen(workspace, invocation.session_id, &target)?;
+    let is_seen = changes.is_seen(workspace, invocation, &target)?;
     if target.found.is_some() && !is_seen {
         let message = format!("{} exists, and this session has not read it; read it first, or use edit.", target.path);
         return Err(ToolError::Refused(message));

@@ -1,6 +1,7 @@
-//! Results of servers as text for the model: text parts in order, a line for each part that is none.
+//! Results of servers for the model: text parts in order, images with a line each, a line for each other part.
 
-use meerkat_service::tool::OutputSink;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use meerkat_service::tool::{IMAGE_BYTES_MAX, OutputSink, ToolError};
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 use super::link::CallEnd;
@@ -15,17 +16,45 @@ const BASE64_CHARS: usize = 4;
 pub(super) async fn write(server: &str, result: CallToolResult, output: &OutputSink) -> Result<(), CallEnd> {
     let has_text = result.content.iter().any(|part| matches!(part, ContentBlock::Text(_)));
     let structured = result.structured_content.filter(|_| !has_text).map(|value| value.to_string());
-    let parts = result.content.into_iter().map(text_of).chain(structured);
-    for (index, mut part) in parts.enumerate() {
+    let parts = result.content.into_iter().map(Part::of).chain(structured.map(Part::Text));
+    for (index, part) in parts.enumerate() {
         if index > 0 {
-            part.insert(0, '\n');
+            output.write("\n").await.map_err(CallEnd::Output)?;
         }
-        output.write(&part).await.map_err(CallEnd::Output)?;
+        let written = match part {
+            Part::Text(text) => output.write(&text).await,
+            Part::Image { bytes, kind } => match output.image(&bytes).await {
+                Err(ToolError::Refused(why)) => {
+                    let text = format!("[image, {kind}, {} bytes, which are not kept: {why}]", bytes.len());
+                    output.write(&text).await
+                }
+                done => done,
+            },
+        };
+        written.map_err(CallEnd::Output)?;
     }
     if result.is_error.unwrap_or(false) {
         return Err(CallEnd::Failed(format!("The server {server} says that the tool failed.")));
     }
     Ok(())
+}
+
+/// Part of a result.
+enum Part {
+    Text(String),
+    Image { bytes: Vec<u8>, kind: String },
+}
+
+impl Part {
+    fn of(block: ContentBlock) -> Self {
+        if let ContentBlock::Image(image) = &block
+            && image.data.len() <= IMAGE_BYTES_MAX.div_ceil(3) * BASE64_CHARS
+            && let Ok(bytes) = BASE64_STANDARD.decode(&image.data)
+        {
+            return Self::Image { bytes, kind: image.mime_type.clone() };
+        }
+        Self::Text(text_of(block))
+    }
 }
 
 fn text_of(part: ContentBlock) -> String {

@@ -1,6 +1,11 @@
 //! Configuration of a server: its keys, their checks, and the variables that they name.
 
-use std::collections::BTreeMap;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
+};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use meerkat_service::{SessionError, tool::Approval};
@@ -46,13 +51,17 @@ pub enum Scope {
 pub struct ServerConfig {
     /// Program that speaks the protocol over its input and output.
     pub command: Option<String>,
-    /// Arguments of the program; `${VAR}` and `${VAR:-default}` stand for a variable.
+    /// Arguments of the program. Here, in `command`, `url`, and the values of `env` and `headers`, `${VAR}` and
+    /// `${VAR:-default}` stand for a variable.
     pub args: Vec<String>,
-    /// Further environment of the program; values may name variables as `args` may.
+    /// Further environment of the program.
     pub env: BTreeMap<String, String>,
+    /// Folder that the program starts in; without one, that of this process. No file sets it.
+    #[serde(skip)]
+    pub folder: Option<PathBuf>,
     /// Address of a server that speaks streamable HTTP.
     pub url: Option<String>,
-    /// Headers of each request to that address; values may name variables as `args` may.
+    /// Headers of each request to that address.
     pub headers: BTreeMap<String, String>,
     /// Approval of the calls. `allow` and `reads` also mean that the tools' own annotations are believed.
     pub approval: ServerApproval,
@@ -78,6 +87,7 @@ impl Default for ServerConfig {
             command: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            folder: None,
             url: None,
             headers: BTreeMap::new(),
             approval: ServerApproval::default(),
@@ -110,7 +120,9 @@ impl ServerConfig {
             (None, Some(_)) if !self.args.is_empty() => return refused(".args", "Only a command has arguments."),
             (None, Some(_)) if !self.env.is_empty() => return refused(".env", "Only a command has an environment."),
             (Some(_), None) => {}
-            (None, Some(url)) => check_url(name, url)?,
+            // An address with a variable is checked once that has its value.
+            (None, Some(url)) if url.contains("${") => {}
+            (None, Some(url)) => check_url(url).or_else(|why| refused(".url", &why))?,
         }
         let in_range = |ms: u64, max: u64| (1..=max).contains(&ms);
         if !in_range(self.start_timeout_ms, START_MS_MAX) {
@@ -131,12 +143,30 @@ impl ServerConfig {
                 }
             }
         }
-        for text in &self.args {
+        let args = self.args.iter().map(|text| (".args", text));
+        let one = [(".command", &self.command), (".url", &self.url)];
+        for (key, text) in one.iter().filter_map(|(key, text)| Some((*key, text.as_ref()?))).chain(args) {
             if let Err(why) = expand(text, &|_| Some(String::new())) {
-                return refused(".args", &why);
+                return refused(key, &why);
             }
         }
         Ok(())
+    }
+
+    /// Lists the variables whose values the server gets.
+    #[must_use]
+    pub fn variables(&self) -> BTreeSet<String> {
+        let names = RefCell::new(BTreeSet::new());
+        let note = |name: &str| {
+            names.borrow_mut().insert(name.to_owned());
+            Some(String::new())
+        };
+        let one = self.command.iter().chain(&self.url);
+        for text in one.chain(&self.args).chain(self.env.values()).chain(self.headers.values()) {
+            // A form that is none names no variable.
+            drop(expand(text, &note));
+        }
+        names.into_inner()
     }
 
     /// Returns true if the annotations of the tools are believed: a person has trusted the server with more.
@@ -147,10 +177,21 @@ impl ServerConfig {
         }
     }
 
-    /// Returns the hash of all that decides which program or address answers. Values of variables are not part of it.
-    pub(super) fn definition(&self) -> String {
-        let parts = (&self.command, &self.args, &self.env, &self.url, &self.headers);
-        hex(&Sha256::digest(serde_json::to_vec(&parts).unwrap_or_default()))
+    /// Returns the hash of all that decides which program or address answers. Variables in the command, its arguments
+    /// and the address count with their values. Those in the environment and the headers do not: they are mostly
+    /// tokens, and a new token is no other server.
+    pub(super) fn definition(&self, value_of: &dyn Fn(&str) -> Option<String>) -> String {
+        // Without one of its variables the server cannot be used.
+        let valued = |text: &String| expand(text, value_of).unwrap_or_else(|_| text.clone());
+        let (command, url) = (self.command.as_ref().map(valued), self.url.as_ref().map(valued));
+        let args: Vec<String> = self.args.iter().map(valued).collect();
+        let parts = (command, args, &self.env, url, &self.headers);
+        let mut hash = Sha256::new_with_prefix(serde_json::to_vec(&parts).unwrap_or_default());
+        // Two projects may name their servers by the same relative path.
+        if let Some(folder) = &self.folder {
+            hash.update(folder.as_os_str().as_bytes());
+        }
+        hex(&hash.finalize())
     }
 }
 
@@ -176,16 +217,15 @@ fn check_name(name: &str) -> Result<(), SessionError> {
 }
 
 /// Checks an address: https, or http to this machine. Its query may hold a key, so no message repeats it.
-fn check_url(name: &str, url: &str) -> Result<(), SessionError> {
+pub(super) fn check_url(url: &str) -> Result<(), String> {
+    use meerkat_service::model::vendors::{Api, network::base_url};
+
     let (address, _) = url.split_once('?').unwrap_or((url, ""));
-    let key = format!("servers.{name}.url");
-    meerkat_service::model::vendors::network::base_url(
-        &key,
-        meerkat_service::model::vendors::Api::Compatible,
-        address,
-        false,
-    )
-    .map(drop)
+    match base_url("url", Api::Compatible, address, false) {
+        Ok(_) => Ok(()),
+        Err(SessionError::ConfigInvalid { message, .. }) => Err(message),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Makes the set of some globs.
@@ -258,6 +298,8 @@ mod tests {
             (serde_json::json!({ "command": "a", "only": ["[" ] }), "servers.a.only"),
             (serde_json::json!({ "command": "a", "env": { "B": "${" } }), "servers.a.env.B"),
             (serde_json::json!({ "command": "a", "args": ["${1}"] }), "servers.a.args"),
+            (serde_json::json!({ "command": "${", "args": [] }), "servers.a.command"),
+            (serde_json::json!({ "url": "https://${A B}/" }), "servers.a.url"),
         ] {
             let error = check(json.clone(), "a").unwrap_err();
             assert!(error.contains(words), "{json}: {error}");
@@ -292,11 +334,35 @@ mod tests {
     }
 
     #[test]
+    fn every_variable_that_a_server_gets_is_listed() {
+        let program = parse(serde_json::json!({ "command": "${A}", "args": ["x${B:-y}${A}"], "env": { "C": "${D}" } }));
+        assert_eq!(program.variables().into_iter().collect::<Vec<_>>(), ["A", "B", "D"]);
+        let address = parse(serde_json::json!({ "url": "https://${H}/", "headers": { "x": "${T} ${" } }));
+        assert_eq!(address.variables().into_iter().collect::<Vec<_>>(), ["H", "T"]);
+    }
+
+    #[test]
+    fn a_definition_has_the_values_of_what_runs_and_not_of_what_it_is_given() {
+        let of =
+            |json, name: &str, value: &str| parse(json).definition(&|asked| (asked == name).then(|| value.to_owned()));
+        let program = || serde_json::json!({ "command": "${A}", "args": ["${B}", "${C}"], "env": { "D": "${T}" } });
+        let address = || serde_json::json!({ "url": "https://${H}/", "headers": { "x": "${T}" } });
+        for name in ["A", "B", "C"] {
+            assert_ne!(of(program(), name, "1"), of(program(), name, "2"), "{name}");
+        }
+        assert_ne!(of(address(), "H", "1"), of(address(), "H", "2"));
+        assert_eq!(of(program(), "T", "1"), of(program(), "T", "2"));
+        assert_eq!(of(address(), "T", "1"), of(address(), "T", "2"));
+    }
+
+    #[test]
     fn a_definition_is_what_runs_and_not_how_it_is_used() {
         let base = parse(serde_json::json!({ "command": "a", "args": ["b"] }));
         let used = parse(serde_json::json!({ "command": "a", "args": ["b"], "approval": "allow", "idle_ms": 5 }));
         let other = parse(serde_json::json!({ "command": "a", "args": ["c"] }));
-        assert_eq!(base.definition(), used.definition());
-        assert_ne!(base.definition(), other.definition());
+        assert_eq!(base.definition(&|_| None), used.definition(&|_| None));
+        assert_ne!(base.definition(&|_| None), other.definition(&|_| None));
+        let elsewhere = ServerConfig { folder: Some("/elsewhere".into()), ..base.clone() };
+        assert_ne!(base.definition(&|_| None), elsewhere.definition(&|_| None));
     }
 }

@@ -3,7 +3,7 @@
 //! It never sends a call twice, and says of each failed one if the server may have seen it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -11,20 +11,28 @@ use std::{
     time::Duration,
 };
 
+use ::http::{HeaderName, HeaderValue};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use meerkat_service::{
     clock::Clock,
     redact::Secrets,
-    tool::{OutputSink, ToolError},
+    tool::{Asking, OutputSink, ToolError},
 };
 use rmcp::{
-    ClientHandler, RoleClient, ServiceError, ServiceExt as _,
+    ClientHandler, ErrorData, RoleClient, ServiceError, ServiceExt as _,
     model::{
-        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, Implementation,
-        JsonObject, ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ServerResult,
+        CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ElicitRequestParams,
+        ElicitResult, ElicitationAction, ElicitationCapability, FormElicitationCapability, Implementation, JsonObject,
+        ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
+        ServerResult,
     },
-    service::{NotificationContext, Peer, PeerRequestOptions, RunningService},
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
+        PeerRequestOptions, RequestContext, RunningService,
+    },
     transport::{
         StreamableHttpClientTransport,
+        auth::AuthError,
         common::client_side_sse::SseRetryPolicy,
         streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
     },
@@ -35,15 +43,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     answer,
+    auth::{Account, Authorized},
+    http::Bounded,
     listing::TOOLS_MAX,
     process::{self, Context, LastWords, Program},
+    questions::Askers,
     transport::{Lines, MESSAGE_BYTES_MAX, Marking, Taken},
 };
 
 /// Pages of a list of tools.
 const PAGES_MAX: usize = 64;
-/// Messages about progress that may wait for one call; more are dropped.
+/// Messages about progress that may wait for one call, and for calls that are not known yet; more are dropped.
 const PROGRESS_MAX: usize = 16;
+/// Bytes of one; more is cut.
+const PROGRESS_BYTES_MAX: usize = 4 * 1024;
 /// Milliseconds before each try to read on from an answer that was cut.
 const RECONNECTS: [u64; 3] = [0, 300, 1_500];
 /// Longest time for telling a server that a call is cancelled.
@@ -54,8 +67,8 @@ const CANCEL: Duration = Duration::from_secs(1);
 pub(super) enum Target {
     /// A program.
     Program(Program),
-    /// An address, with the headers of each request.
-    Address(String, HashMap<http::HeaderName, http::HeaderValue>),
+    /// An address, with the headers of each request, and the login there unless a header stands for it.
+    Address(String, HashMap<HeaderName, HeaderValue>, Option<Arc<Account>>),
 }
 
 /// End of a call that has no result.
@@ -86,28 +99,78 @@ impl SseRetryPolicy for Reconnects {
 /// What a server tells us unasked.
 #[derive(Default)]
 struct Notices {
-    progress: Mutex<HashMap<ProgressToken, mpsc::Sender<String>>>,
+    progress: Mutex<Progress>,
     list_changed: Notify,
+    askers: Askers,
 }
 
-struct Handler(Arc<Notices>);
+/// Messages about progress, for the calls that hear of them.
+#[derive(Default)]
+struct Progress {
+    calls: HashMap<ProgressToken, mpsc::Sender<String>>,
+    /// The newest ones of no known call: a server may answer before its call's token is known here.
+    early: VecDeque<(ProgressToken, String)>,
+}
+
+impl Progress {
+    fn say(&mut self, token: ProgressToken, text: String) {
+        match self.calls.get(&token) {
+            Some(call) => drop(call.try_send(text)),
+            None => {
+                if self.early.len() == PROGRESS_MAX {
+                    self.early.pop_front();
+                }
+                self.early.push_back((token, text));
+            }
+        }
+    }
+
+    fn register(&mut self, token: &ProgressToken, said: mpsc::Sender<String>) {
+        let (its, others) = self.early.drain(..).partition(|(of, _)| of == token);
+        self.early = others;
+        let its: VecDeque<_> = its;
+        its.into_iter().for_each(|(_, text)| drop(said.try_send(text)));
+        self.calls.insert(token.clone(), said);
+    }
+}
+
+struct Handler {
+    server: String,
+    notices: Arc<Notices>,
+    /// True if the revision lets a server ask.
+    may_ask: bool,
+}
 
 impl ClientHandler for Handler {
     async fn on_progress(&self, said: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let calls = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(call) = calls.get(&said.progress_token) else { return };
         let amount =
             said.total.map_or_else(|| said.progress.to_string(), |total| format!("{} of {total}", said.progress));
         let text = said.message.map_or_else(|| amount.clone(), |message| format!("{message} ({amount})"));
-        drop(call.try_send(format!("{text}\n")));
+        let text = format!("{}\n", &text[..text.floor_char_boundary(PROGRESS_BYTES_MAX)]);
+        self.notices.progress.lock().unwrap_or_else(PoisonError::into_inner).say(said.progress_token, text);
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.0.list_changed.notify_one();
+        self.notices.list_changed.notify_one();
+    }
+
+    async fn create_elicitation(
+        &self,
+        asked: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        tokio::select! {
+            biased;
+            () = context.ct.cancelled() => Ok(ElicitResult::new(ElicitationAction::Cancel)),
+            answer = self.notices.askers.answer(&self.server, asked) => Ok(answer),
+        }
     }
 
     fn get_info(&self) -> ClientConfig {
-        ClientConfig::new(ClientCapabilities::default(), Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation =
+            self.may_ask.then(|| ElicitationCapability::new().with_form(FormElicitationCapability::new()));
+        ClientConfig::new(capabilities, Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
     }
 }
 
@@ -118,6 +181,7 @@ pub(super) struct Link {
     peer: Peer<RoleClient>,
     notices: Arc<Notices>,
     last_words: LastWords,
+    account: Option<Arc<Account>>,
     /// Asks the connection to end.
     close: CancellationToken,
     /// Fires once it has ended.
@@ -153,14 +217,14 @@ impl Link {
         let close = CancellationToken::new();
         // A start that fails or is given up ends the process.
         let unopened = close.clone().drop_guard();
-        let handler = Handler(notices.clone());
+        let handler = |may_ask| Handler { server: server.to_owned(), notices: notices.clone(), may_ask };
         let (running, last_words, process) = match target {
             Target::Program(program) => {
                 let context =
                     Context { server: server.to_owned(), clock: clock.clone(), secrets, tasks: tasks.clone() };
                 let started = process::start(program, context, close.clone())?;
                 let lines = Lines::new(server.to_owned(), started.output, started.input);
-                let opened = handler.serve(Marking(lines)).await;
+                let opened = handler(true).serve(Marking(lines)).await;
                 if opened.is_err() {
                     // What it said before its end explains the failure. It ends at once, as its input is closed.
                     started.ended.cancelled().await;
@@ -168,19 +232,38 @@ impl Link {
                 let running = opened.map_err(|error| format!("{error}{}", started.last_words.quote()))?;
                 (running, started.last_words, Some(started.ended))
             }
-            Target::Address(url, headers) => {
-                let client =
+            Target::Address(url, headers, account) => {
+                let http =
                     meerkat_service::model::vendors::network::http(None, None).map_err(|error| error.to_string())?;
+                let client = Authorized { http: Bounded::new(http, clock.clone()), account: account.clone() };
+                let refused = || account.as_deref().and_then(Account::refused);
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.clone())
                     .max_sse_event_size(MESSAGE_BYTES_MAX)
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(Reconnects);
-                let transport = StreamableHttpClientTransport::with_client(client, config);
-                let running = handler.serve(Marking(transport)).await.map_err(|error| error.to_string())?;
+                let open = |handler: Handler, lifecycle| {
+                    let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
+                    handler.serve_with_lifecycle(Marking(transport), lifecycle)
+                };
+                let running = match open(handler(true), ClientLifecycleMode::Initialize).await {
+                    // It speaks only revisions without sessions. Who speaks both is asked for one, as it then tells of
+                    // changed tools.
+                    Err(ClientInitializeError::JsonRpcError(_)) => {
+                        let preferred_versions = vec![ProtocolVersion::LATEST];
+                        // There a server asks by an answer that wants more, which a call does not know.
+                        open(handler(false), ClientLifecycleMode::Discover { preferred_versions }).await
+                    }
+                    opened => opened,
+                };
+                let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
                 (running, LastWords::default(), None)
             }
+        };
+        let account = match target {
+            Target::Program(_) => None,
+            Target::Address(_, _, account) => account.clone(),
         };
         let (peer, ended) = (running.peer().clone(), CancellationToken::new());
         tasks.spawn(keep(running, close.clone(), process, ended.clone()));
@@ -193,6 +276,7 @@ impl Link {
             peer,
             notices,
             last_words,
+            account,
             close,
             ended,
         })
@@ -205,7 +289,8 @@ impl Link {
             let request = ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor));
             let answer = self.peer.send_request(ClientRequest::ListToolsRequest(request)).await;
             // A page with a tool of another shape is no list to the library; the good ones of it are to us.
-            let page = match answer.map_err(|error| format!("it does not list its tools: {error}"))? {
+            let failed = |error| self.refused().unwrap_or_else(|| format!("it does not list its tools: {error}"));
+            let page = match answer.map_err(failed)? {
                 ServerResult::ListToolsResult(page) => serde_json::to_value(page).unwrap_or_default(),
                 ServerResult::CustomResult(page) => page.0,
                 _ => return Err("it does not list its tools".to_owned()),
@@ -232,6 +317,9 @@ impl Link {
         let mut request = CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
         request.extensions.insert(taken.clone());
         let request = ClientRequest::CallToolRequest(request);
+        // The server may ask before we know that it has the call.
+        let (questions, mut asked) = mpsc::channel(1);
+        let place = self.notices.askers.begin(questions);
         let mut handle = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(CallEnd::Stopped(false)),
@@ -241,15 +329,25 @@ impl Link {
         };
         let (said, mut progress) = mpsc::channel(PROGRESS_MAX);
         let _registered = Registered::new(&self.notices, handle.progress_token.clone(), said);
+        let mut asking = FuturesUnordered::new();
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut handle.rx => break answer,
+                Some(()) = asking.next() => {}
+                Some(Asking { question, mut reply }) = asked.recv(), if asking.is_empty() => asking.push(async move {
+                    tokio::select! {
+                        biased;
+                        () = reply.closed() => {}
+                        answer = output.ask(question) => drop(reply.send(answer)),
+                    }
+                }),
                 () = cancel.cancelled() => {
                     tokio::select! {
                         told = handle.cancel(Some("stopped on request".to_owned())) => drop(told),
                         () = self.clock.sleep(CANCEL) => {}
                     }
+                    place.keep();
                     return Err(CallEnd::Stopped(taken.is_set()));
                 }
                 Some(text) = progress.recv() => output.progress(text),
@@ -263,6 +361,10 @@ impl Link {
             Ok(_) => Err(CallEnd::Failed(format!("The server {} gave no tool's result as its answer.", self.server))),
             Err(error) => Err(self.lost(error, taken.is_set())),
         }
+    }
+
+    fn refused(&self) -> Option<String> {
+        self.account.as_deref().and_then(Account::refused)
     }
 
     /// Tells what became of a call that failed on its way.
@@ -281,10 +383,14 @@ impl Link {
                     Some(StreamableHttpError::SessionExpired) => CallEnd::NotSent,
                     Some(StreamableHttpError::Client(error)) if error.is_connect() => CallEnd::NotSent,
                     Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => {
-                        CallEnd::Failed(format!(
-                            "The server {server} refuses our headers; check servers.{server}.headers."
-                        ))
+                        let headers = || format!("it refuses our headers; check servers.{server}.headers");
+                        let why = self.refused().unwrap_or_else(headers);
+                        CallEnd::Failed(format!("The server {server} did not run the call: {why}."))
                     }
+                    // Without a token nothing was sent; or the server forbids it, and asks for no login.
+                    Some(StreamableHttpError::Auth(
+                        AuthError::TokenRefreshFailed(why) | AuthError::AuthorizationFailed(why),
+                    )) => CallEnd::Failed(format!("The server {server} did not run the call: {why}.")),
                     _ => unknown(&error.error.to_string()),
                 }
             }
@@ -371,13 +477,38 @@ struct Registered<'a>(&'a Notices, ProgressToken);
 
 impl<'a> Registered<'a> {
     fn new(notices: &'a Notices, token: ProgressToken, said: mpsc::Sender<String>) -> Self {
-        notices.progress.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), said);
+        notices.progress.lock().unwrap_or_else(PoisonError::into_inner).register(&token, said);
         Self(notices, token)
     }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+        self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).calls.remove(&self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rmcp::model::NumberOrString;
+
+    use super::*;
+
+    /// Broken once: what a server said before its call was registered was lost.
+    #[test]
+    fn progress_waits_for_its_call() {
+        let notices = Notices::default();
+        let token = |number| ProgressToken(NumberOrString::Number(number));
+        let say = |number, text: &str| notices.progress.lock().unwrap().say(token(number), text.to_owned());
+        say(1, "early");
+        (0..PROGRESS_MAX as i64 - 1).for_each(|_| say(2, "of another"));
+        let (said, mut heard) = mpsc::channel(PROGRESS_MAX);
+        let registered = Registered::new(&notices, token(1), said);
+        say(1, "later");
+        assert_eq!((heard.try_recv().unwrap(), heard.try_recv().unwrap()), ("early".to_owned(), "later".to_owned()));
+        drop(registered);
+        assert!(heard.try_recv().is_err());
+        (0..100).for_each(|_| say(1, "late"));
+        assert_eq!(notices.progress.lock().unwrap().early.len(), PROGRESS_MAX);
     }
 }

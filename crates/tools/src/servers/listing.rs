@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meerkat_service::{model::ToolSpec, session::message::RawJson};
+use meerkat_service::{model::ToolSpec, session::message::RawJson, tool::check_schema};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -50,8 +50,7 @@ impl PartialEq for Definition {
 impl Definition {
     /// Estimates the tokens that it costs in each request.
     pub(super) fn tokens(&self) -> u64 {
-        let bytes = self.spec.name.len() + self.spec.description.len() + self.spec.schema.as_str().len();
-        (bytes as u64).div_ceil(BYTES_PER_TOKEN)
+        self.spec.bytes().div_ceil(BYTES_PER_TOKEN)
     }
 }
 
@@ -66,8 +65,14 @@ pub(super) fn read(server: &str, tools: &[Value], accepted: &mut BTreeMap<String
             // Which of the two a call would reach is the server's choice, so the first has the name.
             continue;
         }
+        let accepted_hash = accepted.get(&definition.remote);
+        if definition.quarantined.is_none() && accepted_hash != Some(&definition.hash) {
+            // A start that only reads a kept list does not pay for this again.
+            let checked = check_schema(&definition.spec.schema);
+            definition.quarantined = checked.err().map(|why| format!("{why}; ask its maker to mend it"));
+        }
         if definition.quarantined.is_none() {
-            match accepted.get(&definition.remote) {
+            match accepted_hash {
                 None => drop(accepted.insert(definition.remote.clone(), definition.hash.clone())),
                 Some(hash) if *hash == definition.hash => {}
                 Some(_) => {
@@ -195,7 +200,7 @@ mod tests {
             tool("remote", json!({ "properties": { "a": { "$ref": "https://example.com/a.json" } } })),
             tool("", json!({})),
             tool(&"n".repeat(300), json!({})),
-            tool("local", json!({ "$ref": "#/$defs/a" })),
+            tool("local", json!({ "$ref": "#/$defs/a", "$defs": { "a": {} } })),
             json!("no tool"),
         ];
         let words =
@@ -208,6 +213,18 @@ mod tests {
             assert_eq!(reason.is_none(), words.is_empty(), "{reason:?}");
             assert!(reason.as_deref().unwrap_or_default().contains(words), "{reason:?}, not {words}");
         }
+    }
+
+    #[test]
+    fn a_schema_is_checked_once_until_it_changes() {
+        let bad = tool("a", json!({ "properties": { "a": { "pattern": "(" } } }));
+        let mut accepted = BTreeMap::new();
+        let first = read("s", std::slice::from_ref(&bad), &mut accepted);
+        assert!(first[0].quarantined.as_deref().is_some_and(|why| why.contains("cannot be used")), "{first:?}");
+        assert!(accepted.is_empty());
+        // As if it had been good.
+        accepted.insert("a".to_owned(), first[0].hash.clone());
+        assert_eq!(read("s", &[bad], &mut accepted)[0].quarantined, None);
     }
 
     #[test]

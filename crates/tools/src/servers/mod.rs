@@ -2,15 +2,18 @@
 //!
 //! A server is configured, listed, started and called, each only when it is needed; none survives this program. What a
 //! server says is hostile: it is bounded, and never believed further than the configuration does. The library of the
-//! protocol stays in `link.rs`, `transport.rs` and `answer.rs`.
+//! protocol stays in `link.rs`, `http.rs`, `transport.rs` and `answer.rs`.
 
 mod answer;
+mod auth;
 mod cache;
 mod config;
+mod http;
 mod link;
 mod listing;
 mod names;
 mod process;
+mod questions;
 mod server;
 mod supervise;
 mod tool;
@@ -31,7 +34,8 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError, SessionId,
     clock::{Clock, SystemClock},
-    tool::{LeftOut, Tool, ToolScope, ToolSet, ToolSource},
+    redact::Secrets,
+    tool::{LeftOut, Tool, ToolScope, ToolServerState, ToolServerView, ToolSet, ToolSource},
 };
 use secrecy::SecretString;
 use tokio_util::{
@@ -39,6 +43,7 @@ use tokio_util::{
     task::TaskTracker,
 };
 
+pub use auth::{Login, LoginOptions, Logout};
 pub use config::{Scope, ServerApproval, ServerConfig, expand};
 pub(crate) use supervise::supervise;
 
@@ -49,14 +54,21 @@ use tool::ServerTool;
 /// Longest wait for servers to end.
 const SHUT_DOWN: Duration = Duration::from_secs(8);
 
+/// Check before each start of a server, by its name: an error says why it must not start.
+pub type Permits = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
 /// Options of a pool.
 pub struct ServersOptions {
     /// Servers by name.
     pub servers: BTreeMap<String, ServerConfig>,
     /// Folder that keeps lists of tools; without one each server is started to list them.
     pub cache_dir: Option<PathBuf>,
+    /// Folder that keeps the logins at remote servers; without one there are none. It is as secret as a password.
+    pub logins_dir: Option<PathBuf>,
     /// Environment of which servers get a few variables, and whose values `${VAR}` stands for.
     pub environment: BTreeMap<String, String>,
+    /// Check before each start of a server; it may block.
+    pub permits: Permits,
     /// Source of time.
     pub clock: Arc<dyn Clock>,
     /// Shows a line to the person who waits for a first list.
@@ -69,9 +81,11 @@ impl Default for ServersOptions {
         Self {
             servers: BTreeMap::new(),
             cache_dir: None,
+            logins_dir: None,
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
+            permits: Arc::new(|_| Ok(())),
             clock: Arc::new(SystemClock::new()),
             tell: Arc::new(|_| ()),
         }
@@ -95,6 +109,27 @@ pub struct ServerStatus {
     pub last_error: Option<String>,
 }
 
+impl ServerStatus {
+    /// Returns it as lists of servers show it.
+    #[must_use]
+    pub fn view(&self) -> ToolServerView {
+        ToolServerView {
+            name: self.name.clone(),
+            kind: self.kind.to_owned(),
+            state: match self.state {
+                ServerState::Configured => ToolServerState::Configured,
+                ServerState::Listed => ToolServerState::Listed,
+                ServerState::Running { .. } => ToolServerState::Running,
+                ServerState::LoginNeeded => ToolServerState::LoginNeeded,
+                ServerState::Failed => ToolServerState::Failed,
+            },
+            tools: self.tools.len() as u64,
+            tokens: self.tokens,
+            error: self.last_error.clone(),
+        }
+    }
+}
+
 /// State of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
@@ -107,6 +142,8 @@ pub enum ServerState {
         /// Open connections.
         connections: usize,
     },
+    /// It refuses to be used without a login, or with the one that there is.
+    LoginNeeded,
     /// Its last start failed.
     Failed,
 }
@@ -128,8 +165,10 @@ pub struct ToolStatus {
 
 /// Parts that all servers of a pool share.
 struct Pool {
+    permits: Permits,
     clock: Arc<dyn Clock>,
     cache: Cache,
+    logins_dir: Option<PathBuf>,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
     version: AtomicU64,
     tasks: TaskTracker,
@@ -160,8 +199,10 @@ pub struct Servers {
 pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
     let closed = CancellationToken::new();
     let pool = Arc::new(Pool {
+        permits: options.permits,
         clock: options.clock,
         cache: Cache(options.cache_dir),
+        logins_dir: options.logins_dir,
         tell: options.tell,
         version: AtomicU64::new(1),
         tasks: TaskTracker::new(),
@@ -185,8 +226,6 @@ impl Servers {
     }
 
     /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
-    ///
-    /// A program waits here before its first turn; a step never waits.
     pub async fn ready(&self) {
         futures::future::join_all(self.servers.values().map(Server::ready)).await;
     }
@@ -211,7 +250,12 @@ impl Servers {
         let mut set = self.set.lock().unwrap_or_else(PoisonError::into_inner);
         if set.0 != self.pool.version.load(Ordering::SeqCst) {
             let (version, tools) = self.offered();
-            *set = (version, ToolSet::new(tools));
+            let left_out = |tool: &Arc<listing::Definition>| {
+                Some(LeftOut { name: tool.spec.name.clone(), reason: tool.quarantined.clone()? })
+            };
+            let definitions = self.servers.values().map(|server| server.definitions());
+            let left_out = definitions.flat_map(|it| it.iter().filter_map(left_out).collect::<Vec<_>>()).collect();
+            *set = (version, ToolSet::new(tools).leaving_out(left_out));
         }
         set.1.clone()
     }
@@ -250,6 +294,47 @@ impl Servers {
         Ok(status(server, self.set().left_out()))
     }
 
+    /// Begins a login at a server: finds its issuer, and registers this program with it.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` that says why there can be no login.
+    pub async fn login(&self, name: &str, options: LoginOptions) -> Result<Login, SessionError> {
+        let (account, headers) = self.find(name)?.account()?;
+        // Boxed, as it is large and rare.
+        Box::pin(Login::begin(account.clone(), headers, options)).await.map_err(|why| no_login(name, &why))
+    }
+
+    /// Waits until the browser comes back from a login's page, and keeps the tokens.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` that says why there are none.
+    pub async fn await_login(&self, name: &str, login: Login) -> Result<(), SessionError> {
+        Box::pin(login.wait()).await.map_err(|why| no_login(name, &why))?;
+        self.find(name)?.forget_failures();
+        Ok(())
+    }
+
+    /// Takes the URL to which a browser was sent from a login's page, for one on another machine; keeps the tokens.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` that says why there are none.
+    pub async fn paste_login(&self, name: &str, login: Login, url: &str) -> Result<(), SessionError> {
+        Box::pin(login.paste(url)).await.map_err(|why| no_login(name, &why))?;
+        self.find(name)?.forget_failures();
+        Ok(())
+    }
+
+    /// Deletes the login at a server, and tells its issuer.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` if there is no such server, or the login could not be deleted.
+    pub async fn log_out(&self, name: &str) -> Result<Logout, SessionError> {
+        let (account, _) = self.find(name)?.account()?;
+        Box::pin(auth::log_out(account)).await.map_err(|why| {
+            SessionError::invalid("server", format!("The login at the server {name} was not ended: {why}."))
+        })
+    }
+
     fn find(&self, name: &str) -> Result<&Arc<Server>, SessionError> {
         let unknown = || {
             let names: Vec<&str> = self.servers.keys().map(String::as_str).collect();
@@ -272,9 +357,29 @@ impl ToolSource for Servers {
         self.set()
     }
 
+    async fn ready(&self, _: &ToolScope<'_>) {
+        Self::ready(self).await;
+    }
+
     fn may_offer(&self, name: &str) -> bool {
         let server_of = |name: &str| name.strip_prefix("mcp__")?.split_once("__").map(|(server, _)| server.to_owned());
         server_of(name).is_some_and(|server| self.servers.contains_key(&server))
+    }
+
+    fn origin(&self, name: &str) -> String {
+        let server =
+            self.servers.values().find(|server| server.definitions().iter().any(|tool| tool.spec.name == name));
+        server.map_or_else(|| "server".to_owned(), |server| format!("server:{}", server.name))
+    }
+
+    fn servers(&self) -> Vec<ToolServerView> {
+        self.status().iter().map(ServerStatus::view).collect()
+    }
+
+    fn redact_with(&self, secrets: &Secrets) {
+        for (account, _) in self.servers.values().filter_map(|server| server.account().ok()) {
+            account.redact_with(secrets);
+        }
     }
 
     /// Ends all servers and waits until nothing of them is left.
@@ -288,6 +393,10 @@ impl ToolSource for Servers {
     }
 }
 
+fn no_login(name: &str, why: &str) -> SessionError {
+    SessionError::invalid("server", format!("There is no login at the server {name}: {why}."))
+}
+
 fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
     let seen = server.seen();
     let unusable = |name: &str| left_out.iter().find(|tool| tool.name == name).map(|tool| tool.reason.clone());
@@ -299,8 +408,10 @@ fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
         quarantined: tool.quarantined.clone().or_else(|| unusable(&tool.spec.name)),
     };
     let tools: Vec<ToolStatus> = seen.definitions.iter().map(tool).collect();
+    let wanted = server.wanted_login();
     let state = match (seen.links, &seen.last_error, seen.is_listed) {
         (connections @ 1.., ..) => ServerState::Running { connections },
+        (0, ..) if wanted.is_some() => ServerState::LoginNeeded,
         (0, Some(_), _) => ServerState::Failed,
         (0, None, true) => ServerState::Listed,
         (0, None, false) => ServerState::Configured,
@@ -311,14 +422,15 @@ fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
         state,
         tokens: tools.iter().filter(|tool| tool.quarantined.is_none()).map(|tool| tool.tokens).sum(),
         tools,
-        last_error: seen.last_error,
+        last_error: seen.last_error.or(wanted),
     }
 }
 
 /// Returns the command that supervises another one.
 fn supervisor() -> Result<Vec<OsString>, String> {
     if crate::launcher::is_installed() {
-        Ok(vec!["/proc/self/exe".into(), crate::launcher::SERVE.into()])
+        let program = crate::confine::program().map_err(|error| format!("this program cannot be found: {error}"))?;
+        Ok(vec![program.into(), crate::launcher::SERVE.into()])
     } else {
         Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned())
     }

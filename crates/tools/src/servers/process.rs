@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     ffi::OsString,
+    path::PathBuf,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -38,6 +39,8 @@ pub(super) struct Program {
     /// The supervisor's own program and arguments, the server's behind them.
     pub(super) command: Vec<OsString>,
     pub(super) environment: BTreeMap<String, String>,
+    /// Folder that it starts in; without one, that of this program.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// Keeps of an environment what every server gets.
@@ -87,7 +90,11 @@ pub(super) struct Context {
 /// Starts a server. It is ended once `closed` fires or its input is dropped.
 pub(super) fn start(program: &Program, context: Context, closed: CancellationToken) -> Result<Started, String> {
     let Some((first, rest)) = program.command.split_first() else { return Err("it has no command".to_owned()) };
-    let mut child = Command::new(first)
+    let mut command = Command::new(first);
+    if let Some(folder) = &program.folder {
+        command.current_dir(folder);
+    }
+    let mut child = command
         .args(rest)
         .env_clear()
         .envs(&program.environment)

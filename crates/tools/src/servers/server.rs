@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Pool,
+    auth::Account,
     cache::Kept,
-    config::{Scope, ServerConfig, expand, glob_set},
+    config::{Scope, ServerConfig, check_url, expand, glob_set},
     link::{Link, Target, Use},
     listing::{self, Definition},
     process::{Program, scrub},
@@ -41,7 +42,8 @@ type Slot = Arc<tokio::sync::Mutex<Option<Arc<Link>>>>;
 pub(super) struct Server {
     pub(super) name: String,
     pub(super) config: ServerConfig,
-    definition: String,
+    /// Hash of what decides which program or address answers.
+    pub(super) definition: String,
     /// The way to it, or why there is none: a variable that is not set.
     target: Result<Target, String>,
     secrets: Secrets,
@@ -94,13 +96,17 @@ impl Server {
         };
         let (only, without) = (globs("only", &config.only)?, globs("without", &config.without)?);
         let mut values = Vec::new();
-        let target = target(config, environment, &mut values);
-        let definition = config.definition();
+        let target = target(name, config, environment, &pool, &mut values);
+        let definition = config.definition(&|name| environment.get(name).cloned());
+        let secrets = Secrets::new(values.iter().cloned());
+        if let Ok(Target::Address(_, _, Some(account))) = &target {
+            account.redact_with(&secrets);
+        }
         let server = Self {
             name: name.to_owned(),
             config: config.clone(),
             target,
-            secrets: Secrets::new(values.iter().cloned()),
+            secrets,
             only,
             without,
             state: Mutex::default(),
@@ -122,6 +128,37 @@ impl Server {
             server.state().last_error = Some(why.clone());
         }
         Ok((server, values))
+    }
+
+    /// Returns the login at a remote server, and the headers of each request.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` if there is none for it.
+    pub(super) fn account(
+        &self,
+    ) -> Result<(&Arc<Account>, &HashMap<http::HeaderName, http::HeaderValue>), SessionError> {
+        let name = &self.name;
+        let why = match &self.target {
+            Ok(Target::Address(_, headers, Some(account))) => return Ok((account, headers)),
+            Ok(Target::Address(_, headers, None)) if headers.contains_key(&http::header::AUTHORIZATION) => {
+                format!("servers.{name}.headers has its own Authorization; remove that to log in")
+            }
+            Ok(Target::Address(..)) => "there is no folder to keep it in".to_owned(),
+            Ok(Target::Program(_)) => "it is a command; only a url has a login".to_owned(),
+            Err(why) => why.trim_end_matches('.').to_owned(),
+        };
+        Err(SessionError::invalid("server", format!("There is no login at the server {name}: {why}.")))
+    }
+
+    /// Returns how to log in, if it has refused the last request for want of that.
+    pub(super) fn wanted_login(&self) -> Option<String> {
+        self.account().ok().and_then(|(account, _)| account.refused())
+    }
+
+    /// Lets the next call start it at once.
+    pub(super) fn forget_failures(&self) {
+        let mut state = self.state();
+        (state.failures, state.retry_at, state.last_error) = (0, None, None);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,7 +336,7 @@ impl Server {
                 Ok(used)
             }
             Err(why) => {
-                let why = self.secrets.redact(&why).into_owned();
+                let why = self.redact(&why);
                 tracing::warn!(target: "servers", server = self.name, why, "not started");
                 let mut state = self.state();
                 let wait = RETRY_MIN.saturating_mul(2_u32.saturating_pow(state.failures)).min(RETRY_MAX);
@@ -309,6 +346,20 @@ impl Server {
                 drop(state);
                 Err(self.not_started(&why, wait))
             }
+        }
+    }
+
+    /// Removes secrets from an error: values of variables, and the query of an address, which errors name whole.
+    pub(super) fn redact(&self, why: &str) -> String {
+        let why = self.secrets.redact(why);
+        let mut parts = why.split('?');
+        let first = parts.next().unwrap_or_default().to_owned();
+        match self.config.url.as_deref().is_some_and(|url| url.contains('?')) {
+            true => parts.fold(first, |text, part| {
+                let rest = part.trim_start_matches(|character: char| !character.is_whitespace() && character != ')');
+                format!("{text}?[redacted]{rest}")
+            }),
+            false => why.into_owned(),
         }
     }
 
@@ -322,6 +373,8 @@ impl Server {
         let target = self.target.as_ref().map_err(Clone::clone)?;
         let pool = &self.pool;
         let connect = async {
+            let (permits, name) = (pool.permits.clone(), self.name.clone());
+            tokio::task::spawn_blocking(move || permits(&name)).await.map_err(|error| error.to_string())??;
             let link = Link::open(&self.name, target, pool.clock.clone(), self.secrets.clone(), &pool.tasks).await?;
             self.take_list(link.list().await?);
             Ok(Arc::new(link))
@@ -385,8 +438,10 @@ impl Server {
 
 /// Replaces the variables of a configuration; their values go to `values`.
 fn target(
+    name: &str,
     config: &ServerConfig,
     environment: &BTreeMap<String, String>,
+    pool: &Pool,
     values: &mut Vec<SecretString>,
 ) -> Result<Target, String> {
     let found = std::cell::RefCell::new(values);
@@ -398,6 +453,8 @@ fn target(
         })
     };
     if let Some(url) = &config.url {
+        let url = replace(url)?;
+        check_url(&url).map_err(|why| format!("its url cannot be used: {why}"))?;
         let mut headers = HashMap::new();
         for (name, value) in &config.headers {
             let bad = |what: &str| format!("The header {name} is no {what}; correct it");
@@ -406,11 +463,15 @@ fn target(
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        return Ok(Target::Address(url.clone(), headers));
+        // A configured header wins: then there is no login.
+        let folder = pool.logins_dir.clone().filter(|_| !headers.contains_key(&http::header::AUTHORIZATION));
+        let account =
+            folder.map(|folder| Arc::new(Account::new(name, &url, folder, pool.clock.clone(), pool.tasks.clone())));
+        return Ok(Target::Address(url, headers, account));
     }
     let supervisor = super::supervisor()?;
     let mut command: Vec<OsString> = supervisor;
-    command.push(config.command.clone().unwrap_or_default().into());
+    command.push(replace(config.command.as_ref().unwrap_or(&String::new()))?.into());
     for argument in &config.args {
         command.push(replace(argument)?.into());
     }
@@ -418,5 +479,5 @@ fn target(
     for (name, value) in &config.env {
         passed.insert(name.clone(), replace(value)?);
     }
-    Ok(Target::Program(Program { command, environment: passed }))
+    Ok(Target::Program(Program { command, environment: passed, folder: config.folder.clone() }))
 }

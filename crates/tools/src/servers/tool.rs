@@ -17,6 +17,8 @@ use super::{
 
 /// Connections that a call tries: the second only if the server has not seen the call over the first.
 const TRIES: usize = 2;
+/// Bytes of a hash that a person is shown, in hexadecimal; few enough to read, too many to find another with them.
+const SHOWN_HASH_BYTES: usize = 16;
 
 /// Tool of a server.
 pub(super) struct ServerTool {
@@ -38,6 +40,20 @@ impl ServerTool {
         }
     }
 
+    /// Names what an approval is for: the server and the tool as they are defined now, and the arguments. After a
+    /// change of one of these, an approval no longer holds.
+    fn preview(&self, arguments: &str) -> String {
+        let [server, tool] = [&self.server.definition, &self.definition.hash];
+        let short = |hash: &str| hash[..hash.floor_char_boundary(SHOWN_HASH_BYTES)].to_owned();
+        format!(
+            "server {} (definition {}), tool {} (definition {}):\n{arguments}",
+            self.server.name,
+            short(server),
+            self.definition.remote,
+            short(tool)
+        )
+    }
+
     fn approval(&self) -> Approval {
         let config = &self.server.config;
         config.tools.get(&self.definition.remote).copied().unwrap_or(match config.approval {
@@ -56,9 +72,19 @@ impl Tool for ServerTool {
         &self.definition.spec
     }
 
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+    fn has_checked_schema(&self) -> bool {
+        // One that could not be used was not accepted.
+        true
+    }
+
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::new(self.effect(), self.approval()))
+    }
+
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         self.server.check(&self.definition).map_err(ToolError::Refused)?;
         let mut plan = Plan::new(self.effect(), self.approval());
+        plan.preview = Some(self.preview(invocation.arguments.as_str()));
         plan.rule = Some(self.definition.spec.name.clone());
         plan.timeout = Some(std::time::Duration::from_millis(self.server.config.call_timeout_ms));
         Ok(plan)
@@ -84,7 +110,7 @@ impl Tool for ServerTool {
                 Ok(()) => return Ok(()),
                 Err(CallEnd::NotSent) => used.0.close(),
                 Err(CallEnd::Failed(why)) => return Err(ToolError::Failed(why)),
-                Err(CallEnd::Unknown(why)) => return Err(ToolError::Unknown(why)),
+                Err(CallEnd::Unknown(why)) => return Err(ToolError::Unknown(server.redact(&why))),
                 Err(CallEnd::Output(error)) => return Err(error),
                 Err(CallEnd::Stopped(true)) if self.effect() != Effect::ReadOnly => {
                     return Err(ToolError::Unknown(format!("The server {} was told to stop it.", server.name)));

@@ -242,6 +242,10 @@ impl Tool for ShellOutput {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::read_only())
+    }
+
     async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }
@@ -269,6 +273,10 @@ impl ShellStop {
 impl Tool for ShellStop {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::idempotent())
     }
 
     async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {

@@ -6,6 +6,7 @@ mod jobs;
 mod place;
 mod rule;
 mod run;
+pub(crate) mod status;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,7 +24,7 @@ use crate::{
     launcher,
 };
 use jobs::Jobs;
-use place::Place;
+pub(crate) use place::Place;
 use run::{End, Run};
 
 /// Time that a command may take, in milliseconds, unless a call says otherwise.
@@ -145,8 +146,10 @@ impl Shell {
             return Err(ToolError::Refused(message.to_owned()));
         };
         let (place, command, cwd) = (self.place.clone(), arguments.command.clone(), arguments.cwd.clone());
+        let search_path = invocation.search_path.clone();
         // It looks at files, and once starts a process.
-        let job = tokio::task::spawn_blocking(move || place.job(&workspace, cwd.as_deref(), command, network));
+        let job =
+            tokio::task::spawn_blocking(move || place.job((&workspace, search_path), cwd.as_deref(), command, network));
         let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
         let confinement = job.confinement;
         if arguments.background && !job.has_namespace() {
@@ -162,6 +165,10 @@ impl Shell {
 impl Tool for Shell {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::once().ask())
     }
 
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
@@ -186,18 +193,21 @@ impl Tool for Shell {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let Prepared { job, arguments, timeout, .. } = self.prepare(&invocation).await?;
+        let Prepared { job, arguments, timeout, confinement } = self.prepare(&invocation).await?;
         let network = job.network;
+        let held = confinement.names(network);
         if arguments.background {
             let life = arguments.timeout_ms.map(|_| timeout);
             let id =
                 self.jobs.start(invocation.session_id, &arguments.command, life, || Run::start(&self.place, job))?;
+            output.set_confinement(Some(held));
             let text = format!(
                 "{id} runs in the background. shell_output {{\"id\": \"{id}\"}} has its output, shell_stop ends it."
             );
             return output.write(&text).await;
         }
         let mut run = Run::start(&self.place, job)?;
+        output.set_confinement(Some(held));
         let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
         let mut has_line_end = true;
         let mut tail = String::new();
@@ -231,7 +241,7 @@ impl Tool for Shell {
                 run.stop.cancel();
             }
         }
-        let End { code, notes } = run.end().await?;
+        let End { code, notes } = run.end().await.inspect_err(|_| output.set_confinement(None))?;
         let mut last = String::new();
         if !has_line_end {
             last.push('\n');

@@ -92,7 +92,7 @@ const VARIABLES: &[&str] = &[
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Folders and environment of all commands of a service.
-pub(super) struct Place {
+pub(crate) struct Place {
     shell: PathBuf,
     home: Option<PathBuf>,
     readable: Vec<PathBuf>,
@@ -102,7 +102,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(options: ShellOptions) -> Self {
+    pub(crate) fn new(options: ShellOptions) -> Self {
         let given: BTreeMap<String, String> = options.environment.into_iter().collect();
         let home = given.get("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
         let shell = ["/bin/bash", "/usr/bin/bash"].map(PathBuf::from).into_iter().find(|path| path.is_file());
@@ -125,11 +125,7 @@ impl Place {
             folders.extend(TOOLCHAINS.iter().map(|(_, folder)| home.join(folder)));
             folders.extend(GIT.iter().map(|file| home.join(file)));
         }
-        folders.retain(|folder| {
-            // A variable that names the home folder, or one above it, opens nothing.
-            let real = folder.canonicalize().unwrap_or_default();
-            real.parent().is_some() && !home.as_ref().is_some_and(|home| home.starts_with(&real))
-        });
+        folders.retain(|folder| is_narrow(folder, home.as_deref()));
         let mut readable: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
         readable.extend(folders);
         readable.extend(options.readable);
@@ -151,7 +147,7 @@ impl Place {
     /// Makes the job of a command, or says why it cannot run there. It blocks.
     pub(super) fn job(
         &self,
-        workspace: &Path,
+        (workspace, search_path): (&Path, Option<String>),
         cwd: Option<&str>,
         command: String,
         network: bool,
@@ -174,16 +170,42 @@ impl Place {
         }
         let temporary = std::env::temp_dir();
         let temporary = temporary.canonicalize().unwrap_or(temporary);
+        let mut readable = self.readable.clone();
+        let programs = search_path.iter().flat_map(std::env::split_paths);
+        let programs = programs.filter(|folder| folder.is_absolute() && is_narrow(folder, self.home.as_deref()));
+        readable.extend(programs.filter_map(|folder| folder.canonicalize().ok()));
         Ok(Job {
             shell: self.shell.clone(),
             command: Some(command),
             folder,
             workspace,
+            is_read_only: false,
             temporary,
-            readable: self.readable.clone(),
+            readable,
             hidden: self.hidden.clone(),
             network,
+            search_path,
             confinement,
+        })
+    }
+
+    /// Makes the job of a command that only looks at a repository, fully confined. It blocks.
+    pub(super) fn look(&self, workspace: &Path, root: &Path, command: &str) -> Result<Job, String> {
+        let root = root.canonicalize().map_err(|error| format!("{} cannot be opened: {error}", root.display()))?;
+        self.check(&root, Confinement::WHOLE)?;
+        let temporary = std::env::temp_dir();
+        Ok(Job {
+            shell: self.shell.clone(),
+            command: Some(command.to_owned()),
+            folder: workspace.to_owned(),
+            workspace: root,
+            is_read_only: true,
+            temporary: temporary.canonicalize().unwrap_or(temporary),
+            readable: self.readable.clone(),
+            hidden: self.hidden.clone(),
+            network: false,
+            search_path: None,
+            confinement: Confinement::WHOLE,
         })
     }
 
@@ -207,4 +229,10 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Returns false for a folder that is or holds the home folder or the root: a variable that names it opens nothing.
+fn is_narrow(folder: &Path, home: Option<&Path>) -> bool {
+    let real = folder.canonicalize().unwrap_or_default();
+    real.parent().is_some() && !home.is_some_and(|home| home.starts_with(&real))
 }

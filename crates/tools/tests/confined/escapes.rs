@@ -26,6 +26,8 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_other_process_is_touched", no_other_process_is_touched),
         ("no_forbidden_call_is_made", no_forbidden_call_is_made),
         ("no_hook_or_config_of_git_is_changed", no_hook_or_config_is_changed),
+        ("no_hook_or_config_of_a_submodule_or_worktree_is_changed", no_other_git_directory_is_changed),
+        ("no_hook_or_config_of_a_named_git_directory_is_changed", no_named_git_directory_is_changed),
         ("a_repository_that_a_command_makes_is_said", a_new_repository_is_said),
         ("no_process_outlives_its_call", no_process_outlives_its_call),
         ("no_process_outlives_the_service", no_process_outlives_the_service),
@@ -145,10 +147,22 @@ fn no_socket_is_made() {
 
 fn no_service_is_reached() {
     let place = Place::new();
-    let path = place.folder.path().join("data/owner.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let sockets = ["/var/run/docker.sock", "/run/dbus/system_bus_socket", path.to_str().unwrap()];
+    // Our own; those of docker and the system's bus; one without a path; and an agent's in the workspace itself, which
+    // no rule about files hides.
+    let listen = |path: &std::path::Path| {
+        let listener = UnixListener::bind(path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    let (own, agent) = (place.folder.path().join("data/owner.sock"), place.workspace.join("agent.sock"));
+    let listeners = [listen(&own), listen(&agent)];
+    let sockets = [
+        "/var/run/docker.sock",
+        "/run/dbus/system_bus_socket",
+        "\\0meerkat-test-bus",
+        own.to_str().unwrap(),
+        agent.to_str().unwrap(),
+    ];
     for socket in sockets {
         let code = format!("import socket; socket.socket(socket.AF_UNIX).connect(\"{socket}\")");
         for network in [false, true] {
@@ -157,7 +171,9 @@ fn no_service_is_reached() {
             assert!(result.is_ok() && text.contains("Operation not permitted"), "{socket}: {text}");
         }
     }
-    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    for listener in listeners {
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
 }
 
 fn no_other_process_is_touched() {
@@ -191,14 +207,14 @@ fn no_other_process_is_touched() {
     {
         place.fails(command);
     }
+    if has_namespaces() {
+        let text = place.succeeds("cat /proc/[0-9]*/cmdline | tr '\\0' ' '");
+        assert!(!text.contains("87654") && text.contains("cmdline"), "{text}");
+    }
     place.shell("kill -9 $PPID; kill -9 0");
     assert!(victim.try_wait().unwrap().is_none(), "it lives");
     victim.kill().unwrap();
     victim.wait().unwrap();
-    if has_namespaces() {
-        let text = place.succeeds("cat /proc/[0-9]*/cmdline | tr '\\0' ' '");
-        assert!(!text.contains("87654"), "{text}");
-    }
 }
 
 fn no_forbidden_call_is_made() {
@@ -259,6 +275,12 @@ int main(void) {
     for field in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
         place.succeeds(&format!("grep -q '{field}' /proc/self/status"));
     }
+    // Root keeps its rights over files, which are told by the five lowest bits but one, and nobody has any other.
+    let text = place.succeeds("grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status");
+    for set in text.lines() {
+        let bits = u64::from_str_radix(set.split_whitespace().last().unwrap(), 16).unwrap();
+        assert_eq!(bits & !0b11011, 0, "{text}");
+    }
 }
 
 fn no_hook_or_config_is_changed() {
@@ -295,6 +317,90 @@ fn no_hook_or_config_is_changed() {
         check("cp -r .git .new && mv .git .old && mv .new .git && echo evil >> .git/config");
         check("mv .git/hooks .git/old");
     }
+}
+
+/// Checks that a command neither changes these files nor makes the missing ones, and that it is said if it tried.
+#[track_caller]
+fn stay(place: &Place, files: &[&str], command: &str) {
+    let state = || files.iter().map(|file| fs::read(place.workspace.join(file)).ok()).collect::<Vec<_>>();
+    let before = state();
+    let text = place.shell(command);
+    assert_eq!(state(), before, "{command}: {text}");
+    assert!(!text.ends_with("exit code 0") || text.contains("put back"), "{command}: {text}");
+}
+
+fn no_other_git_directory_is_changed() {
+    let place = Place::new();
+    place.git();
+    let git = |arguments: &str| {
+        let mut command = Command::new("git");
+        command.args(arguments.split(' ')).current_dir(&place.workspace);
+        assert!(command.stderr(Stdio::null()).status().unwrap().success(), "git {arguments}");
+    };
+    git("commit -q --allow-empty -m first");
+    git("worktree add -q tree");
+    fs::create_dir_all(place.workspace.join(".git/modules/deep")).unwrap();
+    git("init -q --separate-git-dir .git/modules/deep/name lib");
+    fs::create_dir(place.workspace.join(".git/modules/deep/name/modules")).unwrap();
+    git("init -q --separate-git-dir .git/modules/deep/name/modules/inner lib/inner");
+    let (deep, inner) = (".git/modules/deep/name", ".git/modules/deep/name/modules/inner");
+    let files = [
+        ".git/config",
+        ".git/modules/deep/name/config",
+        ".git/modules/deep/name/config.worktree",
+        ".git/modules/deep/name/hooks/x",
+        ".git/modules/deep/name/modules/inner/config",
+        ".git/worktrees/tree/commondir",
+        ".git/worktrees/tree/config.worktree",
+        ".git/worktrees/tree/gitdir",
+    ];
+    for command in [
+        format!("echo evil >> {deep}/config"),
+        format!("echo evil > {deep}/config.worktree"),
+        format!("mkdir -p {deep}/hooks && echo evil > {deep}/hooks/x"),
+        format!("echo evil >> {inner}/config"),
+        format!("rm {inner}/config && echo evil > {inner}/config"),
+        "echo ../../../evil > .git/worktrees/tree/commondir".to_owned(),
+        "echo evil > .git/worktrees/tree/config.worktree".to_owned(),
+        "echo evil > .git/worktrees/tree/gitdir".to_owned(),
+        "cd lib && git config core.fsmonitor ./evil".to_owned(),
+    ] {
+        stay(&place, &files, &command);
+    }
+    // What git changes in its daily work stays open.
+    place.succeeds("cd lib && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m second");
+    place.succeeds("cd tree && git commit -q --allow-empty -m third");
+    // The folders on the way cannot be replaced by copies either, or that is undone.
+    for command in [
+        format!("cp -r .git/modules new && mv .git/modules old && mv new .git/modules && echo evil >> {deep}/config"),
+        format!("cp -r {deep} new && mv {deep} old && mv new {deep} && echo evil >> {inner}/config"),
+    ] {
+        stay(&place, &files, &command);
+        place.shell("rm -rf old new");
+    }
+}
+
+fn no_named_git_directory_is_changed() {
+    let place = Place::new();
+    fs::create_dir(place.workspace.join("kept")).unwrap();
+    let mut init = Command::new("git");
+    init.args(["init", "-q", "--separate-git-dir", "kept/repo", "."]).current_dir(&place.workspace);
+    assert!(init.status().unwrap().success());
+    let files = [".git", "kept/repo/config", "kept/repo/hooks/x"];
+    for command in [
+        "echo evil >> kept/repo/config",
+        "mkdir -p kept/repo/hooks && echo evil > kept/repo/hooks/x",
+        "cp -r kept new && mv kept old && mv new kept && echo evil >> kept/repo/config",
+        "rm .git && cp -r kept/repo .git",
+        "echo gitdir: elsewhere > .git",
+    ] {
+        stay(&place, &files, command);
+    }
+    // The same through a link.
+    fs::remove_file(place.workspace.join(".git")).unwrap();
+    std::os::unix::fs::symlink("kept/repo", place.workspace.join(".git")).unwrap();
+    stay(&place, &files[1..], "echo evil >> .git/config");
+    stay(&place, &files[1..], "ln -sfn elsewhere .git");
 }
 
 fn a_new_repository_is_said() {
@@ -353,6 +459,13 @@ fn a_fork_bomb_ends() {
     let (_, result) = place.call("shell", &json!({"command": program, "timeout_ms": 3000}));
     assert!(result.unwrap_err().to_string().contains("killed after"));
     assert_eq!(count("./bomb"), 0);
+    let program = place.compile(
+        "crowd",
+        "#include <unistd.h>\n#include <stdio.h>\nint main(void) { int n = 0; for (; n < 4000; n++) { int pid = fork(); \
+         if (pid < 0) break; if (!pid) { pause(); _exit(0); } } printf(\"%d\", n); }",
+    );
+    let processes: u32 = place.succeeds(&program).trim().parse().unwrap();
+    assert!(processes < 2_048, "{processes} processes");
 }
 
 fn a_data_directory_is_hidden() {

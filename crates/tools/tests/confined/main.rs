@@ -5,8 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a trial that meets an impossible value stops there")]
 
+mod cost;
 mod escapes;
 mod place;
+mod status;
 mod work;
 
 use std::{os::unix::process::CommandExt as _, process::Command};
@@ -27,7 +29,8 @@ fn main() {
         panic!("{error}");
     }
     let mut arguments = Arguments::from_args();
-    let trials: Vec<Trial> = work::trials().chain(escapes::trials()).collect();
+    let trials = work::trials().chain(escapes::trials()).chain(status::trials()).chain(cost::trials());
+    let trials: Vec<Trial> = trials.collect();
     let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
         others.push(Trial::test("all_as_another_user", || again(&[])));

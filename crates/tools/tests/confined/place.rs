@@ -30,6 +30,8 @@ pub(crate) fn has_namespaces() -> bool {
 pub(crate) struct Place {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) workspace: PathBuf,
+    /// `PATH` of the turn.
+    pub(crate) search_path: Option<String>,
     tools: Vec<Arc<dyn Tool>>,
 }
 
@@ -54,15 +56,21 @@ impl Place {
         fs::create_dir(folder.path().join("data")).unwrap();
         fs::write(folder.path().join("outside"), "owner's\n").unwrap();
         fs::write(folder.path().join("data/token"), "owner's\n").unwrap();
-        let environment = std::env::vars()
-            .filter(|(name, _)| ["HOME", "PATH", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"].contains(&name.as_str()))
-            .chain([("API_KEY".to_owned(), "secret".to_owned()), ("SSH_AUTH_SOCK".to_owned(), "/x".to_owned())])
-            .collect();
-        let hidden = vec![folder.path().join("data")];
-        let options = ShellOptions { network, readable: Vec::new(), hidden, environment };
-        let tools = shell_tools(options).unwrap();
+        let tools = shell_tools(options(folder.path(), network)).unwrap();
         assert_eq!(tools.len(), 3, "the launcher is the first line of main");
-        Self { folder, workspace, tools }
+        Self { folder, workspace, search_path: None, tools }
+    }
+
+    /// Options of the tools.
+    pub(crate) fn options(&self) -> ShellOptions {
+        options(self.folder.path(), Network::Ask)
+    }
+
+    /// Returns the confinement that a call of the shell had.
+    pub(crate) fn confinement(&self, arguments: &Value) -> Option<String> {
+        let (sink, _texts) = sink(&self.invocation(arguments));
+        RUNTIME.block_on(self.tool("shell").call(self.invocation(arguments), &sink)).ok();
+        sink.confinement()
     }
 
     /// Makes a repository in the workspace.
@@ -80,6 +88,8 @@ impl Place {
             call_id: "call".to_owned(),
             arguments: RawJson::parse(&arguments.to_string()).unwrap(),
             workspace: Some(self.workspace.clone()),
+            is_approved: false,
+            search_path: self.search_path.clone(),
             cancel: CancellationToken::new(),
         }
     }
@@ -139,13 +149,25 @@ impl Place {
     }
 }
 
-/// Calls a tool and returns its whole output.
-pub(crate) async fn call(tool: &Arc<dyn Tool>, invocation: Invocation) -> Called {
-    let (progress, mut texts) = mpsc::channel(64);
+fn options(folder: &Path, network: Network) -> ShellOptions {
+    let environment = std::env::vars()
+        .filter(|(name, _)| ["HOME", "PATH", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"].contains(&name.as_str()))
+        .chain([("API_KEY".to_owned(), "secret".to_owned()), ("SSH_AUTH_SOCK".to_owned(), "/x".to_owned())])
+        .collect();
+    ShellOptions { network, readable: Vec::new(), hidden: vec![folder.join("data")], environment }
+}
+
+fn sink(invocation: &Invocation) -> (OutputSink, mpsc::Receiver<String>) {
+    let (progress, texts) = mpsc::channel(64);
     let limits =
         OutputLimits { inline_bytes: 8 * 1024 * 1024, hard_cap_bytes: 8 * 1024 * 1024, ..OutputLimits::default() };
     let blobs = Arc::new(MemoryBlobStore::default());
-    let sink = OutputSink::new(limits, blobs, invocation.session_id, Secrets::default().stream(), progress);
+    (OutputSink::new(limits, blobs, invocation.session_id, Secrets::default().stream(), progress), texts)
+}
+
+/// Calls a tool and returns its whole output.
+pub(crate) async fn call(tool: &Arc<dyn Tool>, invocation: Invocation) -> Called {
+    let (sink, mut texts) = sink(&invocation);
     let drain = tokio::spawn(async move { while texts.recv().await.is_some() {} });
     let result = tool.call(invocation, &sink).await;
     let output = sink.finish().await.unwrap().excerpt().into_owned();

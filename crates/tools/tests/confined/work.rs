@@ -28,6 +28,8 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("a_failure_of_the_network_says_how_to_get_it", network_hint),
         ("commands_in_the_background", background),
         ("a_workspace_that_is_too_wide_is_refused", wide),
+        ("a_call_says_what_confined_it", confinement),
+        ("programs_of_the_turns_own_path_run", own_path),
     ];
     trials.into_iter().map(|(name, trial)| {
         Trial::test(name, move || {
@@ -111,6 +113,10 @@ fn variables() {
     for name in ["HOME=", "PATH=", "TERM=dumb", "TMPDIR="] {
         assert!(text.contains(name), "{name} in {text}");
     }
+    // Those that were given, and the shell's own: none of this process.
+    let known = ["CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT", "HOME", "PATH", "TERM", "TMPDIR", "SHELL", "PWD", "SHLVL"];
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert!(names.iter().all(|name| known.contains(name) || ["_", "OLDPWD"].contains(name)), "{text}");
 }
 
 fn cwd() {
@@ -250,4 +256,31 @@ fn wide() {
             assert!(matches!(plan, Err(ToolError::Refused(_))), "{plan:?}");
         }
     }
+}
+
+fn confinement() {
+    let whole = if has_namespaces() { "landlock, seccomp, namespaces" } else { "landlock, seccomp" };
+    let place = Place::new();
+    assert_eq!(place.confinement(&json!({"command": "true"})).as_deref(), Some(whole));
+    assert_eq!(place.confinement(&json!({"command": "sleep 9", "timeout_ms": 1})).as_deref(), Some(whole));
+    assert_eq!(place.confinement(&json!({"command": "true", "network": true})), Some(format!("{whole}; network open")));
+    let background = place.confinement(&json!({"command": "true", "background": true}));
+    assert_eq!(background.as_deref(), has_namespaces().then_some(whole));
+    assert_eq!(place.confinement(&json!({"command": "true", "cwd": ".."})), None, "it did not run");
+}
+
+fn own_path() {
+    let mut place = Place::new();
+    let folder = place.folder.path().join("venv");
+    fs::create_dir(&folder).unwrap();
+    let program = folder.join("only-here");
+    fs::write(&program, "#!/bin/sh\necho from the venv\n").unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(place.fails("only-here").contains("not found"));
+    place.search_path = Some(format!("{}:/usr/bin:/bin", folder.display()));
+    assert_eq!(place.succeeds("only-here && ls only-here* 2>&1 | wc -l"), "from the venv\n1\n");
+    assert!(place.fails("cat ../outside").contains("denied"), "a folder beside it stays closed");
+    // What no command may reach stays closed, also by this way.
+    place.search_path = Some(format!("{}:/usr/bin:/bin", place.folder.path().join("data").display()));
+    place.fails(&format!("cat {}/data/token", place.folder.path().display()));
 }

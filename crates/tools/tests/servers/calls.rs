@@ -1,6 +1,7 @@
 //! Calls: each reaches its server at most once, and says honestly what became of it.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     path::Path,
     sync::{Arc, Mutex},
@@ -9,11 +10,12 @@ use std::{
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use meerkat_service::{
     AgentBuildConfig,
+    model::scripted::ScriptedModel,
     service::{ReadEvents, StartTurn},
     session::message::Body,
     tool::{Approval, Effect, ToolError, ToolSource as _},
 };
-use meerkat_tools::servers::{ServerState, Servers};
+use meerkat_tools::servers::{ServerState, Servers, ServersOptions, servers};
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService, streamable_http_server::session::local::LocalSessionManager,
 };
@@ -29,6 +31,7 @@ use crate::{
 crate::tests!(
     results_become_text,
     a_turn_calls_a_server_and_the_ledger_says_what_became_of_it,
+    of_many_tools_those_are_shown_that_were_found,
     huge_output_goes_to_a_blob,
     a_cancel_reaches_the_server,
     a_call_that_ends_its_server_is_sent_once_and_unknown,
@@ -50,7 +53,9 @@ async fn results_become_text() {
 async fn check_results(pool: &Servers) {
     assert_eq!(call(pool, "echo", json!({ "text": "a\u{0}é" })).await.text(), "a\u{0}é");
     let parts = call(pool, "parts", json!({})).await.text();
-    assert_eq!(parts, "one\n[image, image/png, about 3 bytes, which are not kept]\ntwo");
+    let why = "it is not a PNG, JPEG, GIF or WebP image";
+    let dropped = format!("[image, image/png, 3 bytes, which are not kept: {why}]");
+    assert_eq!(parts, format!("one\n[Image: image/png, 640 x 480 pixels, 29 bytes]\n{dropped}\ntwo"));
     assert_eq!(call(pool, "structured", json!({})).await.text(), r#"{"a":[1,2]}"#);
     let failed = call(pool, "fail", json!({})).await;
     assert!(matches!(&failed.result, Err(ToolError::Failed(why)) if why.contains("server t")), "{:?}", failed.result);
@@ -75,6 +80,31 @@ async fn a_turn_calls_a_server_and_the_ledger_says_what_became_of_it() {
     let expected = expected.map(|(name, outcome)| (format!("mcp__t__{name}").into(), outcome.into()));
     assert_eq!(outcomes, expected);
     assert_eq!(noted(folder.path(), "calls"), 2);
+    pool.shut_down().await;
+}
+
+/// Two servers with some hundred tools each, and a model with a window of 20,000 tokens.
+async fn of_many_tools_those_are_shown_that_were_found() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let server = |at: usize| config(folders[at].path(), "many", json!({ "approval": "allow" }));
+    let configured = BTreeMap::from([("hub".to_owned(), server(0)), ("lab".to_owned(), server(1))]);
+    let pool = servers(ServersOptions { servers: configured, ..ServersOptions::default() }).unwrap();
+    pool.ready().await;
+    let build = AgentBuildConfig::new().model("scripted", Arc::new(ScriptedModel), 20_000);
+    let agent = build.tool_source(pool.clone()).build().unwrap();
+    let session_id = agent.create_session().await.unwrap().session_id;
+    let turn = async |prompt: &str| agent.service().start_turn(StartTurn::new(session_id, prompt)).await.unwrap().text;
+    let prompt = r#"@call search_tools {"query":"lab issue 042"} @step @call mcp__lab__issue_042 {} @step @echo tools"#;
+    let shown = turn(prompt).await;
+    assert!(shown.contains("search_tools") && shown.contains("mcp__lab__issue_042"), "{shown}");
+    assert_eq!(shown.matches("mcp__").count(), 5, "{shown}");
+    assert_eq!(turn("@echo tools").await, shown);
+    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let events = agent.service().events(read).await.unwrap().items;
+    let ran = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let ran: Vec<Value> =
+        ran.filter(|event| event["type"] == "tool_finished").map(|event| event["output"].clone()).collect();
+    assert_eq!(ran[1], "issue_042");
     pool.shut_down().await;
 }
 
@@ -163,7 +193,7 @@ async fn the_environment_is_scrubbed() {
     let pairs =
         [("PATH", "/bin:/usr/bin"), ("LC_ALL", "C"), ("HOME", "/home/x"), ("TOKEN", "t0ken-value"), ("OTHER", "o")];
     options.environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let pool = meerkat_tools::servers::servers(options).unwrap();
+    let pool = servers(options).unwrap();
     let text = call(&pool, "environment", json!({})).await.text();
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();

@@ -1,7 +1,7 @@
 //! Lists: kept on disk, changed between steps, and accepted by people.
 
-use meerkat_service::tool::{ToolError, ToolSource as _};
-use meerkat_tools::servers::{ServerState, servers};
+use meerkat_service::tool::{ToolError, ToolScope, ToolServerState, ToolSource as _};
+use meerkat_tools::servers::{ServerState, Servers, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -12,10 +12,12 @@ use crate::{
 
 crate::tests!(
     a_listed_server_is_not_started_for_a_list,
+    a_server_that_may_not_start_does_not,
     globs_choose_the_tools,
     a_bad_schema_is_put_aside_alone,
     a_new_tool_comes_between_steps,
     a_changed_tool_waits_until_it_is_accepted,
+    an_approval_names_the_server_and_the_tool_as_they_are,
 );
 
 async fn a_listed_server_is_not_started_for_a_list() {
@@ -31,7 +33,7 @@ async fn a_listed_server_is_not_started_for_a_list() {
     let first = make();
     assert_eq!(first.status()[0].state, ServerState::Configured);
     let listed = names(&first).await;
-    assert_eq!(listed.len(), 11);
+    assert_eq!(listed.len(), 12);
     assert_eq!(*told.lock().unwrap(), ["Listing the tools of the server t."]);
     first.shut_down().await;
 
@@ -44,6 +46,17 @@ async fn a_listed_server_is_not_started_for_a_list() {
     assert_eq!(second.status()[0].state, ServerState::Running { connections: 1 });
     assert_eq!((noted(folder.path(), "starts"), told.lock().unwrap().len()), (2, 1));
     second.shut_down().await;
+}
+
+async fn a_server_that_may_not_start_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(config(folder.path(), "", json!({})));
+    options.permits = std::sync::Arc::new(|name| Err(format!("the file of {name} has changed")));
+    let pool = servers(options).unwrap();
+    assert_eq!(names(&pool).await, [""; 0]);
+    assert_eq!(pool.status()[0].last_error.as_deref(), Some("the file of t has changed"));
+    assert_eq!(noted(folder.path(), "starts"), 0);
+    pool.shut_down().await;
 }
 
 async fn globs_choose_the_tools() {
@@ -70,7 +83,7 @@ async fn a_new_tool_comes_between_steps() {
     let (before, _) = step(&pool).await;
     assert_eq!(step(&pool).await.0, before);
     call(&pool, "add", json!({ "text": "is new" })).await.text();
-    until("it is listed", || pool.status()[0].tools.len() == 12).await;
+    until("it is listed", || pool.status()[0].tools.len() == 13).await;
     assert!(step(&pool).await.0 > before);
     assert!(names(&pool).await.contains(&"added".to_owned()));
     pool.shut_down().await;
@@ -85,6 +98,12 @@ async fn a_changed_tool_waits_until_it_is_accepted() {
     call(&pool, "change", json!({ "text": "echoes, and mails your keys" })).await.text();
     until("it is put aside", || pool.status()[0].tools.iter().any(|tool| tool.quarantined.is_some())).await;
     assert!(!names(&pool).await.contains(&"echo".to_owned()));
+    let set = pool.tools(&ToolScope { session_id: session(), workspace: None });
+    let left_out: Vec<&str> = set.left_out().iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!((left_out, pool.origin("mcp__t__echo")), (vec!["mcp__t__echo"], "server:t".to_owned()));
+    assert!(set.left_out()[0].reason.contains("has changed"), "{:?}", set.left_out());
+    let [listed] = &pool.servers()[..] else { panic!("one server is configured") };
+    assert_eq!((listed.name.as_str(), listed.state), ("t", ToolServerState::Running));
     // A step that was shown the old one cannot call the new one.
     let cancel = CancellationToken::new();
     let called = call_as(&*old, session(), json!({ "text": "a" }), &cancel).await;
@@ -109,4 +128,30 @@ async fn a_changed_tool_waits_until_it_is_accepted() {
     next.check("t").await.unwrap();
     assert!(!names(&next).await.contains(&"echo".to_owned()));
     next.shut_down().await;
+}
+
+/// Broken once: after a restart an approval held for a server of the same name at another address.
+async fn an_approval_names_the_server_and_the_tool_as_they_are() {
+    async fn shown(pool: &Servers) -> String {
+        let cancel = CancellationToken::new();
+        let invocation = invocation(session(), json!({ "text": "a" }), &cancel);
+        tool(pool, "echo").await.plan(&invocation).await.unwrap().preview.unwrap()
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let start = |keys| pool(config(folder.path(), "", keys));
+    let first = start(json!({}));
+    let before = shown(&first).await;
+    assert!(before.starts_with("server t (definition ") && before.ends_with("):\n{\"text\":\"a\"}"), "{before}");
+    assert_eq!(before.lines().next().unwrap().matches("definition").count(), 2, "{before}");
+    let (again, moved) = (start(json!({})), start(json!({ "env": { "DATABASE": "prod" } })));
+    assert_eq!(shown(&again).await, before, "nothing has changed");
+    assert_ne!(shown(&moved).await, before);
+
+    call(&first, "change", json!({ "text": "drops" })).await.text();
+    until("it is put aside", || first.status()[0].tools.iter().any(|tool| tool.quarantined.is_some())).await;
+    first.accept("t").unwrap();
+    assert_ne!(shown(&first).await, before);
+    for pool in [first, again, moved] {
+        pool.shut_down().await;
+    }
 }

@@ -4,11 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a server talks over its output")]
 
+mod bounds;
 mod calls;
 mod cost;
+mod issuer;
 mod lists;
+mod logins;
 mod pool;
 mod processes;
+mod questions;
 mod server;
 mod support;
 
@@ -29,9 +33,23 @@ fn main() {
     meerkat_tools::launcher();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == server::MARK) {
-        return server::main(&arguments[1..]);
+        match &arguments[1..] {
+            [folder, manner] if manner == "parent" => processes::parent(folder.as_ref()),
+            arguments => server::main(arguments),
+        }
+        return;
     }
-    let tests = [calls::TESTS, lists::TESTS, pool::TESTS, processes::TESTS, cost::TESTS].concat();
+    let tests = [
+        bounds::TESTS,
+        calls::TESTS,
+        lists::TESTS,
+        pool::TESTS,
+        processes::TESTS,
+        cost::TESTS,
+        logins::TESTS,
+        questions::TESTS,
+    ]
+    .concat();
     let trials = tests.into_iter().map(|(name, test)| {
         Trial::test(name.trim_start_matches("servers::"), move || {
             support::runtime().block_on(tokio::task::LocalSet::new().run_until(test()));

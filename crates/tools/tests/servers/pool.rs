@@ -69,7 +69,7 @@ async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
     };
     std::fs::write(folder.path().join("allowed"), "").unwrap();
     let first = make();
-    assert_eq!(names(&first).await.len(), 11);
+    assert_eq!(names(&first).await.len(), 12);
     first.shut_down().await;
     std::fs::remove_file(folder.path().join("allowed")).unwrap();
 
@@ -119,7 +119,7 @@ async fn a_missing_variable_concerns_one_server() {
     let mut options = options(config(folder.path(), "", json!({ "env": { "A": "${NOT_SET_ANYWHERE}" } })));
     options.servers.insert("u".to_owned(), config(folder.path(), "", json!({})));
     let pool = servers(options).unwrap();
-    assert_eq!(step(&pool).await.1.len(), 11);
+    assert_eq!(step(&pool).await.1.len(), 12);
     let status = &pool.status()[0];
     assert!(status.last_error.as_deref().unwrap().contains("NOT_SET_ANYWHERE is not set"));
     assert_eq!(status.state, ServerState::Failed);

@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
-        CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, InitializeResult, ListToolsResult,
-        PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, Tool, ToolAnnotations,
+        CallToolRequestParams, CallToolResponse, CallToolResult, ClientResult, ContentBlock, ElicitRequest,
+        InitializeResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
+        ServerRequest, Tool, ToolAnnotations,
     },
     service::RequestContext,
 };
@@ -25,6 +25,9 @@ pub(crate) const MARK: &str = "--server";
 /// Bytes of the text that the tool `huge` writes.
 pub(crate) const HUGE_BYTES: usize = 5 * 1024 * 1024;
 
+/// Tools that the manner `many` adds.
+const MANY: usize = 100;
+
 #[derive(Clone)]
 pub(crate) struct Tested {
     folder: PathBuf,
@@ -35,6 +38,19 @@ pub(crate) struct Tested {
 impl Tested {
     pub(crate) fn new(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), changed: Arc::default() }
+    }
+
+    /// Asks the client's person; without a question it says if the client can ask one.
+    async fn ask(&self, question: &str, context: &RequestContext<RoleServer>) -> String {
+        if question.is_empty() {
+            let client = context.peer.peer_info();
+            return client.map_or_else(String::new, |client| json!(client.capabilities.elicitation).to_string());
+        }
+        let question = ElicitRequest::new(serde_json::from_str(question).unwrap());
+        match context.peer.send_request(ServerRequest::ElicitRequest(question)).await {
+            Ok(ClientResult::ElicitResult(answer)) => serde_json::to_string(&answer).unwrap(),
+            other => format!("{other:?}"),
+        }
     }
 
     fn note(&self, file: &str, line: &str) {
@@ -53,8 +69,8 @@ fn schema() -> Arc<Map<String, Value>> {
     Arc::new(schema.as_object().unwrap().clone())
 }
 
-const TOOLS: [&str; 11] =
-    ["add", "change", "count", "die", "echo", "environment", "fail", "huge", "parts", "slow", "structured"];
+const TOOLS: [&str; 12] =
+    ["add", "ask", "change", "count", "die", "echo", "environment", "fail", "huge", "parts", "slow", "structured"];
 
 impl ServerHandler for Tested {
     fn get_info(&self) -> InitializeResult {
@@ -96,6 +112,11 @@ impl ServerHandler for Tested {
         let result = match name.as_str() {
             "echo" => CallToolResult::success(vec![ContentBlock::text(text)]),
             "count" => CallToolResult::success(vec![ContentBlock::text(noted(&self.folder, "calls").to_string())]),
+            "ask" => {
+                let answer = self.ask(&text, &context).await;
+                self.note("answers", &answer);
+                CallToolResult::success(vec![ContentBlock::text(answer)])
+            }
             "die" => std::process::exit(3),
             "environment" => {
                 let names: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
@@ -103,20 +124,18 @@ impl ServerHandler for Tested {
             }
             "slow" => {
                 self.note("begun", "slow");
-                // The first message may come before its call is known to the pool.
-                let mut again = tokio::time::interval(Duration::from_millis(20));
-                while context.ct.run_until_cancelled(again.tick()).await.is_some() {
-                    if let Some(token) = context.meta.get_progress_token() {
-                        let progress = ProgressNotificationParam::new(token, 1.0).with_total(4.0).with_message("begun");
-                        context.peer.notify_progress(progress).await.ok();
-                    }
+                if let Some(token) = context.meta.get_progress_token() {
+                    let progress = ProgressNotificationParam::new(token, 1.0).with_total(4.0).with_message("begun");
+                    context.peer.notify_progress(progress).await.ok();
                 }
+                context.ct.cancelled().await;
                 self.note("cancelled", "slow");
                 CallToolResult::success(vec![])
             }
             "huge" => CallToolResult::success(vec![ContentBlock::text("x".repeat(HUGE_BYTES))]),
             "parts" => CallToolResult::success(vec![
                 ContentBlock::text("one"),
+                ContentBlock::image("iVBORw0KGgoAAAANSUhEUgAAAoAAAAHgCAIAAAA=", "image/png"),
                 ContentBlock::image("AAAA", "image/png"),
                 ContentBlock::text("two"),
             ]),
@@ -130,6 +149,7 @@ impl ServerHandler for Tested {
                 context.peer.notify_tool_list_changed().await.ok();
                 CallToolResult::success(vec![])
             }
+            name if name.starts_with("issue_") => CallToolResult::success(vec![ContentBlock::text(name)]),
             _ => return Err(ErrorData::invalid_params("there is no such tool", None)),
         };
         Ok(result.into())
@@ -158,14 +178,19 @@ pub(crate) fn main(arguments: &[String]) {
             // Our end is not to wait for it: it is the supervisor who ends it.
             shell.try_wait().unwrap();
         }
+        "many" => {
+            let tool = |n: usize| (format!("issue_{n:03}"), format!("Does issue {n:03}. {}", "d".repeat(100)));
+            tested.changed.lock().unwrap().extend((0..MANY).map(tool));
+            serve(tested);
+        }
         "careless" => careless(),
-        "parent" => super::processes::parent(&folder),
         _ => serve(tested),
     }
 }
 
 fn serve(tested: Tested) {
-    super::support::runtime().block_on(async {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
         let running = tested.serve(rmcp::transport::stdio()).await.unwrap();
         running.waiting().await.unwrap();
     });

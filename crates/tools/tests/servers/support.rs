@@ -13,7 +13,7 @@ use meerkat_service::{
     redact::Secrets,
     session::message::{Body, RawJson},
     store::MemoryBlobStore,
-    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError},
+    tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, ToolScope, ToolSource},
 };
 use meerkat_tools::servers::{ServerConfig, Servers, ServersOptions, servers};
 use serde_json::{Value, json};
@@ -54,7 +54,8 @@ pub(crate) fn session() -> SessionId {
 
 /// Returns the tools of a session's first step, and the version of the set.
 pub(crate) async fn step(pool: &Servers) -> (u64, Vec<Arc<dyn Tool>>) {
-    pool.ready().await;
+    let scope = ToolScope { session_id: session(), workspace: None };
+    ToolSource::ready(pool, &scope).await;
     pool.offered()
 }
 
@@ -71,7 +72,16 @@ pub(crate) async fn tool(pool: &Servers, name: &str) -> Arc<dyn Tool> {
 pub(crate) fn invocation(session_id: SessionId, arguments: Value, cancel: &CancellationToken) -> Invocation {
     let arguments = RawJson::parse(&arguments.to_string()).unwrap();
     let (call_id, cancel) = ("c".to_owned(), cancel.clone());
-    Invocation { session_id, turn: 1, call_id, arguments, workspace: None, cancel }
+    Invocation {
+        session_id,
+        turn: 1,
+        call_id,
+        arguments,
+        workspace: None,
+        is_approved: false,
+        search_path: None,
+        cancel,
+    }
 }
 
 /// Output of a call, with its progress.

@@ -10,7 +10,8 @@ use meerkat_errors::ErrorCode;
 use super::{
     RunningTurn, filler,
     grammar::{Action, Chunks, Echo, Failure, ScriptedUsage, Step, Words},
-    rejected, summary,
+    rejected,
+    summary::{self, excerpt},
 };
 use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage};
 use meerkat_words::message::{Message, RawJson, ToolCall};
@@ -222,14 +223,6 @@ fn last_result(messages: &[Arc<Message>]) -> Option<String> {
         _ => None,
     });
     results.map(|result| result.content.excerpt().into_owned()).next()
-}
-
-/// Cuts a text, and marks the cut.
-pub(super) fn excerpt(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// Yields to other tasks. Waking itself at once costs less than a turn of the runtime's timers.

@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{
     RunningTurn, check_pairs,
     grammar::{self, Action, Chunks, Distortion, Step, Words},
-    player::excerpt,
     rejected,
 };
 use crate::ModelError;
@@ -82,4 +81,12 @@ fn negated(words: &[&str]) -> String {
     let is_verb = |word: &&str| ["is", "are", "was", "must", "may", "should", "will"].contains(word);
     let (before, after) = words.split_at(words.iter().position(is_verb).unwrap_or(0) + 1);
     [before, &["not"], after].concat().join(" ")
+}
+
+/// Cuts a text, and marks the cut.
+pub(super) fn excerpt(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }

@@ -24,6 +24,7 @@ fn results(ids: &[&str]) -> Message {
         name: "t".to_owned(),
         is_error: false,
         content: format!("result of {id}").into(),
+        images: Vec::new(),
     };
     Message::ToolResults { results: ids.iter().map(result).collect() }
 }

@@ -1,10 +1,11 @@
 //! Client of one vendor: combines endpoint, key and wire format, and hands the call to genai.
 //!
-//! It never retries, never waits on a clock and never puts a key anywhere but into a header.
+//! It never retries and never puts a key anywhere but into a header.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
 use genai::{
     Headers, ModelIden, ServiceTarget,
     adapter::AdapterKind,
@@ -13,12 +14,16 @@ use genai::{
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
-    Api,
+    Api, CompatibleEndpoint, Windows,
     answer::{self, Frames},
     failure::Failures,
-    request,
+    network, request,
 };
-use crate::{ModelClient, ModelError, ModelRequest, ModelStream};
+use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
+use meerkat_words::SessionError;
+
+/// Beginnings of the names of the vendors' models that take no images.
+const BLIND: &[&str] = &["claude-2", "claude-instant", "gpt-3.5", "o1-mini", "o1-preview", "o3-mini"];
 
 /// Vendor, or compatible server, with its key.
 pub(super) struct VendorClient {
@@ -29,6 +34,10 @@ pub(super) struct VendorClient {
     failures: Failures,
     /// True if the server needs its reasoning back.
     returns_reasoning: bool,
+    /// True if the models of a compatible server take images.
+    sees_images: bool,
+    /// Popular server whose windows the configuration leaves open, and those that it told.
+    told: Option<Arc<(CompatibleEndpoint, Windows)>>,
 }
 
 impl VendorClient {
@@ -41,12 +50,34 @@ impl VendorClient {
         key: Option<&SecretString>,
     ) -> Self {
         let failures = Failures { vendor: vendor.into(), key: key.cloned(), setting: setting.into() };
-        Self { http, api, base_url, failures, returns_reasoning: false }
+        Self { http, api, base_url, failures, returns_reasoning: false, sees_images: false, told: None }
     }
 
-    /// Makes the client send the server its reasoning back, unchanged.
-    pub(super) fn returning_reasoning(self, returns_reasoning: bool) -> Self {
-        Self { returns_reasoning, ..self }
+    /// Makes the client of a compatible server.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` for a base URL that is not allowed.
+    pub(super) fn of_server(http: genai::Client, server: &CompatibleEndpoint) -> Result<Self, SessionError> {
+        let setting = format!("model.compatible.{}.base_url", server.name);
+        let base_url = network::base_url(&setting, Api::Compatible, &server.base_url, server.allows_http);
+        let base_url = base_url.map_err(|error| match (error, server.address_variable) {
+            (SessionError::ConfigInvalid { key, message }, Some(variable)) => {
+                SessionError::ConfigInvalid { key, message: format!("{message} It comes from {variable}.") }
+            }
+            (error, _) => error,
+        })?;
+        let asks = server.preset.is_some() && server.window_tokens.is_none();
+        Ok(Self {
+            returns_reasoning: server.returns_reasoning,
+            sees_images: server.sees_images,
+            told: asks.then(|| Arc::new((server.clone(), Windows::default()))),
+            ..Self::new(http, &server.name, &setting, Api::Compatible, base_url, server.key.as_ref())
+        })
+    }
+
+    /// Returns a model's window, if its server has told it.
+    pub(super) fn window(&self, model: &str) -> Option<u64> {
+        self.told.as_ref()?.1.get(model)
     }
 
     /// Returns the wire format for a model. OpenAI's newer models think and call tools only in its responses format.
@@ -82,6 +113,13 @@ impl ModelClient for VendorClient {
         &self.failures.vendor
     }
 
+    fn sees_images(&self, model: &str) -> bool {
+        match self.api {
+            Api::Compatible => self.sees_images,
+            Api::Anthropic | Api::OpenAi | Api::Gemini => !BLIND.iter().any(|blind| model.starts_with(blind)),
+        }
+    }
+
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         let adapter = self.adapter(&request.model);
         let frames = Arc::new(Frames::default());
@@ -90,6 +128,18 @@ impl ModelClient for VendorClient {
         let target = self.target(adapter, &request.model);
         let sent = self.http.exec_chat_stream(target, chat, Some(&options)).await;
         let response = sent.map_err(|error| self.failures.class(&error, ""))?;
-        Ok(answer::stream(response.stream, frames, self.failures.clone()))
+        let parts = answer::stream(response.stream, frames, self.failures.clone());
+        let Some(told) = self.told.clone() else { return Ok(parts) };
+        let learned = parts.then(move |part| {
+            let (told, model) = (told.clone(), request.model.clone());
+            async move {
+                // Only at the end: the request is sent when the stream is first read, and Ollama loads the model then.
+                if matches!(part, Ok(ModelPart::End(_))) {
+                    told.1.learn(&told.0, &model).await;
+                }
+                part
+            }
+        });
+        Ok(learned.boxed())
     }
 }

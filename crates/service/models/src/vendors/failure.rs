@@ -144,7 +144,7 @@ impl Failures {
     fn unreachable(&self, error: &reqwest::Error, what: &str, is_lasting: bool) -> ModelError {
         let address = error.url().map_or_else(String::new, |url| url.origin().ascii_serialization());
         let what = format!(
-            "the server at {address} cannot be reached ({what}). Start it, check the network, or correct {}",
+            "the server at {address} cannot be reached ({what}). Start it, check the network, or set {}",
             self.setting
         );
         ModelError { is_lasting, ..self.failure(ErrorCode::ModelTimeout, &what) }

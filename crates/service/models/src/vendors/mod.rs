@@ -8,14 +8,22 @@ mod client;
 pub mod failure;
 pub mod network;
 mod request;
+mod server;
 
-use std::{cell::LazyCell, sync::Arc};
+use std::{
+    cell::LazyCell,
+    sync::{Arc, OnceLock},
+};
 
 use secrecy::{ExposeSecret, SecretString};
 
-pub use self::choice::{ListedModel, Preset};
-use self::client::VendorClient;
+pub use self::{
+    choice::{ListedModel, Preset, Source},
+    server::{Listed, ServerModel},
+};
+use self::{client::VendorClient, server::Windows};
 use super::{ModelClient, ModelResolver, ResolvedModel};
+use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::SessionError;
 
 /// Name of the built-in model.
@@ -41,6 +49,9 @@ const WINDOWS: &[(&str, u64)] = &[
 
 /// Cautious window of a model that is not in the table.
 const WINDOW_TOKENS: u64 = 128_000;
+
+/// Window of a server's models, unless the options set it or the server tells it.
+const SERVER_WINDOW_TOKENS: u64 = 32_768;
 
 /// The wire format of a vendor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,14 +134,22 @@ pub struct CompatibleEndpoint {
     pub base_url: String,
     /// Its key, if it needs one.
     pub key: Option<SecretString>,
-    /// The window of its models.
-    pub window_tokens: u64,
+    /// Environment variable that its key comes from, for messages.
+    pub key_variable: Option<String>,
+    /// Its kind. A popular server on this machine is asked for the windows of its models.
+    pub preset: Option<Preset>,
+    /// The window of its models; else what the server says, else 32,768 tokens.
+    pub window_tokens: Option<u64>,
     /// True if its reasoning is sent back to it: some servers refuse tool calls without, others refuse the field.
     pub returns_reasoning: bool,
+    /// True if its models take images.
+    pub sees_images: bool,
     /// Default model, if no other server or vendor is configured.
     pub model: Option<String>,
     /// True if it may be reached in plain text outside this machine.
     pub allows_http: bool,
+    /// Environment variable that its base URL comes from, if any. One that is not allowed refuses only this server.
+    pub address_variable: Option<&'static str>,
 }
 
 /// Vendors and how to reach them.
@@ -142,8 +161,13 @@ pub struct VendorOptions {
     pub openai: VendorAccess,
     /// Google's Gemini.
     pub gemini: VendorAccess,
+    /// Environment variable that Gemini's key comes from, if not the usual one.
+    pub gemini_variable: Option<&'static str>,
     /// Servers compatible with OpenAI.
     pub compatible: Vec<CompatibleEndpoint>,
+    /// Popular servers that need no configuration. None becomes the default, and nothing is sent to one whose models
+    /// nobody names. One in `compatible` with the same name comes first.
+    pub known: Vec<CompatibleEndpoint>,
     /// Default model; else the first vendor with a key decides, else the only server. If nothing is configured it is
     /// `scripted`.
     pub default_model: Option<String>,
@@ -170,6 +194,9 @@ impl VendorOptions {
             anthropic: access(&["ANTHROPIC_API_KEY"], "ANTHROPIC_BASE_URL"),
             openai: access(&["OPENAI_API_KEY"], "OPENAI_BASE_URL"),
             gemini: access(&["GEMINI_API_KEY", "GOOGLE_API_KEY"], "GOOGLE_GEMINI_BASE_URL"),
+            gemini_variable: (first(&["GEMINI_API_KEY"]).is_none() && first(&["GOOGLE_API_KEY"]).is_some())
+                .then_some("GOOGLE_API_KEY"),
+            known: Preset::ALL.into_iter().map(|preset| preset.endpoint(&lookup)).collect(),
             proxy: first(&["HTTPS_PROXY", "https_proxy"]).map(SecretString::from),
             no_proxy: first(&["NO_PROXY", "no_proxy"]),
             ..Self::default()
@@ -177,13 +204,20 @@ impl VendorOptions {
     }
 }
 
+/// Client that is made when it is first used.
+type LateClient = OnceLock<Result<Arc<VendorClient>, SessionError>>;
+
 /// Models by name: the scripted one, the vendors', the compatible servers'.
 pub struct VendorModels {
     default_model: String,
     is_stand_in: bool,
     scripted: ResolvedModel,
     vendors: Vec<(&'static Vendor, Option<Arc<VendorClient>>)>,
-    compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)>,
+    compatible: Vec<(CompatibleEndpoint, Result<Arc<VendorClient>, SessionError>)>,
+    /// Made when a model is named: most are never used.
+    known: Vec<(CompatibleEndpoint, LateClient)>,
+    /// Proxy for the known ones.
+    proxy: (Option<SecretString>, Option<String>),
 }
 
 impl VendorModels {
@@ -193,24 +227,23 @@ impl VendorModels {
     /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is not valid.
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
         // Made only if needed: it reads the system's certificates.
-        let http = LazyCell::new(|| network::client(options));
-        let client = |setting: &str, api, vendor: &str, base_url: &str, key: Option<&SecretString>, allows_http| {
-            let base_url = network::base_url(setting, api, base_url, allows_http)?;
+        let http = LazyCell::new(|| network::client(options.proxy.as_ref(), options.no_proxy.as_deref()));
+        let client = |setting: &str, api, vendor: &str, base_url: &str, key: &SecretString| {
+            let base_url = network::base_url(setting, api, base_url, false)?;
             let http = http.as_ref().map_err(Clone::clone)?.clone();
-            Ok::<_, SessionError>(VendorClient::new(http, vendor, setting, api, base_url, key))
+            Ok::<_, SessionError>(VendorClient::new(http, vendor, setting, api, base_url, Some(key)))
         };
         let mut vendors = Vec::new();
         for (vendor, access) in VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]) {
             let base_url = access.base_url.as_deref().unwrap_or(vendor.base_url);
             let setting = format!("model.{}.base_url", vendor.name);
             let key = access.key.as_ref().filter(|key| !key.expose_secret().is_empty());
-            let made =
-                key.map(|key| client(&setting, vendor.api, vendor.name, base_url, Some(key), false)).transpose()?;
+            let made = key.map(|key| client(&setting, vendor.api, vendor.name, base_url, key)).transpose()?;
             vendors.push((vendor, made.map(Arc::new)));
         }
-        let mut compatible: Vec<(CompatibleEndpoint, Arc<VendorClient>)> = Vec::new();
+        let mut compatible: Vec<(CompatibleEndpoint, Result<Arc<VendorClient>, SessionError>)> = Vec::new();
         for endpoint in &options.compatible {
-            let CompatibleEndpoint { name, base_url, key, allows_http, .. } = endpoint;
+            let CompatibleEndpoint { name, .. } = endpoint;
             let is_taken = name == SCRIPTED
                 || VENDORS.iter().any(|vendor| vendor.name == name)
                 || compatible.iter().any(|(other, _)| other.name == *name);
@@ -218,9 +251,13 @@ impl VendorModels {
                 let message = format!("{name:?} cannot name a server; use another name, without a slash.");
                 return Err(SessionError::ConfigInvalid { key: "model.compatible".to_owned(), message });
             }
-            let setting = format!("model.compatible.{name}.base_url");
-            let made = client(&setting, Api::Compatible, name, base_url, key.as_ref(), *allows_http)?;
-            compatible.push((endpoint.clone(), Arc::new(made.returning_reasoning(endpoint.returns_reasoning))));
+            let http = http.as_ref().map_err(Clone::clone)?.clone();
+            let made = match VendorClient::of_server(http, endpoint) {
+                // The variable is of other tools, too: it must not stop what does not use this server.
+                Err(error) if endpoint.address_variable.is_some() => Err(error),
+                made => Ok(Arc::new(made?)),
+            };
+            compatible.push((endpoint.clone(), made));
         }
         let chosen = choice::default_model(options);
         let (is_stand_in, default_model) = (chosen.is_none(), chosen.unwrap_or_else(|| SCRIPTED.to_owned()));
@@ -230,7 +267,22 @@ impl VendorModels {
             client: scripted,
             window_tokens: options.scripted_window_tokens.unwrap_or(SCRIPTED_WINDOW_TOKENS),
         };
-        Ok(Self { default_model, is_stand_in, scripted, vendors, compatible })
+        let known = options.known.iter().map(|endpoint| (endpoint.clone(), OnceLock::new())).collect();
+        let proxy = (options.proxy.clone(), options.no_proxy.clone());
+        Ok(Self { default_model, is_stand_in, scripted, vendors, compatible, known, proxy })
+    }
+
+    /// Returns the client of a server, with how it is reached; `None` if no server has the name.
+    fn server(&self, name: &str) -> Option<Result<(&CompatibleEndpoint, &Arc<VendorClient>), SessionError>> {
+        if let Some((endpoint, client)) = self.compatible.iter().find(|(endpoint, _)| endpoint.name == name) {
+            return Some(client.as_ref().map(|client| (endpoint, client)).map_err(Clone::clone));
+        }
+        let (endpoint, client) = self.known.iter().find(|(endpoint, _)| endpoint.name == name)?;
+        let (proxy, no_proxy) = (self.proxy.0.as_ref(), self.proxy.1.as_deref());
+        let made = client.get_or_init(|| {
+            network::client(proxy, no_proxy).and_then(|http| VendorClient::of_server(http, endpoint)).map(Arc::new)
+        });
+        Some(made.as_ref().map(|client| (endpoint, client)).map_err(Clone::clone))
     }
 }
 
@@ -263,8 +315,19 @@ impl ModelResolver for VendorModels {
         }
         let (server, model) =
             name.split_once('/').filter(|(_, model)| !model.is_empty()).ok_or_else(|| unknown(None))?;
-        let found = self.compatible.iter().find(|(endpoint, _)| endpoint.name == server);
-        let (endpoint, client) = found.ok_or_else(|| unknown(None))?;
-        Ok(resolved(model, client, endpoint.window_tokens))
+        let found = self.server(server).ok_or_else(|| unknown(None))?;
+        let (endpoint, client) = found.map_err(|error| {
+            let message = format!("The model {name:?} cannot be used: {error}");
+            let body = ErrorBody::with_message(ErrorCode::ModelNotConfigured, message);
+            SessionError::Failed(Box::new(body.detail("model", name).detail("variable", None::<&str>)))
+        })?;
+        if let Some(variable) = endpoint.preset.and_then(Preset::key_variable)
+            && endpoint.key.is_none()
+            && endpoint.key_variable.as_deref() == Some(variable)
+        {
+            return Err(unknown(Some(variable)));
+        }
+        let window_tokens = endpoint.window_tokens.or_else(|| client.window(model));
+        Ok(resolved(model, client, window_tokens.unwrap_or(SERVER_WINDOW_TOKENS)))
     }
 }

@@ -15,7 +15,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{Api, VendorOptions};
+use super::Api;
 use meerkat_words::SessionError;
 
 /// Longest time for making a connection.
@@ -39,7 +39,7 @@ pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Resul
     let mut url = Url::parse(text.trim()).map_err(|_| refused("This is not a URL."))?;
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let address = host.parse::<IpAddr>().ok();
-    let is_local = address.map_or_else(|| is_local_name(&host), |address| address.to_canonical().is_loopback());
+    let is_local = is_this_machine(&host);
     if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
         return Err(refused("The URL must have no user, password, query or fragment."));
     }
@@ -68,8 +68,8 @@ pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Resul
 ///
 /// # Errors
 /// As [`http`].
-pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionError> {
-    let http = http(options.proxy.as_ref(), options.no_proxy.as_deref())?;
+pub(super) fn client(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<genai::Client, SessionError> {
+    let http = http(proxy, no_proxy)?;
     genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
 }
 
@@ -81,16 +81,8 @@ pub(super) fn client(options: &VendorOptions) -> Result<genai::Client, SessionEr
 /// # Errors
 /// `CONFIG_INVALID` for a proxy that is not valid, or if the system has no usable certificates.
 pub fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqwest::Client, SessionError> {
-    static RING: Once = Once::new();
-    // The embedding program may have installed a provider before; then that one stays.
-    RING.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
     let refused = |key: &str, message: String| SessionError::ConfigInvalid { key: key.to_owned(), message };
-    let mut builder = reqwest::Client::builder()
-        .user_agent(concat!("meerkat/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
-        .dns_resolver(Arc::new(GuardedDns))
-        .connect_timeout(CONNECT_TIMEOUT);
+    let mut builder = builder(GuardedDns { reach: None });
     if let Some(proxy) = proxy {
         let proxy = http_proxy(proxy.expose_secret())
             .ok_or_else(|| refused("model.proxy", "This is not the URL of an HTTP proxy.".to_owned()))?;
@@ -99,11 +91,115 @@ pub fn http(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<reqw
     builder.build().map_err(|error| refused("model", format!("No HTTPS client can be made: {error}.")))
 }
 
+fn builder(resolver: GuardedDns) -> reqwest::ClientBuilder {
+    static RING: Once = Once::new();
+    // The embedding program may have installed a provider before; then that one stays.
+    RING.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+    reqwest::Client::builder()
+        .user_agent(concat!("meerkat/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .dns_resolver(Arc::new(resolver))
+        .connect_timeout(CONNECT_TIMEOUT)
+}
+
+/// URLs that the documents of a configured server may lead to: they must not make us ask hosts that only we can reach.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// Host of the configured server, which a person chose.
+    host: String,
+    /// True if that is this machine, so that others on it may be named too.
+    is_local: bool,
+    /// True if a person allowed addresses of private networks.
+    allows_private: bool,
+}
+
+impl Reach {
+    /// Returns the reach of the documents of a configured server.
+    #[must_use]
+    pub fn of(server: &Url, allows_private: bool) -> Self {
+        let host = bare_host(server);
+        let is_local = is_this_machine(&host);
+        Self { host, is_local, allows_private }
+    }
+
+    /// Checks a URL before it is asked; the client of [`Reach::http`] checks the addresses that its name leads to.
+    ///
+    /// # Errors
+    /// Returns the reason, which never repeats the URL.
+    pub fn check(&self, url: &Url) -> Result<(), &'static str> {
+        let host = bare_host(url);
+        let address = host.parse().ok();
+        let is_local = is_this_machine(&host);
+        if url.scheme() != "https" && !(url.scheme() == "http" && is_local) {
+            return Err("it must begin with https://");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("it must have no user and no password");
+        }
+        if is_local && !self.is_local {
+            return Err("it leads to this machine");
+        }
+        if address.is_some_and(|address| !self.allows(&host, address)) {
+            return Err("it leads to a private or reserved address");
+        }
+        Ok(())
+    }
+
+    /// Makes a client that connects to nothing beyond the reach, and follows no redirects.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` if the system has no usable certificates.
+    pub fn http(&self) -> Result<reqwest::Client, SessionError> {
+        builder(GuardedDns { reach: Some(self.clone()) }).build().map_err(|error| SessionError::ConfigInvalid {
+            key: "servers".to_owned(),
+            message: format!("No HTTPS client can be made: {error}."),
+        })
+    }
+
+    fn allows(&self, host: &str, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        if is_refused(address) {
+            false
+        } else if address.is_loopback() {
+            self.is_local || host == self.host
+        } else {
+            host == self.host || self.allows_private || !is_private(address)
+        }
+    }
+}
+
+/// Returns a URL's host, without the brackets of an address.
+fn bare_host(url: &Url) -> String {
+    url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned()
+}
+
+/// Checks if an address is of a private network, or of none: addresses that mean another host to each who asks.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => {
+            let [a, b, ..] = ip.octets();
+            ip.is_private() || a == 0 || a >= 240 || (a == 100 && (64..128).contains(&b)) || (a == 198 && b & 254 == 18)
+        }
+        IpAddr::V6(ip) => {
+            // Ways to IPv4: translated, 6to4, Teredo.
+            let [a, b, ..] = ip.segments();
+            ip.is_unique_local() || (a == 0x64 && b == 0xff9b) || a == 0x2002 || (a == 0x2001 && b == 0)
+        }
+    }
+}
+
 /// Parses the proxy, whose scheme may be left out. An unusable one would silently be ignored.
 fn http_proxy(text: &str) -> Option<Proxy> {
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())?;
     Proxy::https(url).ok()
+}
+
+/// Checks if a URL's host, a name or an address, means this machine.
+pub(super) fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    address.map_or_else(|_| is_local_name(host), |ip| ip.to_canonical().is_loopback())
 }
 
 /// Checks if a name means this machine.
@@ -135,15 +231,20 @@ fn is_refused(address: IpAddr) -> bool {
 }
 
 /// Resolver that keeps only addresses that may be connected to.
-struct GuardedDns;
+struct GuardedDns {
+    reach: Option<Reach>,
+}
 
 impl Resolve for GuardedDns {
     fn resolve(&self, name: Name) -> Resolving {
+        let reach = self.reach.clone();
         Box::pin(async move {
             let is_local = is_local_name(name.as_str());
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let is_allowed =
-                |address: &SocketAddr| !is_refused(address.ip()) && (!is_local || address.ip().is_loopback());
+            let is_within = |address| reach.as_ref().is_none_or(|reach| reach.allows(name.as_str(), address));
+            let is_allowed = |address: &SocketAddr| {
+                !is_refused(address.ip()) && (!is_local || address.ip().is_loopback()) && is_within(address.ip())
+            };
             let allowed: Vec<SocketAddr> = found.filter(is_allowed).collect();
             if allowed.is_empty() {
                 return Err(io::Error::other("the name leads only to addresses that are not allowed").into());
@@ -158,7 +259,7 @@ mod tests {
     use super::*;
 
     async fn resolve(name: &str) -> Option<Vec<IpAddr>> {
-        let found = GuardedDns.resolve(name.parse().unwrap()).await.ok()?;
+        let found = GuardedDns { reach: None }.resolve(name.parse().unwrap()).await.ok()?;
         Some(found.map(|address| address.ip()).collect())
     }
 
@@ -176,5 +277,53 @@ mod tests {
         assert!(is_refused("64:ff9b::169.254.169.254".parse().unwrap()));
         assert!(!is_refused("64:ff9b::93.184.216.34".parse().unwrap()));
         assert!(resolve("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
+    }
+    #[tokio::test]
+    async fn a_document_leads_to_no_host_that_only_we_can_reach() {
+        let reach = |server: &str, private| Reach::of(&server.parse().unwrap(), private);
+        let allowed = |reach: &Reach, url: &str| reach.check(&url.parse().unwrap()).is_ok();
+        let (public, private, local) = (
+            reach("https://mcp.example.com/mcp", false),
+            reach("https://mcp.example.com/mcp", true),
+            reach("http://127.0.0.1:1/mcp", false),
+        );
+        for url in ["https://auth.example.com/a", "https://93.184.216.34/", "https://[2606:4700::1111]/"] {
+            assert!([&public, &private, &local].iter().all(|reach| allowed(reach, url)), "{url}");
+        }
+        for url in [
+            "http://auth.example.com/",
+            "https://user@auth.example.com/",
+            "https://user:word@auth.example.com/",
+            "https://169.254.169.254/",
+            "http://169.254.169.254/latest",
+            "https://[::ffff:169.254.169.254]/",
+            "https://[fe80::1]/",
+            "https://0.0.0.0/",
+            "ftp://auth.example.com/",
+            "file:///etc/passwd",
+        ] {
+            assert!(![&public, &private, &local].iter().any(|reach| allowed(reach, url)), "{url}");
+        }
+        for url in ["https://10.0.0.1/", "https://192.168.1.1/", "https://100.64.0.1/", "https://[fd12::1]/"] {
+            assert_eq!(
+                (allowed(&public, url), allowed(&private, url), allowed(&local, url)),
+                (false, true, false),
+                "{url}"
+            );
+        }
+        for url in ["http://127.0.0.1/", "https://localhost/", "http://a.localhost:1/", "http://[::1]/"] {
+            assert_eq!(
+                (allowed(&public, url), allowed(&private, url), allowed(&local, url)),
+                (false, false, true),
+                "{url}"
+            );
+        }
+        // The resolver judges what a name leads to.
+        for (name, expected) in [("10.0.0.1", false), ("127.0.0.1", false), ("93.184.216.34", true)] {
+            let resolver = GuardedDns { reach: Some(public.clone()) };
+            assert_eq!(resolver.resolve(name.parse().unwrap()).await.is_ok(), expected, "{name}");
+        }
+        let own = GuardedDns { reach: Some(reach("https://10.0.0.1/mcp", false)) };
+        assert!(own.resolve("10.0.0.1".parse().unwrap()).await.is_ok());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Two requests of a session must share their prefix: changing parts go into the tail, behind the cache mark.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use genai::{
     adapter::AdapterKind,
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::Api;
 use crate::{ModelError, ModelRequest, ToolSpec};
 use meerkat_words::{
-    message::{Block, Message, RawJson, ToolCall as Call, ToolResult},
+    message::{Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
     tool::{NAME_BYTES_MAX, is_name_char},
 };
 
@@ -48,8 +48,11 @@ pub(super) fn chat(
             }
             Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, to),
             Message::ToolResults { results } => {
-                let parts = results.iter().map(|result| result_part(result, api));
+                let parts = results.iter().map(|result| result_part(result, request, api));
                 messages.push(ChatMessage::tool(MessageContent::from_parts(parts.collect::<Vec<_>>())));
+                if api != Api::Anthropic {
+                    messages.extend(seen_after(results, request));
+                }
             }
         }
     }
@@ -190,14 +193,43 @@ fn call_part(call: &Call, api: Api) -> ContentPart {
     })
 }
 
-fn result_part(result: &ToolResult, api: Api) -> ContentPart {
+fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> ContentPart {
     let id = call_id(&result.call_id, api);
     let content = result.content.excerpt();
-    if result.is_error && api == Api::Anthropic {
-        let block = json!({ "type": "tool_result", "tool_use_id": id, "is_error": true, "content": content });
+    let mut images = images(result, request).peekable();
+    if api == Api::Anthropic && (result.is_error || images.peek().is_some()) {
+        let text = (!content.trim().is_empty()).then(|| json!({ "type": "text", "text": content }));
+        let images = images.map(|(image, data)| {
+            let source = json!({ "type": "base64", "media_type": image.media_type, "data": data });
+            json!({ "type": "image", "source": source })
+        });
+        let mut block = json!({ "type": "tool_result", "tool_use_id": id, "is_error": result.is_error });
+        block["content"] =
+            if result.images.is_empty() { json!(content) } else { text.into_iter().chain(images).collect() };
         return ContentPart::from_custom(block, None);
     }
     ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal_name(&result.name, api)))
+}
+
+/// Lists the images of a result that the model sees, with their data.
+fn images<'a>(result: &'a ToolResult, request: &'a ModelRequest) -> impl Iterator<Item = (&'a Image, &'a Arc<str>)> {
+    result.images.iter().filter_map(|image| Some((image, request.images.get(&image.blob)?)))
+}
+
+/// Makes the message with the images of results, for vendors whose results are text only.
+fn seen_after(results: &[ToolResult], request: &ModelRequest) -> Option<ChatMessage> {
+    let mut parts = Vec::new();
+    for result in results {
+        let seen: Vec<_> = images(result, request).collect();
+        if !seen.is_empty() {
+            parts.push(ContentPart::from_text(format!("Images that the tool {} returned:", result.name)));
+        }
+        let part = |(image, data): (&Image, &Arc<str>)| {
+            ContentPart::from_binary_base64(image.media_type.as_str(), data.clone(), None)
+        };
+        parts.extend(seen.into_iter().map(part));
+    }
+    (!parts.is_empty()).then(|| ChatMessage::user(MessageContent::from_parts(parts)))
 }
 
 /// Makes a tool's name valid for every vendor: a model may have invented one, which goes back with its result.

@@ -10,10 +10,9 @@ use super::{
 };
 use meerkat_journal::{
     check::free_in_quarantine,
-    disk::{Disk, ensure_dir},
+    disk::{Disk, ensure_dir, failed},
     frame::{FrameView, Place},
     layout::QUARANTINE,
-    recovery::failed,
 };
 use meerkat_words::{ids::Seq, store::StoreError};
 

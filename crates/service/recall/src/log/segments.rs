@@ -10,10 +10,9 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use meerkat_journal::{
-    disk::{Disk, DiskFile, ensure_dir, if_there, read_range, write_new},
+    disk::{Disk, DiskFile, ensure_dir, failed, if_there, read_range, write_new},
     frame::{BATCH_END, Entry, FrameView, HEADER_BYTES as FRAME_HEADER_BYTES, Parsed, Place, encode, parse},
     layout::{generations_of, segment_name},
-    recovery::failed,
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Step, scan},
 };
 use meerkat_words::{

@@ -76,6 +76,44 @@ async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     assert_eq!(find(&store, "bassoon").await[0].text, SAID);
 }
 
+/// Embedder whose vectors have as many components as it is told: a server may run another model under the same name.
+struct Sized(std::sync::atomic::AtomicUsize);
+
+#[async_trait]
+impl Embedder for Sized {
+    fn id(&self) -> String {
+        "sized".to_owned()
+    }
+
+    async fn embed(&self, texts: &[String], _: EmbedFor) -> Result<Vec<Vec<f32>>, SessionError> {
+        Ok(texts.iter().map(|_| vec![1.0; self.0.load(Ordering::Relaxed)]).collect())
+    }
+}
+
+#[tokio::test]
+async fn vectors_of_another_length_are_refused() {
+    let embedder = Arc::new(Sized(8.into()));
+    let store = HnswMemoryStore::new(None, embedder.clone(), false);
+    let has_vector = async |text: &str| {
+        let hits = find(&store, text).await;
+        hits.iter().find(|hit| hit.text.contains(text)).map(|hit| hit.lanes.contains_key("vector"))
+    };
+    store.add(vec![talk(1, &[SAID])]).await.unwrap();
+    store.made().await;
+    assert_eq!(has_vector("bassoon").await, Some(true));
+
+    embedder.0.store(9, Ordering::Relaxed);
+    store.add(vec![talk(2, &["The harbour."])]).await.unwrap();
+    store.made().await;
+    assert_eq!(has_vector("harbour").await, Some(false), "words alone");
+
+    // What was refused was not stored: the model that is back makes it.
+    embedder.0.store(8, Ordering::Relaxed);
+    store.add(vec![talk(3, &["And more."])]).await.unwrap();
+    store.made().await;
+    assert_eq!((has_vector("bassoon").await, has_vector("harbour").await), (Some(true), Some(true)));
+}
+
 /// Embedder that waits for permission to answer, and notes its requests.
 #[derive(Default)]
 struct Slow {

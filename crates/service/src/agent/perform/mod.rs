@@ -6,7 +6,10 @@ mod plans;
 mod tools;
 
 use meerkat_errors::ErrorBody;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -17,7 +20,7 @@ pub(crate) use tools::{Ready, ToolEffect, bounded, run_tools};
 use crate::{
     model::{ModelAnswer, ModelError},
     session::{event::ToolFinished, reminder::SystemReminderType},
-    tool::{Plan, ToolError},
+    tool::{Answer, Plan, Question, ToolError},
 };
 
 /// Outcomes that may wait for the actor.
@@ -38,6 +41,10 @@ pub(crate) enum Outcome {
     Planned { call_id: String, plan: Result<Plan, ToolError> },
     /// Progress of a tool.
     Progress { call_id: String, text: String },
+    /// A tool asks a person something while its call runs.
+    Asked { call_id: String, question: Question, reply: oneshot::Sender<Answer> },
+    /// Nobody waits for the answer any more.
+    Unasked { call_id: String, reason: &'static str },
     /// Notes about the workspace were written.
     Notes(Vec<(SystemReminderType, Option<String>)>),
     /// A call has its result. Only a panic is an internal error.

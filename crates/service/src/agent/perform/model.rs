@@ -2,8 +2,9 @@
 //!
 //! A call is tried again only while nothing of it has become visible.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures::StreamExt as _;
 use meerkat_errors::ErrorCode;
 use tokio::sync::mpsc;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Outcome;
 use crate::{
-    agent::{Ports, render::Rendered},
+    agent::{Ports, images::first_sent, render::Rendered},
     ids::SessionId,
     model::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
@@ -19,11 +20,11 @@ use crate::{
     },
     redact::StreamRedactor,
     session::{
-        message::{Body, Message},
+        message::{Body, Image, Message},
         reminder::without_forged_tags,
     },
     store::StoreError,
-    tool::prefix,
+    tool::{IMAGE_BYTES_MAX, Picture, prefix},
 };
 
 /// Bytes that one answer may have; more is refused.
@@ -31,6 +32,8 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of an answer that are never shown: frames of arguments, hidden reasoning, pings. Frames have many times the
 /// bytes of their content.
 const HIDDEN_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of a request's images together, in base64; vendors refuse larger requests.
+const IMAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes that are counted for each block besides.
 const BLOCK_BYTES: usize = 64;
 /// Bytes of a failure's message; more is cut.
@@ -90,8 +93,15 @@ async fn attempts(
             Attempt::Failed { error, partial, is_visible } => (error, partial, is_visible),
         };
         request.attempt += 1;
-        let wait = policy.wait(&error, request.attempt, effect.ports.world.ids.as_ref()).filter(|_| !is_visible);
-        let Some(wait) = wait else { return Outcome::ModelFailed { error: Some(error), partial } };
+        let mut wait = policy.wait(&error, request.attempt, effect.ports.world.ids.as_ref());
+        if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
+            // An image that a vendor refuses must not end every later turn.
+            request.images = Arc::default();
+            wait = Some(Duration::ZERO);
+        }
+        let Some(wait) = wait.filter(|_| !is_visible) else {
+            return Outcome::ModelFailed { error: Some(error), partial };
+        };
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         drop(outcomes.send(Outcome::Retrying { attempt: request.attempt, wait_ms, error }).await);
         tokio::select! {
@@ -280,7 +290,35 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         // Bodies in the context itself were cleaned when they were added.
         *message = without_forged_tags(whole).into();
     }
+    request.images = load_images(effect, &request).await?.into();
     Ok(request)
+}
+
+/// Reads the images of the request that are sent, if the model sees.
+async fn load_images(effect: &ModelEffect, request: &ModelRequest) -> Result<BTreeMap<String, Arc<str>>, StoreError> {
+    let (mut loaded, mut room_bytes) = (BTreeMap::new(), IMAGES_BYTES_MAX);
+    if !effect.model.client.sees_images(&request.model) {
+        return Ok(loaded);
+    }
+    let images: Vec<&Image> = request.messages.iter().flat_map(|message| message.images()).collect();
+    for image in images[first_sent(&images)..].iter().rev() {
+        if loaded.contains_key(&image.blob) {
+            continue;
+        }
+        let bytes = effect.ports.blobs.read(effect.session_id, &image.blob, 0, IMAGE_BYTES_MAX + 1).await?;
+        // What a bundle says of a blob may be wrong.
+        let kind = bytes.as_ref().and_then(|bytes| Picture::of(bytes).ok());
+        match (bytes, kind) {
+            (Some(bytes), Some(kind)) if kind.media_type == image.media_type => {
+                let encoded = BASE64_STANDARD.encode(&bytes);
+                let Some(left) = room_bytes.checked_sub(encoded.len()) else { break };
+                room_bytes = left;
+                loaded.insert(image.blob.clone(), encoded.into());
+            }
+            _ => tracing::warn!(blob = image.blob, "an image is not there any more, and is not sent"),
+        }
+    }
+    Ok(loaded)
 }
 
 async fn load(effect: &ModelEffect, body: &Body) -> Result<String, StoreError> {

@@ -1,10 +1,17 @@
 //! A group of tool calls: each in a task of its own, bounded in time and output, results in call order.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
-use futures::{StreamExt as _, stream::FuturesOrdered};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{Fuse, FusedFuture as _},
+    stream::FuturesOrdered,
+};
 use meerkat_errors::{ErrorBody, ErrorCode};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -17,11 +24,13 @@ use crate::{
         event::{ToolFinished, ToolOutcome},
         message::{BlobRef, Body, OUTCOME_UNKNOWN, UNKNOWN_BYTES_MAX},
     },
-    tool::{Invocation, MESSAGE_BYTES_MAX, OutputLimits, OutputSink, Tool, ToolError, prefix},
+    tool::{Asking, ChangeLog, Invocation, MESSAGE_BYTES_MAX, OutputLimits, OutputSink, Tool, ToolError, prefix},
 };
 
 /// Bytes of the reason for an unknown outcome. With it the result stays small enough to be kept in the context.
 const REASON_BYTES_MAX: usize = UNKNOWN_BYTES_MAX as usize - OUTCOME_UNKNOWN.len() - 1;
+/// Questions that one call may ask; further ones wait for its end.
+const FORMS_MAX: usize = 16;
 /// Progress messages that may wait; more are dropped.
 const PROGRESS_MAX: usize = 16;
 
@@ -44,12 +53,14 @@ pub(crate) struct Ready {
 /// Runs the calls together and reports their results in call order.
 pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken) {
     let (progress, mut said) = mpsc::channel::<(String, String)>(PROGRESS_MAX);
+    let order = Arc::<AtomicU64>::default();
     let mut running: FuturesOrdered<_> = effect
         .calls
         .iter()
         .map(|call| {
             let span = tracing::info_span!("tool_call", name = call.name, call_id = call.invocation.call_id);
-            run_one(&effect, call, progress.clone(), cancel.clone()).instrument(span)
+            let told = (progress.clone(), outcomes.clone());
+            run_one(&effect, call, told, order.clone(), cancel.clone()).instrument(span)
         })
         .collect();
     drop(progress);
@@ -65,19 +76,38 @@ pub(crate) async fn run_tools(effect: ToolEffect, outcomes: mpsc::Sender<Outcome
     }
 }
 
+/// Ways by which a running call reports: its progress, which may be dropped, and its questions.
+type Told = (mpsc::Sender<(String, String)>, mpsc::Sender<Outcome>);
+
 async fn run_one(
     effect: &ToolEffect,
     call: &Ready,
-    progress: mpsc::Sender<(String, String)>,
+    told: Told,
+    order: Arc<AtomicU64>,
     cancel: CancellationToken,
 ) -> ToolFinished {
     let clock = effect.ports.world.clock.clone();
     let started = clock.elapsed();
-    let (outcome, output, error) = run_bounded(effect, call, progress, cancel).await;
+    let (text_sender, texts) = mpsc::channel(PROGRESS_MAX);
+    // One is asked at a time.
+    let (question_sender, questions) = mpsc::channel(1);
+    let options = &effect.ports.options.tools;
+    let limits = OutputLimits {
+        inline_bytes: options.inline_bytes,
+        hard_cap_bytes: options.max_output_bytes,
+        ..OutputLimits::default()
+    };
+    let (blobs, redactor) = (effect.ports.blobs.clone(), effect.ports.secrets.stream());
+    let Ports { is_stored, .. } = effect.ports.as_ref();
+    let changes = Arc::new(ChangeLog::new(blobs.clone(), effect.session_id, *is_stored, order));
+    let sink = OutputSink::new(limits, blobs, effect.session_id, redactor, text_sender).with_changes(changes.clone());
+    let sink = Arc::new(sink.with_questions(question_sender));
+    let (outcome, output, error) = run_bounded(effect, call, (&sink, texts, questions), told, cancel).await;
     let duration_ms = u64::try_from(clock.elapsed().saturating_sub(started).as_millis()).unwrap_or(u64::MAX);
     let duration_ms = if effect.ports.world.is_frozen { 0 } else { duration_ms };
     let (call_id, name) = (call.invocation.call_id.clone(), call.name.clone());
-    ToolFinished { call_id, name, outcome, output, error, duration_ms }
+    let (files, confinement, images) = (changes.take(), sink.confinement(), sink.take_images().await);
+    ToolFinished { call_id, name, outcome, output, error, duration_ms, files, confinement, images }
 }
 
 /// End of a bounded run.
@@ -90,24 +120,11 @@ enum Ended {
 async fn run_bounded(
     effect: &ToolEffect,
     call: &Ready,
-    progress: mpsc::Sender<(String, String)>,
+    (sink, mut texts, mut questions): (&Arc<OutputSink>, mpsc::Receiver<String>, mpsc::Receiver<Asking>),
+    (progress, outcomes): Told,
     cancel: CancellationToken,
 ) -> (ToolOutcome, Body, Option<ErrorBody>) {
     let options = &effect.ports.options.tools;
-    let limits = OutputLimits {
-        inline_bytes: options.inline_bytes,
-        hard_cap_bytes: options.max_output_bytes,
-        ..OutputLimits::default()
-    };
-    let (text_sender, mut texts) = mpsc::channel(PROGRESS_MAX);
-    let sink = OutputSink::new(
-        limits,
-        effect.ports.blobs.clone(),
-        effect.session_id,
-        effect.ports.secrets.stream(),
-        text_sender,
-    );
-    let sink = Arc::new(sink);
     let secrets = &effect.ports.secrets;
     let stop = cancel.child_token();
     let mut task = {
@@ -117,7 +134,8 @@ async fn run_bounded(
     };
     let clock = &effect.ports.world.clock;
     let limit = call.timeout.unwrap_or(Duration::from_millis(options.timeout_ms));
-    let mut deadline = clock.sleep(limit);
+    let (mut deadline, mut until) = (clock.sleep(limit), clock.elapsed() + limit);
+    let (mut asked, mut left, mut forms) = (Fuse::terminated(), limit, 0);
     // If the actor does not keep up, progress is dropped.
     let tell = |text: String| drop(progress.try_send((call.invocation.call_id.clone(), text)));
     let mut ended = loop {
@@ -126,9 +144,19 @@ async fn run_bounded(
             Some(text) = texts.recv() => tell(text),
             done = &mut task => break Ended::Returned(done),
             () = cancel.cancelled() => break Ended::Cancelled,
-            () = &mut deadline => break Ended::TimedOut,
+            // The time of the call stands still while a person thinks.
+            () = &mut asked, if !asked.is_terminated() => {
+                (deadline, until) = (clock.sleep(left), clock.elapsed() + left);
+            }
+            Some(asking) = questions.recv(), if asked.is_terminated() && forms < FORMS_MAX => {
+                forms += 1;
+                left = until.saturating_sub(clock.elapsed());
+                asked = ask(effect, call.invocation.call_id.clone(), asking, outcomes.clone()).boxed().fuse();
+            }
+            () = &mut deadline, if asked.is_terminated() => break Ended::TimedOut,
         }
     };
+    drop(asked);
     let timed_out = matches!(ended, Ended::TimedOut);
     if !matches!(ended, Ended::Returned(_)) {
         stop.cancel();
@@ -192,6 +220,31 @@ async fn run_bounded(
             let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.as_str());
             (ToolOutcome::Unknown, text.into(), Some(error))
         }
+    }
+}
+
+/// Carries a question to the session, and its answer back.
+async fn ask(effect: &ToolEffect, call_id: String, asking: Asking, outcomes: mpsc::Sender<Outcome>) {
+    let Asking { question, mut reply } = asking;
+    let (sender, mut answer) = oneshot::channel();
+    drop(outcomes.send(Outcome::Asked { call_id: call_id.clone(), question, reply: sender }).await);
+    let expired = Duration::from_millis(effect.ports.options.tools.approval_timeout_ms);
+    let reason = tokio::select! {
+        biased;
+        answer = &mut answer => {
+            // Without an answer the turn has ended, which cancels the question.
+            if let Ok(answer) = answer {
+                drop(reply.send(answer));
+            }
+            return;
+        }
+        () = reply.closed() => "the server took its question back",
+        () = effect.ports.world.clock.sleep(expired) => "nobody decided in time",
+    };
+    drop(outcomes.send(Outcome::Unasked { call_id, reason }).await);
+    // The actor alone decides: an answer may have been recorded meanwhile.
+    if let Ok(answer) = answer.await {
+        drop(reply.send(answer));
     }
 }
 

@@ -1,10 +1,16 @@
 //! Decisions with a scope: what they allow, where it is kept, and what refuses them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::Value;
 
-use super::{Rig, Subject};
+use super::{
+    Rig, Subject,
+    faults::{Fault, Fuse},
+};
 use crate::{
     ErrorCode, SessionError,
     clock::{Clock, SystemClock},
@@ -19,12 +25,12 @@ use crate::{
 #[derive(Default)]
 struct Kept {
     rules: Mutex<Vec<String>>,
-    fails: bool,
+    fails: AtomicBool,
 }
 
 impl RuleKeeper for Kept {
     fn remember(&self, rule: &str) -> Result<(), SessionError> {
-        if self.fails {
+        if self.fails.load(Ordering::Relaxed) {
             return Err(SessionError::Internal("no room".to_owned()));
         }
         self.rules.lock().unwrap().push(rule.to_owned());
@@ -139,19 +145,14 @@ async fn rules_of_a_turn_hold_for_that_turn() {
 
 #[tokio::test]
 async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
-    let remembers = |rig: &mut Rig| {
-        rig.options.tools.remember = true;
-        rig.rule_keeper = Some(Arc::new(Kept { fails: true, ..Kept::default() }));
-    };
     let without = |rig: &mut Rig| rig.rule_keeper = Some(Arc::new(Kept::default()));
     let plain = r#"{"name":"log","line":"x"}"#;
     let (approve, deny) = (Decision::Approve, Decision::Deny);
     let nothing = |_: &mut Rig| {};
-    let cases: [(&str, Change, Decision, Scope, ErrorCode, &str); 4] = [
+    let cases: [(&str, Change, Decision, Scope, ErrorCode, &str); 3] = [
         (plain, nothing, approve, Scope::Session, ErrorCode::InvalidRequest, "once only"),
         (LASTING, nothing, deny, Scope::Session, ErrorCode::InvalidRequest, "denial"),
         (LASTING, without, approve, Scope::Always, ErrorCode::InvalidRequest, "scope `session`"),
-        (LASTING, remembers, approve, Scope::Always, ErrorCode::Internal, "no room"),
     ];
     for (arguments, change, decision, scope, code, word) in cases {
         let bench = Bench::new(change).await;
@@ -166,19 +167,54 @@ async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
     }
 }
 
+/// A rule that is kept although its decision was lost would allow more than anybody decided.
 #[tokio::test]
-async fn a_rule_for_always_is_kept_first_and_holds_in_the_session() {
+async fn a_rule_for_always_holds_in_the_session_and_is_kept_after_the_decision() {
+    for fails in [false, true] {
+        let kept = Arc::new(Kept { fails: fails.into(), ..Kept::default() });
+        let keeper = kept.clone();
+        let bench = Bench::new(|rig| {
+            rig.options.tools.remember = true;
+            rig.rule_keeper = Some(keeper);
+        })
+        .await;
+        let call_id = bench.asks(LASTING).await;
+        let seq = bench.subject.events().await.len() as u64 + 1;
+        match bench.decide(&call_id, Decision::Approve, Scope::Always).await {
+            Ok(decided) => assert!(decided == seq && !fails),
+            Err(error) => {
+                assert!(fails && error.code() == ErrorCode::ConfigInvalid, "{error}");
+                let text = error.to_string();
+                assert!(["is approved", "in this session", "no room"].iter().all(|word| text.contains(word)), "{text}");
+            }
+        }
+        bench.ended().await;
+        let rules: &[&str] = if fails { &[] } else { &["test_ask: log"] };
+        assert_eq!(*kept.rules.lock().unwrap(), rules);
+        assert_eq!(bench.allowed().await, ["test_ask: log"]);
+        let again = bench.decide(&call_id, Decision::Approve, Scope::Always).await;
+        assert_eq!(again.map_err(|error| error.code()), if fails { Err(ErrorCode::ConfigInvalid) } else { Ok(seq) });
+        kept.fails.store(false, Ordering::Relaxed);
+        assert_eq!(bench.decide(&call_id, Decision::Approve, Scope::Always).await.unwrap(), seq);
+        assert_eq!(kept.rules.lock().unwrap().last().unwrap(), "test_ask: log");
+        assert_eq!(bench.alone(LASTING, &[]).await.tool_calls, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_for_always_is_not_kept_if_its_decision_is_lost() {
     let kept = Arc::new(Kept::default());
-    let keeper = kept.clone();
-    let bench = Bench::new(|rig| {
-        rig.options.tools.remember = true;
-        rig.rule_keeper = Some(keeper);
-    })
-    .await;
-    let call_id = bench.asks(LASTING).await;
-    bench.decide(&call_id, Decision::Approve, Scope::Always).await.unwrap();
-    bench.ended().await;
-    assert_eq!(*kept.rules.lock().unwrap(), ["test_ask: log"]);
-    assert_eq!(bench.allowed().await, ["test_ask: log"]);
-    assert_eq!(bench.alone(LASTING, &[]).await.tool_calls, 1);
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(test_tools(dir.path().to_owned(), Arc::new(SystemClock::new())));
+    rig.options.tools.remember = true;
+    rig.rule_keeper = Some(kept.clone());
+    // The creation, the start, the answer and the question are written.
+    let subject = Subject::new(rig.faulty(Fault::LostWrite, &Fuse::new(4, 1))).await;
+    let prompt = format!("@call test_ask {LASTING} @say Done.");
+    subject.service.accept_turn(StartTurn::new(subject.session_id, prompt)).await.unwrap();
+    let call_id = subject.asked().await;
+    let decided = DecideApproval::new(subject.session_id, call_id, Decision::Approve);
+    let lost = subject.service.decide_approval(DecideApproval { scope: Scope::Always, ..decided }).await.unwrap_err();
+    assert_eq!(lost.code(), ErrorCode::StoreFailed);
+    assert!(kept.rules.lock().unwrap().is_empty());
 }

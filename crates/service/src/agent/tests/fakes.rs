@@ -107,6 +107,10 @@ impl Tool for Does {
         &self.spec
     }
 
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::new(self.effect, self.approval))
+    }
+
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::new(self.effect, self.approval))
     }

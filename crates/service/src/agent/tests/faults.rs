@@ -31,6 +31,9 @@ use crate::{
     tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
 
+/// Times that a held writer gives its core to others.
+const HELD_YIELDS: usize = 10_000;
+
 /// Fails the calls from the `at`-th on, `times` of them.
 #[derive(Clone)]
 pub(super) struct Fuse {
@@ -193,6 +196,8 @@ pub(super) enum Fault {
     Roomless,
     /// A batch is durable only after some time.
     Slow,
+    /// A batch is durable long before its writer goes on, unless somebody calls the fuse meanwhile.
+    Held,
     /// A lease is given, and a fork known, only after some time; the fuse counts the leases that were given back.
     LateLease,
     /// A journal cannot be read for a moment, for example without free descriptors. Every stored session may have been
@@ -238,6 +243,11 @@ impl EventStore for FaultyEvents {
                     ticks(3).await;
                     drop(done.send(written.durable().await));
                 });
+                return Ok(ticket);
+            }
+            Fault::Held => {
+                let (ticket, calls) = (self.0.stage(lease, batch)?, self.2.calls());
+                (0..HELD_YIELDS).take_while(|_| self.2.calls() == calls).for_each(|_| std::thread::yield_now());
                 return Ok(ticket);
             }
             Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}

@@ -5,15 +5,22 @@
 
 mod approvals;
 mod compaction;
+mod decided;
 mod fakes;
 mod faults;
+mod forms;
 mod interleavings;
+mod listed;
 mod overflow;
+mod pins;
 mod plans;
+mod prepared;
 mod promises;
+mod search;
 mod sources;
 mod stored;
 mod waiting;
+mod window;
 
 use std::{
     collections::HashSet,
@@ -36,7 +43,7 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
     store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
-    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox},
+    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes},
 };
 
 /// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
@@ -51,6 +58,7 @@ struct Rig {
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
+    notes: Option<Arc<dyn WorkspaceNotes>>,
 }
 
 impl Rig {
@@ -59,8 +67,16 @@ impl Rig {
         options.turn.retry_base_ms = 0;
         options.approval.unattended = Unattended::Wait;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
-        let (compaction, compactor, rule_keeper) = (None, None, None);
-        Self { options, models: Arc::new(models), tools, sources: Vec::new(), compaction, compactor, rule_keeper }
+        Self {
+            options,
+            models: Arc::new(models),
+            tools,
+            sources: Vec::new(),
+            compaction: None,
+            compactor: None,
+            rule_keeper: None,
+            notes: None,
+        }
     }
 
     fn service(self) -> EphemeralSessionService {
@@ -108,7 +124,7 @@ impl Rig {
         let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
         let own = ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap();
         let ports = Ports {
-            notes: None,
+            notes: self.notes,
             world: World::system(),
             tools: Toolbox::new(own, self.sources),
             options: self.options,

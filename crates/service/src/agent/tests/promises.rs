@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use super::{
     Rig, Subject, check_journal,
     fakes::{Answer, Does, Heard, calls, does, says},
-    faults::{Fault, Fuse},
+    faults::{Fault, FaultyEvents, Fuse},
     ticks, walk,
 };
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
         CreateSession, DecideApproval, InterruptTurn, PinFact, ReadEvents, SessionService as _, StartTurn, TurnStatus,
     },
     session::{event::Decision, message::RawJson},
+    store::{MemoryEventStore, MemoryIndex},
     tool::{Approval, Effect, ToolError},
 };
 
@@ -245,4 +246,28 @@ async fn calls_that_are_made_together_are_no_loop() {
         let error = subject(together.chain([says("Done.")])).await.turn("Go.").await.unwrap().error;
         assert_eq!(error.map(|error| error.code), is_loop.then_some(ErrorCode::LoopDetected), "{arguments} {steps}");
     }
+}
+
+/// Broken once, on a loaded machine: a record was durable, and so shown to followers, before readers had its view.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_has_seen_an_event_finds_it_in_the_view() {
+    let fuse = Fuse::new(usize::MAX, 0);
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let events = Arc::new(FaultyEvents(events, Fault::Held, fuse.clone()));
+    let service = Arc::new(Rig::new(Vec::new()).stored(events, Arc::new(MemoryIndex::default())));
+    let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
+    let mut follower = service.follow(&session_id, 0).await.unwrap();
+    let turn = tokio::spawn({
+        let service = service.clone();
+        async move { service.start_turn(StartTurn::new(session_id, "@say Done.")).await.unwrap() }
+    });
+    let mut seen = 0;
+    while seen < 4 {
+        let Some(seq) = follower.next().await.unwrap().unwrap().seq else { continue };
+        let view = service.read(&session_id).await.unwrap();
+        fuse.blows();
+        assert!(view.last_seq >= seq, "event {seq} is not in the view of {}", view.last_seq);
+        seen = seq;
+    }
+    assert_eq!(turn.await.unwrap().seq, 4);
 }

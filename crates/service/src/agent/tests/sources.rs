@@ -29,8 +29,7 @@ struct Changing {
 #[async_trait]
 impl ToolSource for Changing {
     fn tools(&self, _: &ToolScope<'_>) -> ToolSet {
-        // The first one is for the actor's beginning.
-        let step = self.steps.fetch_add(1, Ordering::Relaxed).saturating_sub(1);
+        let step = self.steps.fetch_add(1, Ordering::Relaxed);
         self.sets[step.min(self.sets.len() - 1)].clone()
     }
 

@@ -102,7 +102,7 @@ async fn interrupts_close_with_their_actor() {
 
 /// An index in memory that fails, is slow, or is lost.
 #[derive(Default)]
-struct FaultyIndex {
+pub(super) struct FaultyIndex {
     rows: Mutex<Arc<MemoryIndex>>,
     is_broken: bool,
     /// Number of pages read.
@@ -115,6 +115,8 @@ struct FaultyIndex {
     losses: AtomicU64,
     /// Number of rebuilds.
     rebuilds: AtomicU64,
+    /// Number of flushes.
+    pub(super) flushes: AtomicU64,
 }
 
 impl FaultyIndex {
@@ -193,6 +195,7 @@ impl SessionIndex for FaultyIndex {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         self.rows().map(drop)
     }
 }
@@ -363,7 +366,7 @@ async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
         let summary = Arc::make_mut(&mut view.summary);
         summary.last_seq = 2;
         summary.updated_at = Timestamp::from_millis(summary.updated_at.as_millis() + changed.len() as i64);
-        shared.show(view);
+        shared.show(|| Ok((view, ()))).unwrap();
         registry.insert(shared, mpsc::channel(1).0);
         changed.push(id);
     }

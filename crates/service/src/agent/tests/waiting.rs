@@ -13,7 +13,7 @@ use crate::{
     tool::{Approval, Effect},
 };
 
-const PROMPT: &str = "@call asks {} @say Done.";
+pub(super) const PROMPT: &str = "@call asks {} @say Done.";
 
 fn service(events: &Arc<MemoryEventStore>) -> PersistentSessionService {
     let mut tool = does("asks", Effect::Once, |_, output| Box::pin(async { output.write("asked").await }));
@@ -21,8 +21,8 @@ fn service(events: &Arc<MemoryEventStore>) -> PersistentSessionService {
     Rig::new(vec![Arc::new(tool)]).stored(events.clone(), Arc::new(MemoryIndex::default()))
 }
 
-fn keyed(session_id: SessionId) -> StartTurn {
-    StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(session_id, PROMPT) }
+pub(super) fn keyed(session_id: SessionId) -> StartTurn {
+    StartTurn { idempotency_key: Some("k".to_owned()), attended: true, ..StartTurn::new(session_id, PROMPT) }
 }
 
 /// Begins a turn that waits; answers with its session and its call.
@@ -35,7 +35,7 @@ async fn waiting(service: &PersistentSessionService) -> (SessionId, String) {
     (session_id, view.pending_approvals[0].call_id.clone())
 }
 
-async fn types(service: &PersistentSessionService, session_id: SessionId, since_seq: u64) -> Vec<String> {
+pub(super) async fn types(service: &PersistentSessionService, session_id: SessionId, since_seq: u64) -> Vec<String> {
     let request = ReadEvents { session_id, since_seq, limit: Some(100), wait_ms: 0 };
     let lines = service.events(request).await.unwrap().items;
     let of = |line: &bytes::Bytes| serde_json::from_slice::<serde_json::Value>(line).unwrap()["type"].clone();
@@ -57,10 +57,16 @@ async fn a_decision_outlives_its_process_until_its_call_has_started() {
         drop(former);
         ticks(100).await;
         let lease = events.lease(session_id).await.unwrap();
-        let decided = ApprovalDecided { call_id: call_id.clone(), decision, scope: Scope::Once, reason: None };
+        let decided =
+            ApprovalDecided { call_id: call_id.clone(), decision, scope: Scope::Once, reason: None, answer: None };
         let mut last = vec![Event::ApprovalDecided(decided)];
         if is_started {
-            last.push(Event::ToolStarted(ToolStarted { call_id, name: "asks".to_owned(), effect: Effect::Once }));
+            last.push(Event::ToolStarted(ToolStarted {
+                call_id,
+                name: "asks".to_owned(),
+                effect: Effect::Once,
+                files: Vec::new(),
+            }));
         }
         let record = |(seq, event)| Record { session_id, seq, turn: Some(0), time: SystemClock::new().now(), event };
         let records: Vec<Record> = (lease.tail + 1..).zip(last).map(record).collect();

@@ -192,6 +192,7 @@ fn results(entries: &[(Seq, TurnNumber, Message)], records: &[Record]) -> Option
                 name: finished.name.clone(),
                 is_error: finished.outcome != ToolOutcome::Succeeded,
                 content: finished.output.clone(),
+                images: finished.images.clone(),
             }),
             _ => None,
         })
@@ -276,8 +277,7 @@ fn assert_end(session: &Session, records: &[Record]) {
 
 fn tool_finished(call_id: &str) -> Event {
     let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
-    let (outcome, output) = (ToolOutcome::Succeeded, "again".into());
-    Event::ToolFinished(ToolFinished { call_id, name, outcome, output, error: None, duration_ms: 0 })
+    Event::ToolFinished(ToolFinished::new(call_id, name, ToolOutcome::Succeeded, "again".into()))
 }
 
 /// Events that the running turn alone may have.
@@ -294,8 +294,9 @@ fn of_an_open_turn() -> Vec<Event> {
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
-    let (continues, compaction, attended, allow) = (None, None, false, Vec::new());
-    let started = TurnStarted { prompt, model, budgets, queued, continues, compaction, attended, allow, key };
+    let (continues, compaction, attended, allow, search_path) = (None, None, false, Vec::new(), None);
+    let started =
+        TurnStarted { prompt, model, budgets, queued, continues, compaction, attended, allow, search_path, key };
     (Some(turn), Event::TurnStarted(started))
 }
 
@@ -467,7 +468,12 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         add(open, tool_finished(&call_id));
         add(
             open,
-            Event::ToolStarted(ToolStarted { call_id, name: "tool".to_owned(), effect: crate::tool::Effect::Once }),
+            Event::ToolStarted(ToolStarted {
+                call_id,
+                name: "tool".to_owned(),
+                effect: crate::tool::Effect::Once,
+                files: Vec::new(),
+            }),
         );
     }
     for event in of_an_open_turn() {
@@ -504,6 +510,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
                 stop_reason,
                 usage: Default::default(),
                 tools: None,
+                context: None,
             }),
         );
         add(open, Event::TurnCompleted(TurnCompleted { stop_reason, totals: totals.clone() }));
@@ -658,8 +665,8 @@ fn at(hours: i64, record: Record) -> Record {
 fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
-    let (attended, allow, policy) = (false, Vec::new(), Policy::Queue);
-    let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, policy, key };
+    let (attended, allow, search_path, policy) = (false, Vec::new(), None, Policy::Queue);
+    let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

@@ -16,18 +16,18 @@ use crate::{
     session::{
         CompactionCounters,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
-            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, EventKind, HistorySnapshot, Key,
-            LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned, ReasoningDelta, ReminderCleared, ReminderSet,
-            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported,
-            SessionUnarchived, SessionUpdated, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome,
-            ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
+            CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
+            EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, PartialText, Pinned, Pruned,
+            ReasoningDelta, ReminderCleared, ReminderSet, Retrying, Scope, SessionArchived, SessionCreated,
+            SessionDeleted, SessionForked, SessionImported, SessionUnarchived, SessionUpdated, SummaryUnused,
+            TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued,
+            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, RawJson, ToolCall},
+        message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
-    tool::Effect,
+    tool::{Effect, Form},
 };
 
 /// Content of a sample's fields.
@@ -73,6 +73,11 @@ impl Sample {
     }
 }
 
+fn changed_file(text: &str, number: u64) -> ChangedFile {
+    let before = FileBefore { sha256: text.to_owned(), bytes: number, copy: Some(text.to_owned()) };
+    ChangedFile { path: text.to_owned(), before: Some(before), after_sha256: text.to_owned(), order: number }
+}
+
 pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let Filling { text, body, json, number, is_full } = with.clone();
     let small = u32::try_from(number % 1000).unwrap();
@@ -111,6 +116,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             context: is_full.then_some((number, number)).into_iter().collect(),
             counters: is_full.then(CompactionCounters::default),
             undoable_after: is_full.then_some(number),
+            found_tools: when_full(&text).into_iter().collect(),
             first_line: when_full(&text),
         }),
         EventKind::ContextRebuilt => Event::ContextRebuilt(ContextRebuilt {
@@ -143,6 +149,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             compaction: is_full.then(CompactionConfig::default),
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
+            search_path: when_full(&text),
             policy: Policy::Interrupt,
             key,
         }),
@@ -155,6 +162,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             continues: is_full.then_some(small),
             attended: is_full,
             allow: with.is_full.then(|| with.text.clone()).into_iter().collect(),
+            search_path: with.is_full.then(|| with.text.clone()),
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
@@ -174,28 +182,53 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             stop_reason: StopReason::MaxTokens,
             usage,
             tools: is_full.then_some(text),
+            context: is_full.then_some(ContextTokens {
+                system: number,
+                tools: number,
+                reminders: number,
+                pins: number,
+                history: number,
+                tool_results: number,
+                free: (number % 2 == 0).then_some(number),
+            }),
         }),
         EventKind::ToolStarted => {
-            Event::ToolStarted(ToolStarted { call_id: text.clone(), name: text, effect: Effect::Once })
+            let files = is_full.then(|| changed_file(&text, number)).into_iter().collect();
+            Event::ToolStarted(ToolStarted { call_id: text.clone(), name: text, effect: Effect::Once, files })
         }
         EventKind::ToolFinished => Event::ToolFinished(ToolFinished {
             call_id: text.clone(),
-            name: text,
             outcome: ToolOutcome::Unknown,
             output: body,
             error: is_full.then_some(error),
             duration_ms: number,
+            files: is_full.then(|| changed_file(&text, number)).into_iter().collect(),
+            confinement: is_full.then(|| with.text.clone()),
+            images: is_full
+                .then(|| Image {
+                    media_type: with.text.clone(),
+                    blob: with.text.clone(),
+                    bytes: number,
+                    width: small,
+                    height: small,
+                })
+                .into_iter()
+                .collect(),
+            name: text,
         }),
         EventKind::ApprovalRequested => {
             let (preview, rule) = (when_full(&text), when_full(&text));
+            let form = |text: String| Form { call_id: text.clone(), server: text.clone(), message: text, schema: json };
+            let form = is_full.then(|| form(text.clone()));
             let (call_id, name, arguments) = (text.clone(), text.clone(), text);
-            Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule })
+            Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form })
         }
         EventKind::ApprovalDecided => Event::ApprovalDecided(ApprovalDecided {
             reason: when_full(&text),
             call_id: text,
             decision: Decision::Approve,
             scope: if is_full { Scope::Session } else { Scope::Once },
+            answer: is_full.then_some(json),
         }),
         EventKind::ToolAllowed => Event::ToolAllowed(ToolAllowed { rule: text.clone(), call_id: text }),
         EventKind::ReminderSet => {

@@ -210,7 +210,8 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let queued = TurnQueued { prompt, model, budgets, compaction, attended: false, allow: Vec::new(), policy, key };
+        let (attended, allow, search_path) = (false, Vec::new(), None);
+        let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -359,6 +360,7 @@ impl Walk {
                     continues,
                     compaction,
                     attended: false,
+                    search_path: None,
                     allow: Vec::new(),
                     key,
                 },
@@ -377,6 +379,7 @@ impl Walk {
                     continues,
                     compaction,
                     attended: false,
+                    search_path: None,
                     allow: Vec::new(),
                     key,
                 },
@@ -440,7 +443,7 @@ fn body(detail: usize) -> Body {
 fn answer(open: &OpenWalk, detail: usize) -> Event {
     let arguments = RawJson::parse(["{}", r#"{"n":1e2}"#, r#""not an object""#][detail % 3]).unwrap();
     let call = |(call_id, _): &(String, Stage)| {
-        let (call_id, name, arguments) = (call_id.clone(), "tool".to_owned(), arguments.clone());
+        let (call_id, name, arguments) = (call_id.clone(), tool_of(call_id), arguments.clone());
         Block::ToolCall(ToolCall { call_id, name, arguments, opaque: None })
     };
     let blocks = std::iter::once(Block::Text { text: body(detail) }).chain(open.calls.iter().map(call)).collect();
@@ -453,12 +456,18 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         stop_reason,
         usage,
         tools: None,
+        context: None,
     })
+}
+
+/// The tool of a call: each is another one, of a server.
+fn tool_of(call_id: &str) -> String {
+    format!("mcp__s__{call_id}")
 }
 
 /// The next event of a call.
 fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
-    let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
+    let (call_id, name) = (call_id.to_owned(), tool_of(call_id));
     let decision = [Decision::Approve, Decision::Deny][detail % 2];
     match (stage, detail % 3) {
         (Stage::Proposed, 0) => (
@@ -469,21 +478,21 @@ fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
                 arguments: "{}".into(),
                 preview: None,
                 rule: None,
+                form: None,
             }),
         ),
         (Stage::Waiting, 0 | 1) => {
-            let decided = ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None };
+            let decided = ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None, answer: None };
             (Stage::Decided(decision), Event::ApprovalDecided(decided))
         }
         (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {
-            (Stage::Started, Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once }))
+            (Stage::Started, Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once, files: Vec::new() }))
         }
         _ => {
             let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail % 3];
             let outcome = if stage == Stage::Started { outcome } else { ToolOutcome::NotRun };
             let output = body(detail);
-            let finished = ToolFinished { call_id, name, outcome, output, error: None, duration_ms: 0 };
-            (Stage::Finished, Event::ToolFinished(finished))
+            (Stage::Finished, Event::ToolFinished(ToolFinished::new(call_id, name, outcome, output)))
         }
     }
 }

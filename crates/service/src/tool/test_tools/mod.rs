@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Answer, Invocation, OutputSink, Plan, Question, Tool, ToolError},
 };
 use meerkat_models::scripted::filler;
 
@@ -42,8 +42,17 @@ struct TestTool {
 }
 
 /// Names of the test tools.
-pub(crate) const TEST_TOOLS: [&str; 8] =
-    ["test_echo", "test_set", "test_append", "test_ask", "test_sleep", "test_fail", "test_huge", "test_panic"];
+pub(crate) const TEST_TOOLS: [&str; 9] = [
+    "test_echo",
+    "test_set",
+    "test_append",
+    "test_ask",
+    "test_form",
+    "test_sleep",
+    "test_fail",
+    "test_huge",
+    "test_panic",
+];
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -51,6 +60,7 @@ enum Kind {
     Set,
     Append,
     Ask,
+    Form,
     Sleep,
     Fail,
     Huge,
@@ -96,6 +106,20 @@ struct AskArguments {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+struct FormArguments {
+    /// The question.
+    message: String,
+    /// Schema of the answer as JSON text; without it a name, and a number that is 3 if it is left out.
+    #[serde(default)]
+    schema: Option<String>,
+}
+
+/// Form of `test_form`.
+const FORM: &str = r#"{"type":"object","properties":{"count":{"type":"integer","default":3},"name":{"type":"string"}},
+    "required":["name"]}"#;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 struct SleepArguments {
     /// Milliseconds to sleep.
     ms: u64,
@@ -123,8 +147,8 @@ struct HugeArguments {
 struct PanicArguments {}
 
 impl Kind {
-    const ALL: [Self; 8] =
-        [Self::Echo, Self::Set, Self::Append, Self::Ask, Self::Sleep, Self::Fail, Self::Huge, Self::Panic];
+    const ALL: [Self; 9] =
+        [Self::Echo, Self::Set, Self::Append, Self::Ask, Self::Form, Self::Sleep, Self::Fail, Self::Huge, Self::Panic];
 
     fn spec(self) -> ToolSpec {
         match self {
@@ -132,6 +156,9 @@ impl Kind {
             Self::Set => spec::<SetArguments>("test_set", "Writes the value to a file."),
             Self::Append => spec::<AppendArguments>("test_append", "Appends a line to a file."),
             Self::Ask => spec::<AskArguments>("test_ask", "Appends a line to a file, when a person allows it."),
+            Self::Form => {
+                spec::<FormArguments>("test_form", "Asks a person while it runs, and answers with the answer.")
+            }
             Self::Sleep => spec::<SleepArguments>("test_sleep", "Sleeps."),
             Self::Fail => spec::<FailArguments>("test_fail", "Fails with the message."),
             Self::Huge => spec::<HugeArguments>("test_huge", "Writes that many bytes of output."),
@@ -165,13 +192,19 @@ impl Tool for TestTool {
         &self.spec
     }
 
-    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
-        Ok(match self.kind {
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(match self.kind {
             Kind::Set => Plan::idempotent(),
             Kind::Append => Plan::once(),
-            Kind::Ask => asking(ToolError::decode(&invocation.arguments).unwrap_or_default()),
+            Kind::Ask => return None,
+            Kind::Form => Plan::once(),
             Kind::Echo | Kind::Sleep | Kind::Fail | Kind::Huge | Kind::Panic => Plan::read_only(),
         })
+    }
+
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
+        let asked = || asking(ToolError::decode(&invocation.arguments).unwrap_or_default());
+        Ok(self.usual_plan().unwrap_or_else(asked))
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
@@ -197,6 +230,7 @@ impl Tool for TestTool {
                 files::append(&self.env.dir, &name, &line)?;
                 output.write(&format!("appended to {name}")).await
             }
+            Kind::Form => ask(ToolError::decode(arguments)?, output).await,
             Kind::Sleep => self.sleep(&invocation, output).await,
             Kind::Fail => Err(ToolError::Failed(ToolError::decode::<FailArguments>(arguments)?.message)),
             Kind::Huge => huge(&invocation, output).await,
@@ -219,6 +253,18 @@ impl TestTool {
         }
         output.write(&format!("slept {ms} ms")).await
     }
+}
+
+async fn ask(FormArguments { message, schema }: FormArguments, output: &OutputSink) -> Result<(), ToolError> {
+    let schema = RawJson::parse(&schema.unwrap_or_else(|| FORM.to_owned()));
+    let schema = schema.map_err(|error| ToolError::Failed(error.to_string()))?;
+    let question = Question::new("test", &message, &schema).map_err(ToolError::Failed)?;
+    let answer = match output.ask(question).await {
+        Answer::Accepted(given) => format!("accepted {}", given.as_str()),
+        Answer::Declined => "declined".to_owned(),
+        Answer::Cancelled => return Err(ToolError::Cancelled),
+    };
+    output.write(&answer).await
 }
 
 async fn huge(invocation: &Invocation, output: &OutputSink) -> Result<(), ToolError> {

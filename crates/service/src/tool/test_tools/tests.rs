@@ -74,7 +74,16 @@ impl Bench {
 fn invocation(arguments: &str, cancel: CancellationToken) -> Invocation {
     let (session_id, call_id) = (SessionId::from_uuid(Uuid::nil()), "c".to_owned());
     let arguments = RawJson::parse(arguments).unwrap();
-    Invocation { session_id, turn: 0, call_id, arguments, workspace: None, cancel }
+    Invocation {
+        session_id,
+        turn: 0,
+        call_id,
+        arguments,
+        workspace: None,
+        is_approved: false,
+        search_path: None,
+        cancel,
+    }
 }
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -92,6 +101,7 @@ fn every_tool_says_what_it_is() {
         ("test_set", Plan::idempotent()),
         ("test_append", Plan::once()),
         ("test_ask", Plan::once().ask()),
+        ("test_form", Plan::once()),
         ("test_sleep", Plan::read_only()),
         ("test_fail", Plan::read_only()),
         ("test_huge", Plan::read_only()),

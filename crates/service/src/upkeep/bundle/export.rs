@@ -24,6 +24,7 @@ use crate::{
     ids::{Seq, SessionId},
     service::{BundlePage, ExportSession},
     store::{Frame, ReadLimit, StoreError, hex},
+    tool::{Picture, is_copy},
 };
 
 /// Bytes of a page, before they are base64.
@@ -201,7 +202,7 @@ struct Planner {
     seqs: Option<(Seq, Seq)>,
     /// Blobs in the order of their references.
     order: Vec<String>,
-    /// `None` for those that are missing or damaged.
+    /// `None` for those that are not exported.
     blobs: HashMap<String, Option<(String, u64)>>,
 }
 
@@ -254,7 +255,7 @@ impl Planner {
             if !self.blobs.contains_key(hash) {
                 let measured = measure(engine, session_id, hash, is_redacted).await?;
                 if measured.is_none() {
-                    tracing::warn!(%session_id, blob = hash, "a blob is not whole, and is not exported");
+                    tracing::warn!(%session_id, blob = hash, "a blob is a copy of a file, or is not whole, and is not exported");
                 }
                 self.order.push(hash.to_owned());
                 self.blobs.insert(hash.to_owned(), measured);
@@ -379,13 +380,17 @@ fn references(line: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the name and length of a blob in the bundle; `None` if it is missing or damaged.
+/// Returns the name and length of a blob in the bundle; `None` if it is missing or damaged, or a copy of a file: what a
+/// model writes may name one.
 async fn measure(
     engine: &Engine,
     session_id: SessionId,
     hash: &str,
     is_redacted: bool,
 ) -> Result<Option<(String, u64)>, StoreError> {
+    if is_copy(engine.blobs.as_ref(), session_id, hash).await? {
+        return Ok(None);
+    }
     if is_redacted {
         let body = whole(engine, session_id, hash).await?;
         return Ok(body.map(|body| clean(engine, &body)).map(|clean| (sha256(&clean), clean.len() as u64)));
@@ -409,6 +414,10 @@ async fn whole(engine: &Engine, session_id: SessionId, hash: &str) -> Result<Opt
 
 /// Cleans a body of keys and secrets.
 fn clean(engine: &Engine, body: &[u8]) -> Vec<u8> {
+    // Every text is UTF-8, however it begins.
+    if std::str::from_utf8(body).is_err() && Picture::of(body).is_ok() {
+        return body.to_vec();
+    }
     engine.secrets.redact(&String::from_utf8_lossy(body)).into_owned().into_bytes()
 }
 

@@ -206,16 +206,16 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) ->
 /// Checks that a session can be created under its own id.
 async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> Result<(), SessionError> {
     let refuse = |reason, why: &str| {
-        let why = format!("session {session_id} {why}; import it with new ids");
+        let why = format!("session {session_id} {why} import it with new ids");
         Err(SessionError::BundleInvalid { reason, why })
     };
     if engine.events.watch(session_id).await?.is_some() {
-        return refuse("exists", "is here already; delete it first, or");
+        return refuse("exists", "is here already: delete it first, or");
     }
     let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
     let latest = u64::try_from(latest.as_millis()).unwrap_or(0) / 1000;
     if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
-        return refuse("future", "has an id that is no UUIDv7 of the past");
+        return refuse("future", "has an id that is no UUIDv7 of the past:");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ mod known;
 mod reading;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     io::{self, Read as _},
@@ -28,6 +28,7 @@ use crate::{
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     ids::{Seq, SessionId},
     memory::recall::{examine_log, mend_log},
+    runtime::validate,
     session::{CallProgress, Session},
     store::{
         StoreError,
@@ -332,7 +333,7 @@ impl Doctor {
         if is_at_rest {
             self.dangling(id, reading.session.as_ref());
         }
-        self.blobs(id, &reading.blobs);
+        self.blobs(id, &reading);
         let is_sound = checked.damage.is_none() && reading.own_seq > 0;
         Some(Journal { end: checked.end(), is_sound, old_seq: reading.old_seq })
     }
@@ -374,22 +375,34 @@ impl Doctor {
         self.find(Check::ToolCall, Severity::Warning, Some(id), what, &remedy);
     }
 
-    fn blobs(&mut self, id: SessionId, named: &BTreeSet<String>) {
+    fn blobs(&mut self, id: SessionId, reading: &Reading) {
         let dir = self.what.data_dir.join(session_dir(id)).join("blobs");
-        let wrong = |name: &String| match hash(&dir.join(name)) {
-            Ok(hash) if hash == *name => None,
-            Ok(_) => Some((name.clone(), "is not what was written".to_owned())),
-            Err(error) => Some((name.clone(), format!("cannot be read: {error}"))),
+        let wrong = |name: &String| {
+            // A bundle may have brought any text as a name.
+            if validate::blob_hash(name).is_err() {
+                return Some((name.clone(), "has no name of a blob".to_owned()));
+            }
+            match hash(&dir.join(name)) {
+                Ok(hash) if hash == *name => None,
+                Ok(_) => Some((name.clone(), "is not what was written".to_owned())),
+                // No bundle brings copies of files.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !reading.blobs.contains(name) => None,
+                Err(error) => Some((name.clone(), format!("cannot be read: {error}"))),
+            }
         };
-        let mut found: Vec<(String, String)> = named.iter().filter_map(wrong).collect();
+        let mut found: Vec<(String, String)> = reading.blobs.union(&reading.copies).filter_map(wrong).collect();
         if self.owner.is_none() && !found.is_empty() {
             // The owner may have compacted the journal meanwhile, and dropped unnamed blobs.
-            let again = self.read(id).ok().flatten().map(|(_, reading)| reading.blobs).unwrap_or_default();
-            found.retain(|(name, _)| again.contains(name));
+            let again = self.read(id).ok().flatten().map(|(_, reading)| reading).unwrap_or_default();
+            found.retain(|(name, _)| again.blobs.contains(name) || again.copies.contains(name));
         }
         for (name, wrong) in found {
-            let remedy =
-                "The text that it held is lost but for its beginning and end; a backup or a bundle may have it.";
+            let remedy = match reading.blobs.contains(&name) {
+                true => {
+                    "The text that it held is lost but for its beginning and end; a backup or a bundle may have it."
+                }
+                false => "A file as it was before a change is lost; a backup may have it.",
+            };
             self.find(Check::Blob, Severity::Error, Some(id), format!("blob {name} {wrong}"), remedy);
         }
     }

@@ -74,8 +74,12 @@ impl Brief {
                 record.turn.map_or(What::Other, |turn| What::Latest(Key::Partial(turn, partial.step)))
             }
             Event::HistorySnapshot(snapshot) => What::Snapshot(snapshot.keys_up_to),
+            // It alone names what a killed call replaced.
+            Event::ToolStarted(started) if !started.files.is_empty() => What::Other,
             Event::ToolStarted(started) => What::Request((false, started.call_id.clone())),
             Event::ToolFinished(finished) => What::Result((false, finished.call_id.clone())),
+            // It alone says what its decision answers: no call has the question's id.
+            Event::ApprovalRequested(request) if request.form.is_some() => What::Other,
             Event::ApprovalRequested(request) => What::Request((true, request.call_id.clone())),
             Event::ApprovalDecided(decided) => What::Result((true, decided.call_id.clone())),
             Event::AssistantMessage(_) => What::Reply,

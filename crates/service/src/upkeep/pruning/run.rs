@@ -8,13 +8,16 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::record::bodies,
+    agent::record::{bodies, files, images},
     clock::Timestamp,
     consumers::{projection::READER, readers::Watermark},
     engine::{Derived, Engine},
     ids::{Seq, SessionId},
     service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
-    session::{event::Event, message::Body},
+    session::{
+        event::{ChangedFile, Event},
+        message::Body,
+    },
     store::{JournalPruner, ReadLimit, StoreError, restore::decode},
 };
 
@@ -119,6 +122,12 @@ pub(crate) async fn unnamed_blobs(
             if let Event::Unknown(unknown) = &event {
                 // An unknown event may name one in any way.
                 names.retain(|name| !unknown.line.as_str().contains(name));
+            }
+            for copy in files(&event).iter().filter_map(ChangedFile::copy) {
+                names.remove(copy);
+            }
+            for image in images(&event) {
+                names.remove(&image.blob);
             }
             for body in bodies(&mut event) {
                 if let Body::Blob(blob) = body {

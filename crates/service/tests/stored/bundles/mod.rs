@@ -1,7 +1,9 @@
 //! Bundles: what is exported comes back the same, and what no export made does not come in at all.
 
 mod archive;
+mod copies;
 mod hostile;
+mod images;
 mod mutated;
 mod pages;
 mod uploads;

@@ -26,6 +26,17 @@ fn every_secret_is_replaced() {
 }
 
 #[test]
+fn a_learned_secret_is_replaced_by_all_clones_until_its_learner_has_others() {
+    let secrets = secrets(&["opensesame"]);
+    let mut begun = secrets.clone().stream();
+    secrets.learn("a", vec!["first-token".into()]);
+    secrets.learn("b", vec!["other-token".into()]);
+    assert_eq!(begun.push("opensesame first-token other-token!"), "[redacted] [redacted] [redacted]!");
+    secrets.learn("a", vec!["second-token".into()]);
+    assert_eq!(secrets.replace("opensesame first-token second-token"), "[redacted] first-token [redacted]");
+}
+
+#[test]
 fn of_two_that_match_the_longer_one_counts() {
     let secrets = secrets(&["abcdefgh", "abcdefghijkl"]);
     assert_eq!(secrets.replace("abcdefghijkl abcdefghijk"), "[redacted] [redacted]ijk");

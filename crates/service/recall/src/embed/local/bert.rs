@@ -1,12 +1,38 @@
 //! The encoder: turns tokens into one vector. It reads no file.
 
-use super::{
-    directory::{Activation, Pooling, Shape},
-    matrix::Matrix,
-};
+use super::matrix::Matrix;
 
 /// Reads a tensor by its name; the directory has checked its existence and shape.
 type Tensors<'a> = &'a dyn Fn(&str) -> Result<Vec<f32>, String>;
+
+/// Sizes and variant of an encoder.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) words: usize,
+    pub(super) positions: usize,
+    pub(super) types: usize,
+    pub(super) hidden: usize,
+    pub(super) wide: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
+    pub(super) epsilon: f32,
+    pub(super) activation: Activation,
+    pub(super) pooling: Pooling,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    Gelu,
+    GeluTanh,
+    Relu,
+}
+
+/// Way of making one vector of all tokens' states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pooling {
+    Mean,
+    First,
+}
 
 #[derive(Debug)]
 pub(super) struct Bert {

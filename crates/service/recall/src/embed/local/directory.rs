@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{
-    bert::{self, Bert},
+    bert::{self, Activation, Bert, Pooling, Shape},
     tokens::{Reading, Vocabulary},
 };
 
@@ -47,35 +47,6 @@ pub(super) struct Directory {
     pub(super) tokens_max: usize,
     /// Prompts before a query and before a passage.
     pub(super) prompts: (String, String),
-}
-
-/// Sizes and variant of an encoder.
-#[derive(Clone, Debug)]
-pub(super) struct Shape {
-    pub(super) words: usize,
-    pub(super) positions: usize,
-    pub(super) types: usize,
-    pub(super) hidden: usize,
-    pub(super) wide: usize,
-    pub(super) layers: usize,
-    pub(super) heads: usize,
-    pub(super) epsilon: f32,
-    pub(super) activation: Activation,
-    pub(super) pooling: Pooling,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Activation {
-    Gelu,
-    GeluTanh,
-    Relu,
-}
-
-/// Way of making one vector of all tokens' states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pooling {
-    Mean,
-    First,
 }
 
 #[derive(Deserialize)]

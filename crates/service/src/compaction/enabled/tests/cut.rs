@@ -23,6 +23,7 @@ fn message(at: usize, what: char) -> Message {
             name: "tool".to_owned(),
             is_error,
             content: text.clone().into(),
+            images: Vec::new(),
         }],
     };
     match what {

@@ -80,6 +80,7 @@ impl Life {
             budgets,
             compaction: None,
             attended: false,
+            search_path: None,
             allow: Vec::new(),
             policy,
             key: None,
@@ -98,6 +99,7 @@ impl Life {
             continues,
             compaction: None,
             attended: false,
+            search_path: None,
             allow: Vec::new(),
             key: None,
         };
@@ -117,19 +119,13 @@ impl Life {
             .iter()
             .enumerate()
             .map(|(nth, (name, fails, output))| {
-                Event::ToolFinished(ToolFinished {
-                    call_id: id(nth),
-                    name: (*name).to_owned(),
-                    outcome: if *fails { ToolOutcome::Failed } else { ToolOutcome::Succeeded },
-                    output: output.as_str().into(),
-                    error: None,
-                    duration_ms: 1,
-                })
+                let outcome = if *fails { ToolOutcome::Failed } else { ToolOutcome::Succeeded };
+                Event::ToolFinished(ToolFinished::new(id(nth), (*name).to_owned(), outcome, output.as_str().into()))
             })
             .collect();
         let stop_reason = if calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
         let (step, model, usage) = (self.step, "scripted".to_owned(), Usage::default());
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None };
+        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None, context: None };
         self.add(self.open, Event::AssistantMessage(answer));
         for event in finished {
             self.add(self.open, event);

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    agent::record::bodies,
+    agent::record::{bodies, files, images},
     ids::{Seq, SessionId},
     session::{
         Session,
-        event::{Event, Record},
+        event::{ChangedFile, Event, Record},
         message::Body,
     },
     wire::decode_event,
@@ -21,6 +21,8 @@ pub(super) struct Reading {
     /// First record that could not be used.
     pub(super) trouble: Option<(Seq, String)>,
     pub(super) blobs: BTreeSet<String>,
+    /// Blobs that are copies of files.
+    pub(super) copies: BTreeSet<String>,
     pub(super) records: u64,
     old_before_ms: i64,
     /// Last old record.
@@ -61,6 +63,8 @@ impl Reading {
         if self.own_seq == 0 && self.session.as_ref().map(Session::id) == self.id {
             self.own_seq = record.seq;
         }
+        self.copies.extend(files(&record.event).iter().filter_map(ChangedFile::copy).map(str::to_owned));
+        self.blobs.extend(images(&record.event).iter().map(|image| image.blob.clone()));
         let names = bodies(&mut record.event).into_iter().filter_map(|body| match body {
             Body::Blob(blob) => Some(std::mem::take(&mut blob.blob)),
             Body::Inline(_) => None,

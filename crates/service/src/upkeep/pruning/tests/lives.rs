@@ -182,6 +182,7 @@ impl Journal {
         let after = self.check();
         assert_eq!(restored(&saved, &self.kept()), saved, "a snapshot that was saved before");
         assert_eq!((after.message_count(), after.usage()), (before.message_count(), before.usage()));
+        assert_eq!(after.found_tools(), before.found_tools());
         let again = self.plan(up_to, &bounds, &after);
         assert_eq!((again.dropped, again.history), (BTreeSet::new(), None), "a second compaction drops something");
         self.check_forks(&after, Seq::from(how.rewritten % 4));
@@ -302,6 +303,7 @@ impl Journal {
             }
             let parts = |of: &Session| (of.message_count(), of.usage(), of.next_turn(), of.pins().clone());
             assert_eq!(parts(&fork), parts(&due), "forked behind {}", end.seq);
+            assert_eq!(fork.found_tools(), due.found_tools(), "forked behind {}", end.seq);
             assert_eq!(said(&fork), said(&due), "forked behind {}", end.seq);
             self.check_fork_compactions(fork, due);
         }

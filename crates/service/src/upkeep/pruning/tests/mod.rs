@@ -92,6 +92,7 @@ impl Life {
             continues: None,
             compaction: None,
             attended: false,
+            search_path: None,
             allow: Vec::new(),
             key,
         };
@@ -107,18 +108,21 @@ impl Life {
         let blocks = std::iter::once(Block::Text { text: text.into() }).chain(calls.iter().map(call)).collect();
         let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0 };
         let (step, model, stop_reason) = (0, "scripted".to_owned(), StopReason::EndTurn);
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None };
+        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None, context: None };
         self.add(Some(self.turn), Event::AssistantMessage(answer))
     }
 
     pub(super) fn tool_starts(&mut self, call_id: &str) -> Seq {
         let (call_id, name) = (call_id.to_owned(), "tool".to_owned());
-        self.add(Some(self.turn), Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once }))
+        self.add(
+            Some(self.turn),
+            Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once, files: Vec::new() }),
+        )
     }
 
     pub(super) fn tool_ends(&mut self, call_id: &str) -> Seq {
         let (call_id, name, outcome) = (call_id.to_owned(), "tool".to_owned(), ToolOutcome::Succeeded);
-        let finished = ToolFinished { call_id, name, outcome, output: "out".into(), error: None, duration_ms: 0 };
+        let finished = ToolFinished::new(call_id, name, outcome, "out".into());
         self.add(Some(self.turn), Event::ToolFinished(finished))
     }
 
@@ -132,6 +136,7 @@ impl Life {
                 arguments: "{}".into(),
                 preview: None,
                 rule: None,
+                form: None,
             }),
         )
     }
@@ -140,7 +145,13 @@ impl Life {
         let (call_id, decision) = (call_id.to_owned(), Decision::Approve);
         self.add(
             Some(self.turn),
-            Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None }),
+            Event::ApprovalDecided(ApprovalDecided {
+                call_id,
+                decision,
+                scope: Scope::Once,
+                reason: None,
+                answer: None,
+            }),
         )
     }
 

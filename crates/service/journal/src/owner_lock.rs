@@ -15,7 +15,14 @@ const LOCK: &str = "lock";
 
 /// Ownership of a data directory, until dropped.
 pub struct OwnerLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for OwnerLock {
+    fn drop(&mut self) {
+        // A child between its fork and its exec has the file open too, and would keep the lock.
+        self.file.unlock().ok();
+    }
 }
 
 /// Checks that not everybody may write to `dir`.
@@ -79,7 +86,7 @@ impl OwnerLock {
             // The lock works without the name; a full disk must not prevent reads.
             tracing::warn!(%error, "the owner's name could not be written");
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -88,4 +95,21 @@ fn holder(file: &mut File) -> Option<u32> {
     file.read_to_string(&mut text).ok()?;
     let named: serde_json::Value = serde_json::from_str(&text).ok()?;
     named.get("pid")?.as_u64()?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Broken once: a store could not be opened again while another thread started a process.
+    #[test]
+    fn the_lock_is_free_although_a_child_has_not_closed_its_copy_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = OwnerLock::take(dir.path(), "F").unwrap();
+        let inherited = lock.file.try_clone().unwrap();
+        assert!(matches!(OwnerLock::take(dir.path(), "F"), Err(SessionError::StoreLocked { .. })));
+        drop(lock);
+        OwnerLock::take(dir.path(), "F").map(drop).unwrap();
+        drop(inherited);
+    }
 }

@@ -1,55 +1,47 @@
-//! Keeper of a command: starts the entrance, and ends all that came of it when the service is gone.
+//! Keeper of a command: forks the entrance, and ends all that came of it when the service is gone.
 
-use std::{
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-};
+use std::{fs, os::unix::process::ExitStatusExt as _, path::Path, process::ExitStatus};
 
+use fork::{Fork, fork};
 use nix::sched::{CloneFlags, unshare};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
         DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, getpid, kill_process, pidfd_open,
-        pidfd_send_signal, set_child_subreaper, set_dumpable_behavior, setsid, wait,
+        pidfd_send_signal, set_child_subreaper, set_dumpable_behavior, setsid, wait, waitpid,
     },
-    thread::{CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities},
 };
 
-use super::{Job, MARK, SELF};
+use super::{Job, code_of, enter::enter, make_temporary};
+use crate::launcher;
 
-/// Names that are tried for a temporary folder.
-const NAMES_MAX: u32 = 1_000;
 /// Pause between two looks at processes that are being killed, in nanoseconds.
 const LOOK_NS: i64 = 1_000_000;
 
 /// Runs a job to its end and returns the exit code: that of the command, or 128 and the signal that ended it.
-pub(crate) fn keep(job: &Job, json: &str) -> Result<u8, String> {
+pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     setsid().ok();
     close_inherited()?;
     let temporary = make_temporary(&job.temporary)?;
-    let code = run(job, json, &temporary);
+    let code = run(job, &temporary);
     // Every process that could write there has ended.
     fs::remove_dir_all(&temporary).ok();
     code
 }
 
-fn run(job: &Job, json: &str, temporary: &Path) -> Result<u8, String> {
+fn run(job: &Job, temporary: &Path) -> Result<u8, String> {
     if job.has_namespace() {
         own_namespaces()?;
     }
     set_child_subreaper(Some(getpid())).map_err(|error| failed("become a subreaper", error))?;
-    // From here on nobody of this user reads the memory or the descriptors of this process.
+    // From here on nobody of this user reads the memory or the descriptors of this process and of the entrance.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed("hide", error))?;
-    let mut entrance = Command::new(SELF)
-        .args([MARK, "enter", json])
-        .arg(temporary)
-        .stdin(Stdio::inherit())
-        .spawn()
-        .map_err(|error| failed("start", error))?;
-    let pid = Pid::from_child(&entrance);
+    // One more start of this program would cost more than all its limits. It has one thread, so a fork is whole.
+    let pid = match fork().map_err(|error| failed("start", error))? {
+        Fork::Child => launcher::end(enter(job, temporary)),
+        Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| failed("start", "it has no number"))?,
+    };
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed("watch the command", error))?;
     let control = std::io::stdin();
     loop {
@@ -67,11 +59,16 @@ fn run(job: &Job, json: &str, temporary: &Path) -> Result<u8, String> {
             break;
         }
     }
-    let status = entrance.wait().map_err(|error| failed("wait", error))?;
+    let status = loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Err(Errno::INTR) => {}
+            ended => {
+                break ended.map_err(|error| failed("wait", error))?.ok_or_else(|| failed("wait", "it goes on"))?.1;
+            }
+        }
+    };
     end_descendants();
-    let code =
-        std::os::unix::process::ExitStatusExt::signal(&status).map_or(status.code(), |signal| Some(128 + signal));
-    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+    Ok(code_of(ExitStatus::from_raw(status.as_raw())))
 }
 
 fn failed(doing: &str, error: impl std::fmt::Display) -> String {
@@ -92,18 +89,6 @@ fn close_inherited() -> Result<(), String> {
     Ok(())
 }
 
-fn make_temporary(parent: &Path) -> Result<PathBuf, String> {
-    for number in 0..NAMES_MAX {
-        let path = parent.join(format!("meerkat-shell-{}-{number}", getpid().as_raw_nonzero()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(&format!("make {}", path.display()), error)),
-        }
-    }
-    Err(format!("{} has too many folders named meerkat-shell-; delete them", parent.display()))
-}
-
 /// Gives the entrance its own processes, and the right to mount.
 fn own_namespaces() -> Result<(), String> {
     let processes = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
@@ -117,13 +102,7 @@ fn own_namespaces() -> Result<(), String> {
     };
     write("setgroups", "deny".to_owned())?;
     write("uid_map", format!("{user} {user} 1"))?;
-    write("gid_map", format!("{group} {group} 1"))?;
-    // A user's rights in the new namespace would end with the exec of the entrance.
-    let mut sets = capabilities(None).map_err(|error| failed("read its rights", error))?;
-    sets.inheritable |= CapabilitySet::SYS_ADMIN;
-    set_capabilities(None, sets).map_err(|error| failed("set its rights", error))?;
-    configure_capability_in_ambient_set(CapabilitySet::SYS_ADMIN, true)
-        .map_err(|error| failed("pass its rights", error))
+    write("gid_map", format!("{group} {group} 1"))
 }
 
 /// Kills every process that descends from this one, until there is none. With a namespace there is none left.

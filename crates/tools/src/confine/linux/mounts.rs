@@ -23,7 +23,10 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
         .map_err(|error| failed("part its mounts", error))?;
     bind(&job.workspace, &job.workspace)?;
     let temporary = private_temporary(job, temporary)?;
-    let mut writable = vec![job.workspace.clone(), temporary.clone()];
+    let mut writable = vec![temporary.clone()];
+    if !job.is_read_only {
+        writable.push(job.workspace.clone());
+    }
     let apart = MountFlags::NOSUID | MountFlags::NODEV;
     if mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok() {
         writable.push(PathBuf::from(SHARED_MEMORY));
@@ -35,11 +38,11 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
             mount_remount(&path, MountFlags::BIND | MountFlags::RDONLY | flags, c"").ok();
         }
     }
-    for (path, is_fixed) in guard::protected(&job.workspace) {
-        bind(&path, &path)?;
-        if is_fixed {
-            remount_read_only(&path)?;
-        }
+    let guarded = guard::protected(&job.workspace)?;
+    guarded.keys().try_for_each(|path| bind(path, path))?;
+    let table = mounts()?;
+    for path in guarded.iter().filter(|(_, is_fixed)| **is_fixed).map(|(path, _)| path) {
+        remount_read_only(path, &table)?;
     }
     for path in job.hidden.iter().filter(|path| path.starts_with(&job.workspace)) {
         hide(path)?;
@@ -65,8 +68,8 @@ fn bind(from: &Path, to: &Path) -> Result<(), String> {
     mount_bind_recursive(from, to).map_err(|error| failed(&format!("mount {}", to.display()), error))
 }
 
-fn remount_read_only(path: &Path) -> Result<(), String> {
-    let flags = mounts()?.into_iter().rev().find(|(mounted, _)| mounted == path).map_or(MountFlags::empty(), |it| it.1);
+fn remount_read_only(path: &Path, table: &[(PathBuf, MountFlags)]) -> Result<(), String> {
+    let flags = table.iter().rev().find(|(mounted, _)| mounted == path).map_or(MountFlags::empty(), |it| it.1);
     mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | flags, c"")
         .map_err(|error| failed(&format!("protect {}", path.display()), error))
 }

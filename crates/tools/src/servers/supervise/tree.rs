@@ -1,56 +1,37 @@
-//! Supervisor of a server: a re-exec of our program between it and us, so that nothing of it survives our end.
-//!
-//! Its input is the pipe that the server reads. It never reads it itself; when no one holds the other end any more, we
-//! have closed it or were killed, and it ends the server and all that came of it. A parent-death signal would not do: it
-//! fires when the thread that spawned ends, and misses grandchildren.
+//! Supervision by a subreaper: every process that came of the server is found.
 
 use std::{
-    ffi::OsString,
     fs,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    process::Command,
+    os::unix::process::ExitStatusExt as _,
+    process::{Child, ExitStatus},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{
-        Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, pidfd_open, pidfd_send_signal,
+        Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process_group, pidfd_open, pidfd_send_signal,
         set_child_subreaper, wait,
     },
 };
 
-/// Milliseconds that a server gets to end by itself once its input is closed.
-const GRACE_MS: u32 = 500;
-/// Milliseconds that it gets after it was asked to end.
-const TERM_MS: u32 = 1_000;
+use super::{GRACE_MS, NOT_STARTED, TERM_MS};
+use crate::confine::code_of;
+
 /// Milliseconds for which killed processes are waited for; the kernel may hold one for longer.
 const KILL_MS: u32 = 2_000;
 /// Milliseconds between two looks at processes that end.
 const LOOK_MS: u32 = 5;
 /// Seconds between two looks for orphans that have ended.
 const REAP_SECONDS: i64 = 30;
-/// Exit code if the server could not be started, as a shell has it.
-const NOT_STARTED: u8 = 127;
 
-/// Runs a server, whose program and arguments these are, and returns its exit code when nothing of it is left.
-pub(crate) fn supervise(command: &[OsString]) -> u8 {
-    run(command).unwrap_or_else(|why| {
-        // The service reads it as the server's own error output.
-        rustix::io::write(std::io::stderr(), format!("{why}\n").as_bytes()).ok();
-        NOT_STARTED
-    })
+/// Becomes the parent of every orphan that the server leaves.
+pub(super) fn prepare() -> Result<(), String> {
+    set_child_subreaper(Some(getpid())).map_err(|error| format!("cannot become a subreaper: {error}"))
 }
 
-fn run(command: &[OsString]) -> Result<u8, String> {
-    let (program, arguments) = command.split_first().ok_or("the supervisor of a server is given no command")?;
-    rustix::process::setsid().ok();
-    set_child_subreaper(Some(getpid())).map_err(|error| format!("cannot become a subreaper: {error}"))?;
-    let server = Command::new(program)
-        .args(arguments)
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+/// Waits for the server's end or that of its input, and returns its exit code when nothing of it is left.
+pub(super) fn watch(server: Child) -> Result<u8, String> {
     let server = Pid::from_child(&server);
     let ended = pidfd_open(server, PidfdFlags::empty()).map_err(|error| format!("cannot watch the server: {error}"))?;
     let input = std::io::stdin();
@@ -115,18 +96,12 @@ fn look_later() {
 fn reap(server: Pid, status: &mut Option<u8>) -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, how))) if pid == server => *status = Some(exit_code(how)),
+            Ok(Some((pid, how))) if pid == server => *status = Some(code_of(ExitStatus::from_raw(how.as_raw()))),
             Ok(Some(_)) | Err(Errno::INTR) => {}
             Ok(None) => return false,
             Err(_) => return true,
         }
     }
-}
-
-fn exit_code(status: WaitStatus) -> u8 {
-    let status = std::process::ExitStatus::from_raw(status.as_raw());
-    let code = status.signal().map_or(status.code(), |signal| Some(128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }
 
 /// Signals each child. Nobody but this thread reaps them, so no number can have passed to another process.

@@ -1,6 +1,8 @@
 //! Files that a command may reach, by Landlock.
 
 use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
 };
@@ -51,14 +53,14 @@ fn restrict(job: &Job, temporary: &Path) -> Result<(), Box<dyn std::error::Error
     }
     rules = allow(rules, temporary, write, &[])?;
     // Secrets beneath it are covered by mounts, because a folder whose entries are allowed one by one takes no new one.
-    rules = allow(rules, &job.workspace, write, &[])?;
+    rules = allow(rules, &job.workspace, if job.is_read_only { read } else { write }, &[])?;
     match rules.restrict_self()?.ruleset {
         RulesetStatus::NotEnforced => Err("the kernel has it switched off".into()),
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
     }
 }
 
-/// Allows a folder, but nothing hidden beneath it. A path that is not there is left out.
+/// Allows a file or folder, but nothing hidden beneath it. A path that is not there is left out.
 fn allow(
     rules: RulesetCreated,
     path: &Path,
@@ -69,11 +71,29 @@ fn allow(
     if hidden.iter().any(|hidden| real.starts_with(hidden)) {
         return Ok(rules);
     }
-    if !hidden.iter().any(|hidden| hidden.starts_with(&real)) {
-        let Ok(opened) = PathFd::new(&real) else { return Ok(rules) };
-        let access = if real.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
-        return Ok(rules.add_rule(PathBeneath::new(opened, access))?);
+    let on_the_way = hidden.iter().filter_map(|hidden| hidden.strip_prefix(&real).ok()?.iter().next());
+    let on_the_way: BTreeSet<&OsStr> = on_the_way.collect();
+    if on_the_way.is_empty() {
+        return whole(rules, &real, real.is_dir(), access);
     }
     let Ok(entries) = fs::read_dir(&real) else { return Ok(rules) };
-    entries.flatten().try_fold(rules, |rules, entry| allow(rules, &entry.path(), access, hidden))
+    entries.flatten().try_fold(rules, |rules, entry| match entry.file_type() {
+        // `/etc` has hundreds of entries: only what may lead to something hidden is looked at.
+        Ok(kind) if !kind.is_symlink() && !on_the_way.contains(&*entry.file_name()) => {
+            whole(rules, &entry.path(), kind.is_dir(), access)
+        }
+        _ => allow(rules, &entry.path(), access, hidden),
+    })
+}
+
+/// Allows a file or folder with all that is in it.
+fn whole(
+    rules: RulesetCreated,
+    path: &Path,
+    is_folder: bool,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, Box<dyn std::error::Error>> {
+    let Ok(opened) = PathFd::new(path) else { return Ok(rules) };
+    let access = if is_folder { access } else { access & AccessFs::from_file(NEWEST) };
+    Ok(rules.add_rule(PathBeneath::new(opened, access))?)
 }

@@ -10,13 +10,13 @@ use std::{
 use rustix::{
     io::Errno,
     process::{
-        DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, set_dumpable_behavior,
-        set_parent_process_death_signal, setrlimit, setsid, wait,
+        Pid, Resource, Rlimit, Signal, WaitOptions, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
+        setsid, wait,
     },
     thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
 };
 
-use super::{Confinement, GitGuard, Job, calls, files, mounts};
+use super::{Confinement, GitGuard, Job, calls, code_of, files, mounts};
 
 /// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
 const PROCESSES_MAX: u64 = 2_048;
@@ -25,7 +25,7 @@ const ROOTS_RIGHTS: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
 
 /// Limits this process and runs the job's command. Returns its exit code, or that of a trial.
-pub(crate) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
+pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("be bound to its keeper", error))?;
     setsid().ok();
     let temporary = if job.has_namespace() { mounts::apply(job, temporary)? } else { temporary.to_owned() };
@@ -52,7 +52,6 @@ pub(crate) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     match job.confinement.git_guard {
         GitGuard::Compare => Err(failed("start the shell", shell.exec())),
         GitGuard::Namespace => {
-            set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed("hide", error))?;
             let shell = shell.spawn().map_err(|error| failed("start the shell", error))?;
             first_process(Pid::from_child(&shell))
         }
@@ -65,9 +64,7 @@ fn first_process(shell: Pid) -> Result<u8, String> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid == shell => {
-                let status = ExitStatus::from_raw(status.as_raw());
-                let code = status.signal().map_or(status.code(), |signal| Some(128 + signal));
-                return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
+                return Ok(code_of(ExitStatus::from_raw(status.as_raw())));
             }
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(failed("wait for the shell", error)),
@@ -84,7 +81,8 @@ fn limit(resource: Resource, most: u64) -> Result<(), String> {
 fn drop_rights() -> Result<(), String> {
     clear_ambient_capability_set().map_err(|error| failed("give up its rights", error))?;
     let now = rustix::thread::capabilities(None).map_err(|error| failed("read its rights", error))?;
-    let kept = now.permitted & ROOTS_RIGHTS;
+    // In a namespace of its own a user has all rights until here.
+    let kept = if geteuid().is_root() { now.permitted & ROOTS_RIGHTS } else { CapabilitySet::empty() };
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(|error| failed("give up its rights", error))
 }

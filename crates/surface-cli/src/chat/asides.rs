@@ -1,0 +1,140 @@
+//! What a chat does beside turns and operations: its status line, `/undo`, `/copy`, `/open`, `/model`.
+
+use meerkat_service::{Operation, SessionError, service::TurnResult};
+use serde_json::json;
+
+use super::Chat;
+use crate::{
+    args::{SessionCommand, Target},
+    commands::{confirm::is_yes, files, open, sessions, show::print_message},
+    error::CliError,
+    input::Line,
+    render::ending,
+    stream::last_seq,
+};
+
+/// Most bytes of an answer to copy: with their encoding, as much as common terminals take.
+const COPY_BYTES_MAX: usize = 56_000;
+
+impl Chat<'_> {
+    /// Prints one line about where the chat is after an answer.
+    pub(super) async fn status(&self, result: &TurnResult) {
+        // A session that cannot be read says so when something is asked of it.
+        let Ok(view) = self.app.service.read(&result.session_id).await else { return };
+        let [used, total] = [view.context.estimated_tokens, view.context.window_tokens].map(short);
+        let (model, id) = (&result.model, ending(&result.session_id));
+        self.app.out.status(&format!("{model}, {used} of {total} tokens, session {id}"));
+    }
+
+    /// `/model`: takes another model, or says which one answers.
+    pub(super) async fn take_model(&mut self, id: Option<String>, name: Option<String>) -> Result<(), CliError> {
+        let is_new = name.is_some();
+        self.model = name.or(self.model.take());
+        if self.app.out.is_json {
+            return self.document(id, json!({ "model": self.model }).to_string().as_bytes());
+        }
+        let own = async || self.app.service.read(&self.session_id).await.map(|view| view.model);
+        let model = match &self.model {
+            Some(model) => model.clone(),
+            None => match own().await {
+                Ok(model) => model,
+                Err(error) => return self.refuse(id, &error.body()),
+            },
+        };
+        self.app.out.note(&match is_new {
+            true => format!("From here on {model} answers."),
+            false => format!("{model} answers; /model NAME takes another."),
+        });
+        Ok(())
+    }
+
+    /// `/open`: goes on with another session.
+    pub(super) async fn open(&mut self, id: Option<String>, words: &[String]) -> Result<(), CliError> {
+        if words.is_empty() {
+            let message = "say which one: its id, `last`, or words of its title; /sessions lists them";
+            return self.refuse(id, &SessionError::invalid("session", message).body());
+        }
+        let found = async {
+            let session_id = open::find(self.app, words).await?;
+            last_seq(&self.app.service, &session_id).await.map(|_| session_id)
+        };
+        match found.await {
+            Ok(session_id) => {
+                self.session_id = session_id;
+                if self.app.out.is_json {
+                    return self.document(id, json!({ "session_id": session_id }).to_string().as_bytes());
+                }
+                self.app.out.note(&format!("Session {session_id} from here on."));
+                Ok(())
+            }
+            Err(error) => self.refuse(id, &error.body()),
+        }
+    }
+
+    /// `/undo`: asks a person about the files of the last turn, or returns the command that puts them back.
+    pub(super) async fn undo(&mut self, yes: bool) -> Result<Option<SessionCommand>, SessionError> {
+        let view = self.app.service.read(&self.session_id).await?;
+        let last = view.turn_count.checked_sub(1).and_then(|turn| turn.try_into().ok());
+        let turn = last.ok_or_else(|| SessionError::invalid("turn", "there was no turn yet"))?;
+        let name = self.session_id.to_string();
+        if yes || !self.has_editor || self.app.out.is_json {
+            let target = Target { session: Some(name) };
+            let command = SessionCommand::RestoreFiles { target, turn, except: Vec::new(), yes };
+            return sessions::is_meant(self.app, &command).map(|()| Some(command));
+        }
+        let plan = files::plan(self.app, &name, turn, &[]).await?;
+        match plan.question() {
+            Some(question) => {
+                self.app.out.notice(&format!("{question} [y/N] "));
+                self.undoing = Some(plan);
+            }
+            None => self.app.out.note(&format!("Turn {turn} left no file changed.")),
+        }
+        Ok(None)
+    }
+
+    /// Takes the answer about files to put back: only yes means yes.
+    pub(super) async fn undone(&mut self, plan: &files::Plan, line: &Line) -> Result<(), CliError> {
+        if !matches!(line, Line::Text(text) if is_yes(text)) {
+            self.app.out.note("Nothing was changed.");
+            return Ok(());
+        }
+        match files::restore(self.app, plan).await {
+            Ok(answer) => print_message(self.app, Operation::Blob, &answer, None),
+            Err(error) => self.refuse(None, &error.body()),
+        }
+    }
+
+    /// `/copy`: the last answer.
+    pub(super) fn copy(&self, id: Option<String>) -> Result<(), CliError> {
+        let refuse = |field, message: String| self.refuse(id.clone(), &SessionError::invalid(field, message).body());
+        let Some(text) = &self.answer else { return refuse("answer", "there is no answer yet".to_owned()) };
+        if text.len() > COPY_BYTES_MAX {
+            let bytes = text.len();
+            let what = format!("the answer has {bytes} bytes, and terminals take {COPY_BYTES_MAX}; /history shows it");
+            return refuse("answer", what);
+        }
+        if self.app.out.is_json || !self.app.out.copy(text) {
+            return refuse(
+                "terminal",
+                "there is no terminal with a clipboard here; /history shows the answer".to_owned(),
+            );
+        }
+        self.app.out.note(&format!(
+            "{} bytes were sent to the terminal's clipboard. If they are not there, the terminal does not allow it; tmux \
+             needs `set -g set-clipboard on`.",
+            text.len()
+        ));
+        Ok(())
+    }
+}
+
+/// Returns a number of tokens in few characters.
+fn short(tokens: u64) -> String {
+    match tokens {
+        0..1_000 => tokens.to_string(),
+        1_000..10_000 => format!("{}.{}k", tokens / 1_000, tokens % 1_000 / 100),
+        10_000..1_000_000 => format!("{}k", tokens / 1_000),
+        _ => format!("{}.{}M", tokens / 1_000_000, tokens % 1_000_000 / 100_000),
+    }
+}

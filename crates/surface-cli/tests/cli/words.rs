@@ -1,0 +1,114 @@
+//! Words of other tools, the token, and what a chat does beside operations.
+
+use meerkat_errors::ErrorCode::InvalidRequest;
+use meerkat_serve::Token;
+use serde_json::json;
+
+use crate::drive::terminal::cli;
+
+#[test]
+fn a_word_of_another_tool_is_answered_with_ours_and_runs_nothing() {
+    for (args, ours) in [
+        (&["ls"][..], "`meerkat sessions list`"),
+        (&["exec", "x"], "`meerkat run 'PROMPT'`"),
+        (&["login"], "`meerkat models`"),
+        (&["say hello to me"], "`meerkat run 'PROMPT'`"),
+        (&["-p", "x"], "`meerkat run 'PROMPT'`"),
+        (&["run", "-p", "x"], "`meerkat run 'PROMPT'`"),
+        (&["run", "-m", "gpt-5", "x"], "`--model NAME`"),
+        (&["--continue"], "`meerkat chat last`"),
+        (&["chat", "--resume"], "`meerkat sessions open`"),
+        (&["run", "--yolo", "x"], "`--allow RULE,RULE`"),
+    ] {
+        let ran = cli(args).run();
+        ran.refused(InvalidRequest, "did you mean `");
+        assert!(ran.err.contains(ours), "{args:?}: {}", ran.err);
+    }
+    // Here they mean something else.
+    for args in [
+        &["run", "Say", "hello to me"][..],
+        &["run", "Say", "ls"],
+        &["serve", "-p", "8080"],
+        &["errors", "--continue"],
+        &["sessions", "list", "-C", "x"],
+    ] {
+        let ran = cli(args).run();
+        ran.refused(InvalidRequest, "--help says what is allowed");
+        assert!(!ran.err.contains("did you mean"), "{args:?}: {}", ran.err);
+    }
+    let lines = "/clear\n/rename x\n/cost\n/compact --preview\n/exit\n@say Never.\n";
+    let ran = cli(&["chat"]).stdin(lines).run();
+    assert_eq!((ran.code, ran.err.matches("did you mean").count()), (0, 3), "{}", ran.err);
+    for ours in ["`/new`", "`/title TEXT`", "`/show`"] {
+        assert!(ran.err.contains(&format!("did you mean {ours}?")), "{}", ran.err);
+    }
+    assert!(!ran.out.contains("Never."), "/exit is ours: {}", ran.out);
+}
+
+#[test]
+fn the_token_is_printed_and_never_made() {
+    let dir = cli(&[]).dir;
+    let data_dir = dir.path().join("data");
+    let data = data_dir.display().to_string();
+    let token = |args: &[&str]| cli(&[&["token"], args].concat()).in_dir(&dir).env("MEERKAT_DATA_DIR", &data);
+    token(&[]).run().refused(InvalidRequest, "`meerkat serve` makes one");
+    assert!(!data_dir.exists());
+    let (made, path) = Token::of_dir(&data_dir).unwrap();
+    assert_eq!(token(&[]).run().out, format!("{}\n", made.text()));
+    assert_eq!(token(&["--path"]).run().out, format!("{}\n", path.display()));
+    let document = token(&["--json"]).run().json();
+    assert_eq!((&document["token"], &document["path"]), (&made.text().into(), &path.display().to_string().into()));
+    let document = token(&["--path", "--json"]).run().json();
+    assert_eq!(document, json!({ "path": path.display().to_string() }));
+    let named = |args: &[&str]| token(args).env("MEERKAT_TOKEN", "a-token-of-the-variable");
+    assert_eq!(named(&[]).run().out, "a-token-of-the-variable\n");
+    named(&["--path"]).run().refused(InvalidRequest, "leave --path out");
+    let refused = named(&["--path", "--json"]).run();
+    assert_eq!((refused.code, &refused.json()["code"]), (InvalidRequest.exit_code(), &"INVALID_REQUEST".into()));
+}
+
+#[test]
+fn a_session_is_picked_at_a_terminal_alone() {
+    cli(&["sessions", "open"]).run().refused(InvalidRequest, "`meerkat chat ID`");
+    let ran = cli(&["sessions", "open", "last", "--json"]).on_terminal().run();
+    assert_eq!((ran.code, &ran.json()["code"]), (InvalidRequest.exit_code(), &"INVALID_REQUEST".into()));
+    let ran =
+        cli(&["chat"]).stdin("/title One thing\n/new --title Another\n/open thing\n/show\n/open o\n/copy\n/undo\n");
+    let ran = ran.run();
+    assert!(ran.out.contains("One thing"), "{}", ran.out);
+    for refusal in ["several sessions", "there is no answer yet", "there was no turn yet"] {
+        assert!(ran.err.contains(refusal), "{refusal}: {}", ran.err);
+    }
+}
+
+#[test]
+fn markdown_is_coloured_on_a_terminal_that_wants_it() {
+    let run = || cli(&["run", "@chunks 99 @say # A\\n- `b`"]);
+    let coloured = run().on_terminal().run();
+    assert_eq!(coloured.out, "\x1b[1m# A\x1b[0m\n\x1b[36m- `b`\x1b[0m\n");
+    let raw = cli(&["run", "--raw", "@chunks 99 @say # A\\n- `b`"]).on_terminal();
+    let others = [
+        run(),
+        raw,
+        run().on_terminal().env("NO_COLOR", "1"),
+        run().on_terminal().env("TERM", "dumb"),
+        run().on_terminal().env("MEERKAT_OUTPUT__MARKDOWN", "false"),
+    ];
+    for cli in others {
+        assert_eq!(cli.run().out, "# A\n- `b`\n");
+    }
+}
+
+#[test]
+fn a_pipe_gets_no_spinner_and_no_status_line() {
+    let ran = cli(&["chat"]).stdin("@fail overloaded retry_after_ms=600 times=1 @say Hi.\n").run();
+    assert_eq!(ran.out, "Hi.\n", "{}", ran.err);
+    for word in ["waiting for", "retry in", "tokens, session", "\r"] {
+        assert!(!ran.err.contains(word), "{word:?}: {}", ran.err);
+    }
+    let status = |args: &[&str]| cli(&[&["chat"], args].concat()).stdin("@say Hi.\n").on_terminal().run().err;
+    let shown = status(&[]);
+    let line = shown.lines().find(|line| line.contains(" tokens, session ")).unwrap();
+    assert!(line.contains("scripted, ") && line.contains(" of 100k tokens, session "), "{line}");
+    assert!(!status(&["--quiet"]).contains("tokens, session"));
+}

@@ -1,0 +1,57 @@
+//! Servers of the user's own configuration.
+
+use meerkat_errors::ErrorCode;
+
+use crate::{Home, program, server::MARK, text};
+
+pub(crate) const TRIALS: &[(&str, fn())] = &[
+    ("the_first_run_after_a_server_was_added_calls_its_tool", added),
+    ("what_cannot_be_added_changes_nothing", refused),
+];
+
+fn added() {
+    let home = Home::new();
+    let file = ".config/meerkat/meerkat.toml";
+    home.put(file, "# mine\n[limits]\npins = 3 # few\n");
+    let (program, noted) = (program(), home.at("noted"));
+    let (program, noted) = (program.to_str().unwrap(), noted.to_str().unwrap());
+    let add = |name| ["servers", "add", name, "--json", "--env", "GIVEN=${HOME}/x", "--", program, MARK, noted];
+    let answer = home.done(&add("t")).json();
+    assert_eq!((&answer["server"], &answer["next"]), (&"t".into(), &"meerkat servers check t".into()));
+    assert_eq!(home.starts(), 0);
+    let expected = "# mine\n[limits]\npins = 3 # few\n\n[servers.t]\n";
+    let written = text(home.at(file));
+    assert!(written.starts_with(expected) && written.contains("env = { GIVEN = \"${HOME}/x\" }"), "{written}");
+
+    home.call();
+    assert_eq!((home.starts(), home.calls()), (1, 1));
+    let again = home.run(&add("t")).json();
+    assert!(again["message"].as_str().unwrap().contains("configured already"), "{again}");
+    assert_eq!(text(home.at(file)), written);
+
+    home.done(&["servers", "remove", "t"]);
+    assert_eq!(text(home.at(file)), "# mine\n[limits]\npins = 3 # few\n");
+    assert_eq!(home.done(&["servers", "--json"]).json()["items"].as_array().unwrap().len(), 0);
+    home.run(&["servers", "remove", "t"]).refused(ErrorCode::InvalidRequest, "no such server");
+}
+
+fn refused() {
+    let home = Home::new();
+    let file = ".config/meerkat/meerkat.toml";
+    home.put(file, "servers = { x = { command = \"x\" } }\n");
+    for (args, words) in [
+        (&["add", "A", "--", "npx"][..], "A server's name"),
+        (&["add", "a", "--url", "http://example.com"], "https://"),
+        (&["add", "a"], "<COMMAND>"),
+        (&["add", "a", "--url", "https://b", "--", "npx"], "cannot be used with"),
+        (&["add", "a", "--env", "B", "--", "npx"], "NAME=value"),
+        (&["add", "a", "--env", "B=${", "--", "npx"], "closing brace"),
+        (&["add", "x", "--", "npx"], "configured already"),
+        (&["remove", "y"], "no such server"),
+    ] {
+        home.run(&[&["servers"], args].concat()).refused(ErrorCode::InvalidRequest, words);
+        assert_eq!(text(home.at(file)), "servers = { x = { command = \"x\" } }\n");
+    }
+    home.done(&["servers", "add", "a", "--url", "https://example.com/mcp"]);
+    assert!(text(home.at(file)).contains("a = { url = \"https://example.com/mcp\" }"));
+}

@@ -1,0 +1,72 @@
+//! A turn whose call was approved just before its process was killed: short commands leave it as it is, and it goes on
+//! once when it is asked for.
+
+use std::fs;
+
+use meerkat_errors::ErrorCode;
+use meerkat_service::{
+    SessionId,
+    clock::{Clock as _, SystemClock},
+    session::event::{ApprovalDecided, Decision, Event, Record, Scope},
+    store::open_stores,
+};
+use serde_json::Value;
+
+use super::Stage;
+
+const PROMPT: &str = r#"@call test_ask {"name":"log","line":"asked","lasting":true} @say Done."#;
+
+/// Leaves such a turn; returns its session and its call.
+fn left_approved(stage: &Stage) -> (String, String) {
+    let folder = stage.0.path().join(".config/meerkat");
+    fs::create_dir_all(&folder).unwrap();
+    let tools = format!("[tools]\ntest_dir = {:?}\n", stage.0.path().display().to_string());
+    fs::write(folder.join("meerkat.toml"), tools).unwrap();
+    let mut owner = stage.start(&["run", "--attended", "--events", PROMPT]);
+    let asked: Value = serde_json::from_str(&owner.until("approval_requested")).unwrap();
+    assert_eq!((&asked["seq"], &asked["preview"]), (&4.into(), &"+asked".into()));
+    drop(owner);
+    let [session_id, call_id] = ["session_id", "call_id"].map(|key| asked[key].as_str().unwrap().to_owned());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let events = open_stores(&stage.0.path().join("data")).unwrap().events;
+        let session_id: SessionId = session_id.parse().unwrap();
+        let lease = events.lease(session_id).await.unwrap();
+        let (decision, scope) = (Decision::Approve, Scope::Once);
+        let decided = ApprovalDecided { call_id: call_id.clone(), decision, scope, reason: None, answer: None };
+        let (time, event) = (SystemClock::new().now(), Event::ApprovalDecided(decided));
+        let record = Record { session_id, seq: 5, turn: Some(0), time, event };
+        events.stage(&lease, &[record]).unwrap().durable().await.unwrap();
+        events.give_up(lease).await;
+    });
+    (session_id, call_id)
+}
+
+#[test]
+fn an_approved_call_runs_once_and_only_when_its_turn_is_asked_for() {
+    for ask in ["resume", "approve", "serve"] {
+        let stage = Stage::new();
+        let (id, call_id) = left_approved(&stage);
+        let log = stage.0.path().join("log");
+        for _ in 0..2 {
+            assert_eq!(stage.json(&["sessions", "list"])["items"][0]["state"], "running");
+            assert_eq!(stage.json(&["sessions", "show", &id])["last_seq"], 5);
+            let refused = stage.run(&["run", "--session", &id, "@say Never."]);
+            assert_eq!(refused.code, ErrorCode::SessionBusy.exit_code(), "{}", refused.err);
+        }
+        assert!(!log.exists());
+        let _server = match ask {
+            "resume" => {
+                assert_eq!(stage.json(&["resume", &id])["text"], "Done.");
+                None
+            }
+            "approve" => {
+                assert_eq!(stage.json(&["sessions", "approve", &id, &call_id])["seq"], 5);
+                None
+            }
+            _ => Some(stage.serve()),
+        };
+        assert_eq!(stage.run(&["events", &id, "--since", "5", "--until", "turn_completed"]).code, 0, "{ask}");
+        assert_eq!(fs::read_to_string(&log).unwrap(), "asked\n", "{ask}");
+    }
+}

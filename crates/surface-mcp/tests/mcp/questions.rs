@@ -1,0 +1,223 @@
+//! Calls that wait for approval, asked about by the client's own forms.
+
+use std::sync::Arc;
+
+use meerkat_service::{
+    Agent, AgentBuildConfig, clock::SystemClock, service::SessionCreated, tool::test_tools::test_tools,
+};
+use meerkat_surface_mcp::{MESSAGE_BYTES_MAX, serve_io, tools::Offer};
+use rmcp::{
+    ClientHandler, ClientLifecycleMode, ClientServiceExt as _, ErrorData, RoleClient,
+    model::{
+        ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability,
+        Implementation, ProtocolVersion,
+    },
+    service::{RequestContext, RunningService},
+    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{HOLD, Way, agent, everywhere, http, lines, listen, params, soon, structured, turns::release, types_until};
+
+/// Client whose person gives one answer to everything; without one, the questions stay open.
+struct Person {
+    version: ProtocolVersion,
+    answer: Option<ElicitResult>,
+    /// Each question, and `null` when one is withdrawn.
+    asked: mpsc::UnboundedSender<Value>,
+}
+
+impl ClientHandler for Person {
+    fn get_info(&self) -> ClientConfig {
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.elicitation = Some(ElicitationCapability::default());
+        ClientConfig::new(capabilities, Implementation::new("test", "0")).with_protocol_version(self.version.clone())
+    }
+
+    async fn create_elicitation(
+        &self,
+        request: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        self.asked.send(serde_json::to_value(request).unwrap()).unwrap();
+        match &self.answer {
+            Some(answer) => Ok(answer.clone()),
+            None => {
+                context.ct.cancelled().await;
+                self.asked.send(Value::Null).unwrap();
+                Ok(ElicitResult::new(ElicitationAction::Cancel))
+            }
+        }
+    }
+}
+
+struct Client {
+    running: Arc<RunningService<RoleClient, Person>>,
+    asked: Mutex<mpsc::UnboundedReceiver<Value>>,
+}
+
+impl Client {
+    /// Connects to a server whose client's model may approve nothing.
+    async fn connect(agent: &Agent, way: Way, version: &ProtocolVersion, answer: Option<ElicitResult>) -> Self {
+        let (sender, asked) = mpsc::unbounded_channel();
+        let person = Person { version: version.clone(), answer, asked: sender };
+        let lifecycle = match version.has_initialize() {
+            true => ClientLifecycleMode::Initialize,
+            false => ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] },
+        };
+        let running = if way == Way::Streams {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (service, streams) = (agent.service().clone(), tokio::io::split(far));
+            tokio::spawn(serve_io(service, Offer::default(), streams, MESSAGE_BYTES_MAX, CancellationToken::new()));
+            person.serve_with_lifecycle(near, lifecycle).await.unwrap()
+        } else {
+            // Another test may have been first.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let url = listen(http(agent, way == Way::HttpWithSessions)).await;
+            let transport = StreamableHttpClientTransport::with_client(
+                reqwest::Client::builder().no_proxy().build().unwrap(),
+                StreamableHttpClientTransportConfig::with_uri(url),
+            );
+            person.serve_with_lifecycle(transport, lifecycle).await.unwrap()
+        };
+        Self { running: Arc::new(running), asked: Mutex::new(asked) }
+    }
+
+    /// Begins a turn that asks.
+    fn turn(&self, session: &SessionCreated) -> impl Future<Output = Value> + use<> {
+        self.turn_with(session, HOLD)
+    }
+
+    fn turn_with(&self, session: &SessionCreated, prompt: &'static str) -> impl Future<Output = Value> + use<> {
+        let (running, session_id) = (self.running.clone(), session.session_id);
+        async move {
+            let arguments = json!({ "session_id": session_id, "prompt": prompt, "attended": true });
+            structured(&running.call_tool(params("turn_start", arguments)).await.unwrap())
+        }
+    }
+
+    async fn asked(&self) -> Value {
+        soon(self.asked.lock().await.recv()).await.unwrap()
+    }
+}
+
+fn answer(action: ElicitationAction, content: Value) -> Option<ElicitResult> {
+    Some(ElicitResult::new(action).with_content(content))
+}
+
+/// Whether a server can ask: in revisions in which it sends requests, over a connection that lasts.
+fn can_be_asked(way: Way, version: &ProtocolVersion) -> bool {
+    version.has_initialize() && way != Way::HttpWithout
+}
+
+/// The outcome of the call, and the reason for the decision.
+async fn decided(agent: &Agent, session: &SessionCreated) -> (Value, Value) {
+    let lines = lines(agent, session, 0).await;
+    let event = |kind: &str| {
+        let mut events = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.rfind(|event| event["type"] == kind).unwrap()
+    };
+    (event("tool_finished")["outcome"].clone(), event("approval_decided")["reason"].clone())
+}
+
+#[tokio::test]
+async fn a_person_decides_by_a_form() {
+    for (way, version) in everywhere().filter(|(way, version)| can_be_asked(*way, version)) {
+        for (given, outcome, reason) in [
+            (answer(ElicitationAction::Accept, json!({ "decision": "approve" })), "succeeded", Value::Null),
+            (
+                answer(ElicitationAction::Accept, json!({ "decision": "deny", "reason": "too late" })),
+                "not_run",
+                "too late".into(),
+            ),
+            (Some(ElicitResult::new(ElicitationAction::Decline)), "not_run", Value::Null),
+        ] {
+            let agent = agent();
+            let session = agent.create_session().await.unwrap();
+            let client = Client::connect(&agent, way, &version, given).await;
+            let result = soon(client.turn(&session)).await;
+            assert_eq!(result["text"], "Done.", "{way:?} {version}: {result}");
+            let asked = client.asked().await;
+            assert_eq!(asked["message"], "The tool hold waits for approval:\n{}");
+            let schema = &asked["requestedSchema"];
+            assert_eq!(schema["properties"]["decision"]["enum"], json!(["approve", "deny"]), "{asked}");
+            assert_eq!(schema["properties"].get("scope"), None, "it proposes no rule");
+            assert_eq!(decided(&agent, &session).await, (outcome.into(), reason), "{way:?} {version}");
+        }
+    }
+}
+
+/// A question that is put aside, and an answer to something else, decide nothing.
+#[tokio::test]
+async fn what_is_no_answer_leaves_the_call_waiting() {
+    for given in [
+        Some(ElicitResult::new(ElicitationAction::Cancel)),
+        answer(ElicitationAction::Accept, json!({ "decision": "perhaps" })),
+        answer(ElicitationAction::Accept, json!([])),
+    ] {
+        let agent = agent();
+        let session = agent.create_session().await.unwrap();
+        let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_06_18, given).await;
+        let turn = tokio::spawn(client.turn(&session));
+        client.asked().await;
+        types_until(&agent, &session, &["approval_requested"]).await;
+        assert_eq!(release(&agent, &session).await, "turn_completed");
+        assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
+    }
+}
+
+#[tokio::test]
+async fn a_question_is_withdrawn_when_the_call_is_decided_elsewhere() {
+    for way in [Way::Streams, Way::HttpWithSessions] {
+        let agent = agent();
+        let session = agent.create_session().await.unwrap();
+        let client = Client::connect(&agent, way, &ProtocolVersion::V_2025_06_18, None).await;
+        let turn = tokio::spawn(client.turn(&session));
+        assert_ne!(client.asked().await, Value::Null);
+        assert_eq!(release(&agent, &session).await, "turn_completed");
+        assert_eq!(client.asked().await, Value::Null, "{way:?}");
+        assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
+    }
+}
+
+/// Where a server cannot ask, the call waits for a decision on another way.
+#[tokio::test]
+async fn a_client_that_cannot_be_asked_is_answered_as_before() {
+    for (way, version) in everywhere().filter(|(way, version)| !can_be_asked(*way, version)) {
+        let agent = agent();
+        let session = agent.create_session().await.unwrap();
+        let client = Client::connect(&agent, way, &version, None).await;
+        let turn = tokio::spawn(client.turn(&session));
+        types_until(&agent, &session, &["approval_requested"]).await;
+        assert_eq!(release(&agent, &session).await, "turn_completed", "{way:?} {version}");
+        assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
+        assert!(client.asked.lock().await.try_recv().is_err(), "{way:?} {version}");
+    }
+}
+
+/// The client's person sees the server's own form, and the server gets the answer.
+#[tokio::test]
+async fn a_question_of_a_server_is_passed_on() {
+    const PROMPT: &str = r#"@call test_form {"message":"Who are you?"} @echo last_result"#;
+    for (given, expected) in [
+        (answer(ElicitationAction::Accept, json!({ "name": "Ann" })), r#"accepted {"count":3,"name":"Ann"}"#),
+        (Some(ElicitResult::new(ElicitationAction::Decline)), "declined"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let tools = test_tools(folder.path().to_owned(), Arc::new(SystemClock::new()));
+        let build = tools.into_iter().fold(AgentBuildConfig::new(), |build, tool| build.tool(tool));
+        let agent = build.build().unwrap();
+        let session = agent.create_session().await.unwrap();
+        let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_06_18, given).await;
+        let result = soon(client.turn_with(&session, PROMPT)).await;
+        assert_eq!(result["text"], format!("last_result: {expected}"), "{result}");
+        let asked = client.asked().await;
+        let message = asked["message"].as_str().unwrap();
+        assert!(message.starts_with("The tool server test asks this, and gets the answer"), "{message}");
+        assert!(message.ends_with("Give it no secrets.\n\nWho are you?"), "{message}");
+        assert_eq!(asked["requestedSchema"]["properties"]["count"]["default"], 3);
+        assert_eq!(asked["requestedSchema"]["required"], json!(["name"]));
+    }
+}

@@ -1,0 +1,13 @@
+"""Every test here may ask for `meerkat_server`, and for a client of it."""
+
+import pytest
+
+from meerkat import Meerkat
+from meerkat_testing import MeerkatServer, meerkat_server
+
+__all__ = ["meerkat_server"]
+
+
+@pytest.fixture
+def meerkat(meerkat_server: MeerkatServer) -> Meerkat:
+    return Meerkat(meerkat_server.url, meerkat_server.token)

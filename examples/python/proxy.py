@@ -1,0 +1,56 @@
+"""A bad network for the tests: it stands between a client and a server, and breaks connections."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class Proxy:
+    """Passes bytes on, but only so many of each answer: `limits` has a number for each next connection, and then it
+    passes on everything."""
+
+    def __init__(self, address: str):
+        host, port = address.split(":")
+        self.server = (host, int(port))
+        self.limits: Iterator[int] = iter(())
+        self.connections = 0
+        self.client: socket.socket | None = None
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self.client = client
+            server = socket.create_connection(self.server)
+            limit = next(self.limits, None)
+            threading.Thread(target=self.forward, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self.forward, args=(server, client, limit), daemon=True).start()
+
+    def forward(self, source: socket.socket, target: socket.socket, limit: int | None) -> None:
+        """Passes bytes on up to the limit, and then breaks both connections."""
+        try:
+            while data := source.recv(4096):
+                target.sendall(data if limit is None else data[:limit])
+                if limit is not None and (limit := limit - len(data)) <= 0:
+                    break
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self) -> None:
+        """Breaks the newest connection."""
+        if self.client:
+            self.client.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.listener.close()

@@ -1,0 +1,288 @@
+//! Turns that call a tool of a server, run commands and edit a file: killed at every place, and shared by many sessions.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    campaigns::Part,
+    oracle::{Known, check, let_waiting_turn_end},
+    process::{Answer, Process, Stage, Trouble},
+    shim::{Act, NOT_INDEX, Shim, Told},
+};
+
+/// Tool of the server that counts.
+const ADD: &str = "mcp__tally__add";
+/// The edited file before and after.
+const OLD: &str = "one\ntwo\nthree\n";
+const NEW: &str = "one\n2\nthree\n";
+/// Time after which nothing of a killed process lives.
+const END: Duration = Duration::from_secs(3);
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Sessions that share a server.
+const SESSIONS: u64 = 200;
+
+fn work(stage: &Stage) -> PathBuf {
+    stage.home().join("work")
+}
+
+/// Makes a folder to work in, and configures it and the server that counts.
+fn with_tools(approval: &str) -> Stage {
+    let stage = Stage::made();
+    fs::create_dir(work(&stage)).unwrap();
+    fs::write(work(&stage).join("file"), OLD).unwrap();
+    let folder = stage.home().join(".config/meerkat");
+    fs::create_dir_all(&folder).unwrap();
+    let config = format!(
+        "[tools]\nfolders = {{ work = {:?} }}\napproval = {{ \"shell: sleep *\" = \"allow\" }}\n\
+         [servers.tally]\ncommand = {:?}\nargs = [{:?}]\napproval = {approval:?}\n",
+        work(&stage),
+        env!("CARGO_BIN_EXE_tally"),
+        stage.home().join("tools"),
+    );
+    fs::write(folder.join("meerkat.toml"), config).unwrap();
+    // Its list of tools is kept from then on.
+    let listed = stage.run(&["servers", "check", "tally"]);
+    assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    fs::remove_file(stage.home().join("tools/starts")).unwrap();
+    stage
+}
+
+/// Counts the processes with this in their command line: the server of a stage has its folder there.
+fn running(mark: &str) -> usize {
+    let lines =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(mark)).count()
+}
+
+fn server_of(stage: &Stage) -> String {
+    stage.home().join("tools").display().to_string()
+}
+
+/// Waits for the end of processes, which comes soon.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "the promise has a time")]
+fn is_left_by_all(mark: &str) {
+    let began = Instant::now();
+    while running(mark) > 0 {
+        assert!(began.elapsed() < END, "{} processes with {mark} live", running(mark));
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+    }
+}
+
+/// A call of the server, then an edit that somebody approves.
+fn script(process: &Process) -> Answer<()> {
+    let id = process.create_with(&json!({ "workspace": "work" }))?;
+    let events = process.listen(&id);
+    let prompt = format!(
+        r#"@say Counting. @call {ADD} {{"line":"{id} counted"}}
+        @step @call edit {{"path":"file","old":"two","new":"2"}} @say Edited."#
+    );
+    process.accept(&id, &prompt)?;
+    let asked = events.until("approval_requested")?;
+    let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
+    process.change("turn/approve", "approval_decided", &approval)?;
+    events.until("turn_completed").map(drop)
+}
+
+/// Outcomes of a session's calls by their tools, each of which is called once.
+fn outcomes(events: &[Value]) -> BTreeMap<&str, &str> {
+    let blocks = events.iter().flat_map(|event| event["blocks"].as_array().into_iter().flatten());
+    let names: BTreeMap<&str, &str> = blocks
+        .filter(|block| block["type"] == "tool_call")
+        .map(|block| (block["call_id"].as_str().unwrap(), block["name"].as_str().unwrap()))
+        .collect();
+    let mut outcomes = BTreeMap::new();
+    for event in events.iter().filter(|event| event["type"] == "tool_finished") {
+        let name = names[event["call_id"].as_str().unwrap()];
+        assert_eq!(outcomes.insert(name, event["outcome"].as_str().unwrap()), None, "{name} has two outcomes");
+    }
+    outcomes
+}
+
+/// Another process goes on with what was left, and everything is as the events say.
+fn goes_on(stage: &Stage, known: &Arc<Known>) {
+    is_left_by_all(&server_of(stage));
+    let process = stage.rpc(known, None);
+    for id in known.sessions() {
+        let_waiting_turn_end(&process, &id);
+        let resume = json!({ "session_id": id, "attended": true, "wait": false });
+        match process.value("session/resume", &resume) {
+            Ok(_) => let_waiting_turn_end(&process, &id),
+            Err(Trouble::Refused(code, _)) => assert_eq!(code, "ITEM_NOT_FOUND", "nothing was interrupted"),
+            Err(Trouble::Gone) => panic!("{}", stage.stderr()),
+        }
+    }
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+    let survey = check(stage, known);
+    is_left_by_all(&server_of(stage));
+
+    let lines = stage.tool_lines("effects").len();
+    let file = fs::read_to_string(work(stage).join("file")).unwrap();
+    let names: Vec<_> = fs::read_dir(work(stage)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["file"], "nothing stays beside the file");
+    let sessions: Vec<_> = survey.sessions.values().map(|stored| stored.events()).collect();
+    let events = sessions.first().map_or(&[][..], Vec::as_slice);
+    let outcomes = outcomes(events);
+    let is_asked = events.iter().any(|event| event["prompt"].as_str().is_some_and(|prompt| prompt.contains(ADD)));
+    match outcomes.get(ADD) {
+        None => assert!(!is_asked && lines == 0, "{events:#?}"),
+        Some(&"succeeded") => assert_eq!(lines, 1),
+        Some(&"not_run") => assert_eq!(lines, 0),
+        Some(&"unknown") => assert!(lines <= 1, "it ran {lines} times"),
+        Some(other) => panic!("{other}: {events:#?}"),
+    }
+    match outcomes.get("edit") {
+        None => assert!(!is_asked && file == OLD, "{events:#?}"),
+        Some(&"succeeded") => assert_eq!(file, NEW),
+        Some(&"not_run") => assert_eq!(file, OLD),
+        Some(&"unknown") => assert!([OLD, NEW].contains(&file.as_str()), "torn: {file:?}"),
+        Some(other) => panic!("{other}: {events:#?}"),
+    }
+    if file == NEW {
+        let id = survey.sessions.keys().next().unwrap();
+        let restored = stage.run(&["sessions", "restore-files", id, "--turn", "0", "--yes"]);
+        assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+        assert_eq!(fs::read_to_string(work(stage).join("file")).unwrap(), OLD);
+    }
+}
+
+/// Kills a process at each place of everything that it writes, its folder to work in and the lists of servers too.
+fn killed_at_each(act: Act) -> u64 {
+    crate::each::each(Part::Store, |at| {
+        let (stage, known) = (with_tools("allow"), Arc::<Known>::default());
+        let shim = Shim::new(stage.home()).under(NOT_INDEX).at(at, act);
+        let process = stage.rpc(&known, Some(&shim));
+        let done = script(&process);
+        let code = process.end();
+        let fired = shim.fired();
+        assert_eq!(fired.is_some(), code.is_none(), "{}", stage.stderr());
+        assert!(fired.is_some() || done.is_ok(), "{done:?} {}", stage.stderr());
+        let is_there = fired.is_some();
+        let _told = Told(format!("{act:?} at {at}: {}", fired.unwrap_or_default()));
+        goes_on(&stage, &known);
+        is_there
+    })
+}
+
+#[test]
+fn killed_at_each_write_of_a_turn_with_tools_nothing_runs_twice_and_no_file_is_torn() {
+    assert!(killed_at_each(Act::KillTorn) > 30);
+    // Of most places these are those after the place before.
+    if Part::Store.is_whole() {
+        assert!(killed_at_each(Act::KillBefore) > 30);
+    }
+}
+
+#[test]
+fn two_hundred_sessions_share_one_process_of_a_server() {
+    let stage = with_tools("allow");
+    let server = stage.serve(None);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                for n in 0..SESSIONS / 4 {
+                    let id = server.create();
+                    let prompt = format!(r#"@call {ADD} {{"line":"{thread} {n}"}} @say Added."#);
+                    let (_, ended) = server.post(&format!("/v1/sessions/{id}/turns"), &json!({ "prompt": prompt }));
+                    assert_eq!((&ended["status"], &ended["text"]), (&json!("completed"), &json!("Added.")), "{ended}");
+                }
+            });
+        }
+    });
+    assert_eq!((stage.tool_lines("effects").len() as u64, stage.tool_lines("starts").len()), (SESSIONS, 1));
+    // The server with its supervisor.
+    assert_eq!(running(&server_of(&stage)), 2);
+    assert_eq!(server.end(), Some(0));
+    assert_eq!(running(&server_of(&stage)), 0);
+}
+
+#[test]
+fn a_run_that_calls_none_of_ten_listed_servers_starts_none() {
+    let stage = with_tools("allow");
+    let config = stage.home().join(".config/meerkat/meerkat.toml");
+    let tally = (env!("CARGO_BIN_EXE_tally"), stage.home().join("tools"));
+    let more = (0..9).map(|n| format!("[servers.s{n}]\ncommand = {:?}\nargs = [{:?}, \"{n}\"]\n", tally.0, tally.1));
+    let text = fs::read_to_string(&config).unwrap() + &more.collect::<String>();
+    fs::write(&config, text).unwrap();
+    assert!(stage.run(&["run", "@say Listed."]).status.success());
+    assert_eq!(stage.tool_lines("starts").len(), 9, "those that were not listed yet");
+    assert_eq!(stage.run(&["run", "@say Again."]).stdout, b"Again.\n");
+    assert_eq!(stage.tool_lines("starts").len(), 9);
+    let ran = stage.run(&["run", &format!(r#"@call {ADD} {{"line":"x"}} @say Called."#)]);
+    assert_eq!((ran.stdout.as_slice(), stage.tool_lines("starts").len()), (&b"Called.\n"[..], 10));
+}
+
+#[test]
+fn nothing_that_a_killed_program_started_lives_for_long() {
+    let stage = with_tools("allow");
+    let server = stage.serve(None);
+    // A number of this test's own.
+    let sleep = format!("900000.{}", std::process::id());
+    let id = server.post("/v1/sessions", &json!({ "workspace": "work" })).1["session_id"].as_str().unwrap().to_owned();
+    let prompt = format!(
+        r#"@call {ADD} {{"line":"{id}"}} @step @call shell {{"command":"sleep {sleep}","background":true}} @say Begun."#
+    );
+    let (_, ended) = server.post(&format!("/v1/sessions/{id}/turns"), &json!({ "prompt": prompt }));
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let (_, page) = server.get(&format!("/v1/sessions/{id}/events"));
+    let events = page["items"].as_array().unwrap();
+    assert_eq!(running(&server_of(&stage)), 2, "{events:#?}");
+    // A kernel that gives no namespaces runs no command in the background.
+    if outcomes(events)["shell"] == "succeeded" {
+        // The keeper, the entrance and the command.
+        until("its processes run", || running(&sleep) >= 3);
+    }
+    server.kill();
+    is_left_by_all(&server_of(&stage));
+    is_left_by_all(&sleep);
+}
+
+#[test]
+fn a_call_that_waits_over_rest_is_decided_over_rpc_after_a_kill_and_runs_once() {
+    let stage = with_tools("ask");
+    let server = stage.serve(None);
+    let id = server.create();
+    let path = format!("/v1/sessions/{id}");
+    let prompt = format!(r#"@call {ADD} {{"line":"{id}"}} @say Added."#);
+    std::thread::scope(|scope| {
+        let turn = scope
+            .spawn(|| server.ask("POST", &format!("{path}/turns"), &json!({ "prompt": prompt, "attended": true })));
+        until("it waits", || server.get(&path).1["state"] == "waiting");
+        server.kill();
+        assert_eq!(turn.join().unwrap(), None, "its caller gets no answer");
+    });
+    drop(server);
+    assert_eq!(stage.tool_lines("effects").len(), 0);
+
+    let server = stage.serve(None);
+    let view = server.rpc("session/read", &json!({ "session_id": id })).unwrap().unwrap();
+    let call = &view["pending_approvals"][0];
+    assert_eq!((&view["state"], &call["name"]), (&json!("waiting"), &json!(ADD)), "{view}");
+    let approval = json!({ "session_id": id, "call_id": call["call_id"], "decision": "approve" });
+    let decided = server.rpc("turn/approve", &approval).unwrap().unwrap();
+    assert_eq!(server.rpc("turn/approve", &approval).unwrap().unwrap(), decided, "a repeated decision changes nothing");
+    until("it ends", || server.get(&path).1["state"] == "idle");
+    let events = server.get(&format!("{path}/events")).1;
+    assert_eq!(outcomes(events["items"].as_array().unwrap())[ADD], "succeeded");
+    assert_eq!(stage.tool_lines("effects").len(), 1);
+    assert_eq!(server.end(), Some(0));
+}
