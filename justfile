@@ -34,6 +34,7 @@ measure:
 bless:
     MEERKAT_BLESS=1 cargo test -p meerkat-surface-cli --test cli -- page::
     MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service -p meerkat-surface-rest -p meerkat-surface-rpc
+    MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test capabilities
 
 # One scenario on every surface and build: `just parity create-and-run`.
 parity filter="":

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import Annotated
 from uuid import UUID
 
@@ -12,9 +13,7 @@ from httpx_sse import aconnect_sse
 
 TOKEN = {"Authorization": f"Bearer {os.environ['MEERKAT_TOKEN']}"}
 # Each open page holds a connection, so their number has no limit here.
-meerkat = httpx.AsyncClient(
-    base_url=os.environ["MEERKAT_URL"], headers=TOKEN, timeout=60, limits=httpx.Limits(max_connections=None)
-)
+meerkat = httpx.AsyncClient(base_url=os.environ["MEERKAT_URL"], headers=TOKEN, timeout=60, limits=httpx.Limits())
 app = FastAPI()
 
 
@@ -24,9 +23,7 @@ async def create() -> Response:
 
 
 @app.post("/chats/{chat}/messages")
-async def say(
-    chat: UUID, prompt: Annotated[str, Body(embed=True)], idempotency_key: Annotated[str, Header()]
-) -> Response:
+async def say(chat: UUID, prompt: Annotated[str, Body(embed=True)], idempotency_key: Annotated[str, Header()]):
     """Starts a turn. The browser makes the key, and sends its message again under it until there is an answer."""
     headers = {"Idempotency-Key": idempotency_key, "Prefer": "respond-async"}
     turn = {"prompt": prompt, "policy": "queue"}
@@ -35,21 +32,19 @@ async def say(
 
 @app.get("/chats/{chat}/events")
 async def events(chat: UUID, last_event_id: Annotated[int, Header()] = 0) -> Response:
-    try:
-        found = await meerkat.get(f"/v1/sessions/{chat}")
-        if found.status_code == 404:
+    path = f"/v1/sessions/{chat}"
+    # Without meerkat the stream begins when it is back: an `EventSource` gives up at an error.
+    with suppress(httpx.TransportError):
+        if (found := await meerkat.get(path)).status_code == 404:
             return passed_on(found)
-    except httpx.TransportError:
-        # An `EventSource` gives up at an error. This stream begins when meerkat is back.
-        pass
-    return StreamingResponse(follow(chat, last_event_id), media_type="text/event-stream")
+    return StreamingResponse(follow(path, last_event_id), media_type="text/event-stream")
 
 
-async def follow(chat: UUID, after: int):
+async def follow(path: str, after: int):
     """Passes events on. If meerkat was down, it continues after the last one, and so does a turn that was cut off."""
-    path, is_there = f"/v1/sessions/{chat}", True
+    is_there = True
     while is_there:
-        try:
+        with suppress(httpx.HTTPError):
             async with aconnect_sse(meerkat, "GET", f"{path}/events", headers={"Last-Event-ID": str(after)}) as stream:
                 is_there = stream.response.status_code != 404
                 async for frame in stream.aiter_sse():
@@ -58,10 +53,9 @@ async def follow(chat: UUID, after: int):
                     event = frame.json()
                     if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
                         await resume(path, event)
+                    # A live event has no seq, and does not move the cursor.
                     after = event.get("seq", after)
-                    yield (f"id: {after}\n" if "seq" in event else "") + f"data: {frame.data}\n\n"
-        except httpx.HTTPError:
-            pass
+                    yield f"id: {after}\ndata: {frame.data}\n\n"
         await asyncio.sleep(0.2)
 
 
@@ -82,5 +76,4 @@ def passed_on(answer: httpx.Response) -> Response:
 
 @app.exception_handler(httpx.TransportError)
 async def unreachable(*_) -> Response:
-    body = {"code": "UNREACHABLE", "message": "meerkat does not answer.", "retryable": True, "details": {}}
-    return JSONResponse(body, 503)
+    return JSONResponse({"code": "UNREACHABLE", "message": "Try again.", "retryable": True, "details": {}}, 503)

@@ -78,7 +78,7 @@ const ENCODED: [&str; 42] = [
     "crates/service/src/tool/test_tools/",
     "crates/service/src/wire/",
     "crates/service/models/src/vendors/answer.rs",
-    "crates/service/models/src/vendors/choice.rs",
+    "crates/service/models/src/vendors/options.rs",
     "crates/service/src/runtime/pin_fact.rs",
     "crates/service/src/runtime/read_blob.rs",
     "crates/service/src/runtime/recall.rs",

@@ -1,5 +1,5 @@
-//! `docs/capabilities.md`: the answer of each operation in each build, and its spelling on each surface. It is generated from
-//! the tables; the trials test that the programs do what it says.
+//! `docs/capabilities.md`: the builds, the capability that each operation needs, and its spelling on each surface. It is
+//! generated from the tables; the trials test that the programs do what it says.
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
@@ -13,18 +13,33 @@ use meerkat_parity_tests::{
 };
 use meerkat_service::{Capability, Operation};
 use meerkat_surface_mcp::tools::{Spelling, spelling};
-use meerkat_surface_rpc::{METHODS, Method};
 
 const INTRODUCTION: &str = "\
 # Capabilities
 
 <!-- Made from the tables by `MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test capabilities`. Do not edit. -->
 
-An operation has the same shape in every build. Where its capability is absent, it answers with that capability's code, on
-every surface, before it looks at anything else of the request. `capabilities` says what a service has; one that has a
-store and is run with `store.enabled = false` answers as a build without it.
+Storage, memory and compaction are optional parts of meerkat, which you choose when you build it. Each is a *capability*, and
+has a Cargo feature: `session-store`, `memory-store`, `session-compaction`. This page says what each build can do, what it
+answers if a capability is missing, and how each operation is called on each surface: in Rust (the SDK), on the command line
+(the CLI), over REST, JSON-RPC and MCP.
+
+```sh
+meerkat capabilities                            # says which build this program is, and what it has
+```
+
+Every operation exists in every build, with the same fields. If its capability is missing, the operation is refused with the
+capability's code before anything else in the request is checked. Only a server's token, host and size checks come earlier.
 
 ";
+
+/// What a command needs besides its positional parameters.
+const FLAGS: [(&str, &str); 4] = [
+    ("cancel_queued", " --cancel TURN"),
+    ("clear_reminder", " --clear KIND"),
+    ("export_session", " -o FILE"),
+    ("forget_memory", " --session SESSION"),
+];
 
 /// The feature of a capability.
 const fn feature(capability: Capability) -> &'static str {
@@ -35,29 +50,44 @@ const fn feature(capability: Capability) -> &'static str {
     }
 }
 
-/// The answer of each operation in each build.
-fn answers(document: &mut String) {
-    let builds = builds::all().unwrap();
-    document.push_str("## What each build answers\n\n| operation |");
-    builds.iter().for_each(|build| write!(document, " {} |", build.name).unwrap());
-    document.push_str("\n|---|");
-    builds.iter().for_each(|_| document.push_str("---|"));
-    for operation in Operation::ALL {
-        write!(document, "\n| `{}` |", operation.name()).unwrap();
-        for build in &builds {
-            match operation.needs().map(feature).filter(|needs| !build.has(needs)) {
-                None => document.push_str(" answers |"),
-                Some(needs) => write!(document, " `{}` |", absence(needs).unwrap().code).unwrap(),
-            }
-        }
+/// The features of each build.
+fn builds(document: &mut String) {
+    document.push_str("## The builds\n\n| build | features |\n|---|---|\n");
+    for build in builds::all().unwrap() {
+        let features: Vec<String> = build.row.features.iter().map(|feature| format!("`{feature}`")).collect();
+        let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+        writeln!(document, "| {} | {features} |", build.name).unwrap();
     }
-    document.push_str("\n\n");
+    document.push_str(
+        "\nThe letters are only names. F is the default: `cargo install --path crates/surface-cli --locked` makes it. For \
+         another build, append its features, such as `--no-default-features --features session-store` for B.\n\nIf you run \
+         meerkat with `store.enabled = false` or `memory.enabled = false`, it answers as if it had been built without \
+         `session-store` or `memory-store`; only the message says that the configuration is the reason.\n\n",
+    );
+}
+
+/// The capability that each operation needs.
+fn needs(document: &mut String) {
+    document.push_str("## What an operation needs\n\n| operation | needs | answer without it |\n|---|---|---|\n");
+    for operation in Operation::ALL {
+        let (needs, answer) = match operation.needs().map(feature) {
+            None => ("nothing".to_owned(), String::new()),
+            Some(needs) => (format!("`{needs}`"), format!("`{}`", absence(needs).unwrap().code)),
+        };
+        writeln!(document, "| `{}` | {needs} | {answer} |", operation.name()).unwrap();
+    }
+    document.push_str(
+        "\nWithout `session-store` a session lives as long as its process, in memory. Operations that need nothing work on it \
+         all the same.\n\n",
+    );
 }
 
 /// How the absence of each capability looks on each surface.
 fn absences(document: &mut String) {
     document.push_str(
-        "## How an absence looks\n\n| code | SDK | CLI | REST | JSON-RPC | MCP | message |\n|---|---|---|---|---|---|---|\n",
+        "## How a missing capability looks\n\nThe code is in the error's `code` on every surface; over MCP it is in the \
+         result's `structuredContent`, beside `isError`.\n\n\
+         | code | SDK | CLI | REST | JSON-RPC | MCP | message |\n|---|---|---|---|---|---|---|\n",
     );
     for (_, name, message) in ABSENCES {
         let code = ErrorCode::ALL.iter().copied().find(|code| code.to_string() == name).unwrap();
@@ -71,21 +101,36 @@ fn absences(document: &mut String) {
     document.push('\n');
 }
 
-/// The words of the command line; a decision is one of two.
-fn words(spelt: &str) -> String {
+/// A command with its parameters in capitals, which come before its flags; a decision is one of two.
+fn line(begin: &str, spelt: &str, parameters: &[String], more: &str) -> String {
+    let (words, flags) = spelt.split_once(" --").unwrap_or((spelt, ""));
+    let flags = if flags.is_empty() { String::new() } else { format!(" --{flags}") };
+    let parameters: String = parameters.iter().map(|name| format!(" {name}")).collect();
     let decisions: &[&str] = if spelt.contains("$decision") { &["approve", "deny"] } else { &[""] };
-    let each: Vec<String> = decisions.iter().map(|it| format!("`{}`", spelt.replace("$decision", it))).collect();
-    each.join(", ")
+    let written = |decision: &&str| {
+        let words = words.replace("$decision", decision);
+        format!("`{begin}{words}{parameters}{more}{flags}`")
+    };
+    decisions.iter().map(written).collect::<Vec<_>>().join(", ")
 }
 
 /// How each operation is spelt.
 fn spellings(document: &mut String) {
     document.push_str(
-        "## How it is spelt\n\nA line of `chat` begins with `/`. The SDK has a method of the operation's name on \
-         `SessionService`.\n\n| operation | CLI | `chat` | REST | JSON-RPC | MCP |\n|---|---|---|---|---|---|\n",
+        "## How an operation is called\n\n\
+         - **Rust**: `SessionService` has a method of the operation's name.\n\
+         - **Command line**: words in capitals are yours to fill in. `meerkat COMMAND --help` says which of them may be left \
+         out, and has all flags. `--yes` leaves out the question that the command asks a person. `chat` and `run` make \
+         a session first; `run --session SESSION` uses another.\n\
+         - **`meerkat chat`**: a line that begins with `/` is an operation on the chat's session; any other line is a \
+         prompt.\n\
+         - **REST and JSON-RPC**: [openapi.json](openapi.json) and [openrpc.json](openrpc.json) describe the parameters.\n\
+         - **MCP**: *operators only* means that there is no tool for it, because a model must not do it; use another \
+         surface. `meerkat mcp` offers six of the tools; `--tools all` offers the others, and `--approve` offers `turn_approve`.\n\n\
+         | operation | CLI | `chat` | REST | JSON-RPC | MCP |\n|---|---|---|---|---|---|\n",
     );
     for &operation in Operation::ALL {
-        let (command, in_chat, _) = contract().words(operation.name()).unwrap();
+        let (command, in_chat, parameters) = contract().words(operation.name()).unwrap();
         let routes: Vec<String> = meerkat_surface_rest::table()
             .iter()
             .filter(|route| route.operation == operation)
@@ -94,12 +139,17 @@ fn spellings(document: &mut String) {
                 format!("`{} {}{switch}`", route.method, route.full_path())
             })
             .collect();
-        let method = METHODS.iter().find(|(_, method)| *method == Method::Operation(operation)).unwrap().0;
+        let method = operation.public_name();
         let tool = match spelling(operation) {
             Spelling::Tool { name, .. } => format!("`{name}`"),
             Spelling::NoTool { reason } => reason.to_owned(),
         };
-        let (command, in_chat, routes) = (words(&command), words(in_chat), routes.join(", "));
+        let capitals = |name: &&str| if *name == "session_id" { "SESSION".to_owned() } else { name.to_uppercase() };
+        let parameters: Vec<String> = parameters.iter().map(capitals).collect();
+        let of_chat: Vec<String> = parameters.iter().filter(|name| *name != "SESSION").cloned().collect();
+        let more = FLAGS.iter().find(|(name, _)| *name == operation.name()).map_or("", |(_, flags)| flags);
+        let command = line("meerkat ", &command, &parameters, more);
+        let (in_chat, routes) = (line("/", in_chat, &of_chat, more), routes.join(", "));
         writeln!(document, "| `{}` | {command} | {in_chat} | {routes} | `{method}` | {tool} |", operation.name())
             .unwrap();
     }
@@ -108,7 +158,8 @@ fn spellings(document: &mut String) {
 #[test]
 fn the_document_is_made_of_the_tables() {
     let mut document = INTRODUCTION.to_owned();
-    answers(&mut document);
+    builds(&mut document);
+    needs(&mut document);
     absences(&mut document);
     spellings(&mut document);
     let path = workspace().join("docs/capabilities.md");

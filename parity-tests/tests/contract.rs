@@ -6,7 +6,7 @@ use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::contract::{Numbers, read};
 use meerkat_service::Operation;
 use meerkat_surface_mcp::tools::{Spelling, spelling};
-use meerkat_surface_rpc::{METHODS, Method};
+use meerkat_surface_rpc::{Method, methods};
 
 /// Holds two tables against each other, both ways: a line for each row that differs.
 fn differences<T: PartialEq + std::fmt::Debug>(
@@ -41,13 +41,13 @@ fn each_operation_is_spelt_on_each_surface() {
     };
     let named = |operation: Operation, spelt: String| (operation.name().to_owned(), spelt);
 
-    let methods = METHODS.iter().filter_map(|(name, method)| match method {
-        Method::Operation(operation) => Some(named(*operation, (*name).to_owned())),
+    let of_operations = methods().filter_map(|(name, method)| match method {
+        Method::Operation(operation) => Some(named(operation, name.to_owned())),
         _ => None,
     });
-    let mut found = differences("methods of JSON-RPC", &spelt(|it| it.rpc.clone()), &methods.collect());
-    let beside = METHODS.iter().filter(|(_, method)| !matches!(method, Method::Operation(_)));
-    let beside: BTreeSet<&str> = beside.map(|(name, _)| *name).collect();
+    let mut found = differences("methods of JSON-RPC", &spelt(|it| it.rpc.clone()), &of_operations.collect());
+    let beside = methods().filter(|(_, method)| !matches!(method, Method::Operation(_)));
+    let beside: BTreeSet<&str> = beside.map(|(name, _)| name).collect();
     assert_eq!(contract.beside.rpc.iter().map(String::as_str).collect::<BTreeSet<_>>(), beside);
 
     let tools = Operation::ALL.iter().map(|operation| match spelling(*operation) {

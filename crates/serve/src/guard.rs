@@ -115,8 +115,9 @@ impl Guard {
         if is_ours {
             return Ok(());
         }
-        Err(refuse(ErrorCode::ForbiddenOrigin, "The Host header names no host that this server answers for.")
-            .detail("header", "host"))
+        let message = "The Host header names no host that this server answers for. Behind a proxy, set serve.public_url; \
+                       serve.allowed_hosts lists further names.";
+        Err(refuse(ErrorCode::ForbiddenOrigin, message).detail("header", "host"))
     }
 
     /// Returns true if `host[:port]` is one of ours.
@@ -286,6 +287,18 @@ mod tests {
         assert!(!checked("desk.example:9999", Some("http://desk.example:1")), "another port is another origin");
         for wrong in ["", "*", "a/b", "a:b", "a:99999", "fd00::1", "http://a", "u@a"] {
             assert_eq!(Host::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_setting_that_lets_a_name_in() {
+        for (headers, settings) in [
+            (&[("host", "desk.example")][..], &["serve.public_url", "serve.allowed_hosts"][..]),
+            (&[("host", "localhost:7670"), ("origin", "https://desk.elsewhere")], &["serve.allowed_origins"]),
+        ] {
+            let headers = headers.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            let message = guard().check(&"/rpc".parse().unwrap(), &headers.collect()).unwrap_err().message;
+            assert!(settings.iter().all(|setting| message.contains(setting)), "{message}");
         }
     }
 

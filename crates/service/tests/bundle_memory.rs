@@ -12,7 +12,6 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     AgentBuildConfig, SessionId, SessionService,
     clock::SeededIds,
-    options::Budgets,
     service::{ExportSession, ImportBundle, ReadEvents},
     session::{
         event::{Event, Record, SessionCreated, TurnInterrupted, TurnStarted},
@@ -65,29 +64,12 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
     let lease = events.lease(session_id).await.unwrap();
     let time = SeededIds::wall_time();
     let model = "scripted".to_owned();
-    let created = Event::SessionCreated(SessionCreated {
-        title: None,
-        model: model.clone(),
-        system_prompt: None,
-        labels: Default::default(),
-        tools: None,
-        workspace: None,
-        budgets: Budgets::default(),
-        compaction: None,
-        key: None,
-    });
+    let created = Event::SessionCreated(SessionCreated { model: model.clone(), ..SessionCreated::default() });
     let turns = (0..TURNS).flat_map(|turn| {
         let started = Event::TurnStarted(TurnStarted {
             prompt: Some(Body::Inline(format!("{turn} {}", "x".repeat(PROMPT_BYTES)))),
             model: model.clone(),
-            budgets: Budgets::default(),
-            queued: None,
-            continues: None,
-            compaction: None,
-            attended: false,
-            search_path: None,
-            allow: Vec::new(),
-            key: None,
+            ..TurnStarted::default()
         });
         let ended = TurnInterrupted { reason: "requested".to_owned(), totals: Default::default() };
         [(Some(turn), started), (Some(turn), Event::TurnInterrupted(ended))]

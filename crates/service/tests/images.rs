@@ -1,6 +1,8 @@
 //! Images that tools return: kept in blobs, shown to models that see, the newest only.
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
+#[path = "common/camera.rs"]
+mod camera;
 mod common;
 
 use std::{
@@ -10,47 +12,15 @@ use std::{
 
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use camera::{camera, png};
 use common::lines;
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorCode,
     compaction::estimate_tokens,
-    model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
-    session::message::{Image, Message, RawJson, ToolResult},
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    model::{ModelClient, ModelError, ModelRequest, ModelStream, scripted::ScriptedModel},
+    session::message::{Image, Message, ToolResult},
 };
 use serde_json::json;
-
-/// The beginning of a PNG of 640 x 480 pixels; each has another last byte.
-const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0";
-
-fn png(number: u8) -> Vec<u8> {
-    [PNG, &[number]].concat()
-}
-
-/// Returns the images with these numbers, made as long as `bytes` says.
-struct Camera(ToolSpec);
-
-#[async_trait]
-impl Tool for Camera {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let arguments: serde_json::Value = ToolError::decode(&invocation.arguments)?;
-        for number in arguments["take"].as_array().unwrap() {
-            let mut image = png(u8::try_from(number.as_u64().unwrap()).unwrap());
-            let bytes = arguments["bytes"].as_u64().map_or(0, |bytes| usize::try_from(bytes).unwrap());
-            image.resize(image.len().max(bytes), 0);
-            output.image(&image).await?;
-        }
-        Ok(())
-    }
-}
 
 /// The scripted model, which keeps what it is shown, and sees or does not.
 struct Watching {
@@ -85,9 +55,8 @@ fn agent(sees: bool) -> (Agent, Arc<Mutex<Vec<Vec<String>>>>) {
 
 fn agent_of(sees: bool, refuses: bool) -> (Agent, Arc<Mutex<Vec<Vec<String>>>>) {
     let shown = Arc::default();
-    let spec = ToolSpec { name: "camera".into(), description: "Takes.".into(), schema: RawJson::empty_object() };
     let model = Watching { sees, refuses, shown: Arc::clone(&shown) };
-    let build = AgentBuildConfig::new().model("scripted", Arc::new(model), 100_000).tool(Arc::new(Camera(spec)));
+    let build = AgentBuildConfig::new().model("scripted", Arc::new(model), 100_000).tool(camera());
     (build.build().unwrap(), shown)
 }
 
@@ -154,7 +123,7 @@ async fn the_images_of_a_request_have_a_size_together() {
     let prompt = r#"@call camera {"take": [1, 2, 3, 4], "bytes": 3932160} @step @say Done."#;
     assert_eq!(agent.turn(&session, prompt).await.unwrap().error, None);
     let shown = shown.lock().unwrap().pop().unwrap();
-    let numbers = shown.iter().map(|image| BASE64_STANDARD.decode(image).unwrap()[PNG.len()]);
+    let numbers = shown.iter().map(|image| BASE64_STANDARD.decode(image).unwrap()[png(0).len() - 1]);
     let mut numbers: Vec<u8> = numbers.collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [3, 4], "the newest");
@@ -177,6 +146,24 @@ async fn only_images_that_are_sent_count() {
         let tokens = last["context"]["tool_results"].as_u64().unwrap();
         assert!(expected.contains(&tokens), "{sees}: {tokens}");
     }
+}
+
+/// Broken once: after the size had moved the steps, fewer were counted than were sent.
+#[tokio::test]
+async fn images_count_as_they_are_sent_after_large_ones_have_left() {
+    let (agent, shown) = agent(true);
+    let session = agent.create_session().await.unwrap();
+    for (take, bytes) in [(0..4, 3_932_160), (4..11, 0), (11..16, 0)] {
+        let take: Vec<u8> = take.collect();
+        let prompt = format!("@call camera {} @step @say Done.", json!({ "take": take, "bytes": bytes }));
+        assert_eq!(agent.turn(&session, &prompt).await.unwrap().error, None);
+    }
+    let sent = shown.lock().unwrap().pop().unwrap().len() as u64;
+    assert_eq!(sent, 14, "two of four have left, and none since");
+    let events = lines(&agent, &session).await;
+    let last = events.iter().rfind(|event| event["type"] == "assistant_message").unwrap();
+    let tokens = last["context"]["tool_results"].as_u64().unwrap();
+    assert!((sent * 1_600..(sent + 1) * 1_600).contains(&tokens), "{tokens} for {sent}");
 }
 
 #[test]

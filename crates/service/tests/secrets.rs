@@ -18,7 +18,7 @@ use meerkat_service::{
         message::RawJson,
         reminder::SystemReminderType,
     },
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Answer, Invocation, OutputSink, Plan, Question, Tool, ToolError},
 };
 
 const KEY: &str = "sk-planted-\"quoted\"-0123456789abcdef";
@@ -137,4 +137,54 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     for text in everything {
         assert!(!text.contains(KEY) && !text.contains(inner) && !text.contains("planted"), "{text}");
     }
+}
+
+/// Asks a person about the key, and says if it got it.
+struct Asking(ToolSpec);
+
+#[async_trait]
+impl Tool for Asking {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
+    }
+
+    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let field = serde_json::json!({ "type": "string", "enum": [KEY, "another"] });
+        let schema = serde_json::json!({ "type": "object", "properties": { "key": field } });
+        let schema = RawJson::parse(&schema.to_string()).unwrap();
+        let answer = output.ask(Question::new("test", &format!("Is it {KEY}?"), &schema).unwrap()).await;
+        let whole = serde_json::json!({ "key": KEY }).to_string();
+        let has_it = matches!(answer, Answer::Accepted(given) if given.as_str() == whole);
+        output.write(if has_it { "It has it." } else { "It has something else." }).await
+    }
+}
+
+#[tokio::test]
+async fn a_key_in_a_question_and_its_answer_goes_to_the_tool_alone() {
+    let spec = ToolSpec { name: "asking".into(), description: "Asks.".into(), schema: RawJson::empty_object() };
+    let agent = AgentBuildConfig::new().tool(Arc::new(Asking(spec))).secret(KEY.into()).build().unwrap();
+    let (service, session) = (agent.service(), agent.create_session().await.unwrap());
+    let session_id = session.session_id;
+    let turn = StartTurn { attended: true, ..StartTurn::new(session_id, "@call asking {} @echo last_result") };
+    let begun = service.begin_turn(turn).await.unwrap();
+    let mut follower = service.follow(&session_id, 0).await.unwrap();
+    let call_id = loop {
+        let line = follower.next().await.unwrap().unwrap();
+        let event: serde_json::Value = serde_json::from_slice(&line.line).unwrap();
+        if event["type"] == "approval_requested" {
+            break event["call_id"].as_str().unwrap().to_owned();
+        }
+    };
+    let answer = RawJson::parse(&serde_json::json!({ "key": KEY }).to_string()).ok();
+    let decided = DecideApproval { answer, ..DecideApproval::new(session_id, call_id, Decision::Approve) };
+    let first = service.decide_approval(decided.clone()).await.unwrap();
+    assert_eq!(begun.result.await.unwrap().text, "last_result: It has it.");
+    assert_eq!(service.decide_approval(decided).await.unwrap(), first, "the same answer again");
+    let events = lines(&agent, &session).await;
+    assert!(!serde_json::to_string(&events).unwrap().contains("sk-planted"), "{events:#?}");
+    assert_eq!(events.iter().filter(|event| event.to_string().contains("[redacted]")).count(), 2, "{events:#?}");
 }

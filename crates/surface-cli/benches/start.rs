@@ -32,9 +32,11 @@ const SERVERS: usize = 10;
 
 /// One start, from the spawn to the end of the process. Without a home folder there is no configuration.
 fn start(program: &Path, args: &[&str], data_dir: &Path, home: Option<&Path>) -> Duration {
+    let folder = data_dir.with_file_name("folder");
+    std::fs::create_dir_all(&folder).unwrap();
     let mut command = Command::new(program);
     // An empty environment: no key, and files for people only within the store's folder.
-    command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir("/");
+    command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir(folder);
     command.env("MEERKAT_PROJECTION__DIR", data_dir.join("rkat")).envs(home.map(|home| ("HOME", home)));
     let started = Instant::now();
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();

@@ -10,8 +10,9 @@ use std::{
 };
 
 use meerkat_client::{Client, Place, Server, Way as _};
+use meerkat_errors::ErrorCode;
 use meerkat_service::{
-    AgentBuildConfig, SessionError, SessionService,
+    AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::World,
     model::{ModelResolver as _, vendors::VendorModels},
     tool::{Access, RuleKeeper as _},
@@ -25,11 +26,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::SessionFlags,
-    config::{Config, Kept, UserFile, printable},
+    config::{Config, Kept, UserFile},
     data_dir::DataDir,
     error::{CliError, refused},
     input,
-    output::{Environment, Output},
+    output::{Environment, Output, printable},
     signals::{End, Ends, Interrupts},
 };
 
@@ -217,7 +218,7 @@ impl App {
     /// Returns the folder that a new session's tools work in: the named one, else the current one if it may be.
     pub(crate) fn workspace(&self, flags: &SessionFlags) -> Result<Option<String>, SessionError> {
         if self.config.values.tools.access == Access::Off {
-            let message = "tools.access is \"off\", so no tools work in a folder";
+            let message = "tools.access is \"off\", so a session cannot have a folder";
             let refusal = SessionError::invalid("--workspace", message);
             return flags.workspace.as_ref().map_or(Ok(None), |_| Err(refusal));
         }
@@ -231,7 +232,9 @@ impl App {
             Err(refusal) if named.is_some() => Err(refusal),
             Err(refusal) => {
                 if self.out.can_ask {
-                    self.out.note(&format!("No tools for files: {refusal}. --workspace names another folder."));
+                    self.out.note(&format!(
+                        "This session has no tools for files: {refusal}. Choose another folder with --workspace."
+                    ));
                 }
                 Ok(None)
             }
@@ -264,12 +267,24 @@ impl App {
         self.user_file.as_ref().ok_or_else(missing)?.remember(rule)
     }
 
-    /// Prints a note if the scripted model answers and nobody chose that.
-    pub(crate) fn note_scripted_model(&self) {
-        if self.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
-            self.out
-                .note("The scripted model answers, since no model was ever configured; `meerkat models` says more.");
-        }
+    /// Prints a note about the model of a new session if nobody chose it: the scripted one, or that of an earlier session.
+    pub(crate) async fn note_model(&self, session_id: &SessionId) -> Result<(), SessionError> {
+        let Some(stand_in) = self.default_model.as_ref().filter(|model| model.is_stand_in) else { return Ok(()) };
+        let model = match self.service.read(session_id).await {
+            // Nothing is kept, so there is no earlier session.
+            Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => stand_in.description.clone(),
+            session => session?.model,
+        };
+        self.out.note(&match model == stand_in.description {
+            true => {
+                "The scripted model answers, because no model was ever configured; type `meerkat init` to choose one."
+                    .to_owned()
+            }
+            false => {
+                format!("{model} answers, as in an earlier session here; type `meerkat models` to see all models.")
+            }
+        });
+        Ok(())
     }
 }
 

@@ -149,7 +149,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                 Progress::Settled(call_id) => questions.settle(app, &call_id, &mut lines),
                 Progress::Approval(_) => {}
                 Progress::Ended(answer) => {
-                    questions.close(&lines);
+                    questions.close(app, &chat.turns[at].1, &mut lines);
                     chat.ended(at, answer).await?;
                 }
             },

@@ -26,8 +26,7 @@ use std::{
 };
 
 use figment::{
-    Figment, Metadata,
-    error::Kind,
+    Figment,
     value::{Dict, Value},
 };
 use meerkat_client::{Defaults, Setting};
@@ -56,8 +55,8 @@ pub(crate) use self::{
 };
 use self::{
     layers::{
-        BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, named_file, user_folder, variables, vendor_addresses,
-        whole_table,
+        BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, invalid, named_file, origin, user_folder, variables,
+        vendor_addresses, whole_table,
     },
     project::{Ignored, ProjectFile, json, project, skipped, take_ignored},
     project_files::{Evidence, ProjectFiles},
@@ -470,7 +469,13 @@ impl Config {
         if let Ok(whole) = Layer::text(BUILT_IN_ORIGIN, &whole_table()) {
             walk(&Figment::from(whole), |key, _, _| {
                 if self.figment.find_value(key).is_err() && !key.starts_with("model.compatible.") {
-                    entries.push(Entry { key: key.to_owned(), value: ().into(), origin: "not set".to_owned() });
+                    let used =
+                        (key == "store.data_dir" && self.opens_data_dir()).then(|| self.data_dir(env).ok()).flatten();
+                    let (value, origin) = match used {
+                        Some(folder) => (folder.display().to_string().into(), "not set: the project's own"),
+                        None => (().into(), "not set"),
+                    };
+                    entries.push(Entry { key: key.to_owned(), value, origin: origin.to_owned() });
                 }
             });
         }
@@ -512,12 +517,6 @@ fn walk(figment: &Figment, mut visit: impl FnMut(&str, &Value, String)) {
     if let Ok(members) = figment.extract::<Value>() {
         walk(figment, "", &members, &mut visit);
     }
-}
-
-/// Makes a text of a project's file safe to print: nothing in it moves a cursor or changes the writing direction.
-pub(crate) fn printable(text: &str) -> String {
-    let plain = |char: char| matches!(char, '"' | '\'' | '\\');
-    text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
 }
 
 /// Value and its origin.
@@ -575,35 +574,6 @@ fn shown(value: &Value) -> serde_json::Value {
         Some(text) => redact_key_shapes(text).into(),
         None => serde_json::to_value(value).unwrap_or_default(),
     }
-}
-
-fn origin(metadata: Option<&Metadata>) -> String {
-    metadata.map_or_else(|| "unknown".to_owned(), |metadata| metadata.name.to_string())
-}
-
-/// Describes the mistake, its place, and the allowed values.
-fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
-    let mut path = error.path.clone();
-    let whole = |expected: &str| match expected {
-        "u64" | "u32" | "usize" => "a whole number, 0 or more".to_owned(),
-        other => other.to_owned(),
-    };
-    let what = match &error.kind {
-        Kind::UnknownField(name, allowed) => {
-            if path.last() != Some(name) {
-                path.push(name.clone());
-            }
-            format!("there is no such key; here are {}", allowed.join(", "))
-        }
-        Kind::UnknownVariant(name, allowed) => format!("it is {name:?}; allowed are {}", allowed.join(", ")),
-        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
-            format!("it is {found}; it must be {}", whole(expected))
-        }
-        other => other.to_string(),
-    };
-    let key = path.join(".");
-    let from = figment.find_metadata(&key).or(error.metadata.as_ref());
-    refused(&key, &what, &origin(from))
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let name = context(ContextKind::InvalidSubcommand);
-            let message = format!("There is no operation {name:?}: {what}; --help lists those there are.");
+            let message = format!("There is no operation {name:?}: {what}; --help lists the operations.");
             ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", name)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

@@ -16,7 +16,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_errors::ErrorBody;
-use meerkat_service::redact::redact_key_shapes;
+use meerkat_service::{redact::redact_key_shapes, tool::is_obeyed};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing_subscriber::fmt::MakeWriter;
@@ -278,7 +278,7 @@ impl Output {
         // Nothing of it is left out, and nothing is obeyed: what is not seen would run all the same.
         let shown = |char: char| match char {
             '\n' | '\t' => char.to_string(),
-            char if char.is_control() || is_direction(char) => char.escape_debug().to_string(),
+            char if is_obeyed(char) => char.escape_debug().to_string(),
             char => char.to_string(),
         };
         for line in text.chars().map(shown).collect::<String>().lines() {
@@ -412,9 +412,10 @@ impl Write for LogLine {
     }
 }
 
-/// Returns true for a mark that turns the direction of text.
-fn is_direction(char: char) -> bool {
-    matches!(char, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Makes a text of a project's file safe to print: nothing in it moves a cursor or changes the writing direction.
+pub(crate) fn printable(text: &str) -> String {
+    let plain = |char: char| matches!(char, '"' | '\'' | '\\');
+    text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
 }
 
 /// Removes control sequences from a text.

@@ -25,7 +25,7 @@ const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
 pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
     let values = &app.config.values.serve;
     if !(args.rest || args.rpc || args.mcp) {
-        let message = "say what to serve: any of --rest, --rpc and --mcp";
+        let message = "say what to serve: any of --rest, --rpc and --mcp, such as `meerkat serve --rest --rpc --mcp`";
         return Err(SessionError::invalid("serve", message).into());
     }
     let address = args.listen.as_deref().unwrap_or(&values.listen);
@@ -37,10 +37,10 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         return Err(refused("serve.listen", &ServeError::Open.to_string(), "--no-auth").into());
     }
     if is_open && app.config.engine().tools.test_dir.is_some() {
-        return Err(refused("tools.test_dir", "the test tools are for loopback addresses alone", "serve.listen").into());
+        return Err(refused("tools.test_dir", "the test tools are only for loopback addresses", "serve.listen").into());
     }
     if is_open && app.default_model.as_ref().is_some_and(|model| model.is_stand_in) {
-        let message = "name the model that answers: others can reach this address";
+        let message = "set it, because others can reach this address";
         return Err(refused("model.name", message, "serve.listen").into());
     }
     let mut builder = Server::builder(app.service.clone())
@@ -146,7 +146,7 @@ pub(crate) fn limits(config: &Config) -> Limits {
 fn refused_by(error: &ServeError) -> ErrorBody {
     let (key, origin) = match error {
         ServeError::Nothing | ServeError::NoToken | ServeError::Open | ServeError::Listen { .. } => {
-            ("serve.listen", "serve")
+            ("serve.listen", "--listen, or the configuration")
         }
         ServeError::AllowedHost(host) => ("serve.allowed_hosts", host.as_str()),
         ServeError::AllowedOrigin(origin) => ("serve.allowed_origins", origin.as_str()),
@@ -176,8 +176,8 @@ fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathB
 pub(crate) fn token(out: &Output, env: &Environment, config: &Config, wants_path: bool) -> Result<u8, CliError> {
     let data_dir = config.data_dir(env)?;
     if env.variable(TOKEN_VARIABLE).is_none() && !Token::is_in(&data_dir) {
-        let message =
-            "this project has none yet; its first `meerkat serve` makes one, or run this in the server's folder";
+        let message = "this project has no token yet; its first `meerkat serve` makes one. If the server runs in another \
+                       folder, run this there";
         return Err(SessionError::invalid("token", message).into());
     }
     let (token, path) = find_token(config, env)?;
@@ -185,7 +185,7 @@ pub(crate) fn token(out: &Output, env: &Environment, config: &Config, wants_path
     let line = match wants_path {
         false => token.text(),
         true => path.as_deref().ok_or_else(|| {
-            let message = format!("the token is in the variable {TOKEN_VARIABLE}, and in no file; leave --path out");
+            let message = format!("the token is in the variable {TOKEN_VARIABLE}, not in a file; leave --path out");
             SessionError::invalid("--path", message)
         })?,
     };

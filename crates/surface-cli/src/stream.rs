@@ -39,6 +39,7 @@ pub(crate) enum Progress {
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) session_id: SessionId,
+    turn: Option<TurnNumber>,
     pub(crate) call_id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
@@ -171,15 +172,20 @@ impl RunningTurn {
         ) {
             self.turn.stop_lines();
         }
-        let session_id = self.session_id;
+        let (session_id, turn) = (self.session_id, record.turn);
         Ok(match record.event {
             Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form }) => {
-                Some(Progress::Approval(Call { session_id, call_id, name, arguments, preview, rule, form }))
+                Some(Progress::Approval(Call { session_id, turn, call_id, name, arguments, preview, rule, form }))
             }
             Event::ApprovalDecided(decided) => Some(Progress::Settled(decided.call_id)),
             Event::ToolFinished(finished) => Some(Progress::Settled(finished.call_id)),
             _ => None,
         })
+    }
+
+    /// Returns true if a call is of this turn.
+    pub(crate) fn has(&self, call: &Call) -> bool {
+        (call.session_id, call.turn) == (self.session_id, self.number)
     }
 
     /// Interrupts the turn.
@@ -227,8 +233,9 @@ fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
 /// Explains an error: a turn whose process ended can go on.
 fn explained(mut error: ErrorBody, session_id: SessionId) -> ErrorBody {
     if error.code == ErrorCode::TurnInterrupted && error.details.get("reason") == Some(&json!("process_ended")) {
-        error.message =
-            format!("The process that ran the turn ended before the turn did; `meerkat resume {session_id}` goes on.");
+        error.message = format!(
+            "The process that ran the turn ended before the turn did; `meerkat resume {session_id}` continues it."
+        );
     }
     error
 }

@@ -392,7 +392,7 @@ fn the_doctor_says_what_is_wrong_and_mends_it() {
     assert_eq!(mended.code, 0, "{}{}", mended.out, mended.err);
     // What the next start does comes first: the files still hold what was cut off.
     assert!(mended.out.starts_with("warning: ") && mended.out.contains("/.rkat is behind"), "{}", mended.out);
-    assert!(mended.out.contains(&format!("\nmended: session {id}: ")), "{}", mended.out);
+    assert!(mended.out.contains(&format!("\nrepaired: session {id}: ")), "{}", mended.out);
     assert_eq!(stage.json(&["run", "--session", &id, "@say Next."])["text"], "Next.");
     stage.projected(&id);
     assert_eq!(stage.json(&["doctor"])["findings"], json!([]));

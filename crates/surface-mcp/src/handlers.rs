@@ -33,6 +33,16 @@ const INSTRUCTIONS_CORE: &str = "meerkat keeps agent sessions. Create one with `
     `turn_start`, continue later with `session_resume`. `session_list` and `session_history` show what there is, \
     `search_project_history` finds what was said. Every failure is a body with a stable `code`.";
 
+/// Refuses methods that this server does not have.
+macro_rules! refuse {
+    ($( $(#[$attribute:meta])* $name:ident($params:ty) -> $answer:ty, $method:ident; )*) => { $(
+        $(#[$attribute])*
+        async fn $name(&self, _: $params, _: RequestContext<RoleServer>) -> Result<$answer, ErrorData> {
+            Err(error::unknown_method($method::VALUE, false))
+        }
+    )* };
+}
+
 /// Keeps the room of a result until its response is sent.
 fn keep(room: Option<Room>, context: &RequestContext<RoleServer>) {
     let held = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Held>());
@@ -136,47 +146,16 @@ impl ServerHandler for McpServer {
         Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
     }
 
-    // The library refuses these too, but without our body.
-    #[expect(deprecated, reason = "clients of older revisions send it")]
-    async fn set_level(
-        &self,
-        _: rmcp::model::SetLevelRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        Err(error::unknown_method(SetLevelRequestMethod::VALUE, false))
-    }
-
-    async fn get_prompt(
-        &self,
-        _: GetPromptRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<GetPromptResponse, ErrorData> {
-        Err(error::unknown_method(GetPromptRequestMethod::VALUE, false))
-    }
-
-    async fn subscribe(&self, _: SubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        Err(error::unknown_method(SubscribeRequestMethod::VALUE, false))
-    }
-
-    async fn unsubscribe(&self, _: UnsubscribeRequestParams, _: RequestContext<RoleServer>) -> Result<(), ErrorData> {
-        Err(error::unknown_method(UnsubscribeRequestMethod::VALUE, false))
-    }
-
-    // The library answers these two with empty lists, as if there were prompts.
-    async fn list_prompts(
-        &self,
-        _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
-        Err(error::unknown_method(ListPromptsRequestMethod::VALUE, false))
-    }
-
-    async fn complete(
-        &self,
-        _: CompleteRequestParams,
-        _: RequestContext<RoleServer>,
-    ) -> Result<CompleteResult, ErrorData> {
-        Err(error::unknown_method(CompleteRequestMethod::VALUE, false))
+    refuse! {
+        // The library refuses these too, but without our body.
+        #[expect(deprecated, reason = "clients of older revisions send it")]
+        set_level(rmcp::model::SetLevelRequestParams) -> (), SetLevelRequestMethod;
+        get_prompt(GetPromptRequestParams) -> GetPromptResponse, GetPromptRequestMethod;
+        subscribe(SubscribeRequestParams) -> (), SubscribeRequestMethod;
+        unsubscribe(UnsubscribeRequestParams) -> (), UnsubscribeRequestMethod;
+        complete(CompleteRequestParams) -> CompleteResult, CompleteRequestMethod;
+        // The library answers this one with an empty list, as if there were prompts.
+        list_prompts(Option<PaginatedRequestParams>) -> ListPromptsResult, ListPromptsRequestMethod;
     }
 
     async fn list_resources(

@@ -1,10 +1,12 @@
 //! Where a failure becomes an HTTP status. No other file names one.
 
-use axum::{http::StatusCode, response::Response};
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
 use meerkat_errors::ErrorBody;
 use meerkat_service::SessionError;
-
-use crate::wire;
 
 /// The status if a session was created.
 pub(crate) const CREATED: StatusCode = StatusCode::CREATED;
@@ -20,9 +22,8 @@ pub(crate) fn response(error: &SessionError) -> Response {
 
 /// A body with its status.
 pub(crate) fn refusal(body: &ErrorBody) -> Response {
-    let mut response = wire::json(encode(body));
-    *response.status_mut() = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response
+    let status = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, Json(body)).into_response()
 }
 
 /// A body's JSON.

@@ -65,12 +65,24 @@ impl Document {
         for (name, content_type, schema, summary) in plain {
             let content = json!({ content_type: { "schema": schema } });
             let mut responses = json!({ "200": { "description": "The answer.", "content": content } });
-            self.add_errors(&mut responses, if name == "readyz" { &[ErrorCode::ShuttingDown] } else { &[] });
+            let is_readiness = name == "readyz";
+            self.add_errors(&mut responses, if is_readiness { &NOT_READY } else { &[] });
+            if is_readiness {
+                let settling = json!({ "anyOf": [state("settling"), { "$ref": "#/components/schemas/ErrorBody" }] });
+                responses["503"] = json!({
+                    "description": "Stored sessions are still being settled after the start, or the server is ending.",
+                    "content": { "application/json": { "schema": settling } },
+                });
+            }
             let mut operation = json!({
                 "operationId": name.replace('.', "_"), "tags": ["server"], "summary": summary, "responses": responses,
             });
             if matches!(name, "healthz" | "readyz") {
+                // Open to everyone.
                 operation["security"] = json!([]);
+                if let Some(responses) = operation["responses"].as_object_mut() {
+                    responses.remove("401");
+                }
             }
             paths.insert(format!("/{name}"), json!({ "get": operation }));
         }
@@ -160,7 +172,8 @@ impl Document {
             optional("header", "Prefer", "With `respond-async` the answer comes when the turn is accepted.", prefer);
         }
         let mut operation = json!({
-            "operationId": route.id,
+            // Generators name their functions after it.
+            "operationId": route.operation.public_name().replace('/', "_"),
             "tags": [route.tag()],
             "summary": route.operation.summary(),
             "parameters": parameters,
@@ -270,6 +283,9 @@ impl Document {
         schema
     }
 }
+
+/// The codes of a server that takes no new work.
+const NOT_READY: [ErrorCode; 3] = [ErrorCode::ShuttingDown, ErrorCode::StoreFull, ErrorCode::StoreFailed];
 
 /// The codes that every route can answer, including the guard's.
 const EVERYWHERE: [ErrorCode; 6] = [

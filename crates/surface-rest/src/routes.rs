@@ -1,4 +1,4 @@
-//! The table: each operation's name, method and path, and the parameters in its query.
+//! The table: each operation's method and path, and the parameters in its query.
 //!
 //! All other parameters are in the body. Nothing here knows what an operation does.
 
@@ -35,8 +35,6 @@ impl Kind {
 /// The method and path of an operation.
 #[derive(Debug)]
 pub struct Route {
-    /// Its name in the description, spelt as in JSON-RPC. Generators name their functions after it.
-    pub(crate) id: &'static str,
     /// The operation.
     pub operation: Operation,
     /// Its method.
@@ -107,7 +105,7 @@ impl Route {
 
     /// Its group in the description.
     pub(crate) fn tag(&self) -> &'static str {
-        self.id.split('_').next().unwrap_or_default()
+        self.operation.public_name().split('/').next().unwrap_or_default()
     }
 
     /// The names in the braces of its path.
@@ -116,14 +114,8 @@ impl Route {
     }
 }
 
-const fn row(
-    id: &'static str,
-    operation: Operation,
-    method: Method,
-    path: &'static str,
-    query: &'static [&'static str],
-) -> Route {
-    Route { id, operation, method, path, query, switch: None }
+const fn row(operation: Operation, method: Method, path: &'static str, query: &'static [&'static str]) -> Route {
+    Route { operation, method, path, query, switch: None }
 }
 
 const fn switch(mut route: Route, name: &'static str, value: bool) -> Route {
@@ -138,76 +130,60 @@ pub const fn table() -> &'static [Route] {
 }
 
 static TABLE: [Route; 44] = [
-    row("session_create", Op::CreateSession, Method::POST, "/sessions", &[]),
-    row("turn_start", Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
-    row("turn_interrupt", Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
-    row("turn_approve", Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
-    row("turn_queue", Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
-    row("turn_cancel", Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
-    row("session_events", Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
-    row("session_remind", Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
-    row("session_reminders", Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
-    row("session_clear_reminder", Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
-    row("session_pin", Op::Pin, Method::POST, "/sessions/{session_id}/pins", &[]),
-    row("session_pins", Op::Pins, Method::GET, "/sessions/{session_id}/pins", &[]),
-    row("session_unpin", Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
-    row("session_resume", Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
-    row("session_read", Op::Read, Method::GET, "/sessions/{session_id}", &[]),
-    row("session_history", Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
-    row("session_blob", Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
+    row(Op::CreateSession, Method::POST, "/sessions", &[]),
+    row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
+    row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
+    row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
+    row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
+    row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
+    row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
+    row(Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row(Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
+    row(Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
+    row(Op::Pin, Method::POST, "/sessions/{session_id}/pins", &[]),
+    row(Op::Pins, Method::GET, "/sessions/{session_id}/pins", &[]),
+    row(Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
+    row(Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
+    row(Op::Read, Method::GET, "/sessions/{session_id}", &[]),
+    row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
+    row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
     row(
-        "session_list",
         Op::List,
         Method::GET,
         "/sessions",
         &["created_after", "updated_after", "labels", "archived", "cursor", "limit"],
     ),
-    row("session_update", Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
-    row("session_archive", Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
-    row("session_unarchive", Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
-    row("session_delete", Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
-    row("session_fork", Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
-    row("session_export", Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
-    row("session_import", Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
-    row("reader_create", Op::CreateReader, Method::POST, "/readers", &[]),
-    row("reader_fetch", Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
-    row("reader_acknowledge", Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),
-    row("reader_wait", Op::WaitReader, Method::GET, "/readers/{reader}/sessions/{session_id}", &["seq", "wait_ms"]),
-    row("reader_delete", Op::DeleteReader, Method::DELETE, "/readers/{reader}", &[]),
-    row("reader_list", Op::ListReaders, Method::GET, "/readers", &[]),
-    row("journal_compact", Op::CompactJournal, Method::POST, "/sessions/{session_id}/journal-compactions", &[]),
-    row("projection_rebuild", Op::RebuildProjection, Method::POST, "/projection/rebuild", &[]),
-    row("session_retain", Op::Retain, Method::POST, "/retention", &[]),
-    switch(
-        row("session_compact", Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]),
-        "preview",
-        false,
-    ),
-    switch(
-        row("session_compact_preview", Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]),
-        "preview",
-        true,
-    ),
+    row(Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
+    row(Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
+    row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
+    row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
+    row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
+    row(Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
+    row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
+    row(Op::CreateReader, Method::POST, "/readers", &[]),
+    row(Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
+    row(Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),
+    row(Op::WaitReader, Method::GET, "/readers/{reader}/sessions/{session_id}", &["seq", "wait_ms"]),
+    row(Op::DeleteReader, Method::DELETE, "/readers/{reader}", &[]),
+    row(Op::ListReaders, Method::GET, "/readers", &[]),
+    row(Op::CompactJournal, Method::POST, "/sessions/{session_id}/journal-compactions", &[]),
+    row(Op::RebuildProjection, Method::POST, "/projection/rebuild", &[]),
+    row(Op::Retain, Method::POST, "/retention", &[]),
+    switch(row(Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", false),
+    switch(row(Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", true),
+    row(Op::UndoCompaction, Method::DELETE, "/sessions/{session_id}/compactions/{compaction}", &[]),
     row(
-        "session_compact_undo",
-        Op::UndoCompaction,
-        Method::DELETE,
-        "/sessions/{session_id}/compactions/{compaction}",
-        &[],
-    ),
-    row(
-        "memory_search",
         Op::SearchMemory,
         Method::GET,
         "/memory/search",
         &["query", "scope", "session_id", "role", "labels", "since", "until", "limit"],
     ),
-    row("memory_forget", Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
-    row("memory_reindex", Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
-    row("tool_list", Op::Tools, Method::GET, "/tools", &["session_id", "with_workspace"]),
-    row("tool_servers", Op::ToolServers, Method::GET, "/tool-servers", &[]),
-    row("capabilities_get", Op::Capabilities, Method::GET, "/capabilities", &[]),
-    row("errors_list", Op::Errors, Method::GET, "/errors", &[]),
+    row(Op::ForgetMemory, Method::POST, "/memory/forget", &[]),
+    row(Op::ReindexMemory, Method::POST, "/memory/reindex", &[]),
+    row(Op::Tools, Method::GET, "/tools", &["session_id", "with_workspace"]),
+    row(Op::ToolServers, Method::GET, "/tool-servers", &[]),
+    row(Op::Capabilities, Method::GET, "/capabilities", &[]),
+    row(Op::Errors, Method::GET, "/errors", &[]),
 ];
 
 #[cfg(test)]

@@ -54,6 +54,12 @@ async fn every_route_is_described_and_every_reference_leads_somewhere() {
             assert!(status.starts_with('2') || response["$ref"].is_string(), "{id} {status}");
         }
     }
+    // Probes send no token, and a server that settles its sessions answers without a code.
+    let readiness = &document["paths"]["/readyz"]["get"]["responses"];
+    let statuses: Vec<&String> = readiness.as_object().unwrap().keys().collect();
+    assert_eq!(statuses, ["200", "400", "403", "413", "429", "500", "503", "507"]);
+    let not_ready = &readiness["503"]["content"]["application/json"]["schema"]["anyOf"];
+    assert_eq!(not_ready[0]["properties"]["state"]["const"], "settling");
     let references: BTreeSet<&str> =
         text.split(r##""$ref": "#"##).skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     assert!(references.len() > 40);

@@ -21,7 +21,7 @@ async fn every_response_has_its_headers_and_what_no_handler_sees_has_the_same_bo
     }
     assert_eq!(unknown.json()["details"], json!({ "operation": "nosuch" }));
     assert_eq!(unknown.refusal(), (404, "UNKNOWN_OPERATION".to_owned(), String::new()));
-    assert_eq!(server.send("GET /v1/sessions//queue", "").await.refusal(), refused("params"));
+    assert_eq!(server.send("GET /v1/sessions//queue", "").await.refusal(), refused("session_id"));
     assert_eq!(server.send("GET /v1/sessions/", "").await.refusal(), refused("path"));
     let wrong = server.send("PUT /v1/sessions", "{}").await;
     assert_eq!((wrong.refusal().1.as_str(), wrong.header("allow")), ("METHOD_NOT_ALLOWED", "POST,GET,HEAD"));
@@ -114,7 +114,7 @@ async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
     check("GET /v1/sessions?labels=x".to_owned(), b"", "labels").await;
     check("GET /v1/sessions?labels[a]=x&labels%5Ba%5D=y".to_owned(), b"", "labels[a]").await;
     check("GET /v1/sessions?labels[a][b]=x".to_owned(), b"", "labels[a][b]").await;
-    check("GET /v1/sessions?created_after=2026-01-01".to_owned(), b"", "params").await;
+    check("GET /v1/sessions?created_after=2026-01-01".to_owned(), b"", "created_after").await;
     check("GET /v1/sessions?archived=yes".to_owned(), b"", "archived").await;
     check(format!("POST /v1/sessions/{id}/compactions?preview=maybe"), b"{}", "preview").await;
     check(format!("POST /v1/sessions/{id}/compactions?preview=true&preview=false"), b"{}", "preview").await;
@@ -127,7 +127,7 @@ async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
         "'%20OR%201=1",
         "%F0%9F%92%A9",
     ] {
-        check(format!("GET /v1/sessions/{naughty}/queue"), b"", "params").await;
+        check(format!("GET /v1/sessions/{naughty}/queue"), b"", "session_id").await;
     }
     check("GET /v1/sessions/%ff/queue".to_owned(), b"", "path").await;
     // A valid request gets as far as the session.

@@ -8,7 +8,7 @@ use schemars::{Schema, json_schema, schema_for};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    methods::{EVENT, METHODS, Method},
+    methods::{EVENT, Method, methods},
     wire::{Subscribe, Unsubscribe},
 };
 
@@ -16,7 +16,7 @@ use crate::{
 #[must_use]
 pub fn document() -> Value {
     let mut shared = Map::new();
-    let methods: Vec<Value> = METHODS.iter().map(|(name, method)| describe(name, *method, &mut shared)).collect();
+    let methods: Vec<Value> = methods().map(|(name, method)| describe(name, method, &mut shared)).collect();
     let errors: Map<String, Value> = ErrorCode::ALL
         .iter()
         .map(|code| (code.as_str().to_owned(), json!({ "code": code.rpc_code(), "message": code.message() })))

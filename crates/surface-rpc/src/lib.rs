@@ -40,7 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::handlers::Rpc;
 
 pub use discovery::document;
-pub use methods::{METHODS, Method, of_operation};
+pub use methods::{Method, methods};
 
 /// Options of the surface.
 #[derive(Clone, Debug)]

@@ -19,9 +19,9 @@ use crate::{
 
 /// Tool of the server that counts.
 const ADD: &str = "mcp__tally__add";
-/// The edited file before and after.
+/// The edited file before, and both edits of it.
 const OLD: &str = "one\ntwo\nthree\n";
-const NEW: &str = "one\n2\nthree\n";
+const EDITS: [(&str, &str); 2] = [("two", "2"), ("three", "3")];
 /// Time after which nothing of a killed process lives.
 const END: Duration = Duration::from_secs(3);
 /// Longer than anything here takes.
@@ -87,32 +87,32 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A call of the server, then an edit that somebody approves.
+/// A call of the server, then two edits of one file, which somebody approves.
 fn script(process: &Process) -> Answer<()> {
     let id = process.create_with(&json!({ "workspace": "work" }))?;
     let events = process.listen(&id);
     let prompt = format!(
         r#"@say Counting. @call {ADD} {{"line":"{id} counted"}}
-        @step @call edit {{"path":"file","old":"two","new":"2"}} @say Edited."#
+        @step {} @say Edited."#,
+        EDITS.map(|(old, new)| format!("@call edit {}", json!({ "path": "file", "old": old, "new": new }))).join(" ")
     );
     process.accept(&id, &prompt)?;
-    let asked = events.until("approval_requested")?;
-    let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
-    process.change("turn/approve", "approval_decided", &approval)?;
+    for _ in EDITS {
+        let asked = events.until("approval_requested")?;
+        let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
+        process.change("turn/approve", "approval_decided", &approval)?;
+    }
     events.until("turn_completed").map(drop)
 }
 
-/// Outcomes of a session's calls by their tools, each of which is called once.
-fn outcomes(events: &[Value]) -> BTreeMap<&str, &str> {
+/// Outcomes of a session's calls by their tools, in call order.
+fn outcomes(events: &[Value]) -> BTreeMap<&str, Vec<&str>> {
     let blocks = events.iter().flat_map(|event| event["blocks"].as_array().into_iter().flatten());
-    let names: BTreeMap<&str, &str> = blocks
-        .filter(|block| block["type"] == "tool_call")
-        .map(|block| (block["call_id"].as_str().unwrap(), block["name"].as_str().unwrap()))
-        .collect();
-    let mut outcomes = BTreeMap::new();
-    for event in events.iter().filter(|event| event["type"] == "tool_finished") {
-        let name = names[event["call_id"].as_str().unwrap()];
-        assert_eq!(outcomes.insert(name, event["outcome"].as_str().unwrap()), None, "{name} has two outcomes");
+    let mut outcomes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for call in blocks.filter(|block| block["type"] == "tool_call") {
+        let is_its = |event: &&Value| event["type"] == "tool_finished" && event["call_id"] == call["call_id"];
+        let [finished] = events.iter().filter(is_its).collect::<Vec<_>>()[..] else { panic!("{call}: {events:#?}") };
+        outcomes.entry(call["name"].as_str().unwrap()).or_default().push(finished["outcome"].as_str().unwrap());
     }
     outcomes
 }
@@ -142,21 +142,32 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
     let events = sessions.first().map_or(&[][..], Vec::as_slice);
     let outcomes = outcomes(events);
     let is_asked = events.iter().any(|event| event["prompt"].as_str().is_some_and(|prompt| prompt.contains(ADD)));
-    match outcomes.get(ADD) {
+    // How often each call may have run.
+    let ran = |name: &str| {
+        let runs = |outcome: &&str| match *outcome {
+            "succeeded" => 1..=1,
+            "not_run" => 0..=0,
+            "unknown" => 0..=1,
+            other => panic!("{other}: {events:#?}"),
+        };
+        outcomes.get(name).map(|outcomes| outcomes.iter().map(runs).collect::<Vec<_>>())
+    };
+    match ran(ADD).as_deref() {
         None => assert!(!is_asked && lines == 0, "{events:#?}"),
-        Some(&"succeeded") => assert_eq!(lines, 1),
-        Some(&"not_run") => assert_eq!(lines, 0),
-        Some(&"unknown") => assert!(lines <= 1, "it ran {lines} times"),
-        Some(other) => panic!("{other}: {events:#?}"),
+        Some([add]) => assert!(add.contains(&lines), "it ran {lines} times"),
+        Some(_) => panic!("{events:#?}"),
     }
-    match outcomes.get("edit") {
+    match ran("edit").as_deref() {
         None => assert!(!is_asked && file == OLD, "{events:#?}"),
-        Some(&"succeeded") => assert_eq!(file, NEW),
-        Some(&"not_run") => assert_eq!(file, OLD),
-        Some(&"unknown") => assert!([OLD, NEW].contains(&file.as_str()), "torn: {file:?}"),
-        Some(other) => panic!("{other}: {events:#?}"),
+        Some([one, two]) => {
+            let [is_one, is_two] = EDITS.map(|(_, new)| file.contains(new));
+            let whole = [is_one, is_two].into_iter().zip(EDITS).filter(|(is_done, _)| *is_done);
+            assert_eq!(file, whole.fold(OLD.to_owned(), |text, (_, (old, new))| text.replace(old, new)), "torn");
+            assert!(one.contains(&usize::from(is_one)) && two.contains(&usize::from(is_two)), "{file} {events:#?}");
+        }
+        Some(_) => panic!("{events:#?}"),
     }
-    if file == NEW {
+    if file != OLD {
         let id = survey.sessions.keys().next().unwrap();
         let restored = stage.run(&["sessions", "restore-files", id, "--turn", "0", "--yes"]);
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
@@ -247,7 +258,7 @@ fn nothing_that_a_killed_program_started_lives_for_long() {
     let events = page["items"].as_array().unwrap();
     assert_eq!(running(&server_of(&stage)), 2, "{events:#?}");
     // A kernel that gives no namespaces runs no command in the background.
-    if outcomes(events)["shell"] == "succeeded" {
+    if outcomes(events)["shell"] == ["succeeded"] {
         // The keeper, the entrance and the command.
         until("its processes run", || running(&sleep) >= 3);
     }
@@ -282,7 +293,7 @@ fn a_call_that_waits_over_rest_is_decided_over_rpc_after_a_kill_and_runs_once() 
     assert_eq!(server.rpc("turn/approve", &approval).unwrap().unwrap(), decided, "a repeated decision changes nothing");
     until("it ends", || server.get(&path).1["state"] == "idle");
     let events = server.get(&format!("{path}/events")).1;
-    assert_eq!(outcomes(events["items"].as_array().unwrap())[ADD], "succeeded");
+    assert_eq!(outcomes(events["items"].as_array().unwrap())[ADD], ["succeeded"]);
     assert_eq!(stage.tool_lines("effects").len(), 1);
     assert_eq!(server.end(), Some(0));
 }

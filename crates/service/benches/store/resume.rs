@@ -12,7 +12,6 @@ use meerkat_service::{
     Seq, SessionId, TurnNumber,
     clock::Timestamp,
     model::{StopReason, Usage},
-    options::Budgets,
     service::{CompactionMode, CompactionReceipt, SessionQuery, StartTurn},
     session::{
         event::{
@@ -83,15 +82,9 @@ async fn write(place: &Path, turns: usize) {
     let mut batch = vec![record(
         None,
         Event::SessionCreated(SessionCreated {
-            title: None,
             model: "scripted".to_owned(),
             system_prompt: Some("A system prompt.".into()),
-            labels: Default::default(),
-            tools: None,
-            workspace: None,
-            budgets: Budgets::default(),
-            compaction: None,
-            key: None,
+            ..SessionCreated::default()
         }),
     )];
     for turn in 0..turns {
@@ -115,14 +108,7 @@ fn said() -> [Event; TURN_EVENTS] {
         Event::TurnStarted(TurnStarted {
             prompt: Some(prompt(100, 100).into()),
             model: model.clone(),
-            budgets: Budgets::default(),
-            queued: None,
-            continues: None,
-            compaction: None,
-            attended: false,
-            search_path: None,
-            allow: Vec::new(),
-            key: None,
+            ..TurnStarted::default()
         }),
         Event::AssistantMessage(AssistantMessage {
             step: 0,

@@ -113,36 +113,13 @@ fn record(n: u8, seq: Seq) -> Record {
     let (model, budgets) = ("scripted".to_owned(), Budgets::default());
     let (turn, event) = match (seq, seq % 3) {
         (1, _) => {
-            let (system_prompt, tools, key) = (Some("You are terse.".into()), None, None);
-            let (labels, compaction) = (Default::default(), None);
-            let created = SessionCreated {
-                title: None,
-                model,
-                system_prompt,
-                labels,
-                tools,
-                workspace: None,
-                budgets,
-                compaction,
-                key,
-            };
+            let system_prompt = Some("You are terse.".into());
+            let created = SessionCreated { model, system_prompt, budgets, ..SessionCreated::default() };
             (None, Event::SessionCreated(created))
         }
         (_, 2) => {
-            let (prompt, queued, continues) = (Some(format!("say {seq}").into()), None, None);
-            let (compaction, key) = (None, None);
-            let started = TurnStarted {
-                prompt,
-                model,
-                budgets,
-                queued,
-                continues,
-                compaction,
-                attended: false,
-                search_path: None,
-                allow: Vec::new(),
-                key,
-            };
+            let prompt = Some(format!("say {seq}").into());
+            let started = TurnStarted { prompt, model, budgets, ..TurnStarted::default() };
             (Some(seq), Event::TurnStarted(started))
         }
         (_, 0) => {

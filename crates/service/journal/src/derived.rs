@@ -51,14 +51,6 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     }
 }
 
-impl Trouble {
-    /// Makes the failure of a panic in redb.
-    #[must_use]
-    pub fn panicked() -> Self {
-        Self::Damaged("reading it panicked".to_owned())
-    }
-}
-
 fn is_of_the_content(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
@@ -102,6 +94,18 @@ impl DerivedFile {
         let phase = Arc::<Phase>::default();
         let backend = Backend { file, phase: phase.clone() };
         Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+    }
+
+    /// Lets redb check the whole file.
+    ///
+    /// # Errors
+    /// If it is damaged, or cannot be read.
+    pub fn check(mut self) -> Result<(), Trouble> {
+        match self.database.check_integrity() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Trouble::Damaged("redb had to repair it".to_owned())),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Begins to read the file as it is now.
@@ -156,7 +160,7 @@ pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
 /// # Errors
 /// Those of the work.
 pub fn caught<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Trouble::panicked()))
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(Trouble::Damaged("reading it panicked".to_owned())))
 }
 
 /// Progress of the file's use.

@@ -4,18 +4,21 @@
 //! failed.
 
 mod file;
+mod state;
 
-use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-pub use self::file::{Marks, look};
-use self::file::{Writer, append, load, rewrite};
+pub(crate) use self::state::Done;
+pub use self::{
+    file::{Marks, look},
+    state::Resting,
+};
+use self::{
+    file::{Writer, append, load, rewrite},
+    state::{MARK_BYTES, Marked, Pending, RESTING_MAX, State},
+};
 
 use super::{
     End, Limits,
@@ -24,49 +27,15 @@ use super::{
     health::Health,
     layout::exists,
     lock,
-    marks::{Kept, marks_of, weight_of},
+    marks::Kept,
 };
 use meerkat_words::{
-    ids::{Seq, SessionId},
+    ids::SessionId,
     store::{ReaderMark, ReaderMarks, StoreError},
 };
 
-/// Idle sessions whose end is remembered; older ones are trusted without it.
-const RESTING_MAX: usize = 1024;
 /// Length from which the journal is rewritten when it is opened.
 const OPEN_BYTES_MAX: u64 = 256 * 1024;
-/// Approximate bytes of a mark.
-const MARK_BYTES: u64 = 160;
-
-/// End of a session's journal when it became idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resting {
-    /// The session.
-    pub session_id: SessionId,
-    /// Seq of the last record.
-    pub seq: Seq,
-    /// Chain value after it.
-    pub chain: u64,
-}
-
-impl Resting {
-    /// Returns it as a journal's end.
-    pub const fn end(&self) -> End {
-        End { seq: self.seq, chain: self.chain }
-    }
-}
-
-#[derive(Clone)]
-enum Marked {
-    Active(SessionId),
-    Resting(Resting),
-    Kept(Kept),
-    Gone(SessionId),
-}
-
-/// Callback for a written, or for a durable mark.
-pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-
 /// Marks of a store.
 pub struct StoreJournal {
     disk: Arc<dyn Disk>,
@@ -76,26 +45,6 @@ pub struct StoreJournal {
     state: Mutex<State>,
     /// Held by the single writing job.
     writer: Mutex<Writer>,
-}
-
-#[derive(Default)]
-struct State {
-    active: BTreeSet<SessionId>,
-    resting: HashMap<SessionId, Resting>,
-    /// Idle sessions, longest idle first; some may be active again.
-    order: VecDeque<SessionId>,
-    readers: ReaderMarks,
-    /// Marks of a newer version, in order.
-    newer: Vec<(u16, Bytes)>,
-    pending: Vec<Pending>,
-    is_writing: bool,
-}
-
-struct Pending {
-    marked: Marked,
-    /// Called once it is written, before the sync.
-    written: Option<Done>,
-    done: Done,
 }
 
 /// Writing job. It leaves no caller waiting, even if it panics.
@@ -123,54 +72,6 @@ impl Drop for Writing {
         drop(state);
         // Callers get an error when their callbacks are dropped.
         drop(lost);
-    }
-}
-
-impl State {
-    fn apply(&mut self, marked: Marked) {
-        match marked {
-            Marked::Active(id) => {
-                self.active.insert(id);
-            }
-            Marked::Gone(id) => {
-                self.active.remove(&id);
-                self.forget_end(id);
-            }
-            Marked::Resting(resting) => {
-                self.active.remove(&resting.session_id);
-                if self.resting.insert(resting.session_id, resting).is_some() {
-                    self.order.retain(|id| *id != resting.session_id);
-                }
-                self.order.push_back(resting.session_id);
-                if self.order.len() > RESTING_MAX
-                    && let Some(oldest) = self.order.pop_front()
-                {
-                    self.resting.remove(&oldest);
-                }
-            }
-            Marked::Kept(Kept::Of(mark)) => self.readers.apply(mark),
-            Marked::Kept(Kept::Newer(kind, line)) => self.newer.push((kind, line)),
-        }
-    }
-
-    fn forget_end(&mut self, id: SessionId) {
-        if self.resting.remove(&id).is_some() {
-            self.order.retain(|resting| *resting != id);
-        }
-    }
-
-    /// Lists marks that reproduce this state.
-    fn marks(&self) -> impl Iterator<Item = Marked> {
-        let resting = self.order.iter().filter_map(|id| self.resting.get(id)).map(|it| Marked::Resting(*it));
-        let active = self.active.iter().map(|id| Marked::Active(*id));
-        let readers = marks_of(&self.readers).map(Kept::Of);
-        let newer = self.newer.iter().map(|(kind, line)| Kept::Newer(*kind, line.clone()));
-        resting.chain(active).chain(readers.chain(newer).map(Marked::Kept))
-    }
-
-    /// Estimates the least bytes of those marks, without idle sessions.
-    fn kept_bytes(&self) -> u64 {
-        MARK_BYTES * (self.active.len() + weight_of(&self.readers) + self.newer.len()) as u64
     }
 }
 

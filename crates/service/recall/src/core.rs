@@ -8,7 +8,8 @@
 mod tests;
 
 use std::{
-    path::PathBuf,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -44,6 +45,8 @@ pub(super) struct Core {
     pub(super) records_intake: bool,
     open: RwLock<Option<Opened>>,
     is_ready: AtomicBool,
+    /// True after a panic: redb checks the file before it is opened again.
+    is_suspect: AtomicBool,
     /// True if the log is applied; false if the disk had no room for it.
     is_settled: AtomicBool,
     /// Log, once open. Opening the memory needs this lock.
@@ -64,6 +67,7 @@ impl Core {
             records_intake,
             open: RwLock::default(),
             is_ready: AtomicBool::new(false),
+            is_suspect: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
             log: Mutex::default(),
             changing: Mutex::default(),
@@ -89,13 +93,21 @@ impl Core {
         })
     }
 
-    /// Does work on the memory, after opening it if needed. A file that fails is closed, and set aside if damaged. No
-    /// foreign code may run in it: a panic counts as the file's damage.
+    /// Does work on the memory, after opening it if needed. A file that fails is closed, and set aside if damaged.
     pub(super) fn work<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
         self.make_ready()?;
         // Weak, so that the first thread to find damage can close the file.
         let file = self.read(|open| Ok(Arc::downgrade(&open.file)))?;
-        caught(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
+        self.guarded(work).or_else(|trouble| self.close_failed(Some(&file), trouble))
+    }
+
+    /// Does work on the file. redb panics on some damage, but other code may panic too, or a thread be refused: what
+    /// the file is worth, redb says when it checks it.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            self.is_suspect.store(true, Ordering::Release);
+            Err(Trouble::Failed("using it panicked".to_owned()))
+        })
     }
 
     pub(super) fn read<T>(&self, read: impl FnOnce(&Opened) -> Result<T, Trouble>) -> Result<T, Trouble> {
@@ -146,7 +158,7 @@ impl Core {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(closed());
         }
-        caught(|| self.open_all(&mut log)).or_else(|trouble| self.close_failed(None, trouble))
+        self.guarded(|| self.open_all(&mut log)).or_else(|trouble| self.close_failed(None, trouble))
     }
 
     fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
@@ -164,6 +176,9 @@ impl Core {
             settled => settled.map(|()| true)?,
         };
         self.load_lane()?;
+        if let Err(error) = self.renew_if_due() {
+            tracing::warn!(?error, "what was forgotten is found no more, but its bytes are still in memory.redb");
+        }
         self.is_settled.store(is_settled, Ordering::Release);
         self.is_ready.store(true, Ordering::Release);
         Ok(())
@@ -178,10 +193,23 @@ impl Core {
         Ok(known)
     }
 
+    /// Uses another file from now on.
+    pub(super) fn replace(&self, opened: Opened) -> Result<(), Trouble> {
+        self.read(|_| Ok(()))?;
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        Ok(())
+    }
+
     fn open_file(&self) -> Result<Opened, Trouble> {
         let path = self.dir.as_ref().map(|dir| dir.join(FILE_NAME));
-        let open = || caught(|| Opened::open(path.as_deref()));
-        let opened = match (open(), &path) {
+        let open = || self.guarded(|| Opened::open(path.as_deref()));
+        let opened = match (self.checked(path.as_deref()).and_then(|()| open()), &path) {
+            (Err(Trouble::Failed(why)), Some(path)) if self.is_suspect.load(Ordering::Acquire) => {
+                self.checked(Some(path)).and(Err(Trouble::Failed(why)))
+            }
+            (opened, _) => opened,
+        };
+        let opened = match (opened, &path) {
             (Err(Trouble::Damaged(why)), Some(path)) => {
                 set_aside(path, &why)?;
                 open()
@@ -194,6 +222,19 @@ impl Core {
             VectorLane::discard(dir);
         }
         Ok(opened)
+    }
+
+    /// Lets redb check a file that something panicked on.
+    fn checked(&self, path: Option<&Path>) -> Result<(), Trouble> {
+        if !self.is_suspect.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Only redb runs in it.
+        let checked = path.map_or(Ok(()), |path| caught(|| MemoryFile::check(path)));
+        if !matches!(checked, Err(Trouble::Failed(_) | Trouble::Full(_))) {
+            self.is_suspect.store(false, Ordering::Release);
+        }
+        checked
     }
 
     /// Applies the log before any change, if there was no room for that when the file was opened.

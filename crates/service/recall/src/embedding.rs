@@ -6,7 +6,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -41,12 +41,23 @@ const TEXT_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Default)]
 pub(super) struct Batch {
+    /// File whose numbers these are.
+    file: Weak<MemoryFile>,
     /// First text without a vector.
     start: u32,
     docs: Vec<u32>,
     texts: Vec<String>,
     /// Texts before this one have vectors once the batch is stored.
     end: u32,
+}
+
+impl Batch {
+    /// Returns true if its texts are the next ones, and have the same numbers still.
+    fn is_next(&self, open: &Opened) -> bool {
+        std::ptr::eq(self.file.as_ptr(), Arc::as_ptr(&open.file))
+            && open.embedded_to == self.start
+            && self.end > self.start
+    }
 }
 
 /// Vectors of one transaction.
@@ -159,7 +170,7 @@ impl Core {
         let id = self.embedder.id();
         if self.read(|open| Ok(open.embedder != id))? {
             self.drop_vectors(&id)?;
-        } else if self.read(|open| Ok(open.embedded_to == batch.start && batch.end > batch.start))? {
+        } else if self.read(|open| Ok(batch.is_next(open)))? {
             self.put_vectors(batch, vectors)?;
         }
         self.read(|open| Ok((u64::from(open.embedded_to), u64::from(open.columns.next_doc()))))
@@ -241,7 +252,8 @@ impl Core {
 
 fn next_batch(open: &Opened) -> Result<Option<Batch>, Trouble> {
     let start = open.embedded_to;
-    let mut batch = Batch { start, end: start, ..Batch::default() };
+    let file = Arc::downgrade(&open.file);
+    let mut batch = Batch { file, start, end: start, ..Batch::default() };
     let mut bytes = 0;
     while batch.end < open.columns.next_doc() && batch.docs.len() < BATCH_DOCS && bytes < BATCH_BYTES {
         if open.columns.doc(batch.end).is_some() {

@@ -42,6 +42,11 @@ impl MemoryFile {
         Ok((file, is_new))
     }
 
+    /// Lets redb check the file at `path`.
+    pub(super) fn check(path: &Path) -> Result<(), Trouble> {
+        DerivedFile::open(path, CACHE_BYTES)?.check()
+    }
+
     /// Makes the tables. They become durable with the first rows.
     fn make_tables(&self) -> Result<(), Trouble> {
         let transaction = self.file.begin_loose_write()?;

@@ -2,7 +2,7 @@
 //!
 //! A forgetting is recorded before any text is removed, so the next start completes it after a kill, and no rebuild
 //! brings the texts back. It covers what was taken in so far, not what comes later. It also covers the session's forks,
-//! which have its records, even after the session is deleted.
+//! which have its records, even after the session is deleted. Before a forgetting answers, the file is written anew.
 
 use std::collections::HashMap;
 
@@ -30,11 +30,13 @@ impl Core {
     /// Forgets passages; returns how many.
     pub(super) fn forget(&self, request: &ForgetMemory) -> Result<u64, Trouble> {
         let forgettings = self.read(|open| Ok(forgettings(open, request)))?;
-        if forgettings.is_empty() {
-            return Ok(0);
+        let mut forgotten = 0;
+        if !forgettings.is_empty() {
+            let position = self.record_forgetting(&forgettings)?;
+            forgotten = self.forget_now(forgettings, position)?;
         }
-        let position = self.record_forgetting(&forgettings)?;
-        self.forget_now(forgettings, position)
+        self.renew_if_due()?;
+        Ok(forgotten)
     }
 
     /// Applies forgettings that are recorded up to this position of the log.
@@ -49,7 +51,11 @@ impl Core {
             let numbered: Vec<(u32, Forgetting)> = (open.next_forgotten..).zip(new).collect();
             Ok((open.file.clone(), numbered, docs))
         })?;
+        let has_any = !docs.is_empty();
         file.write(|transaction| {
+            if has_any {
+                put_number(transaction, meta::RENEW, 1)?;
+            }
             let mut table = transaction.open_table(tables::FORGOTTEN)?;
             numbered.iter().try_for_each(|(number, forgetting)| {
                 table.insert(*number, &*to_json(forgetting)?)?;
@@ -60,6 +66,7 @@ impl Core {
             for (number, forgetting) in numbered {
                 open.remember_forgotten(number, forgetting);
             }
+            open.is_to_renew |= has_any;
             Ok(())
         })?;
         let forgotten = self.take_out(docs)?;
@@ -92,7 +99,8 @@ impl Core {
             open.columns.remove_session(id);
             open.log_position = position.unwrap_or(open.log_position);
             Ok(())
-        })
+        })?;
+        self.renew_if_sparse()
     }
 
     /// Removes texts, in bounded transactions; returns how many.
@@ -121,9 +129,6 @@ impl Core {
                 });
                 open.refresh()
             })?;
-        }
-        if !docs.is_empty() {
-            self.merge()?;
         }
         Ok(docs.len() as u64)
     }

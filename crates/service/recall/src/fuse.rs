@@ -115,15 +115,9 @@ fn best(
 ) -> Result<Vec<SearchHit>, Trouble> {
     let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
-    let (words, runs, cosines) = std::thread::scope(|scope| {
-        // In parallel: it may take as long as the two other lanes together.
-        let cosines = vector.map(|vector| scope.spawn(|| nearest(open, vector, limit, &filter)));
-        let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
-        let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
-        let cosines =
-            cosines.map_or_else(|| Ok(HashMap::new()), |cosines| cosines.join().map_err(|_| Trouble::panicked()))?;
-        Ok::<_, Trouble>((words, runs, cosines))
-    })?;
+    let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
+    let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
+    let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
     let speakers = lexical::score(open, &terms.speakers, 0, &tuning::WORDS)?;
     let mut ranked = candidates(&open.columns, &filter, &words, &runs, &cosines);
     let is_builtin = open.embedder == HashedEmbedder.id();

@@ -57,7 +57,9 @@ impl Core {
         }
         // A long fork is taken in by parts, and a later part may name another parent.
         let forgotten = self.read(|open| Ok(fresh.iter().flat_map(|intake| forgotten_in(open, intake)).collect()))?;
-        self.take_out(forgotten)?;
+        if self.take_out(forgotten)? > 0 {
+            self.renew()?;
+        }
         let position = if self.records_intake {
             let entries: Vec<Entry> = fresh.iter().cloned().map(Entry::Took).collect();
             self.record(&entries)?

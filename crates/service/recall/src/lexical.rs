@@ -1,7 +1,7 @@
 //! The lanes of words and of runs: BM25 over the stored texts, with a share of their neighbours' scores.
 //!
 //! A score depends on the texts alone, not on segments or on what was forgotten. Its cost is bounded: a query's rarest
-//! terms count, up to a number of terms and of postings.
+//! terms count, up to a number of terms and of postings; of a term that has more alone, the newest texts count.
 
 use super::{
     columns::Columns,
@@ -16,7 +16,7 @@ pub(super) const TERMS_MAX: usize = 64;
 /// Terms of a query that are looked up, to find the rarest.
 const LOOKED_UP_MAX: usize = 256;
 /// Postings that a lane reads, rarest terms first: a few milliseconds.
-const POSTINGS_MAX: u64 = 200_000;
+const POSTINGS_MAX: u64 = if cfg!(test) { 2_500 } else { 200_000 };
 
 pub(super) struct Scores {
     /// By number; without the neighbours' shares.
@@ -65,12 +65,15 @@ pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) 
     let mut postings = Vec::new();
     for (bit, term) in terms.iter().enumerate() {
         postings.clear();
-        for found in &term.found {
-            found.postings(columns, &mut postings);
-        }
         let tail = open.tail.terms.get(&term.term).map_or(&[][..], Vec::as_slice);
         postings.extend(tail.iter().filter(|posting| columns.lengths(posting.doc) != [0; 2]));
-        scores.add(bit, &postings, columns, lane, tuning);
+        // Newest first.
+        let mut older = term.found.iter().rev();
+        while let Some(found) = older.next().filter(|_| (postings.len() as u64) < POSTINGS_MAX) {
+            found.newest(columns, POSTINGS_MAX, &mut postings);
+        }
+        let holding = if term.count > POSTINGS_MAX { term.count } else { postings.len() as u64 };
+        scores.add(bit, &postings, holding, columns, tuning, lane);
     }
     Ok(scores)
 }
@@ -101,7 +104,9 @@ fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
         left = left.saturating_sub(**count);
         is_in
     };
-    let most = counts.iter().take(TERMS_MAX).take_while(fits).last().copied().unwrap_or(0);
+    // The rarest one counts however many texts hold it.
+    let rarest = counts.first().copied().unwrap_or(0);
+    let most = counts.iter().take(TERMS_MAX).take_while(fits).last().copied().unwrap_or(rarest);
     looked_up.retain(|term| term.count <= most);
     looked_up.truncate(TERMS_MAX);
     Ok(looked_up)
@@ -109,8 +114,9 @@ fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
 
 #[expect(clippy::cast_precision_loss, reason = "scores need no more")]
 impl Scores {
-    fn add(&mut self, bit: usize, postings: &[Posting], columns: &Columns, lane: usize, tuning: &Tuning) {
-        let (texts, holding) = (f64::from(columns.live), postings.len() as f64);
+    fn add(&mut self, bit: usize, postings: &[Posting], holding: u64, columns: &Columns, tuning: &Tuning, lane: usize) {
+        let texts = f64::from(columns.live);
+        let holding = (holding as f64).min(texts);
         let rarity = (1.0 + (texts - holding + 0.5) / (holding + 0.5)).ln() as f32;
         self.rarity.push(rarity);
         self.mass += rarity;

@@ -14,6 +14,7 @@ mod forget;
 mod graph;
 mod intake;
 mod rebuild;
+mod renew;
 mod segments;
 
 mod fuse;

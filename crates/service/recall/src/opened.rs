@@ -44,6 +44,8 @@ pub(super) struct Opened {
     pub(super) generation: u64,
     pub(super) log_position: u64,
     pub(super) is_whole: bool,
+    /// True if the file has pages with what was forgotten.
+    pub(super) is_to_renew: bool,
     /// Vectors are added one at a time, so that no search waits for many.
     pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
     /// Graph that will replace it.
@@ -55,6 +57,11 @@ impl Opened {
     /// Opens the file at `path`, or one in memory; returns true with it if it is new.
     pub(super) fn open(path: Option<&Path>) -> Result<(Self, bool), Trouble> {
         let (file, is_new) = MemoryFile::open(path)?;
+        Ok((Self::of(file)?, is_new))
+    }
+
+    /// Loads what a file has.
+    pub(super) fn of(file: MemoryFile) -> Result<Self, Trouble> {
         let file = Arc::new(file);
         let transaction = file.read()?;
         let snapshot = Snapshot::new(&transaction)?;
@@ -71,6 +78,7 @@ impl Opened {
             generation: meta.long(meta::GENERATION)?,
             log_position: meta.long(meta::LOG)?,
             is_whole: meta.get(meta::WHOLE)?.is_some(),
+            is_to_renew: meta.get(meta::RENEW)?.is_some(),
             lane: Arc::default(),
             building: None,
             saved_vectors: 0,
@@ -80,7 +88,7 @@ impl Opened {
         };
         opened.read_forgotten(&transaction)?;
         opened.read_tail()?;
-        Ok((opened, is_new))
+        Ok(opened)
     }
 
     fn read_forgotten(&mut self, transaction: &ReadTransaction) -> Result<(), Trouble> {

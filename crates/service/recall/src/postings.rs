@@ -237,9 +237,12 @@ impl Found {
         Ok(())
     }
 
-    /// Decodes its postings of texts that are not removed, in order.
-    pub(super) fn postings(&self, columns: &Columns, into: &mut Vec<Posting>) {
-        for (block, place) in &self.blocks {
+    /// Decodes its postings of texts that are not removed, the newest blocks first, until there are `most` of them.
+    pub(super) fn newest(&self, columns: &Columns, most: u64, into: &mut Vec<Posting>) {
+        for (block, place) in self.blocks.iter().rev() {
+            if into.len() as u64 >= most {
+                return;
+            }
             decode(self.base, block.value().get(place.clone()).unwrap_or_default(), columns, into);
         }
     }

@@ -69,5 +69,5 @@ fn gather(open: &Opened, number: u32, first_doc: u32) -> Result<(Segment, BlockW
         end_doc += 1;
     }
     let segment = Segment { number, first_doc, end_doc, live_docs };
-    Ok((segment, tail.blocks(first_doc)))
+    Ok((segment, tail.blocks(first_doc, |_| true)))
 }

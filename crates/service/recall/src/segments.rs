@@ -27,8 +27,6 @@ const SHARE_AT_END: u32 = 16;
 const MERGED_AT_ONCE: usize = 4;
 /// Bytes of blocks of one transaction.
 const WRITTEN_BYTES: usize = 4 * 1024 * 1024;
-/// Inverse of the share of removed texts above which all segments are rewritten.
-const FORGOTTEN_SHARE: u64 = 5;
 
 /// Terms of the newest texts.
 #[derive(Default)]
@@ -51,12 +49,14 @@ impl Tail {
         self.bytes += bytes;
     }
 
-    pub(super) fn blocks(&self, first_doc: u32) -> BlockWriter {
+    /// Writes the postings of the texts that are there.
+    pub(super) fn blocks(&self, first_doc: u32, is_there: impl Fn(u32) -> bool) -> BlockWriter {
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_unstable_by_key(|(term, _)| **term);
         let mut writer = BlockWriter::new(first_doc);
         for (term, postings) in terms {
-            writer.term(*term, postings);
+            let there = postings.iter().copied().filter(|posting| is_there(posting.doc));
+            writer.term(*term, &there.collect::<Vec<_>>());
         }
         writer.close();
         writer
@@ -83,7 +83,8 @@ impl Core {
                 live_docs: live(open, open.tail_start(), open.columns.next_doc()),
             };
             let segments = open.segments.iter().copied().chain([segment]).collect::<Vec<_>>();
-            Ok((open.file.clone(), segments, open.tail.blocks(segment.first_doc).done))
+            let blocks = open.tail.blocks(segment.first_doc, |doc| open.columns.doc(doc).is_some());
+            Ok((open.file.clone(), segments, blocks.done))
         })?;
         let number = segments.last().map_or(0, |segment| segment.number);
         file.write(|transaction| {
@@ -99,7 +100,7 @@ impl Core {
         self.merge()
     }
 
-    /// Merges segments until they are few and hold few removed texts.
+    /// Merges segments until they are few.
     pub(super) fn merge(&self) -> Result<(), Trouble> {
         while let Some(range) = self.read(|open| Ok(due(open)))? {
             self.merge_range(range)?;
@@ -114,7 +115,7 @@ impl Core {
             let (Some(first), Some(last)) = (merged.first(), merged.last()) else { return Ok((Vec::new(), merged)) };
             let (first_doc, end_doc) = (first.first_doc, last.end_doc);
             let segment = Segment { number, first_doc, end_doc, live_docs: live(open, first_doc, end_doc) };
-            write_merged(open, &segment, &merged)?;
+            write_merged(open, &open.file, &segment, &merged, |doc| doc)?;
             let mut segments = open.segments.clone();
             segments.splice(range, [segment]);
             Ok((segments, merged))
@@ -172,11 +173,6 @@ fn live(open: &Opened, first_doc: u32, end_doc: u32) -> u32 {
 
 fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     let segments = &open.segments;
-    let written: u64 = segments.iter().map(|segment| u64::from(segment.live_docs)).sum();
-    let now: u64 = segments.iter().map(|segment| u64::from(live(open, segment.first_doc, segment.end_doc))).sum();
-    if (written - now) * FORGOTTEN_SHARE > written {
-        return Some(0..segments.len());
-    }
     // Each level has segments four times as large as the level below.
     let level = |segment: &Segment| (segment.live_docs / TAIL_DOCS).max(1).ilog(4);
     let last = level(segments.last()?);
@@ -184,8 +180,15 @@ fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     (alike >= MERGED_AT_ONCE).then(|| segments.len() - alike..segments.len())
 }
 
-/// Writes the blocks of a segment merged from others, in bounded transactions.
-fn write_merged(open: &Opened, segment: &Segment, merged: &[Segment]) -> Result<(), Trouble> {
+/// Writes the blocks of a segment merged from others into a file, in bounded transactions; `number` gives each text its
+/// number there.
+pub(super) fn write_merged(
+    open: &Opened,
+    into: &MemoryFile,
+    segment: &Segment,
+    merged: &[Segment],
+    number: impl Fn(u32) -> u32,
+) -> Result<(), Trouble> {
     let of = |old| TermsOf::of(&open.snapshot.postings, old, &open.columns);
     let mut sources = merged.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let mut writer = BlockWriter::new(segment.first_doc);
@@ -195,13 +198,14 @@ fn write_merged(open: &Opened, segment: &Segment, merged: &[Segment]) -> Result<
         for source in &mut sources {
             source.take(term, &mut postings)?;
         }
+        postings.iter_mut().for_each(|posting: &mut Posting| posting.doc = number(posting.doc));
         writer.term(term, &postings);
         if writer.done_bytes >= WRITTEN_BYTES {
-            write_blocks(&open.file, segment.number, &mut writer)?;
+            write_blocks(into, segment.number, &mut writer)?;
         }
     }
     writer.close();
-    write_blocks(&open.file, segment.number, &mut writer)
+    write_blocks(into, segment.number, &mut writer)
 }
 
 pub(super) fn write_blocks(file: &MemoryFile, number: u32, writer: &mut BlockWriter) -> Result<(), Trouble> {

@@ -11,7 +11,7 @@
 //! | vectors | text | `f32`s, little-endian |
 //! | forgotten | number | what was forgotten (JSON) |
 //!
-//! A text's number is never used again. Any change here, or to the analysis of texts, needs a new layout number.
+//! A text's number is not used again in the same file. Any change here, or to the analysis of texts, needs a new layout number.
 
 use redb::{ReadOnlyTable, ReadTransaction, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,8 @@ pub(super) mod meta {
     pub(in super::super) const LOG: &str = "log";
     /// Segments in the order of their texts.
     pub(in super::super) const SEGMENTS: &str = "segments";
+    /// Present if the file has to be written anew, because it has pages with what was forgotten.
+    pub(in super::super) const RENEW: &str = "renew";
     /// Present if every stored session was taken in since the file was made.
     pub(in super::super) const WHOLE: &str = "whole";
 }

@@ -185,6 +185,13 @@ impl Actor {
             }
             Err(error) => Err(bounded(secrets, error, self.ports.options.tools.max_output_bytes)),
         };
+        if self.control.outdated.remove(&call_id)
+            && let (Ok(now), Some(Ok(shown))) = (&plan, self.control.plans.get_mut(&call_id))
+        {
+            // All else stays as it was shown and decided.
+            shown.files.clone_from(&now.files);
+            return;
+        }
         self.control.plans.insert(call_id, plan);
     }
 
@@ -215,7 +222,11 @@ impl Actor {
         }
         let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), calls };
         let span = self.running.turn_span.clone();
-        self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await
+        self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await?;
+        let may_change = |plan: &Plan| plan.effect != ToolEffectClass::ReadOnly;
+        let plans = self.control.plans.iter().filter(|(_, plan)| plan.as_ref().is_ok_and(may_change));
+        self.control.outdated = plans.map(|(call_id, _)| call_id.clone()).collect();
+        Ok(())
     }
 
     /// Records an outcome of an effect, or shows it to followers.

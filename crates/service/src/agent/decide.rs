@@ -1,6 +1,6 @@
 //! Decides what to do next, from the session's state and its requests. Pure: no I/O, no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -38,6 +38,8 @@ pub(crate) struct Control {
     pub(crate) interrupt: Option<(TurnNumber, &'static str)>,
     /// Plans of the running turn's calls.
     pub(crate) plans: Plans,
+    /// Calls that others have run before since they were planned: the files that they change may have other content.
+    pub(crate) outdated: BTreeSet<String>,
     /// The model's refusal of the last request as too long, although it should have fitted.
     pub(crate) window_exceeded: Option<ErrorBody>,
     /// Failure that the running turn must end with.
@@ -246,7 +248,8 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
         }
         group.push(call.call.call_id.clone());
     }
-    Action::RunTools(group)
+    let outdated: Vec<String> = group.iter().filter(|call_id| control.outdated.contains(*call_id)).cloned().collect();
+    if outdated.is_empty() { Action::RunTools(group) } else { Action::Plan(outdated) }
 }
 
 /// Finds what calls need although a decision on another one may be missing: an answer, a plan or a question.

@@ -35,13 +35,16 @@ pub(super) fn first_sent(images: &[&Image]) -> usize {
 
 /// Counts the bytes that images are estimated at which a request with the context from `start` on leaves out.
 pub(super) fn unsent_bytes(session: &Session, model: &ResolvedModel, start: usize) -> u64 {
-    let images = session.context().images_from(start);
-    let sent = match model.client.sees_images(&model.vendor_model) {
-        false => 0,
-        true if images < TOO_MANY => images,
-        true => KEPT + images % KEPT,
+    let context = session.context();
+    let unsent = match context.images_from(start) {
+        0 => 0,
+        images if !model.client.sees_images(&model.vendor_model) => images,
+        _ => {
+            let entries = context.entries().iter().skip(start);
+            first_sent(&entries.flat_map(|entry| entry.message.images()).collect::<Vec<_>>())
+        }
     };
-    (images - sent) as u64 * IMAGE_BYTES
+    unsent as u64 * IMAGE_BYTES
 }
 
 #[cfg(test)]

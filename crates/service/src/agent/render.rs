@@ -149,7 +149,7 @@ const fn is_results(message: &Message) -> bool {
     matches!(message, Message::ToolResults { .. })
 }
 
-/// Bytes of the next request, whole. It walks over no message.
+/// Bytes of the next request, whole. It walks over no message, unless there are images.
 pub(crate) fn request_bytes(session: &Session, model: &ResolvedModel, tools: &ToolRegistry) -> u64 {
     let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
     let said_bytes = session.context().bytes_from(0).saturating_sub(unsent_bytes(session, model, 0));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream::BoxStream};
 use tokio::sync::watch;
 
-use super::live::{LiveCursor, LiveHub};
+use super::live::{FollowedLine, LiveCursor, LiveHub, READ_AHEAD_BYTES, Room};
 use crate::{
     SessionError,
     clock::Clock,
@@ -26,17 +26,6 @@ const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
 const NEAR: u64 = 8;
 /// Lines for which a waiting follower keeps room, so that the next ones need no allocation.
 const ROOM_KEPT: usize = 4;
-/// Bytes of lines that are read ahead; a longer line is alone.
-pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
-
-/// A line of a followed session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FollowedLine {
-    /// Seq, from which a caller can continue; `None` for a live event.
-    pub seq: Option<Seq>,
-    /// The line of JSON.
-    pub line: Bytes,
-}
 
 /// Lines that come from elsewhere, such as the process that owns the data directory.
 pub type Lines = BoxStream<'static, Result<FollowedLine, SessionError>>;
@@ -240,21 +229,6 @@ impl StoreFollower {
             self.ready.push_back(FollowedLine { seq: None, line });
         }
         Ok(self.take_ready())
-    }
-}
-
-/// What is left of the bytes that may be read ahead.
-#[derive(Default)]
-pub(crate) struct Room {
-    bytes: usize,
-}
-
-impl Room {
-    /// Returns true if a line may be added; the first one always may.
-    pub(crate) fn takes(&mut self, line: &Bytes) -> bool {
-        let is_first = self.bytes == 0;
-        self.bytes += line.len();
-        is_first || self.bytes <= READ_AHEAD_BYTES
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::cursor::{FollowedLine, Room};
 use crate::{
     SessionError,
     clock::Timestamp,
@@ -25,6 +24,32 @@ use crate::{
 const LINES_KEPT: usize = 256;
 /// Bytes of them that are kept.
 const LINE_BYTES_KEPT: usize = 1024 * 1024;
+/// Bytes of lines that are read ahead; a longer line is alone.
+pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
+
+/// A line of a followed session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowedLine {
+    /// Seq, from which a caller can continue; `None` for a live event.
+    pub seq: Option<Seq>,
+    /// The line of JSON.
+    pub line: Bytes,
+}
+
+/// What is left of the bytes that may be read ahead.
+#[derive(Default)]
+pub(crate) struct Room {
+    bytes: usize,
+}
+
+impl Room {
+    /// Returns true if a line may be added; the first one always may.
+    pub(crate) fn takes(&mut self, line: &Bytes) -> bool {
+        let is_first = self.bytes == 0;
+        self.bytes += line.len();
+        is_first || self.bytes <= READ_AHEAD_BYTES
+    }
+}
 
 /// Hubs in use.
 pub(crate) type Hubs = Mutex<HashMap<SessionId, Weak<LiveHub>>>;

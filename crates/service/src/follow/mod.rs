@@ -4,8 +4,9 @@ mod cursor;
 pub(crate) mod live;
 pub mod turn;
 
-pub use cursor::{FollowedLine, Follower, Lines};
+pub use cursor::{Follower, Lines};
 pub(crate) use cursor::{check_cursor, gone_line};
+pub use live::FollowedLine;
 
 #[cfg(test)]
 mod tests;

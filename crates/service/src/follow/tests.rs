@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use futures::FutureExt as _;
 
 use super::{
-    cursor::{FollowedLine, Follower, READ_AHEAD_BYTES},
-    live::LiveHub,
+    cursor::Follower,
+    live::{FollowedLine, LiveHub, READ_AHEAD_BYTES},
 };
 use crate::{
     SessionError,

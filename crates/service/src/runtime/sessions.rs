@@ -264,7 +264,7 @@ impl Sessions {
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
         validate::model(request.model.as_deref())?;
-        validate::allow(&request.allow)?;
+        validate::allow(&request.allow, &self.engine().tools)?;
         if let Some(model) = &request.model {
             self.engine().models.resolve(model)?;
         }
@@ -305,11 +305,14 @@ impl Sessions {
         earlier.unwrap_or_else(|| models.default_model().to_owned())
     }
 
-    /// Finds the model of an earlier session on the first page of the list, however many sessions there are.
+    /// Finds the model that answered in an earlier session, on the first page of the list, however many sessions there
+    /// are.
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
         let limit = Some(self.engine().options.limits.page_items);
         let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
-        let mut models = page.items.into_iter().map(|session| session.model);
+        // A prompt alone was not answered: a name that was misspelt once must not stay.
+        let answered = page.items.into_iter().filter(|session| session.message_count > 1);
+        let mut models = answered.map(|session| session.model);
         Ok(models.find(|model| model != self.engine().models.default_model()))
     }
 

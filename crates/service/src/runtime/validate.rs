@@ -11,7 +11,7 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
-    tool::Rule,
+    tool::Toolbox,
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
@@ -135,12 +135,12 @@ pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), 
 }
 
 /// Checks the rules that a turn allows.
-pub(crate) fn allow(rules: &[String]) -> Result<(), SessionError> {
+pub(crate) fn allow(rules: &[String], tools: &Toolbox) -> Result<(), SessionError> {
     if rules.len() > TURN_RULES_MAX {
         let message = format!("there are {} rules; at most {TURN_RULES_MAX} are allowed", rules.len());
         return Err(SessionError::invalid("allow", message));
     }
-    rules.iter().try_for_each(|rule| Rule::parse(rule).map(drop).map_err(|why| SessionError::invalid("allow", why)))
+    rules.iter().try_for_each(|rule| tools.check_rule(rule).map_err(|why| SessionError::invalid("allow", why)))
 }
 
 pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Result<(), SessionError> {

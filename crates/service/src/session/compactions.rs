@@ -2,28 +2,15 @@
 //!
 //! Every answer comes from running sums; none walks over the messages.
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    Session,
     event::{CompactionAttempt, Record},
     message::{Body, Message},
+    state::{OpenCompaction, Session},
 };
 use crate::{
     compaction::{CompactionConfig, CompactionContext, message_bytes},
-    ids::{Seq, TurnNumber},
+    ids::Seq,
 };
-
-/// A compaction that has not ended yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct OpenCompaction {
-    /// Seq of its `compaction_started`.
-    pub(super) seq: Seq,
-    /// The turn it happens in; `None` between turns.
-    pub(super) turn: Option<TurnNumber>,
-    /// The `compaction_completed` that its `context_rebuilt` names.
-    pub(super) completes_at: Option<Seq>,
-}
 
 impl Session {
     /// Returns the compaction config of the open turn, or else of the session.

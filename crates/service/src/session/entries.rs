@@ -257,7 +257,8 @@ impl Entries {
         let Some((_, start)) = self.turns.pop_if(|last| last.0 == turn) else { return };
         let bytes = self.bytes_from(start);
         let dropped = self.list.split_off(start);
-        let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&dropped, bytes)) else { return };
+        let messages: Vec<&Message> = dropped.iter().map(|entry| &*entry.message).collect();
+        let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&messages, bytes)) else { return };
         let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
         let messages = dropped.iter().map(|entry| (entry.seq, entry.history_index)).collect();
         self.push(first.seq, turn, first.history_index, Message::User { content: text.into() });

@@ -68,6 +68,15 @@ pub struct LiveRecord {
 }
 
 macro_rules! event_kinds {
+    (session { $( $(#[$doc:meta])* $variant:ident = $name:literal; )* } durable { $( $durable:tt )* } live $live:tt) => {
+        event_kinds! { durable { $( $(#[$doc])* $variant = $name; )* $( $durable )* } live $live }
+
+        /// Pattern of the kinds that concern the session as a whole: they may come at any time, and stay in the journal.
+        macro_rules! of_session {
+            () => { $( $crate::session::event::Event::$variant(_) )|* };
+        }
+        pub(crate) use of_session;
+    };
     (
         durable { $( $(#[$doc:meta])* $variant:ident = $name:literal; )* }
         live { $( $(#[$live_doc:meta])* $live:ident = $live_name:literal; )* }
@@ -191,7 +200,7 @@ macro_rules! event_kinds {
 }
 
 event_kinds! {
-    durable {
+    session {
         /// A session was made.
         SessionCreated = "session_created";
         /// The session began as a copy of another's beginning.
@@ -204,6 +213,8 @@ event_kinds! {
         SessionArchived = "session_archived";
         /// The session was taken out again.
         SessionUnarchived = "session_unarchived";
+    }
+    durable {
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";
         /// A waiting turn left the queue without starting.
@@ -283,7 +294,7 @@ pub struct UnknownEvent {
 }
 
 /// A session was made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionCreated {
     /// The title, if it was made with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -385,7 +396,7 @@ pub struct TurnDequeued {
 }
 
 /// A turn started.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnStarted {
     /// The user's message; `null` if the turn was queued (see `queued`) or continues another (see `continues`).
     pub prompt: Option<Body>,

@@ -4,7 +4,7 @@ use meerkat_words::answers::TurnStatus;
 
 use super::{
     Session,
-    event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted},
+    event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted, of_session},
     turn::CallProgress,
 };
 use crate::ids::{Seq, TurnNumber};
@@ -47,12 +47,7 @@ impl Session {
             Event::CompactionFailed(_) | Event::SummaryUnused(_) => self.obstacle_in_compaction(turn, None),
             Event::CompactionCompleted(_) => self.obstacle_in_compaction(turn, Some(record.seq)),
             Event::CompactionUndone(undone) => self.obstacle_to_undo(undone.compaction),
-            Event::SessionCreated(_)
-            | Event::SessionForked(_)
-            | Event::SessionImported(_)
-            | Event::SessionUpdated(_)
-            | Event::SessionArchived(_)
-            | Event::SessionUnarchived(_)
+            of_session!()
             | Event::LogTailRepaired(_)
             | Event::HistorySnapshot(_)
             | Event::TurnQueued(_)

@@ -7,7 +7,11 @@ use super::{
     event::{ApprovalRequested, Decision, Event, LiveEvent, Scope, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
-use crate::{model::StopReason, redact::redact_key_shapes, tool::prefix};
+use crate::{
+    model::StopReason,
+    redact::redact_key_shapes,
+    tool::{is_obeyed, prefix},
+};
 
 /// Characters that a line may have.
 const LINE_CHARS_MAX: usize = 120;
@@ -185,7 +189,7 @@ pub(super) fn heading_of(prompt: &Body) -> Option<String> {
 /// Makes a heading of a line: words with single blanks, without keys and terminal controls, cut to its length; `None`
 /// if nothing is left.
 pub(super) fn heading(text: &str) -> Option<String> {
-    let is_between = |character: char| character.is_whitespace() || obeyed(character);
+    let is_between = |character: char| character.is_whitespace() || is_obeyed(character);
     let words = prefix(text, HEADING_BYTES_READ).split(is_between).filter(|word| !word.is_empty());
     let words = words.collect::<Vec<_>>().join(" ");
     let heading = cut(&redact_key_shapes(&words), HEADING_CHARS_MAX);
@@ -199,7 +203,7 @@ fn first(text: &str) -> &str {
 
 /// Cuts a line to its length, with blanks for terminal controls.
 fn line(text: String) -> String {
-    cut(&text, LINE_CHARS_MAX).chars().map(|c| if obeyed(c) { ' ' } else { c }).collect()
+    cut(&text, LINE_CHARS_MAX).chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
 }
 
 fn cut(text: &str, chars_max: usize) -> String {
@@ -209,10 +213,4 @@ fn cut(text: &str, chars_max: usize) -> String {
         shown.push('…');
     }
     shown
-}
-
-/// Control characters, line and paragraph separators, and marks that turn the direction of text.
-fn obeyed(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -2,10 +2,7 @@
 //!
 //! It is made of the turn's messages alone, so that a replay and a snapshot give the same text.
 
-use super::{
-    entries::ContextEntry,
-    message::{Message, ToolCall, ToolResult},
-};
+use super::message::{Message, ToolCall, ToolResult};
 use crate::tool::prefix;
 
 /// Bytes of the prompt that stay.
@@ -19,12 +16,12 @@ const LINES_SHARE: u64 = 3;
 const HEADER: &str = "[This turn did not fit the model's window, and the rest of it left the context. It had called:]";
 
 /// Returns the remaining text of a turn with so many bytes; `None` if it called nothing.
-pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
+pub(super) fn of_turn(messages: &[&Message], bytes: u64) -> Option<String> {
     let mut lines: Vec<String> = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        let Message::ToolResults { results } = &*entry.message else { continue };
-        let asked = at.checked_sub(1).and_then(|before| entries.get(before));
-        let calls = || asked.into_iter().flat_map(|asked| asked.message.tool_calls());
+    for (at, message) in messages.iter().enumerate() {
+        let Message::ToolResults { results } = message else { continue };
+        let asked = at.checked_sub(1).and_then(|before| messages.get(before));
+        let calls = || asked.into_iter().flat_map(|asked| asked.tool_calls());
         lines.extend(results.iter().map(|result| line(calls().find(|call| call.call_id == result.call_id), result)));
     }
     if lines.is_empty() {
@@ -38,7 +35,7 @@ pub(super) fn of_turn(entries: &[ContextEntry], bytes: u64) -> Option<String> {
     });
     let left_out = lines.len() - fitting.count();
     let mut text = String::new();
-    if let Some(Message::User { content }) = entries.first().map(|first| &*first.message) {
+    if let Some(Message::User { content }) = messages.first() {
         let excerpt = content.excerpt();
         let head = prefix(&excerpt, PROMPT_BYTES_MAX);
         text = format!("{head}{}\n\n", if head.len() < excerpt.len() { " [...]" } else { "" });

@@ -13,13 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::{
     Session,
     apply::proposed,
-    compactions::OpenCompaction,
     context::{Context, ContextEntry, Rebuilds},
     event::{CompactionCounters, Event, Key, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
-    state::{Decided, KeyUse},
+    state::{Decided, KeyUse, OpenCompaction},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
     view::SessionMeta,
 };

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::SessionState;
 
 use super::{
-    compactions::OpenCompaction,
     context::Context,
     event::{CompactionCounters, Decision, Key, Scope},
     message::{Body, Message, RawJson},
@@ -54,6 +53,17 @@ pub struct Decided {
     /// Answer to a server's question.
     #[serde(default, deserialize_with = "RawJson::given", skip_serializing_if = "Option::is_none")]
     pub answer: Option<RawJson>,
+}
+
+/// A compaction that has not ended yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OpenCompaction {
+    /// Seq of its `compaction_started`.
+    pub(super) seq: Seq,
+    /// The turn it happens in; `None` between turns.
+    pub(super) turn: Option<TurnNumber>,
+    /// The `compaction_completed` that its `context_rebuilt` names.
+    pub(super) completes_at: Option<Seq>,
 }
 
 /// A session as its records make it.

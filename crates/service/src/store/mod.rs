@@ -3,7 +3,7 @@
 //! They assume neither one process, one machine nor a file, and no backend's type appears here.
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-mod absent;
+pub(crate) mod absent;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) mod directory;
 mod load;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
-use absent as directory;
+pub(crate) use absent as directory;
 
 pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]

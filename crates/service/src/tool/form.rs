@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::{prefix, schema::ArgumentSchema};
+use super::{is_obeyed, prefix, schema::ArgumentSchema};
 use crate::{SessionError, session::message::RawJson};
 
 /// Bytes of a question's text.
@@ -226,12 +226,6 @@ fn is_plain<'a>(mut values: impl Iterator<Item = &'a Value>) -> bool {
         Value::Object(fields) => fields.keys().all(|key| !key.chars().any(is_obeyed)) && is_plain(fields.values()),
         Value::Null | Value::Bool(_) | Value::Number(_) => true,
     })
-}
-
-/// Control characters, separators of lines, and marks that turn the direction of text.
-fn is_obeyed(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

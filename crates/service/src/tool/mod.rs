@@ -17,6 +17,8 @@ mod schema;
 mod search;
 mod source;
 pub mod test_tools;
+mod text;
+mod toolbox;
 mod work;
 
 use std::path::PathBuf;
@@ -36,14 +38,15 @@ pub(crate) use list::{ENGINE, ListedSession};
 pub use notes::WorkspaceNotes;
 pub(crate) use offer::Offer;
 pub use output::{OutputLimits, OutputSink};
-pub(crate) use output::{prefix, suffix};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
 pub use rules::{ApprovalRules, Rule, shell_subject};
 pub use schema::check_schema;
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
-pub(crate) use source::Toolbox;
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
+pub use text::is_obeyed;
+pub(crate) use text::{prefix, suffix};
+pub(crate) use toolbox::Toolbox;
 
 use crate::{
     ids::{SessionId, TurnNumber},

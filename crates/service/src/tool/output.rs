@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, atomic::AtomicU64};
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::{Answer, Asking, ChangeLog, Question, ToolError, image::Picture};
+use super::{Answer, Asking, ChangeLog, Question, ToolError, image::Picture, prefix, suffix};
 use crate::{
     ids::SessionId,
     redact::StreamRedactor,
@@ -247,14 +247,4 @@ impl OutputSink {
         };
         Ok(body)
     }
-}
-
-/// Returns the longest beginning of at most `bytes` bytes that ends between characters.
-pub(crate) fn prefix(text: &str, bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes)]
-}
-
-/// Returns the longest end of at most `bytes` bytes that starts between characters.
-pub(crate) fn suffix(text: &str, bytes: usize) -> &str {
-    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
 }

@@ -2,17 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     Approval, ApprovalRules, LeftOut, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, Tool, ToolError, ToolSet, ToolSource,
-    schema::ArgumentSchema, source::join, test_tools::TEST_TOOLS,
+    source::Registered, test_tools::TEST_TOOLS,
 };
 use crate::{SessionError, model::ToolSpec, session::message::RawJson, store::hex};
-
-/// Names of vendors' own tools, which vendors would run without approval.
-const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
 
 /// Bytes of the hash of a set of tools.
 const FINGERPRINT_BYTES: usize = 8;
@@ -37,38 +33,6 @@ const OPTIONAL_TOOLS: &[&str] = &[
 /// Returns true if a rule may name the tool although it is absent. The tools of servers come and go.
 fn is_optional(name: &str) -> bool {
     name.starts_with("mcp__") || OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).any(|optional| *optional == name)
-}
-
-/// Tool that may be offered, with its compiled schema.
-#[derive(Clone)]
-pub(super) struct Registered {
-    tool: Arc<dyn Tool>,
-    schema: Arc<ArgumentSchema>,
-}
-
-impl Registered {
-    /// Checks a tool's name and schema.
-    ///
-    /// # Errors
-    /// Says why it cannot be offered.
-    pub(super) fn check(tool: Arc<dyn Tool>) -> Result<Self, String> {
-        let spec = tool.spec();
-        if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
-            return Err(format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name));
-        }
-        if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
-            return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
-        }
-        let schema = match tool.has_checked_schema() {
-            true => ArgumentSchema::checked(&spec.schema),
-            false => ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?,
-        };
-        Ok(Self { tool, schema: Arc::new(schema) })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.tool.spec().name
-    }
 }
 
 /// Tools that sessions may use at one time. A clone is cheap.
@@ -113,16 +77,27 @@ impl ToolRegistry {
         let refused =
             |rule: &str, message| SessionError::ConfigInvalid { key: format!("tools.approval.{rule}"), message };
         let approval = ApprovalRules::parse(&approval).map_err(|(rule, message)| refused(&rule, message))?;
-        let may_come = |name: &str| is_optional(name) || sources.iter().any(|source| source.may_offer(name));
-        if let Some(name) = approval.names().find(|name| !by_name.contains_key(*name) && !may_come(name)) {
-            let likeness = |other: &String| strsim::jaro_winkler(name, other);
-            let optional = OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned());
-            let nearest = by_name.keys().cloned().chain(optional).filter(|other| likeness(other) >= LIKENESS_MIN);
-            let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-            let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
-            return Err(refused(name, format!("there is no tool {name:?}, so its rule would hold for nothing{hint}")));
+        let own = Self::over(by_name, Arc::new(approval), Vec::new());
+        for name in own.approval.names() {
+            own.check_name(name, sources).map_err(|message| refused(name, message))?;
         }
-        Ok(Self::over(by_name, Arc::new(approval), Vec::new()))
+        Ok(own)
+    }
+
+    /// Checks that a tool is there, or may come from a source.
+    ///
+    /// # Errors
+    /// Says that a rule for it would hold for nothing, and which name may be meant.
+    pub(super) fn check_name(&self, name: &str, sources: &[Arc<dyn ToolSource>]) -> Result<(), String> {
+        if self.get(name).is_some() || is_optional(name) || sources.iter().any(|source| source.may_offer(name)) {
+            return Ok(());
+        }
+        let likeness = |other: &String| strsim::jaro_winkler(name, other);
+        let optional = OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned());
+        let nearest = self.tools.keys().cloned().chain(optional).filter(|other| likeness(other) >= LIKENESS_MIN);
+        let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
+        Err(format!("there is no tool {name:?}, so its rule would hold for nothing{hint}"))
     }
 
     fn over(tools: BTreeMap<String, Registered>, approval: Arc<ApprovalRules>, left_out: Vec<LeftOut>) -> Self {
@@ -202,6 +177,25 @@ impl ToolRegistry {
     pub fn approval(&self) -> &ApprovalRules {
         &self.approval
     }
+}
+
+/// Joins tools with those of sets; a tool whose name is taken is left out.
+fn join(own: &BTreeMap<String, Registered>, sets: &[ToolSet]) -> (BTreeMap<String, Registered>, Vec<LeftOut>) {
+    let (mut tools, mut left_out) = (own.clone(), Vec::new());
+    for set in sets {
+        left_out.extend_from_slice(set.left_out());
+        for registered in set.registered() {
+            let name = registered.name();
+            if tools.contains_key(name) {
+                let reason = "another tool has its name".to_owned();
+                tracing::warn!(name, reason, "a tool cannot be offered");
+                left_out.push(LeftOut { name: name.to_owned(), reason });
+            } else {
+                tools.insert(name.to_owned(), registered.clone());
+            }
+        }
+    }
+    (tools, left_out)
 }
 
 /// Hashes names, descriptions and schemas, in order.

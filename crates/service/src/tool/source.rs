@@ -1,21 +1,18 @@
 //! Tools that come and go: sources, and the sets that they offer.
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
+use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
 
-use super::{Tool, ToolRegistry, ToolServerView, registry::Registered};
+use super::{Tool, ToolServerView, schema::ArgumentSchema};
 use crate::{ids::SessionId, redact::Secrets};
 
 /// Origin of the tools that the program itself brings.
 pub(super) const PROGRAM: &str = "program";
 
-/// Sets of tools that are kept joined with the service's own.
-const JOINED_MAX: usize = 16;
+/// Names of vendors' own tools, which vendors would run without approval.
+const NAMES_OF_VENDORS: &[&str] = &["web_search", "web_search_preview", "google_search"];
 
 /// Source of tools that may change while a service runs: servers, or the hands in a workspace.
 #[async_trait]
@@ -57,6 +54,38 @@ pub struct ToolScope<'a> {
     pub session_id: SessionId,
     /// Folder that it works in, if it has one.
     pub workspace: Option<&'a Path>,
+}
+
+/// Tool that may be offered, with its compiled schema.
+#[derive(Clone)]
+pub(super) struct Registered {
+    pub(super) tool: Arc<dyn Tool>,
+    pub(super) schema: Arc<ArgumentSchema>,
+}
+
+impl Registered {
+    /// Checks a tool's name and schema.
+    ///
+    /// # Errors
+    /// Says why it cannot be offered.
+    pub(super) fn check(tool: Arc<dyn Tool>) -> Result<Self, String> {
+        let spec = tool.spec();
+        if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
+            return Err(format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name));
+        }
+        if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
+            return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
+        }
+        let schema = match tool.has_checked_schema() {
+            true => ArgumentSchema::checked(&spec.schema),
+            false => ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?,
+        };
+        Ok(Self { tool, schema: Arc::new(schema) })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.tool.spec().name
+    }
 }
 
 /// Tools of a source at one time. A clone is the same set.
@@ -113,7 +142,7 @@ impl ToolSet {
         &self.0.tools
     }
 
-    fn is(&self, other: &Self) -> bool {
+    pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -122,82 +151,4 @@ impl Default for ToolSet {
     fn default() -> Self {
         Self::new(Vec::new())
     }
-}
-
-/// The service's own tools, and its sources.
-pub(crate) struct Toolbox {
-    pub(super) own: ToolRegistry,
-    pub(super) sources: Vec<Arc<dyn ToolSource>>,
-    /// Sets that were offered, joined with the own tools, the newest last.
-    joined: Mutex<Vec<(Vec<ToolSet>, ToolRegistry)>>,
-}
-
-impl Toolbox {
-    pub(crate) fn new(own: ToolRegistry, sources: Vec<Arc<dyn ToolSource>>) -> Self {
-        Self { own, sources, joined: Mutex::default() }
-    }
-
-    /// Returns the tools of a session's next step.
-    pub(crate) fn of(&self, scope: &ToolScope<'_>) -> ToolRegistry {
-        if self.sources.is_empty() {
-            return self.own.clone();
-        }
-        let sets: Vec<ToolSet> = self.sources.iter().map(|source| source.tools(scope)).collect();
-        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |known: &Vec<ToolSet>| known.iter().zip(&sets).all(|(known, set)| known.is(set));
-        if let Some(at) = joined.iter().position(|(known, _)| is_same(known)) {
-            let found = joined.remove(at);
-            let registry = found.1.clone();
-            joined.push(found);
-            return registry;
-        }
-        let registry = self.own.with(&sets);
-        if joined.len() == JOINED_MAX {
-            joined.remove(0);
-        }
-        joined.push((sets, registry.clone()));
-        registry
-    }
-
-    /// Returns true if the tools come from the service alone.
-    pub(crate) const fn has_no_sources(&self) -> bool {
-        self.sources.is_empty()
-    }
-
-    /// Waits until the sources know their tools.
-    pub(crate) async fn ready(&self, scope: &ToolScope<'_>) {
-        futures::future::join_all(self.sources.iter().map(|source| source.ready(scope))).await;
-    }
-
-    /// Returns true if a session may name the tool: it is there, or may come.
-    pub(crate) fn knows(&self, name: &str) -> bool {
-        self.own.get(name).is_some() || self.sources.iter().any(|source| source.may_offer(name))
-    }
-
-    /// Ends the sources.
-    pub(crate) async fn shut_down(&self) {
-        futures::future::join_all(self.sources.iter().map(|source| source.shut_down())).await;
-    }
-}
-
-/// Joins tools with those of sets; a tool whose name is taken is left out.
-pub(super) fn join(
-    own: &BTreeMap<String, Registered>,
-    sets: &[ToolSet],
-) -> (BTreeMap<String, Registered>, Vec<LeftOut>) {
-    let (mut tools, mut left_out) = (own.clone(), Vec::new());
-    for set in sets {
-        left_out.extend_from_slice(set.left_out());
-        for registered in set.registered() {
-            let name = registered.name();
-            if tools.contains_key(name) {
-                let reason = "another tool has its name".to_owned();
-                tracing::warn!(name, reason, "a tool cannot be offered");
-                left_out.push(LeftOut { name: name.to_owned(), reason });
-            } else {
-                tools.insert(name.to_owned(), registered.clone());
-            }
-        }
-    }
-    (tools, left_out)
 }

@@ -2,10 +2,14 @@
 //!
 //! Surfaces that speak JSON use it, so that equal requests get equal answers on each.
 
-use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize as _, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{
     SessionError,
+    clock::Timestamp,
     operation::Operation,
     service::*,
     session::message::{RawJson, string_bytes},
@@ -27,7 +31,20 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
         let decoded = serde_json::from_str(&digits(whole.as_str()));
         // Lines and columns count in the caller's text.
         let error = serde_json::from_str::<T>(text).err().unwrap_or(error);
-        decoded.map_err(|_| SessionError::invalid("params", error.to_string()))
+        decoded.map_err(|_| misformed(&compact).unwrap_or_else(|| SessionError::invalid("params", error.to_string())))
+    })
+}
+
+/// Finds a parameter whose text has not the form of its kind, so that its refusal can name it.
+fn misformed(params: &str) -> Option<SessionError> {
+    let params: BTreeMap<String, Value> = serde_json::from_str(params).ok()?;
+    params.into_iter().filter(|(_, value)| value.is_string()).find_map(|(name, value)| {
+        let why = match name.as_str() {
+            "session_id" => return value.as_str()?.parse::<crate::SessionId>().err(),
+            "since" | "until" | "created_after" | "updated_after" => Timestamp::deserialize(value).err(),
+            _ => None,
+        };
+        why.map(|why| SessionError::invalid(name, why.to_string()))
     })
 }
 

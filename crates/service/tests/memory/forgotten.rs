@@ -21,12 +21,19 @@ async fn process(dir: &Path, has_store: bool, has_memory: bool) -> Agent {
     }
 }
 
-/// The sessions in which a text is found.
-async fn found_in(agent: &Agent, text: &str) -> Vec<SessionId> {
-    let mut found: Vec<SessionId> = said(agent, text).await.into_iter().map(|hit| hit.0).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+/// Checks in which sessions a text is found. A search waits two seconds for what is still to be taken in and out; a busy
+/// machine may need more, so it is repeated.
+async fn check_found_in(agent: &Agent, text: &str, expected: &[SessionId]) {
+    let mut found = Vec::new();
+    for _ in 0..20 {
+        found = said(agent, text).await.into_iter().map(|hit| hit.0).collect();
+        found.sort_unstable();
+        found.dedup();
+        if found == expected {
+            return;
+        }
+    }
+    assert_eq!(found, expected);
 }
 
 async fn told(agent: &Agent, text: &str) -> SessionId {
@@ -45,7 +52,7 @@ async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has
     end(agent).await;
     let agent = process(dir.path(), true, true).await;
     let (deleted, kept) = (told(&agent, text).await, told(&agent, text).await);
-    assert_eq!(found_in(&agent, "bassoon attic").await, [unstored, deleted, kept]);
+    check_found_in(&agent, "bassoon attic", &[unstored, deleted, kept]).await;
     end(agent).await;
     let agent = process(dir.path(), true, false).await;
     agent.service().delete(DeleteSession { session_id: deleted, force: false }).await.unwrap();
@@ -54,14 +61,14 @@ async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has
     // A process without a store knows of no session that is not its own, and forgets none.
     let agent = process(dir.path(), false, true).await;
     let last = told(&agent, text).await;
-    assert_eq!(found_in(&agent, "bassoon attic").await, [unstored, deleted, kept, last]);
+    check_found_in(&agent, "bassoon attic", &[unstored, deleted, kept, last]).await;
     end(agent).await;
     for is_lost in [false, true] {
         if is_lost {
             std::fs::remove_file(dir.path().join("memory.redb")).unwrap();
         }
         let agent = process(dir.path(), true, true).await;
-        assert_eq!(found_in(&agent, "bassoon attic").await, [unstored, kept, last], "{is_lost}");
+        check_found_in(&agent, "bassoon attic", &[unstored, kept, last]).await;
         end(agent).await;
     }
 }
@@ -85,7 +92,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
         let early = fork(parent).await;
         // The events of the two prompts and answers.
         let (bassoon, harbour) = ((2, 3), (5, 6));
-        assert_eq!(found_in(&agent, "bassoon").await, [parent], "the older one stands for both");
+        check_found_in(&agent, "bassoon", &[parent]).await;
 
         let of_source = |source: &str| ForgetMemory { source: Some(source.to_owned()), ..ForgetMemory::default() };
         let by_source = vec![of_source("assistant"), of_source("user")];

@@ -160,6 +160,35 @@ async fn nothing_is_given_twice_across_restarts_and_all_is_where_memory_or_check
     end(agent).await;
 }
 
+/// A memory that was set aside while it was used once stayed empty until the next start, and what its checkpoints cover
+/// could be dropped.
+#[tokio::test]
+async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    let lose = || {
+        memory.sessions().clear();
+        memory.is_lost.store(true, Ordering::Relaxed);
+    };
+    lose();
+    assert_eq!(search(&agent, "One.").await.len(), 2, "a search notices it");
+    lose();
+    let other = agent.create_session().await.unwrap();
+    agent.turn(&other, "@say Two.").await.unwrap();
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    agent.service().wait_reader(request).await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2, "taking in notices it");
+    assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
+    lose();
+    let compacted = CompactJournal { session_id: session.session_id, dry_run: false, drop_history: false };
+    agent.service().compact_journal(compacted).await.unwrap();
+    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "nothing is dropped before");
+    end(agent).await;
+}
+
 #[tokio::test]
 async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());

@@ -7,6 +7,8 @@
 
 mod alone;
 mod bundles;
+#[path = "../common/camera.rs"]
+mod camera;
 mod compacting;
 mod crashes;
 mod doctor;

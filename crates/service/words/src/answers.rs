@@ -16,7 +16,6 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Body, Message},
     model::{StopReason, Usage},
-    reply::encode,
     tool::{Approval, Effect, Form},
 };
 
@@ -91,16 +90,6 @@ pub struct TurnHandle {
     pub wait: bool,
     /// Its result, once it has ended.
     pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
-}
-
-impl TurnHandle {
-    /// Encodes the answer as JSON.
-    ///
-    /// # Errors
-    /// If the turn left the queue unstarted.
-    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
-        if self.wait { encode(&self.result.await?) } else { encode(&self.accepted) }
-    }
 }
 
 /// Answer of every other change: the event that recorded it.

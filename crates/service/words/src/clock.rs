@@ -57,7 +57,9 @@ impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         if !is_rfc_3339(text.as_bytes()) {
-            return Err(D::Error::custom("a time is written as in 2026-01-01T00:00:00Z"));
+            return Err(D::Error::custom(
+                "a time is a date, a time of day and an offset, as in 2026-01-01T00:00:00Z or 2026-01-01T02:00:00+02:00",
+            ));
         }
         let time: jiff::Timestamp = text.parse().map_err(D::Error::custom)?;
         Ok(Self::from_millis(time.as_millisecond()))

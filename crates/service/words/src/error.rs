@@ -2,12 +2,15 @@
 //!
 //! Branch on [`SessionError::code`]; `Display` is for people and never prints a source.
 
+use std::str::FromStr;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
+use uuid::Uuid;
 
 use crate::{
+    approval::Decision,
     ids::{Seq, SessionId, TurnNumber},
     model::ModelError,
-    requests::Decision,
     store::StoreError,
 };
 
@@ -254,7 +257,10 @@ fn model_not_configured(model: &str, variable: Option<&str>) -> String {
                 "No model of the server {server:?} is named: name it as \"{server}/<model>\" in the request or as \
                  model.name, or as model.compatible.{server}.model."
             ),
-            None => format!("The model {model:?} is not known; `meerkat models` lists those that are configured."),
+            None => format!(
+                "The model {model:?} is not known: a name begins with claude-, gpt- or gemini-, or with a source, such as \
+                 ollama/; `meerkat models` lists the sources."
+            ),
         },
     }
 }
@@ -391,5 +397,19 @@ impl From<StoreError> for SessionError {
             StoreError::ReadOnly(why) => Self::StoreNotWritable { path: "The data directory".to_owned(), why },
             StoreError::Fenced | StoreError::Failed(_) => Self::StoreFailed,
         }
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = SessionError;
+
+    /// Reads the hyphenated form only, so that each session has one spelling.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refusal = || {
+            SessionError::invalid("session_id", "a session id is a UUID such as 01900000-0000-7000-8000-000000000001")
+        };
+        let uuid = Uuid::try_parse(text).map_err(|_| refusal())?;
+        let id = Self::from_uuid(uuid);
+        if text.len() == 36 && text.eq_ignore_ascii_case(&id.to_string()) { Ok(id) } else { Err(refusal()) }
     }
 }

@@ -2,13 +2,11 @@
 //!
 //! A path or a key is only ever built from one of these, never from a caller's text.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use uuid::Uuid;
-
-use crate::SessionError;
 
 /// A turn's number within its session, from 0, given when the turn is accepted.
 pub type TurnNumber = u32;
@@ -40,20 +38,6 @@ impl fmt::Display for SessionId {
     }
 }
 
-impl FromStr for SessionId {
-    type Err = SessionError;
-
-    /// Reads the hyphenated form only, so that each session has one spelling.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refusal = || {
-            SessionError::invalid("session_id", "a session id is a UUID such as 01900000-0000-7000-8000-000000000001")
-        };
-        let uuid = Uuid::try_parse(text).map_err(|_| refusal())?;
-        let id = Self(uuid);
-        if text.len() == 36 && text.eq_ignore_ascii_case(&id.to_string()) { Ok(id) } else { Err(refusal()) }
-    }
-}
-
 impl Serialize for SessionId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -63,7 +47,7 @@ impl Serialize for SessionId {
 impl<'de> Deserialize<'de> for SessionId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(|error: SessionError| D::Error::custom(error))
+        text.parse().map_err(D::Error::custom)
     }
 }
 

@@ -4,6 +4,7 @@
 //! Nothing here touches a disk or a network. The engine re-exports it.
 
 pub mod answers;
+pub mod approval;
 pub mod capability;
 pub mod clock;
 pub mod compaction;

@@ -1,4 +1,4 @@
-//! The table of operations. A row gives an operation's name, request, answer, capability, effect and own errors.
+//! The table of operations. A row gives an operation's names, request, answer, capability, effect and own errors.
 //!
 //! `operations!` hands the rows to another macro: the enum here, the trait's methods (`service`), the path from
 //! parameters to bytes and the schemas (`wire`), a client's methods. Each surface has its own table of spellings; a
@@ -18,7 +18,7 @@ macro_rules! operations {
     (all $make:ident apart { $( $apart:tt )* } plain { $( $plain:tt )* }) => { $make! { $( $apart )* $( $plain )* } };
     (plain $make:ident apart $apart:tt plain { $(
         $( #[$doc:meta] )+
-        $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+        $operation:ident $public:literal = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
         $request:ident, $needs:ident, $effect:ident, $refusals:tt;
     )* }) => {
         $make! { $( { $( #[$doc] )+ } $operation $name($( $argument: $type ),*) -> $answer, $request; )* }
@@ -26,143 +26,143 @@ macro_rules! operations {
     ($rows:ident $make:ident) => { $crate::operations! { $rows $make
         apart {
             /// Creates a session.
-            CreateSession = create_session(request: CreateSession) -> SessionCreated, CreateSession, None, Changes, [
+            CreateSession "session/create" = create_session(request: CreateSession) -> SessionCreated, CreateSession, None, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, ToolNotFound, IdempotencyConflict, SessionLimit,
             ];
             /// Runs a turn on a session.
-            StartTurn = start_turn(request: StartTurn) -> TurnAnswer, StartTurn, None, Changes, [
+            StartTurn "turn/start" = start_turn(request: StartTurn) -> TurnAnswer, StartTurn, None, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
                 IdempotencyConflict, SessionArchived, ItemNotFound,
             ];
             /// Continues a session that an earlier process left behind.
-            Resume = resume(session_id: &SessionId, request: ResumeTurn) -> TurnAnswer, ResumeParams, SessionStore, Changes, [
+            Resume "session/resume" = resume(session_id: &SessionId, request: ResumeTurn) -> TurnAnswer, ResumeParams, SessionStore, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
                 IdempotencyConflict, SessionArchived, ItemNotFound,
             ];
             /// Describes this build's capabilities.
-            Capabilities = capabilities() -> CapabilitiesView, Nothing, None, Reads, [];
+            Capabilities "capabilities/get" = capabilities() -> CapabilitiesView, Nothing, None, Reads, [];
             /// Lists the error codes.
-            Errors = errors() -> ErrorList, Nothing, None, Reads, [];
+            Errors "errors/list" = errors() -> ErrorList, Nothing, None, Reads, [];
         }
         plain {
             /// Ends the running turn.
             ///
             /// Answers with the event that ended it.
-            Interrupt = interrupt(request: InterruptTurn) -> Changed, InterruptTurn, None, Settles, [SessionNotRunning];
+            Interrupt "turn/interrupt" = interrupt(request: InterruptTurn) -> Changed, InterruptTurn, None, Settles, [SessionNotRunning];
             /// Answers a call that asks for approval.
             ///
             /// Repeating a decision changes nothing.
-            DecideApproval = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
+            DecideApproval "turn/approve" = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
                 ItemNotFound, IdempotencyConflict,
             ];
             /// Lists the queued turns.
             ///
             /// They are in the order in which they will run.
-            Queue = queue(session_id: &SessionId) -> Page<QueueItem>, OneSession, None, Reads, [];
+            Queue "turn/queue" = queue(session_id: &SessionId) -> Page<QueueItem>, OneSession, None, Reads, [];
             /// Removes a turn from the queue.
-            CancelQueued = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
+            CancelQueued "turn/cancel" = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
                 ItemNotFound, SessionArchived,
             ];
             /// Reads or follows a session's events.
             ///
             /// Waits for the first one if asked to.
-            Events = events(request: ReadEvents) -> EventPage, ReadEvents, None, Reads, [CursorOutOfRange];
+            Events "session/events" = events(request: ReadEvents) -> EventPage, ReadEvents, None, Reads, [CursorOutOfRange];
             /// Sets a system reminder.
             ///
             /// The newest of a kind wins.
-            Remind = remind(request: Remind) -> Changed, Remind, None, Settles, [QueueFull, SessionArchived];
+            Remind "session/remind" = remind(request: Remind) -> Changed, Remind, None, Settles, [QueueFull, SessionArchived];
             /// Lists the system reminders.
             ///
             /// They are in the order in which they were set.
-            Reminders = reminders(session_id: &SessionId) -> Page<Reminder>, OneSession, None, Reads, [];
+            Reminders "session/reminders" = reminders(session_id: &SessionId) -> Page<Reminder>, OneSession, None, Reads, [];
             /// Removes a system reminder.
-            ClearReminder = clear_reminder(request: ClearReminder) -> Changed, ClearReminder, None, Settles, [
+            ClearReminder "session/clear_reminder" = clear_reminder(request: ClearReminder) -> Changed, ClearReminder, None, Settles, [
                 ItemNotFound, SessionArchived,
             ];
             /// Pins a fact.
-            Pin = pin(request: PinFact) -> Changed, PinFact, None, Changes, [QueueFull, SessionArchived];
+            Pin "session/pin" = pin(request: PinFact) -> Changed, PinFact, None, Changes, [QueueFull, SessionArchived];
             /// Lists the pins.
             ///
             /// They are in the order in which they were set.
-            Pins = pins(session_id: &SessionId) -> Page<Pin>, OneSession, None, Reads, [];
+            Pins "session/pins" = pins(session_id: &SessionId) -> Page<Pin>, OneSession, None, Reads, [];
             /// Removes a pin.
-            Unpin = unpin(request: Unpin) -> Changed, Unpin, None, Settles, [ItemNotFound, SessionArchived];
+            Unpin "session/unpin" = unpin(request: Unpin) -> Changed, Unpin, None, Settles, [ItemNotFound, SessionArchived];
             /// Shows a session.
-            Read = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
+            Read "session/read" = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
             /// Pages through the history.
-            History = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
+            History "session/history" = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
             /// Reads a body from a blob.
-            Blob = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
+            Blob "session/blob" = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
             /// Lists sessions.
-            List = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
+            List "session/list" = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
             /// Changes a session's title and labels.
-            Update = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
+            Update "session/update" = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
             /// Archives a session.
-            Archive = archive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
+            Archive "session/archive" = archive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
             /// Restores an archived session.
-            Unarchive = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
+            Unarchive "session/unarchive" = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
             /// Deletes a session.
             ///
             /// This cannot be undone.
-            Delete = delete(request: DeleteSession) -> Changed, DeleteSession, SessionStore, Destroys, [SessionBusy];
+            Delete "session/delete" = delete(request: DeleteSession) -> Changed, DeleteSession, SessionStore, Destroys, [SessionBusy];
             /// Creates a session from the beginning of another one.
-            Fork = fork(request: ForkSession) -> Changed, ForkSession, SessionStore, Changes, [
+            Fork "session/fork" = fork(request: ForkSession) -> Changed, ForkSession, SessionStore, Changes, [
                 SessionBusy, ItemNotFound, HistoryPruned,
             ];
             /// Exports a session as a bundle.
             ///
             /// Answers with a page of the bundle.
-            ExportSession = export_session(request: ExportSession) -> BundlePage, ExportSession, SessionStore, Reads, [];
+            ExportSession "session/export" = export_session(request: ExportSession) -> BundlePage, ExportSession, SessionStore, Reads, [];
             /// Imports sessions from a bundle.
             ///
             /// Takes one piece; the last one creates the sessions.
-            ImportBundle = import_bundle(request: ImportBundle) -> Imported, ImportBundle, SessionStore, Changes, [
+            ImportBundle "session/import" = import_bundle(request: ImportBundle) -> Imported, ImportBundle, SessionStore, Changes, [
                 BundleInvalid, SessionLimit,
             ];
             /// Registers a reader of the journals.
             ///
             /// If it is already registered, nothing changes.
-            CreateReader = create_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Settles, [
+            CreateReader "reader/create" = create_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Settles, [
                 SessionLimit,
             ];
             /// Hands a reader the records that it is not done with.
             ///
             /// They are returned again until they are acknowledged.
-            FetchReader = fetch_reader(request: FetchReader) -> RecordPage, FetchReader, SessionStore, Reads, [
+            FetchReader "reader/fetch" = fetch_reader(request: FetchReader) -> RecordPage, FetchReader, SessionStore, Reads, [
                 ReaderNotFound, StoreFailed,
             ];
             /// Takes a reader's acknowledgement.
             ///
             /// It says up to which record the reader has handled a session.
-            AcknowledgeReader = acknowledge_reader(request: AcknowledgeReader) -> Checkpoint, AcknowledgeReader, SessionStore, Settles, [
+            AcknowledgeReader "reader/acknowledge" = acknowledge_reader(request: AcknowledgeReader) -> Checkpoint, AcknowledgeReader, SessionStore, Settles, [
                 ReaderNotFound, SessionNotFound, CursorOutOfRange,
             ];
             /// Waits until a reader has handled a record.
             ///
             /// Answers with the reader's checkpoint at that time.
-            WaitReader = wait_reader(request: WaitReader) -> Checkpoint, WaitReader, SessionStore, Reads, [
+            WaitReader "reader/wait" = wait_reader(request: WaitReader) -> Checkpoint, WaitReader, SessionStore, Reads, [
                 ReaderNotFound, StoreFailed,
             ];
             /// Deletes a reader.
             ///
             /// Answers with the reader as it was.
-            DeleteReader = delete_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Destroys, [
+            DeleteReader "reader/delete" = delete_reader(request: NamedReader) -> ReaderView, NamedReader, SessionStore, Destroys, [
                 ReaderNotFound, StoreFailed,
             ];
             /// Lists the readers.
             ///
             /// Each says how far it is behind.
-            ListReaders = list_readers() -> Page<ReaderView>, Nothing, SessionStore, Reads, [StoreFailed];
+            ListReaders "reader/list" = list_readers() -> Page<ReaderView>, Nothing, SessionStore, Reads, [StoreFailed];
             /// Drops journal records that nothing depends on.
-            CompactJournal = compact_journal(request: CompactJournal) -> JournalCompactionReport, CompactJournal, SessionStore, Destroys, [
+            CompactJournal "journal/compact" = compact_journal(request: CompactJournal) -> JournalCompactionReport, CompactJournal, SessionStore, Destroys, [
 
             ];
             /// Rebuilds the projection.
-            RebuildProjection = rebuild_projection() -> ProjectionRebuilt, Nothing, SessionStore, Settles, [];
+            RebuildProjection "projection/rebuild" = rebuild_projection() -> ProjectionRebuilt, Nothing, SessionStore, Settles, [];
             /// Deletes sessions that are too old or too many.
-            Retain = retain(request: Retain) -> Retained, Retain, SessionStore, Destroys, [];
+            Retain "session/retain" = retain(request: Retain) -> Retained, Retain, SessionStore, Destroys, [];
             /// Compacts the live context.
-            Compact = compact(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Changes, [
+            Compact "session/compact" = compact(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Changes, [
                 SessionBusy, SessionLimit, SessionArchived, TurnInterrupted, ContextOverflow, CompactionNoProgress,
                 CompactionPinLost, ModelNotConfigured, ModelUnauthorized, ModelRateLimited, ModelOverloaded,
                 ModelTimeout, ModelStreamIncomplete, ModelContextExceeded, ModelRejected,
@@ -170,33 +170,33 @@ macro_rules! operations {
             /// Previews a compaction.
             ///
             /// Calls no model.
-            PreviewCompaction = preview_compaction(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Reads, [
+            PreviewCompaction "session/compact_preview" = preview_compaction(request: CompactSession) -> CompactionReceipt, CompactSession, SessionCompaction, Reads, [
                 CompactionNoProgress, CompactionPinLost, ModelNotConfigured,
             ];
             /// Undoes the latest compaction.
-            UndoCompaction = undo_compaction(request: UndoCompaction) -> Changed, UndoCompaction, SessionCompaction, Changes, [
+            UndoCompaction "session/compact_undo" = undo_compaction(request: UndoCompaction) -> Changed, UndoCompaction, SessionCompaction, Changes, [
                 SessionBusy, SessionArchived, ItemNotFound, HistoryPruned, ContextOverflow,
             ];
             /// Searches the texts of sessions.
-            SearchMemory = search_memory(request: SearchMemory) -> Page<SearchHit>, SearchMemory, MemoryStore, Reads, [
+            SearchMemory "memory/search" = search_memory(request: SearchMemory) -> Page<SearchHit>, SearchMemory, MemoryStore, Reads, [
                 MemoryIndexUnavailable, SessionNotFound,
             ];
             /// Deletes texts from memory.
-            ForgetMemory = forget_memory(request: ForgetMemory) -> Forgotten, ForgetMemory, MemoryStore, Destroys, [
+            ForgetMemory "memory/forget" = forget_memory(request: ForgetMemory) -> Forgotten, ForgetMemory, MemoryStore, Destroys, [
                 MemoryIndexUnavailable, SessionNotFound,
             ];
             /// Rebuilds the memory index.
-            ReindexMemory = reindex_memory() -> Reindexed, Nothing, MemoryStore, Settles, [MemoryIndexUnavailable];
+            ReindexMemory "memory/reindex" = reindex_memory() -> Reindexed, Nothing, MemoryStore, Settles, [MemoryIndexUnavailable];
             /// Lists the tools that a session's model is offered next.
             ///
             /// Without a session, those of a new one. A tool that is left out says why.
-            Tools = tools(request: ListTools) -> Page<ToolView>, ListTools, None, Reads, [
+            Tools "tool/list" = tools(request: ListTools) -> Page<ToolView>, ListTools, None, Reads, [
                 SessionNotFound, SessionCorrupted, SessionFormatNewer, StoreFailed,
             ];
             /// Lists the configured servers of tools.
             ///
             /// They are in the order of their names.
-            ToolServers = tool_servers() -> Page<ToolServerView>, Nothing, None, Reads, [];
+            ToolServers "tool/servers" = tool_servers() -> Page<ToolServerView>, Nothing, None, Reads, [];
         }
     } };
 }
@@ -227,7 +227,7 @@ macro_rules! capability {
 macro_rules! declare {
     ($(
         #[doc = $summary:literal] $( #[doc = $more:literal] )*
-        $operation:ident = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
+        $operation:ident $public:literal = $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty,
         $request:ident, $needs:ident, $effect:ident, [$( $code:ident ),* $(,)?];
     )*) => {
         /// Operation that the service offers.
@@ -242,6 +242,12 @@ macro_rules! declare {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $( Self::$operation => stringify!($name), )* }
+            }
+
+            /// Its name in public: what it is about, and what is done to it.
+            #[must_use]
+            pub const fn public_name(self) -> &'static str {
+                match self { $( Self::$operation => $public, )* }
             }
 
             /// Its summary, in a sentence.

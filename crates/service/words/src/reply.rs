@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     SessionError,
-    answers::{EventPage, TurnAccepted, TurnResult},
+    answers::{EventPage, TurnAccepted, TurnHandle, TurnResult},
     operators::{ReaderRecord, RecordPage},
 };
 
@@ -130,6 +130,16 @@ impl Reply for RecordPage {
             },
             "required": ["items"],
         })
+    }
+}
+
+impl TurnHandle {
+    /// Encodes the answer as JSON.
+    ///
+    /// # Errors
+    /// If the turn left the queue unstarted.
+    pub async fn answer(self) -> Result<Vec<u8>, SessionError> {
+        if self.wait { encode(&self.result.await?) } else { encode(&self.accepted) }
     }
 }
 

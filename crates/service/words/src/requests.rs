@@ -8,6 +8,7 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
+pub use crate::approval::{Decision, Scope};
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
@@ -16,47 +17,6 @@ use crate::{
     options::{Budgets, Policy},
     reminder::SystemReminderType,
 };
-
-/// Decision on a call that needs approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Decision {
-    /// The call may run.
-    Approve,
-    /// The call may not run.
-    Deny,
-}
-
-/// Extent of an approval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// This call.
-    #[default]
-    Once,
-    /// This call, and every later call in the session that the call's rule matches.
-    Session,
-    /// As `session`, and kept in the configuration for all sessions.
-    Always,
-}
-
-impl Scope {
-    /// Returns true if it is one call.
-    #[must_use]
-    pub const fn is_once(&self) -> bool {
-        matches!(self, Self::Once)
-    }
-
-    /// Its name on the wire.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Once => "once",
-            Self::Session => "session",
-            Self::Always => "always",
-        }
-    }
-}
 
 /// Request of `create_session`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -128,19 +88,7 @@ impl StartTurn {
     /// Makes a request with default settings.
     #[must_use]
     pub fn new(session_id: SessionId, prompt: impl Into<String>) -> Self {
-        Self {
-            session_id,
-            prompt: prompt.into(),
-            model: None,
-            policy: Policy::Reject,
-            budgets: Budgets::default(),
-            compaction: None,
-            attended: false,
-            allow: Vec::new(),
-            search_path: None,
-            wait: true,
-            idempotency_key: None,
-        }
+        ResumeTurn { prompt: Some(prompt.into()), ..ResumeTurn::default() }.on(session_id)
     }
 }
 

@@ -9,23 +9,22 @@ use super::{
 
 /// Text of `chat --help` after the flags.
 pub(super) const PROTOCOL: &str = "\
-A line is a prompt. A line that begins with `/` is a command for the chat's session, unless it names another by \
---session; /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double \
-quotes\" understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, \
-/pin, /title, /remind and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. \
-Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second one leaves. The \
-end of input leaves once all lines are done.
+A line is a prompt. A line that begins with `/` is a command for the chat's session; --session names another session. \
+/help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double quotes\" \
+understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, /pin, \
+/title, /remind, /approve and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a \
+flag. Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C \
+leaves. When the input ends, the chat leaves after its last line is done.
 
-Lines are handled in order. While a turn runs, later lines are answered, except the next turn, which waits unless it \
-names a --policy. The same holds while a /compact runs; another /compact waits for it too.
+Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next turn waits, unless \
+it has a --policy. A second /compact waits for the first.
 
-With --json the first line of output is the answer that created the session: {\"session_id\", \"seq\", \
-\"created_at\"}, for an existing session {\"session_id\"}; or the error's body, and then the chat ends with its exit \
-code. After that each line of input, even an empty one, gets one line: the answer, or the error's body, which alone \
-has a `code`. A turn answers when it has ended; with /turn --detach when it is accepted. Answers come when they are \
-ready; to match them write `/id <name> <line>`, which is answered with {\"id\": <name>, \"answer\": <document>}. \
-`/events SINCE --until TYPE` answers with the first event of that type. /help and /quit answer {\"help\"} and \
-{\"quit\": true}.";
+With --json the first line of output is {\"session_id\", \"seq\", \"created_at\"} for a new session, {\"session_id\"} \
+for an existing one, or an error's body: then the chat ends with its exit code. After that each line of input, even an \
+empty one, gets one line of output: the answer, or an error's body. Only an error's body has a `code`. A turn is \
+answered when it has ended, with /turn --detach when it is accepted. Answers come when they are ready; to match them, \
+write `/id <name> <line>`, whose answer is {\"id\": <name>, \"answer\": <document>}. `/events SINCE --until TYPE` is \
+answered with the first event of that type, /help with {\"help\"}, /quit with {\"quit\": true}.";
 
 /// Line of `chat` that begins with `/`.
 #[derive(Parser)]
@@ -35,11 +34,11 @@ ready; to match them write `/id <name> <line>`, which is answered with {\"id\": 
     help_template = "{usage-heading} {usage}\n\n{subcommands}"
 )]
 pub(crate) enum SlashCommand {
-    /// Go on with a new session
+    /// Continue with a new session
     New(NewArgs),
-    /// Run a turn; its text is joined by blanks, and quotes keep it as it is
+    /// Run a turn; the text is the rest of the line
     Turn(TurnArgs),
-    /// Go on with a session that a former process left behind
+    /// Continue the interrupted turn, or run a new turn if you give a prompt
     Resume(ResumeArgs),
     /// List events
     Events(EventsArgs),
@@ -47,19 +46,19 @@ pub(crate) enum SlashCommand {
     Compact(CompactArgs),
     #[command(flatten)]
     Session(SessionCommand),
-    /// Search what was said, or make it forgotten
+    /// Search what was said in all sessions, or forget some of it
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Hand every event to programs that pick up where they stopped
+    /// Deliver every event to other programs, which continue where they stopped
     #[command(subcommand)]
     Readers(ReaderCommand),
-    /// Keep journals from growing for ever
+    /// Drop old records from journals
     #[command(subcommand)]
     Journal(JournalCommand),
-    /// Files that show the project's sessions
+    /// Rebuild the files that show the project's sessions
     #[command(subcommand)]
     Project(ProjectCommand),
-    /// Say what this build can do
+    /// List what this build can do
     Capabilities,
     /// List the tools that the model is offered, and those that are left out
     Tools(ToolsArgs),
@@ -77,15 +76,15 @@ pub(crate) enum SlashCommand {
     },
     /// Put the files back that the last turn changed
     Undo {
-        /// Ask no question
+        /// Do not ask
         #[arg(long)]
         yes: bool,
     },
     /// Copy the last answer to the terminal's clipboard
     Copy,
-    /// Take another model for the turns from here on, or say which one it is
+    /// Use another model from the next turn on, or show the current one
     Model {
-        /// Its name
+        /// The model's name
         name: Option<String>,
     },
     /// Leave when the lines before this one are done
@@ -111,7 +110,7 @@ pub(crate) struct TurnArgs {
     pub(crate) turn: TurnFlags,
     #[command(flatten)]
     pub(crate) delivery: Delivery,
-    /// What to say
+    /// The prompt
     #[arg(value_name = "TEXT")]
     pub(crate) text: Vec<String>,
 }
@@ -201,7 +200,7 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, &'static str> {
                     char => word.push(char),
                 }
             },
-            '\\' => word.push(chars.next().ok_or("a backslash stands at the end")?),
+            '\\' => word.push(chars.next().ok_or("the line ends with a backslash")?),
             char => word.push(char),
         }
     }

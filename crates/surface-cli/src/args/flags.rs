@@ -6,7 +6,7 @@ use meerkat_service::service::Scope;
 /// Session that a command is about.
 #[derive(Args)]
 pub(crate) struct Target {
-    /// The session: its id, `last`, or at least six digits that its id ends with
+    /// The session: its id, the last six or more characters of its id, or `last` (the most recently changed)
     #[arg(required = true, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 }
@@ -15,7 +15,7 @@ pub(crate) struct Target {
 #[derive(Args, Default)]
 #[command(next_help_heading = "A new session")]
 pub(crate) struct SessionFlags {
-    /// The title; without one, the first line of the first prompt
+    /// The title; if left out, the first line of the first prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
     /// The system prompt
@@ -24,10 +24,10 @@ pub(crate) struct SessionFlags {
     /// A label, to find the session by; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
-    /// The folder that its tools work in; left out, the one you are in
+    /// The folder that its tools work in; if left out, the current folder
     #[arg(long, value_name = "FOLDER")]
     pub(crate) workspace: Option<std::path::PathBuf>,
-    /// The only tools that it may use
+    /// The only tools that the session may use
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) tools: Option<Vec<String>>,
 }
@@ -39,19 +39,19 @@ pub(crate) struct TurnFlags {
     /// The model, such as `scripted` or `anthropic/claude-sonnet-5-5`
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// End the turn after so many tokens
+    /// End the turn after this many tokens
     #[arg(long, value_name = "N")]
     pub(crate) budget_tokens: Option<u64>,
-    /// End the turn after so many model calls
+    /// End the turn after this many model calls
     #[arg(long, value_name = "N")]
     pub(crate) budget_steps: Option<u64>,
-    /// End the turn after so many tool calls
+    /// End the turn after this many tool calls
     #[arg(long, value_name = "N")]
     pub(crate) budget_tool_calls: Option<u64>,
-    /// End the turn after so many milliseconds
+    /// End the turn after this many milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) budget_wall_ms: Option<u64>,
-    /// Makes the same request, sent twice from one folder, one
+    /// Name the request: repeated with this key, from the same folder, it runs only once
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
     #[command(flatten)]
@@ -62,16 +62,16 @@ pub(crate) struct TurnFlags {
 #[derive(Args, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Compaction")]
 pub(crate) struct CompactFlags {
-    /// Compact when the context reaches so many tokens
+    /// Compact when the context reaches this many tokens
     #[arg(long, value_name = "TOKENS")]
     pub(crate) compact_threshold: Option<u64>,
-    /// Keep so many recent turns whole
+    /// Keep this many recent turns whole
     #[arg(long, value_name = "N")]
     pub(crate) compact_keep_turns: Option<u64>,
-    /// Let the summary have at most so many tokens
+    /// Write a summary of at most this many tokens
     #[arg(long, value_name = "TOKENS")]
     pub(crate) compact_summary_tokens: Option<u32>,
-    /// Leave at least so many turns between two compactions
+    /// Wait at least this many turns after an attempt to compact
     #[arg(long, value_name = "N")]
     pub(crate) compact_guard_turns: Option<u32>,
 }
@@ -80,16 +80,16 @@ pub(crate) struct CompactFlags {
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
-    /// What to do where a turn runs already; a line of `chat` that says it does not wait for that turn
+    /// What to do with the turn if another one runs [default: reject; in `chat`, the line waits for its end]
     #[arg(long, value_name = "POLICY", value_parser = ["reject", "queue", "interrupt"])]
     pub(crate) policy: Option<String>,
-    /// Let these calls of the turn run without a question: rules as in `tools.approval`, such as `edit,shell`
+    /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
-    /// Let a call that asks wait until somebody decides it, here or by `meerkat sessions approve` [default: in a terminal]
+    /// Let a call that asks wait for a decision, here or by `meerkat sessions approve` [default in a terminal]
     #[arg(long)]
     pub(crate) attended: bool,
-    /// Answer as soon as the turn is accepted (a line in `chat`)
+    /// Do not wait for the turn's end; only beside `meerkat serve`, or in a line of `chat`
     #[arg(long)]
     pub(crate) detach: bool,
 }

@@ -17,20 +17,21 @@ pub(crate) use operators::{ExportArgs, JournalCommand, ProjectArgs, ProjectComma
 pub(crate) use other_words::{our_command, our_flag};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
-/// Keeps agent sessions: runs turns against a language model, records every event, and goes on where it left off.
+/// Runs an agent's turns on a language model, records every event, and continues sessions later.
 ///
-/// Until a model is configured, the built-in scripted model answers, so everything can be tried at once.
+/// Until you configure a model, the built-in scripted model answers, so you can try every command without a key.
 #[derive(Parser)]
 #[command(
     name = "meerkat",
     version,
     arg_required_else_help = true,
     after_help = "Examples:\n  \
-        meerkat run 'hello'                     one turn, the answer on standard output\n  \
-        git diff | meerkat run --json           the prompt from standard input, one JSON document\n  \
-        meerkat chat                            turn after turn; /help lists what else it takes\n  \
-        ANTHROPIC_API_KEY=… meerkat run 'hi'    a real model; `meerkat config show` says what is set\n\n\
-        The exit code is 0, or the one that `meerkat errors` lists for the error."
+        meerkat run 'hello'                     runs one turn and prints the answer\n  \
+        git diff | meerkat run --json           reads the prompt from standard input, prints JSON\n  \
+        meerkat chat                            runs turn after turn; type /help for its commands\n  \
+        ANTHROPIC_API_KEY=… meerkat run 'hi'    uses a real model; `meerkat models` lists them\n\n\
+        The exit code is 0, or the one that `meerkat errors` lists for the error. `doctor` and `servers check` end \
+        with 1 if they find an error."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -43,16 +44,16 @@ pub(crate) struct Cli {
 #[derive(Args)]
 #[command(next_help_heading = "Always")]
 pub(crate) struct Globals {
-    /// Print JSON on standard output, also for an error
+    /// Print JSON on standard output, errors too
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Keep control sequences in texts of models and tools
     #[arg(long, global = true)]
     pub(crate) raw: bool,
-    /// Print nothing on standard error but errors
+    /// Print only errors on standard error
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Log more; -vv and -vvv log still more. MEERKAT_LOG=genai=debug logs what a library says as well
+    /// Log more; -vv and -vvv log even more. MEERKAT_LOG=genai=debug also logs what a library reports
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Read this configuration file too, after the others [variable: MEERKAT_CONFIG]
@@ -61,33 +62,35 @@ pub(crate) struct Globals {
     /// Keep sessions in this folder [variable: MEERKAT_DATA_DIR]
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Keep sessions in memory alone
+    /// Keep sessions only in memory, until the process ends
     #[arg(long, global = true)]
     pub(crate) ephemeral: bool,
 }
 
-const SERVE_HELP: &str = "At least one of --rest, --rpc and --mcp is needed. The first line on standard output says where \
-    it listens and in which file its token stands. Requests carry it as `Authorization: Bearer <token>`; the variable \
-    MEERKAT_TOKEN holds it instead of the file. At Ctrl-C running turns may finish; a second one ends at once.\n\n\
+const SERVE_HELP: &str = "Give at least one of --rest, --rpc and --mcp. The first line on standard output names the \
+    server's address and the file of its token. Clients send the token as `Authorization: Bearer <token>`. If the \
+    variable MEERKAT_TOKEN is set, it is the token, and the file is not used. At Ctrl-C running turns get \
+    serve.drain_ms to finish; a second Ctrl-C ends the server at once.\n\n\
     Examples:\n  \
-        meerkat serve --rest --rpc --mcp               everything, on http://127.0.0.1:7670\n  \
-        meerkat serve --mcp --listen 127.0.0.1:0 --json    a free port, told as JSON";
+        meerkat serve --rest --rpc --mcp               serves all three on http://127.0.0.1:7670\n  \
+        meerkat serve --mcp --listen 127.0.0.1:0 --json    takes a free port, prints it as JSON";
 
-const DOCTOR_HELP: &str = "It checks every journal and body, the index, the memory's log, readers, files at the \
-    project's root, permissions and room, and says which command mends what it finds. Beside a running process it only \
-    reads. It ends with 1 where an error is left.\n\n\
+const DOCTOR_HELP: &str = "Checks the configuration, every journal and blob, the index, memory's log, readers, the \
+    files at the project's root, permissions and disk space. Says for each fault what to do. While another process \
+    owns the data directory, it only reads. The exit code is 1 if an error remains.\n\n\
     Examples:\n  \
         meerkat doctor             changes nothing\n  \
-        meerkat doctor --repair    mends; whatever it takes out of a journal is kept in quarantine/";
+        meerkat doctor --repair    repairs; keeps what it removes from a journal in quarantine/";
 
-const RPC_HELP: &str = "One JSON-RPC 2.0 message or batch on each line, as at /rpc of `meerkat serve`. `rpc.discover` \
-    lists the methods. It ends with its input, when all is answered. Logs go to standard error.\n\n\
+const RPC_HELP: &str = "Reads one JSON-RPC 2.0 message or batch per line, as /rpc of `meerkat serve` does. \
+    `rpc.discover` lists the methods. The command ends when its input has ended and every request is answered. Logs go \
+    to standard error.\n\n\
     Example:\n  \
         echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"capabilities/get\"}' | meerkat rpc";
 
-const MCP_HELP: &str = "For clients that start their servers. It needs no token; logs go to standard error. Clients that \
-    connect to a URL need `meerkat serve --mcp`. Each tool costs the client's model tokens in every request, so a few \
-    are offered; `--tools all` offers the rest.\n\n\
+const MCP_HELP: &str = "For clients that start their servers; clients that connect to a URL need `meerkat serve \
+    --mcp`. No token is needed; logs go to standard error. Each tool costs the client's model tokens in every request, \
+    so only a few are offered; `--tools all` offers the others too.\n\n\
     In the client's configuration:\n  \
         {\"mcpServers\": {\"meerkat\": {\"command\": \"meerkat\", \"args\": [\"mcp\"]}}}";
 
@@ -98,14 +101,14 @@ pub(crate) enum Command {
     /// Run turn after turn on one session
     #[command(after_long_help = chat::PROTOCOL)]
     Chat(ChatArgs),
-    /// Go on with a session that a former process left behind
+    /// Continue a session's interrupted turn, or run a new turn if you give a prompt
     Resume(ResumeArgs),
     /// Serve over HTTP: REST, JSON-RPC and MCP on one address
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
     /// Print the token that clients of this project's server need
     Token {
-        /// Print the path of its file in its place
+        /// Print the path of the token's file instead
         #[arg(long)]
         path: bool,
     },
@@ -124,60 +127,60 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: SessionCommand,
     },
-    /// Search what was said, or make it forgotten
+    /// Search what was said in all sessions, or forget some of it
     Memory {
         #[command(subcommand)]
         command: MemoryCommand,
     },
-    /// Hand every event to programs that pick up where they stopped
+    /// Deliver every event to other programs, which continue where they stopped
     #[command(after_help = operators::READERS_HELP)]
     Readers {
         #[command(subcommand)]
         command: ReaderCommand,
     },
-    /// Keep journals from growing for ever
+    /// Drop old records from journals
     Journal {
         #[command(subcommand)]
         command: JournalCommand,
     },
-    /// Files that show the project's sessions
+    /// Rebuild the files that show the project's sessions, or adopt sessions after a move
     Project {
         #[command(subcommand)]
         command: ProjectArgs,
     },
     /// Choose a model: asks three questions and writes the answers to your configuration
     Init,
-    /// List the models that can be used, where they come from, and why not the others
+    /// List the models that you can use, where they come from, and what the others lack
     Models,
-    /// List the tools that a session's model is offered, or those that a new session here would be
+    /// List the tools that a session's model is offered; without a session, those of a new one
     Tools(ToolsArgs),
-    /// List the servers of the Model Context Protocol, with their tools
+    /// List the servers of the Model Context Protocol (MCP), or add, check and remove them
     Servers(ServersArgs),
-    /// Say what this build can do
+    /// List what this build can do
     Capabilities,
-    /// Look for what is wrong in the configuration and the data directory, and mend it
+    /// Check the configuration and the data directory; --repair repairs what it can
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArgs),
-    /// List the error codes with their numbers, or say what to do about one
+    /// List the error codes with their numbers, or explain one
     Errors(ErrorsArgs),
-    /// Show the configuration, or begin a file for it
+    /// Show the configuration, write a file for it, or trust the project's files
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// The sessions that a word may mean, one on a line, for the completions of a shell
+    /// List the sessions that a word may mean, one per line, for a shell's completions
     #[command(name = "__complete-sessions", hide = true)]
     CompleteSessions {
-        /// What there is of the word
+        /// The word so far
         #[arg(default_value = "")]
         word: String,
     },
-    /// Print the completions of a shell
+    /// Print a shell's completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Install completions, manual pages and a unit of systemd
+    /// Install completions, manual pages and a systemd unit
     #[command(after_help = INSTALL_HELP)]
     InstallFiles(InstallArgs),
     /// Print the manual page, or write those of all commands to a folder
@@ -202,22 +205,22 @@ pub(crate) struct ServeArgs {
     /// Offer these tools over MCP [default: all]
     #[arg(long, value_name = "SET", requires = "mcp")]
     pub(crate) tools: Option<Tools>,
-    /// Offer `turn_approve` over MCP too: a client's model may then approve what its own turn asks a person
+    /// Offer `turn_approve` over MCP too: a client's model may then approve its own calls instead of a person
     #[arg(long, requires = "mcp")]
     pub(crate) approve: bool,
     /// Listen at this address and port; port 0 takes a free one [default: 127.0.0.1:7670]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
-    /// Let everyone in without a token; only on a loopback address
+    /// Accept requests without a token; allowed only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
 }
 
-const INSTALL_HELP: &str = "It asks nothing and lists every file. A file that it did not write, or that was changed since, \
-    is never overwritten: then nothing is written at all.\n\n\
+const INSTALL_HELP: &str = "Asks nothing and lists every file. If it would overwrite a file that it did not write, or \
+    that was changed since, it writes nothing at all.\n\n\
     Examples:\n  \
         meerkat install-files                         completions and manual pages, below ~/.local\n  \
-        meerkat install-files --service user          and meerkat.service, for a server of your own\n  \
+        meerkat install-files --service user          also meerkat.service, for your own server\n  \
         sudo meerkat install-files --service system   for the machine's server, below /usr/local";
 
 /// `install-files`.
@@ -226,7 +229,7 @@ pub(crate) struct InstallArgs {
     /// Install below this folder [default: ~/.local, or /usr/local for root]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) prefix: Option<PathBuf>,
-    /// Install meerkat.service too
+    /// Install the systemd unit meerkat.service too
     #[arg(long, value_name = "WHOSE")]
     pub(crate) service: Option<Service>,
     /// List the files, and write nothing
@@ -249,7 +252,7 @@ pub(crate) struct McpArgs {
     /// Offer these tools [default: core]
     #[arg(long, value_name = "SET")]
     pub(crate) tools: Option<Tools>,
-    /// Offer `turn_approve` too: the client's model may then approve what its own turn asks a person
+    /// Offer `turn_approve` too: the client's model may then approve its own calls instead of a person
     #[arg(long)]
     pub(crate) approve: bool,
 }
@@ -257,16 +260,16 @@ pub(crate) struct McpArgs {
 /// Which tools an MCP client is offered.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Tools {
-    /// Make a session, run turns, go on, list, read, search
+    /// Create sessions, run turns, resume, list, read and search
     Core,
-    /// Every tool, but for `turn_approve`
+    /// Every tool except `turn_approve`
     All,
 }
 
 /// `doctor`.
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// Mend what can be mended; no other process may own the data directory
+    /// Repair what can be repaired; no other process may own the data directory
     #[arg(long)]
     pub(crate) repair: bool,
 }
@@ -274,7 +277,7 @@ pub(crate) struct DoctorArgs {
 /// `run`.
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// What to say; `-` or nothing reads standard input
+    /// The prompt; if it is `-` or left out, standard input is read
     pub(crate) prompt: Option<String>,
     /// Run the turn on this session instead of a new one
     #[arg(long, value_name = "SESSION", conflicts_with = "SessionFlags")]
@@ -293,7 +296,7 @@ pub(crate) struct RunArgs {
 /// `tools`.
 #[derive(Args)]
 pub(crate) struct ToolsArgs {
-    /// The session: its id, `last`, or at least six digits that its id ends with
+    /// The session: its id, the last six or more characters of its id, or `last` (the most recently changed)
     #[arg(value_name = "SESSION")]
     pub(crate) session: Option<String>,
 }
@@ -308,18 +311,18 @@ pub(crate) struct ServersArgs {
 /// `servers login`.
 #[derive(Args)]
 pub(crate) struct LoginArgs {
-    /// Its name in the configuration
+    /// The server's name in the configuration
     pub(crate) name: String,
-    /// Paste the address that the browser ends at: for a machine without one
+    /// Paste the address at which the browser ends, for a machine without a browser
     #[arg(long)]
     pub(crate) paste: bool,
-    /// Open no browser; the address of the page is printed all the same
+    /// Open no browser; the page's address is printed in any case
     #[arg(long)]
     pub(crate) no_browser: bool,
     /// Permissions to ask for, besides those that the server names
     #[arg(long, value_name = "SCOPES")]
     pub(crate) scope: Option<String>,
-    /// Client that you registered with the issuer, which registers none by itself
+    /// Id of a client that you registered, for an issuer that registers none by itself
     #[arg(long, value_name = "ID")]
     pub(crate) client_id: Option<String>,
     /// Allow an issuer in a private network
@@ -332,37 +335,37 @@ pub(crate) struct LoginArgs {
 pub(crate) enum ServersCommand {
     /// Start a server and list its tools
     Check {
-        /// Its name in the configuration
+        /// The server's name in the configuration
         name: String,
-        /// Offer tools again that have changed since they were first listed
+        /// Accept tools that changed since they were first listed, so that they are offered again
         #[arg(long)]
         accept: bool,
     },
-    /// Log in to a remote server: opens a page to agree on, and keeps the tokens for you alone
+    /// Log in to a remote server: opens the page where you agree, and stores the tokens readable for you alone
     Login(LoginArgs),
-    /// Forget the login at a remote server, and tell who gave it
+    /// Delete the login at a remote server, and revoke it there
     Logout {
-        /// Its name in the configuration
+        /// The server's name in the configuration
         name: String,
     },
     /// Add a server to your own configuration
     #[command(after_help = SERVERS_ADD_HELP)]
     Add {
-        /// Its name: a-z, 0-9, '-' and single '_'
+        /// A name for the server: a-z, 0-9, '-' and single '_'
         name: String,
-        /// Give its program a variable; write a secret as `${VAR}`, so that the file does not hold it
+        /// Set a variable for the program; write a secret as `${VAR}` to keep it out of the file
         #[arg(long, value_name = "NAME=VALUE", value_parser = flags::variable)]
         env: Vec<(String, String)>,
-        /// The address of a server that speaks streamable HTTP, in the place of a command
+        /// The address of a server that speaks streamable HTTP, instead of a command
         #[arg(long, conflicts_with_all = ["command", "env"])]
         url: Option<String>,
-        /// Its program and the arguments
+        /// The program and its arguments
         #[arg(last = true, required_unless_present = "url")]
         command: Vec<String>,
     },
     /// Remove a server from your own configuration
     Remove {
-        /// Its name
+        /// The server's name
         name: String,
     },
 }
@@ -374,7 +377,7 @@ const SERVERS_ADD_HELP: &str = "Examples:\n  \
 /// `chat`.
 #[derive(Args)]
 pub(crate) struct ChatArgs {
-    /// The session to go on with; a new one where there is none
+    /// The session to continue; if left out, a new one
     #[arg(conflicts_with_all = ["SessionFlags", "TurnFlags"])]
     pub(crate) session: Option<String>,
     #[command(flatten)]
@@ -396,7 +399,7 @@ impl ChatArgs {
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// What to say; without it the interrupted turn goes on; `-` reads standard input
+    /// The prompt of a new turn; if left out, the interrupted turn continues; `-` reads standard input
     pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) turn: TurnFlags,
@@ -409,22 +412,22 @@ pub(crate) struct ResumeArgs {
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// The events after this seq
+    /// Only events after this seq
     #[arg(long, value_name = "SEQ")]
     pub(crate) since: Option<u64>,
-    /// The events after this seq
+    /// Only events after this seq
     #[arg(value_name = "SINCE", conflicts_with = "since")]
     pub(crate) after: Option<u64>,
-    /// At most so many events
+    /// At most this many events
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
-    /// Wait so long for the first one
+    /// Wait at most this long for the first event
     #[arg(long, value_name = "MS")]
     pub(crate) wait_ms: Option<u64>,
-    /// Go on with new events as they come
+    /// Keep printing new events as they come
     #[arg(long, conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) follow: bool,
-    /// Follow up to the first event of this type; in `chat` the answer is that event
+    /// Follow until the first event of this type; in `chat`, print only that event
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) until: Option<String>,
 }
@@ -441,10 +444,10 @@ impl EventsArgs {
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// Say what would happen, and change nothing
+    /// Show what would happen, and change nothing
     #[arg(long, conflicts_with = "undo")]
     pub(crate) preview: bool,
-    /// Take back the latest compaction, or the one that this seq completed
+    /// Undo the latest compaction, or the one whose `compaction_completed` has this seq
     #[arg(long, value_name = "SEQ", num_args = 0..=1, conflicts_with = "CompactFlags")]
     pub(crate) undo: Option<Option<u64>>,
     #[command(flatten)]
@@ -460,11 +463,11 @@ pub(crate) struct ErrorsArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print every value in force and where it comes from
+    /// Print every value and where it comes from
     Show,
-    /// Write the project's meerkat.toml with every key commented out
+    /// Write a meerkat.toml for the project, with every key commented out
     Init,
-    /// Let the project's meerkat.toml set what it wants, and start the servers of its .mcp.json, until these change
+    /// Trust the project's meerkat.toml, .mcp.json and AGENTS.md, each until it changes
     Trust {
         /// Do not ask
         #[arg(long)]

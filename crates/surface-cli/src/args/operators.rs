@@ -6,40 +6,39 @@ use clap::{Args, Subcommand};
 
 use super::flags::Target;
 
-pub(super) const READERS_HELP: &str = "A reader gets every record of every session at least once: it fetches some, does \
-    its work, and acknowledges them; what it has not acknowledged comes again. The idempotency key of a record is its \
-    session and its seq.\n\n\
+pub(super) const READERS_HELP: &str = "A reader gets every record of every session at least once. It fetches records, \
+    does its work, and acknowledges them; records that it has not acknowledged come again. Session and seq identify a \
+    record.\n\n\
     Examples:\n  \
         meerkat readers create audit\n  \
         meerkat readers fetch audit --wait-ms 30000 --json\n  \
         meerkat readers acknowledge audit last 12\n  \
-        meerkat readers list                    how far each is behind";
+        meerkat readers list                    shows how far each is behind";
 
-const COMPACT_HELP: &str = "Only what every reader has acknowledged is dropped, and only records whose effect newer ones \
-    have replaced. Without a reader nothing is.\n\n\
+const COMPACT_HELP: &str = "An event is dropped only if every reader has acknowledged it and a newer event has its content \
+    too. If there is no reader, nothing is dropped.\n\n\
     Examples:\n  \
         meerkat journal compact last --dry-run\n  \
-        meerkat journal compact last --drop-history    also what was said, but for the newest replies";
+        meerkat journal compact last --drop-history    also messages that have left the context";
 
-const REBUILD_HELP: &str = "The files below `.rkat` come from the journals alone, so they can be made anew at any time.\n\n\
+const REBUILD_HELP: &str = "The files below `.rkat` are made from the journals, so you may delete them.\n\n\
     Example:\n  \
         rm -r .rkat; meerkat project rebuild";
 
-pub(super) const EXPORT_HELP: &str = "A bundle is a tar file with every event, every blob and their hashes. The file is \
-    there when it is whole.\n\n\
+pub(super) const EXPORT_HELP: &str = "A bundle is a tar file with every event, every blob and their hashes. The file \
+    appears when it is complete.\n\n\
     Examples:\n  \
         meerkat sessions export last -o dig.tar\n  \
         meerkat sessions export --all -o backup.tar\n  \
-        meerkat sessions export last --redact -o to-show.tar    without what looks like a key";
+        meerkat sessions export last --redact -o to-show.tar    replaces what looks like a key";
 
-pub(super) const IMPORT_HELP: &str = "Everything is checked before anything is made; a bundle that is damaged leaves \
-    nothing behind.\n\n\
+pub(super) const IMPORT_HELP: &str = "The whole file is checked first. If it is damaged, nothing is imported.\n\n\
     Examples:\n  \
         meerkat sessions import backup.tar\n  \
-        meerkat sessions import dig.tar --new-ids    beside the session that it was made of";
+        meerkat sessions import dig.tar --new-ids    makes a second session of the same content";
 
-pub(super) const RETAIN_HELP: &str = "What is left out comes from the configuration, where nothing is deleted by \
-    default.\n\n\
+pub(super) const RETAIN_HELP: &str = "A limit that you leave out comes from the configuration, where the default \
+    deletes nothing.\n\n\
     Examples:\n  \
         meerkat sessions retain --max-age-days 90 --dry-run\n  \
         meerkat sessions retain --max-sessions 1000 --yes";
@@ -49,7 +48,7 @@ pub(super) const RETAIN_HELP: &str = "What is left out comes from the configurat
 pub(crate) enum ReaderCommand {
     /// Register a reader
     Create {
-        /// Its name: small letters, digits, `.`, `_` and `-`
+        /// The reader's name: a-z, digits, `.`, `_` and `-`
         reader: String,
     },
     /// List the readers, and how far each is behind
@@ -58,20 +57,20 @@ pub(crate) enum ReaderCommand {
     Fetch {
         /// The reader
         reader: String,
-        /// At most so many records
+        /// At most this many records
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// Wait so long for the first one
+        /// Wait at most this long for the first record
         #[arg(long, value_name = "MS")]
         wait_ms: Option<u64>,
     },
-    /// Say up to which event of a session a reader is done
+    /// Record that a reader is done with a session's events up to a seq
     Acknowledge {
         /// The reader
         reader: String,
         #[command(flatten)]
         target: Target,
-        /// The last event that it is done with
+        /// The seq of the last event that the reader is done with
         seq: u64,
     },
     /// Wait until a reader is done with an event of a session
@@ -80,13 +79,13 @@ pub(crate) enum ReaderCommand {
         reader: String,
         #[command(flatten)]
         target: Target,
-        /// The event
+        /// The event's seq
         seq: u64,
-        /// Wait so long
+        /// Wait at most this long
         #[arg(long, value_name = "MS")]
         wait_ms: Option<u64>,
     },
-    /// Forget a reader and how far it has come
+    /// Delete a reader and its position
     Delete {
         /// The reader
         reader: String,
@@ -96,15 +95,15 @@ pub(crate) enum ReaderCommand {
 /// Operations on a journal.
 #[derive(Subcommand)]
 pub(crate) enum JournalCommand {
-    /// Drop records of a session that nothing depends on any more
+    /// Drop a session's records that nothing needs any more
     #[command(after_help = COMPACT_HELP)]
     Compact {
         #[command(flatten)]
         target: Target,
-        /// Say what would be dropped, and drop nothing
+        /// Show what would be dropped, and drop nothing
         #[arg(long)]
         dry_run: bool,
-        /// Also drop what was said, but for the live context and the newest replies
+        /// Also drop messages that have left the context, except the newest replies
         #[arg(long)]
         drop_history: bool,
     },
@@ -113,7 +112,7 @@ pub(crate) enum JournalCommand {
 /// Operations on the project's files.
 #[derive(Subcommand)]
 pub(crate) enum ProjectCommand {
-    /// Make the files below `.rkat` anew
+    /// Write the files below `.rkat` again
     #[command(after_help = REBUILD_HELP)]
     Rebuild,
 }
@@ -123,14 +122,14 @@ pub(crate) enum ProjectCommand {
 pub(crate) enum ProjectArgs {
     #[command(flatten)]
     Files(ProjectCommand),
-    /// Go on with the sessions that `.rkat` was made from, such as after the project was moved
+    /// Take over the sessions of a project that was copied here, or that was at this path before
     Adopt,
 }
 
 /// `sessions export`.
 #[derive(Args, Clone)]
 pub(crate) struct ExportArgs {
-    /// The sessions: ids, `last`, or at least six digits that an id ends with
+    /// The sessions: ids, the last six or more characters of ids, or `last` (the most recently changed)
     #[arg(value_name = "SESSION")]
     pub(crate) session: Vec<String>,
     /// All sessions

@@ -15,29 +15,29 @@ use super::{
 pub(crate) enum SessionCommand {
     /// List sessions
     List {
-        /// Those of all your projects, as they stand on the disk: nothing is opened there
+        /// Sessions of all your projects, read from the disk without opening their data directories
         #[arg(long, conflicts_with = "cursor")]
         all_projects: bool,
-        /// Only those with this label; may be repeated
+        /// Only sessions with this label; may be repeated
         #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
         label: Vec<(String, String)>,
-        /// Only archived ones, or only others
+        /// Only archived sessions; with `false`, only the others
         #[arg(long, num_args = 0..=1, default_missing_value = "true")]
         archived: Option<bool>,
-        /// Only those made after this time, such as 2026-01-31T00:00:00Z
+        /// Only sessions created after this time, such as 2026-01-31T00:00:00Z
         #[arg(long, value_name = "TIME")]
         created_after: Option<String>,
-        /// Only those changed after this time
+        /// Only sessions changed after this time
         #[arg(long, value_name = "TIME")]
         updated_after: Option<String>,
-        /// Where the page before ended
+        /// Continue after a page: the cursor that was printed below it
         #[arg(long)]
         cursor: Option<String>,
-        /// At most so many
+        /// At most this many sessions
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Pick a session by typing, and go on with it in a chat
+    /// Pick a session by words of its title, and continue it in a chat
     #[command(after_help = OPEN_HELP)]
     Open {
         /// Its id, `last`, or words of its title
@@ -50,20 +50,20 @@ pub(crate) enum SessionCommand {
     History {
         #[command(flatten)]
         target: Target,
-        /// Where the page before ended
+        /// Continue after a page: the cursor that was printed below it
         #[arg(long)]
         cursor: Option<String>,
-        /// At most so many messages
+        /// At most this many messages
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// All pages from there on, as one
+        /// All remaining pages at once
         #[arg(long, conflicts_with = "limit")]
         all: bool,
-        /// Bodies that stand in blobs too, whole
+        /// Print texts whole, also those that are stored in blobs
         #[arg(long)]
         full: bool,
     },
-    /// Read a body that stands in a blob
+    /// Read a text that is stored in a blob
     Blob {
         #[command(flatten)]
         target: Target,
@@ -72,7 +72,7 @@ pub(crate) enum SessionCommand {
         /// Begin at this byte
         #[arg(long, value_name = "BYTE", default_value_t = 0)]
         offset: u64,
-        /// At most so many bytes
+        /// At most this many bytes
         #[arg(long, value_name = "BYTES")]
         limit: Option<u64>,
     },
@@ -80,25 +80,25 @@ pub(crate) enum SessionCommand {
     Update {
         #[command(flatten)]
         target: Target,
-        /// The title
+        /// The new title; an empty one removes it
         #[arg(long)]
         title: Option<String>,
-        /// A label; those given replace all there were
+        /// A label; may be repeated; the given labels replace all earlier ones
         #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
         label: Vec<(String, String)>,
     },
     /// Archive a session
     Archive(Target),
-    /// Bring an archived session back
+    /// Let an archived session accept turns again
     Unarchive(Target),
     /// Delete a session for good
     Delete {
         #[command(flatten)]
         target: Target,
-        /// Also where it runs
+        /// Delete it even if it runs a turn
         #[arg(long)]
         force: bool,
-        /// Ask no question
+        /// Do not ask
         #[arg(long)]
         yes: bool,
     },
@@ -107,7 +107,7 @@ pub(crate) enum SessionCommand {
     Files {
         #[command(flatten)]
         target: Target,
-        /// Only what this turn and later ones changed
+        /// Only changes of this turn and later ones
         #[arg(long, value_name = "N")]
         turn: Option<u32>,
     },
@@ -116,28 +116,28 @@ pub(crate) enum SessionCommand {
     RestoreFiles {
         #[command(flatten)]
         target: Target,
-        /// The first turn whose changes are undone; those of later ones are too
+        /// Undo the changes of this turn and of all later ones
         #[arg(long, value_name = "N")]
         turn: u32,
         /// Leave this file as it is now; may be repeated
         #[arg(long, value_name = "PATH")]
         except: Vec<String>,
-        /// Ask no question
+        /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// Make a new session from the beginning of one
+    /// Copy the beginning of a session into a new session
     Fork {
         #[command(flatten)]
         target: Target,
-        /// The last turn to take over
+        /// The last turn to copy; if left out, the last finished one
         #[arg(long, value_name = "N")]
         turn: Option<u32>,
     },
-    /// Write sessions into a file that another meerkat can take in
+    /// Write sessions into a file that `import` reads
     #[command(after_help = EXPORT_HELP)]
     Export(ExportArgs),
-    /// Make sessions from a file that `export` has written
+    /// Create sessions from a file that `export` wrote
     #[command(after_help = IMPORT_HELP)]
     Import {
         /// The file
@@ -149,58 +149,58 @@ pub(crate) enum SessionCommand {
     /// Delete sessions that are too old or too many
     #[command(after_help = RETAIN_HELP)]
     Retain {
-        /// Say which would go, and delete none
+        /// List the sessions that would be deleted, and delete none
         #[arg(long)]
         dry_run: bool,
-        /// Those that have not changed for so many days; 0 is none
+        /// Delete sessions that did not change for this many days; 0 deletes none
         #[arg(long, value_name = "DAYS")]
         max_age_days: Option<u64>,
-        /// The oldest ones, until all take so many bytes; 0 is without limit
+        /// Delete the oldest until all have at most this many bytes; 0 means no limit
         #[arg(long, value_name = "BYTES")]
         max_bytes: Option<u64>,
-        /// The oldest ones, until there are so many; 0 is without limit
+        /// Delete the oldest until at most this many are left; 0 means no limit
         #[arg(long, value_name = "N")]
         max_sessions: Option<u64>,
-        /// Ask no question
+        /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// End the running turn
+    /// End the running turn or compaction
     Interrupt {
         #[command(flatten)]
         target: Target,
-        /// Only if this turn runs
+        /// End only this turn
         turn: Option<u32>,
     },
     /// Allow a call that waits for approval
     Approve {
         #[command(flatten)]
         target: Target,
-        /// The call
+        /// The call's id
         call_id: String,
-        /// Allow the call alone (once), and further ones like it in this session (session) or everywhere (always)
+        /// Allow only this call (once), or also further calls like it: in this session (session) or everywhere (always)
         #[arg(long, value_name = "SCOPE", default_value = "once", value_parser = scope, hide_default_value = true)]
         scope: Scope,
         /// Answer to a server's question as a JSON object; fields that are left out get their defaults
         #[arg(long, value_name = "JSON")]
         answer: Option<String>,
-        /// Why, for the model to read
+        /// A reason that the model reads
         reason: Option<String>,
     },
     /// Refuse a call that waits for approval
     Deny {
         #[command(flatten)]
         target: Target,
-        /// The call
+        /// The call's id
         call_id: String,
-        /// Why, for the model to read
+        /// A reason that the model reads
         reason: Option<String>,
     },
-    /// List the turns that wait, or take one out
+    /// List the queued turns, or cancel one
     Queue {
         #[command(flatten)]
         target: Target,
-        /// Take this turn out
+        /// Cancel this turn
         #[arg(long, value_name = "TURN")]
         cancel: Option<u32>,
     },
@@ -211,10 +211,10 @@ pub(crate) enum SessionCommand {
         /// Remove the reminder of this kind
         #[arg(long, value_name = "KIND", conflicts_with_all = ["kind", "text"])]
         clear: Option<String>,
-        /// claude_md, environment, git_status, token_status, or custom:<name>
+        /// The kind: claude_md, environment, git_status, token_status, or custom:<name>
         #[arg(required_unless_present = "clear")]
         kind: Option<String>,
-        /// Its text
+        /// The reminder's text
         #[arg(required_unless_present = "clear")]
         text: Option<String>,
     },
@@ -233,17 +233,17 @@ pub(crate) enum SessionCommand {
     Unpin {
         #[command(flatten)]
         target: Target,
-        /// The seq that `pins` shows
+        /// The pin's seq, as `meerkat sessions pins` shows it
         pin: u64,
     },
 }
 
 const OPEN_HELP: &str = "Examples:\n  \
-        meerkat sessions open           lists the sessions; words that you type make the list shorter\n  \
-        meerkat sessions open login     the one with `login` in its title";
+        meerkat sessions open           lists the sessions; type words to shorten the list\n  \
+        meerkat sessions open login     opens the session with `login` in its title";
 
-const FILES_HELP: &str = "Only changes by the tools edit and write are known; what commands and servers changed is not. \
-    Nothing is put back if somebody else has changed one of the files since.\n\n\
+const FILES_HELP: &str = "Only changes by the tools edit and write are known, not those by commands and servers. If \
+    somebody else has changed one of the files since, nothing is put back.\n\n\
     Examples:\n  \
         meerkat sessions files last\n  \
         meerkat sessions restore-files last --turn 2\n  \
@@ -254,7 +254,7 @@ const SEARCH_HELP: &str = "Examples:\n  \
         meerkat memory search deadline --role user --since 2026-01-01T00:00:00Z --limit 5\n  \
         meerkat memory search 'retry policy' --session last --json";
 
-const FORGET_HELP: &str = "What is forgotten stays so, also where the index is made anew. The session itself keeps it.\n\n\
+const FORGET_HELP: &str = "Forgotten text is not found again, even if the index is rebuilt. The session's history keeps it.\n\n\
     Examples:\n  \
         meerkat memory forget --session last\n  \
         meerkat memory forget --session last --from-seq 10 --to-seq 20\n  \
@@ -283,29 +283,29 @@ pub(crate) enum MemoryCommand {
         /// Only up to this time
         #[arg(long, value_name = "TIME")]
         until: Option<String>,
-        /// At most so many hits
+        /// At most this many hits
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Make memory forget what matches all that is given
+    /// Make memory forget the texts that match all given flags
     #[command(after_help = FORGET_HELP)]
     Forget {
-        /// What this session said
+        /// Only texts of this session
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
-        /// From this seq on
+        /// Only from this seq on
         #[arg(long, value_name = "SEQ")]
         from_seq: Option<u64>,
-        /// Up to this seq
+        /// Only up to this seq
         #[arg(long, value_name = "SEQ")]
         to_seq: Option<u64>,
-        /// What came from this source: user, assistant, or tool:<name>
+        /// Only texts from this source: user, assistant, or tool:<name>
         #[arg(long)]
         source: Option<String>,
-        /// Do not ask first
+        /// Do not ask
         #[arg(long)]
         yes: bool,
     },
-    /// Build the memory's index anew
+    /// Rebuild memory's index
     Reindex,
 }

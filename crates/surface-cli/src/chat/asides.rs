@@ -84,6 +84,10 @@ impl Chat<'_> {
         }
         let plan = files::plan(self.app, &name, turn, &[]).await?;
         match plan.question() {
+            Some(_) if !self.turns.is_empty() => {
+                let why = "a turn runs, whose questions you answer first; wait for its end, or say --yes";
+                return Err(SessionError::invalid("--yes", why));
+            }
             Some(question) => {
                 self.app.out.notice(&format!("{question} [y/N] "));
                 self.undoing = Some(plan);

@@ -29,7 +29,7 @@ pub(crate) fn doctor(out: &Output, env: &Environment, globals: &Globals, args: &
             diagnosis
         }
         Err(CliError::Refused(body)) => {
-            let remedy = "Mend it there; `meerkat config show` says what is in force.";
+            let remedy = "Correct it there, then run `meerkat doctor` again.";
             Diagnosis { findings: vec![finding(body.message, remedy)], ..Diagnosis::default() }
         }
         Err(error) => return Err(error),
@@ -48,7 +48,7 @@ fn unresolved(config: &Config, env: &Environment) -> Result<Vec<Finding>, CliErr
     let names = [models.default_model(), summary.as_str()];
     let missing = names.iter().enumerate().filter(|(at, name)| *at == 0 || !name.is_empty());
     let missing = missing.filter_map(|(_, name)| models.resolve(name).err());
-    Ok(missing.map(|error| finding(error.to_string(), "`meerkat models` lists what can be used.")).collect())
+    Ok(missing.map(|error| finding(error.to_string(), "`meerkat models` lists the models that you can use.")).collect())
 }
 
 /// Makes a finding about the configuration.
@@ -85,7 +85,7 @@ fn render(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for finding in &diagnosis.findings {
         let word = match (finding.mended, finding.severity) {
-            (true, _) => "mended",
+            (true, _) => "repaired",
             (false, Severity::Error) => "error",
             (false, Severity::Warning) => "warning",
         };
@@ -95,14 +95,14 @@ fn render(diagnosis: &Diagnosis) -> String {
             _ = writeln!(text, "  {}", clean(&finding.remedy));
         }
     }
-    let looked = format!("{} sessions with {} records were looked at", diagnosis.sessions, diagnosis.records);
+    let looked = format!("{} sessions with {} records were checked", diagnosis.sessions, diagnosis.records);
     let beside = match diagnosis.owner_pid {
-        Some(pid) => format!(" beside the process {pid}, whose index was left alone"),
+        Some(pid) => format!(" while the process {pid} owns them, except its index"),
         None => String::new(),
     };
     let found = match diagnosis.findings.len() {
         0 => "nothing is wrong".to_owned(),
-        found => format!("{found} found, {} mended", diagnosis.findings.iter().filter(|it| it.mended).count()),
+        found => format!("{found} found, {} repaired", diagnosis.findings.iter().filter(|it| it.mended).count()),
     };
     _ = writeln!(text, "{looked}{beside}: {found}.");
     text

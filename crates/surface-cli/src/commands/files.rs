@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use super::{ask::require, names::resolve};
 use crate::{
     app::App,
-    config::printable,
+    output::printable,
     wire::{SeenEvent, read},
 };
 
@@ -151,7 +151,7 @@ fn unknown(turn: TurnNumber, finished: &ToolFinished, path: Option<&String>) -> 
         (_, ToolOutcome::NotRun) => None,
         ("edit" | "write", ToolOutcome::Unknown) if files.is_empty() => {
             let path = path.map_or("a file".to_owned(), |path| printable(path));
-            Some(format!("Turn {turn}: the process ended while {name} changed {path}; look at it yourself."))
+            Some(format!("Turn {turn}: the process ended while {name} changed {path}; check that file yourself."))
         }
         (name, _) if name == "shell" || name.starts_with("mcp__") => {
             Some(format!("Turn {turn} ran {name}; what that changed is not known."))
@@ -318,7 +318,7 @@ fn item(path: &str, changes: Vec<Change>, now: Option<Content>) -> Result<Option
     while content != then {
         let newest = earlier.iter().rposition(|change| Some(change.file.after_sha256.as_str()) == content);
         let Some((newest, rest)) = newest.and_then(|at| earlier[..=at].split_last()) else {
-            let what = if now.is_some() { "was changed by somebody else" } else { "is gone" };
+            let what = if now.is_some() { "was changed by somebody else" } else { "was deleted" };
             return Err(SessionError::invalid("workspace", format!("{} {what} since", printable(path))));
         };
         (content, earlier) = (newest.before(), rest);
@@ -402,7 +402,7 @@ mod tests {
         // After later turns alone were undone.
         check(&["A>B", "B>C"], "B", Ok(false));
         check(&["A>B", "B>C"], "X", Err("changed by somebody else"));
-        check(&["A>B", "B>C"], "-", Err("is gone"));
+        check(&["A>B", "B>C"], "-", Err("was deleted"));
         check(&["->B"], "X", Err("changed by somebody else"));
         // Somebody wrote X between the agent's changes.
         check(&["A>B", "X>C"], "C", Err("changed by somebody else"));

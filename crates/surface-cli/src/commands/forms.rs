@@ -97,7 +97,7 @@ impl Filling {
             }
         } else {
             let Some(value) = read(field, line) else {
-                return Taken::Again(format!("That is no answer to {name}; /deny declines."));
+                return Taken::Again(format!("That is not an answer to {name}; type /deny to decline."));
             };
             if let Err(SessionError::InvalidRequest { message, .. }) = fits(name, field, &value) {
                 return Taken::Again(format!("{name}: {message}; /deny declines."));

@@ -15,9 +15,9 @@ use super::confirm::{ANSWER_BYTES_MAX, is_yes};
 use crate::{
     app::Streams,
     args::{Cli, ErrorsArgs},
-    config::{Config, WantedServer, printable, project::project, template},
+    config::{Config, WantedServer, project::project, template},
     error::CliError,
-    output::{Environment, Output},
+    output::{Environment, Output, printable},
     wire::read,
 };
 
@@ -45,8 +45,9 @@ pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError
 /// `errors`: the table, or the page of one code.
 pub(crate) fn errors(out: &Output, args: &ErrorsArgs) -> Result<u8, CliError> {
     let Some(name) = &args.code else { return print(out, &error_table()?) };
-    let code = ErrorCode::from_wire(&name.to_ascii_uppercase())
-        .ok_or_else(|| SessionError::invalid("code", format!("{name:?} is no code; `meerkat errors` lists them")))?;
+    let code = ErrorCode::from_wire(&name.to_ascii_uppercase()).ok_or_else(|| {
+        SessionError::invalid("code", format!("{name:?} is not a code; `meerkat errors` lists the codes"))
+    })?;
     if out.is_json {
         let mut rows = error_table()?;
         let row =
@@ -71,7 +72,7 @@ pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliErro
     let path = project(&env.dir).join("meerkat.toml");
     let refused = |error: std::io::Error| {
         let why = match error.kind() {
-            std::io::ErrorKind::AlreadyExists => "it is there already, and stays as it is".to_owned(),
+            std::io::ErrorKind::AlreadyExists => "it exists already, and was not changed".to_owned(),
             _ => format!("it cannot be written: {error}"),
         };
         SessionError::invalid("file", format!("{}: {why}", path.display()))
@@ -115,25 +116,30 @@ pub(crate) fn trust_config(
         }
         if !servers.is_empty() {
             let listed: String = servers.iter().map(|server| format!("  {}\n", server.line())).collect();
-            out.notice(&format!("{} wants servers, which may do whatever you may\n{listed}", files.join(" and ")));
+            out.notice(&format!(
+                "{} wants to start servers, which may do whatever you may do\n{listed}",
+                files.join(" and ")
+            ));
         }
         if !programs.is_empty() {
             let listed: String = programs.iter().map(|(path, bytes)| format!("  {path} ({bytes} bytes)\n")).collect();
-            out.notice(&format!("These files that they name are trusted as they are now; others that they load are not checked\n{listed}"));
+            out.notice(&format!(
+                "Trust covers these files of the servers until they change, but no file that these load\n{listed}"
+            ));
         }
         for (name, RuleFile { bytes, .. }) in names.iter().zip(&rules) {
             out.notice(&format!("{name} gives the model {} bytes of instructions; read it first.\n", bytes.len()));
         }
         if !out.can_ask {
-            let message = "such a file may send your keys elsewhere or mislead the model, and nobody can be asked; say \
-                           --yes";
+            let message = "such a file may send your keys elsewhere or mislead the model, and there is no terminal to \
+                           ask in; add --yes";
             return Err(SessionError::invalid("--yes", message).into());
         }
-        out.notice("Trust this, until it changes? [y/N] ");
+        out.notice("Trust all this until it changes? [y/N] ");
         let mut line = String::new();
         streams.take_stdin().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
         if !is_yes(&line) {
-            out.note("It stays untrusted.");
+            out.note("Nothing was trusted.");
             return Ok(0);
         }
     }

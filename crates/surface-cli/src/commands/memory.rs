@@ -36,7 +36,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &MemoryCommand
         }
         MemoryCommand::Forget { yes: false, .. } if app.out.can_ask && is_to_be_asked(command) => {
             require(app, Operation::ForgetMemory)?;
-            let question = "Forget all that matches, for good?";
+            let question = "Forget all texts that match, for good?";
             if !is_confirmed(app, &mut streams, question, "Nothing was forgotten.").await {
                 return Ok(0);
             }
@@ -57,7 +57,10 @@ pub(crate) fn is_meant(app: &App, command: &MemoryCommand) -> Result<(), Session
         return Ok(());
     }
     require(app, Operation::ForgetMemory)?;
-    Err(SessionError::invalid("--yes", "what is forgotten does not come back, and nobody can be asked; say --yes"))
+    Err(SessionError::invalid(
+        "--yes",
+        "forgotten texts do not come back, and there is no terminal to ask in; add --yes",
+    ))
 }
 
 /// Returns true if it forgets something and needs a confirmation. If nothing is named, the operation refuses it.

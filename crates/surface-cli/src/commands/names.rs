@@ -29,7 +29,7 @@ pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Re
     if !beginning.is_some_and(is_end) {
         return Err(SessionError::invalid(
             "session",
-            format!("{name:?} is no session: give its id, `last`, or at least six digits that its id ends with"),
+            format!("{name:?} is not a session: give its id, at least the last six characters of its id, or `last`"),
         ));
     }
     let sessions: Vec<_> = all(service).await?.into_iter().map(|session| session.session_id).collect();
@@ -42,8 +42,8 @@ fn pick(sessions: &[SessionId], name: &str) -> Result<SessionId, SessionError> {
     let found: Vec<&SessionId> = sessions.iter().filter(|id| id.to_string().ends_with(&end)).collect();
     match found.as_slice() {
         [id] => Ok(**id),
-        [] => Err(SessionError::invalid("session", format!("{name:?} is the end of no session's id"))),
-        _ => Err(SessionError::invalid("session", format!("{name:?} is the end of several ids; give more of it"))),
+        [] => Err(SessionError::invalid("session", format!("no session's id ends with {name:?}"))),
+        _ => Err(SessionError::invalid("session", format!("several ids end with {name:?}; give more characters"))),
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
     if bytes > limit {
         let (bytes, limit) = (size(bytes), size(limit));
         app.out.note(&format!(
-            "the bundle has {bytes}; an import takes in {limit} (limits.bundle_bytes): raise that, or export fewer sessions at a time"
+            "The bundle has {bytes}, but an import accepts {limit}: raise limits.bundle_bytes there, or export fewer sessions at a time."
         ));
     }
     encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written }))

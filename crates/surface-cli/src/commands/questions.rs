@@ -11,7 +11,7 @@ use super::forms::{Filling, Taken};
 use crate::{
     app::App,
     input::{Line, Lines},
-    stream::{Call, answer, decide},
+    stream::{Call, RunningTurn, answer, decide},
 };
 
 /// Reason that a model gets for a call about which nobody answered.
@@ -67,10 +67,14 @@ impl Questions {
     }
 
     /// Drops the questions of a turn that has ended.
-    pub(crate) fn close(&mut self, lines: &Lines) {
-        self.is_late = self.are_open() && lines.is_asked();
-        self.calls.clear();
-        self.form = None;
+    pub(crate) fn close(&mut self, app: &App, turn: &RunningTurn, lines: &mut Lines) {
+        let is_asked = self.calls.front().is_some_and(|call| turn.has(call));
+        self.calls.retain(|call| !turn.has(call));
+        if is_asked {
+            self.form = None;
+            self.is_late = lines.is_asked();
+            self.begin(app, lines);
+        }
     }
 
     /// Takes note that a line was dealt with, whatever it was: the next one is not late.
@@ -107,7 +111,7 @@ impl Questions {
         self.form = form.map(|(form, name)| {
             let server = &form.server;
             app.out.note(&format!(
-                "The server {server} asks this during {name}, and gets the answer. Give it no secrets; /deny declines."
+                "The server {server} asks this during {name}, and gets your answer. Give it no secrets; type /deny to decline."
             ));
             // It must not look like a text of ours.
             let quoted: Vec<String> = form.message.lines().map(|line| format!("[{server}] {line}")).collect();
@@ -184,10 +188,10 @@ impl Questions {
             }
             (None | Some(Verdict::Allow(Scope::Session | Scope::Always)), rule) => {
                 let wider = match rule {
-                    Some(rule) => format!("; session runs `{rule}` in this session, always everywhere"),
-                    None => ", each time: no rule is proposed for it".to_owned(),
+                    Some(rule) => format!("; session allows `{rule}` in this session, always in all sessions"),
+                    None => ", and no rule can allow it for later".to_owned(),
                 };
-                app.out.note(&format!("y runs {}, n does not{wider}.", call.name));
+                app.out.note(&format!("y runs {}, n refuses it{wider}.", call.name));
                 return self.ask(app, lines);
             }
         }

@@ -74,14 +74,14 @@ async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCr
     create(app, &args.create, &args.turn).await
 }
 
-/// Makes a session, and says if the scripted model answers in it.
+/// Makes a session, and says which model answers in it if nobody chose one.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
     let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags)?);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;
     workspace.iter().for_each(|folder| app.note_untrusted_rules(folder));
     if turn.model.is_none() {
-        app.note_scripted_model();
+        app.note_model(&created.session_id).await?;
     }
     Ok(created)
 }

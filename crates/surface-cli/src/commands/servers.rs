@@ -16,10 +16,10 @@ use crate::{
     app::{App, Streams},
     args::{LoginArgs, ServersArgs, ServersCommand, SessionFlags, ToolsArgs},
     browser,
-    config::{Config, UserFile, WantedServer, printable},
+    config::{Config, UserFile, WantedServer},
     error::{CliError, refused},
     input::{Line, Lines, Source},
-    output::{Environment, Output},
+    output::{Environment, Output, printable},
     render::tools::state,
     wire,
 };
@@ -56,7 +56,7 @@ async fn list(app: &App) -> Result<u8, CliError> {
     let mut servers: Page<ToolServerView> = wire::read(&answer)?;
     servers.items.extend(app.config.wanted_servers().iter().map(untrusted));
     if servers.items.is_empty() {
-        app.out.note("No server is configured; `meerkat servers add --help` shows how.");
+        app.out.note("No server is configured; `meerkat servers add --help` shows how to add one.");
     }
     show(app, Operation::ToolServers, json!(servers).to_string().as_bytes())?;
     Ok(0)
@@ -126,7 +126,7 @@ async fn log_out(app: &App, name: &str) -> Result<u8, CliError> {
     };
     if let Some(why) = &not_revoked {
         app.out.note(&format!(
-            "The login is deleted here. Who gave it may accept it until it expires, as it could not be told: {why}."
+            "The login is deleted here. It was not revoked, so it may be accepted until it expires: {why}."
         ));
     }
     local::print(
@@ -166,7 +166,7 @@ fn add(out: &Output, env: &Environment, config: &Config, name: &str, server: &Se
         other => other,
     })?;
     if config.has_server(name) {
-        let message = format!("{name} is configured already; `meerkat config show` says where. Take another name");
+        let message = format!("{name} is configured already; `meerkat config show` says where. Choose another name");
         return Err(SessionError::invalid("server", message).into());
     }
     let file = user_file(env)?;

@@ -73,16 +73,16 @@ impl More {
 
 /// Refuses an unconfirmed deletion, or restoring of files. A missing capability is refused first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
-    let deletes = "a deleted session does not come back, and nobody can be asked; say --yes";
+    let deletes = "a deleted session does not come back, and there is no terminal to ask in; add --yes";
     let (operation, why) = match command {
         SessionCommand::List { all_projects: true, .. } => {
-            let why = "other projects are listed by a command of its own, `meerkat sessions list --all-projects`";
+            let why = "a chat cannot list other projects; run `meerkat sessions list --all-projects`";
             return Err(SessionError::invalid("--all-projects", why));
         }
         SessionCommand::Delete { yes: false, .. } => (Operation::Delete, deletes),
         SessionCommand::Retain { yes: false, dry_run: false, .. } => (Operation::Retain, deletes),
         SessionCommand::RestoreFiles { yes: false, .. } => {
-            (Operation::Blob, "files would be replaced or deleted, and nobody can be asked; say --yes")
+            (Operation::Blob, "files would be replaced or deleted, and there is no terminal to ask in; add --yes")
         }
         _ => return Ok(()),
     };
@@ -171,7 +171,7 @@ pub(crate) fn all_projects(out: &Output, env: &Environment, command: &SessionCom
     // Each project in its own order, the one that changed last first.
     projects.sort_by_key(|(_, page)| Reverse(page.items.first().map(|session| session.updated_at)));
     for (project, _) in projects.iter().filter(|(_, page)| page.next_cursor.is_some()) {
-        out.note(&format!("There are more in {project}."));
+        out.note(&format!("{project} has more sessions; `meerkat sessions list` in it lists them."));
     }
     let sessions =
         projects.into_iter().flat_map(|(name, page)| page.items.into_iter().map(move |it| (name.clone(), it)));

@@ -33,7 +33,7 @@ pub(super) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
     if let Some((text, next_cursor)) = render::answer(operation, answer, app.out.width, SystemClock::new().now())? {
         app.out.readable(&text)?;
         if let Some(cursor) = next_cursor {
-            app.out.note(&format!("There is more: --cursor {cursor}"));
+            app.out.note(&format!("There is more: repeat the command with --cursor {cursor}"));
         }
         return Ok(());
     }

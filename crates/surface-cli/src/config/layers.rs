@@ -8,9 +8,11 @@ use std::{
 
 use figment::{
     Figment, Metadata, Profile, Provider,
+    error::Kind,
     providers::{Format as _, Toml},
     value::{Dict, Map, Value},
 };
+use meerkat_errors::ErrorBody;
 use meerkat_service::model::vendors::VendorOptions;
 
 use crate::{
@@ -199,4 +201,34 @@ pub(super) fn named_file(env: &Environment, globals: &Globals) -> Result<Option<
 pub(super) fn user_folder(env: &Environment) -> Option<PathBuf> {
     let folder = |name: &str| env.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     folder("XDG_CONFIG_HOME").or_else(|| folder("APPDATA")).or_else(|| Some(folder("HOME")?.join(".config")))
+}
+
+/// Names the origin of a value.
+pub(super) fn origin(metadata: Option<&Metadata>) -> String {
+    metadata.map_or_else(|| "unknown".to_owned(), |metadata| metadata.name.to_string())
+}
+
+/// Describes the mistake, its place, and the allowed values.
+pub(super) fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
+    let mut path = error.path.clone();
+    let whole = |expected: &str| match expected {
+        "u64" | "u32" | "usize" => "a whole number, 0 or more".to_owned(),
+        other => other.to_owned(),
+    };
+    let what = match &error.kind {
+        Kind::UnknownField(name, allowed) => {
+            if path.last() != Some(name) {
+                path.push(name.clone());
+            }
+            format!("there is no such key; the keys here are {}", allowed.join(", "))
+        }
+        Kind::UnknownVariant(name, allowed) => format!("it is {name:?}; allowed are {}", allowed.join(", ")),
+        Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+            format!("it is {found}; it must be {}", whole(expected))
+        }
+        other => other.to_string(),
+    };
+    let key = path.join(".");
+    let from = figment.find_metadata(&key).or(error.metadata.as_ref());
+    refused(&key, &what, &origin(from))
 }

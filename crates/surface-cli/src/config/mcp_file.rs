@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use meerkat_tools::servers::ServerConfig;
 use serde_json::{Map, Value, json};
 
-use super::printable;
+use crate::output::printable;
 
 /// Name of the file, in the project's root.
 pub(super) const MCP_FILE: &str = ".mcp.json";
@@ -42,12 +42,12 @@ impl McpFile {
         let found: Value = match serde_json::from_slice(bytes) {
             Ok(found) => found,
             Err(error) => {
-                file.left_out.push(format!("it is no JSON ({error})"));
+                file.left_out.push(format!("it is not valid JSON ({error})"));
                 return file;
             }
         };
         let Some(servers) = found["mcpServers"].as_object() else {
-            file.left_out.push("it has no object mcpServers".to_owned());
+            file.left_out.push("it lacks the object mcpServers".to_owned());
             return file;
         };
         for (name, server) in servers.iter().take(SERVERS_MAX) {
@@ -62,7 +62,7 @@ impl McpFile {
     }
 
     fn add(&mut self, name: &str, server: &Value) -> Result<(), String> {
-        let fields = server.as_object().ok_or("it is no object")?;
+        let fields = server.as_object().ok_or("it is not an object")?;
         let plain = plain_name(name);
         if self.servers.contains_key(&plain) {
             return Err(format!("another server is named {plain} here; rename one"));
@@ -74,7 +74,7 @@ impl McpFile {
             self.notes.push(format!("{} is named {plain} here", quoted(name)));
         }
         let others = fields.keys().filter(|key| !KEYS.contains(&key.as_str()));
-        self.notes.extend(others.map(|key| format!("{plain}.{} is not known and ignored", quoted(key))));
+        self.notes.extend(others.map(|key| format!("{plain}.{} is unknown and ignored", quoted(key))));
         self.servers.insert(plain, table);
         Ok(())
     }
@@ -100,7 +100,7 @@ fn table(fields: &Map<String, Value>) -> Result<Value, String> {
             _ => (false, 0),
         };
         if !is_right {
-            return Err(format!("its {key} is not of texts"));
+            return Err(format!("its {key} may contain only texts"));
         }
         if count > VALUES_MAX {
             return Err(format!("its {key} has more than {VALUES_MAX} values"));
@@ -173,7 +173,7 @@ mod tests {
         );
         assert_eq!(
             file.notes,
-            ["Figma Dev Mode is named figma-dev-mode here", "plain.disabled is not known and ignored"]
+            ["Figma Dev Mode is named figma-dev-mode here", "plain.disabled is unknown and ignored"]
         );
     }
 
@@ -182,17 +182,17 @@ mod tests {
         let many: Map<String, Value> = (0..70).map(|n| (format!("s{n}"), json!({ "command": "a" }))).collect();
         let args = vec!["a"; 300];
         for (servers, words) in [
-            (json!({ "a": 5 }), "a: it is no object"),
+            (json!({ "a": 5 }), "a: it is not an object"),
             (json!({ "a": {} }), "neither"),
             (json!({ "a": { "command": "x", "url": "https://y" } }), "both"),
             (json!({ "a": { "type": "sse", "url": "https://y" } }), "streamable HTTP"),
             (json!({ "a": { "type": "ws", "url": "wss://y" } }), "ws is not stdio or http"),
             (json!({ "a": { "url": "http://example.com" } }), "https://"),
-            (json!({ "a": { "command": ["x"] } }), "its command is not of texts"),
-            (json!({ "a": { "command": "x", "args": "y" } }), "its args is not of texts"),
-            (json!({ "a": { "command": "x", "args": [5] } }), "its args is not of texts"),
+            (json!({ "a": { "command": ["x"] } }), "its command may contain only texts"),
+            (json!({ "a": { "command": "x", "args": "y" } }), "its args may contain only texts"),
+            (json!({ "a": { "command": "x", "args": [5] } }), "its args may contain only texts"),
             (json!({ "a": { "command": "x", "args": args } }), "more than 256"),
-            (json!({ "a": { "command": "x", "env": { "A": 1 } } }), "its env is not of texts"),
+            (json!({ "a": { "command": "x", "env": { "A": 1 } } }), "its env may contain only texts"),
             (json!({ "a": { "command": "x", "args": ["${input:key}"] } }), "${input:key} is not"),
             (json!({ "é": { "command": "x" } }), "é: "),
             (json!({ "A": { "command": "x" }, "a": { "command": "y" } }), "another server is named a"),

@@ -60,7 +60,7 @@ impl UserFile {
     pub(crate) fn replace(&self, before: &str, after: &str) -> Result<(), SessionError> {
         let edited = |text: &str| match text == before {
             true => Ok(after.to_owned()),
-            false => Err("it has changed meanwhile, and stays as it is; begin again".to_owned()),
+            false => Err("another program has changed it, so nothing was written; run the command again".to_owned()),
         };
         self.edit(edited).map_err(|error| self.unwritten(&error))
     }
@@ -109,7 +109,8 @@ fn table<'a>(root: &'a mut dyn TableLike, path: &[&str]) -> Result<&'a mut dyn T
         };
         let found = table.entry(name).or_insert_with(missing);
         is_inline = found.is_inline_table();
-        table = found.as_table_like_mut().ok_or_else(|| format!("`{}` is no table in it", path[..=depth].join(".")))?;
+        table =
+            found.as_table_like_mut().ok_or_else(|| format!("`{}` is not a table in it", path[..=depth].join(".")))?;
     }
     Ok(table)
 }

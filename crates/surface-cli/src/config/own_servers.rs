@@ -30,9 +30,9 @@ fn with_server(text: &str, name: &str, server: &ServerConfig) -> Result<String, 
         Item::Table(table)
     });
     let is_inline = servers.is_inline_table();
-    let servers = servers.as_table_like_mut().ok_or("`servers` is no table in it")?;
+    let servers = servers.as_table_like_mut().ok_or("`servers` is not a table in it")?;
     if servers.contains_key(name) {
-        return Err("it is there already; remove it first, or take another name".to_owned());
+        return Err("it exists already; remove it first, or choose another name".to_owned());
     }
     let mut table = Table::new();
     fill(&mut table, server);
@@ -63,7 +63,7 @@ fn without_server(text: &str, name: &str) -> Result<String, String> {
     match servers.and_then(|servers| servers.remove(name)) {
         Some(_) => Ok(document.to_string()),
         None => {
-            Err("it names no such server; `meerkat servers` lists those in force, `meerkat config show` their files"
+            Err("there is no such server in it; `meerkat servers` lists all servers, `meerkat config show` their files"
                 .to_owned())
         }
     }

@@ -16,15 +16,13 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    invalid,
-    layers::Layer,
+    layers::{Layer, invalid},
     mcp_file::{MCP_FILE, McpFile},
-    printable,
     programs::Programs,
     project::{Links, ProjectFile, read},
     trust::{Seen, hex},
 };
-use crate::error::CliError;
+use crate::{error::CliError, output::printable};
 
 /// Project's files as they were read.
 pub(super) struct ProjectFiles {

@@ -77,9 +77,9 @@ fn with_rule(text: &str, rule: &str) -> Result<String, String> {
         table.set_implicit(true);
         Item::Table(table)
     });
-    let tools = tools.as_table_like_mut().ok_or("`tools` is no table in it")?;
+    let tools = tools.as_table_like_mut().ok_or("`tools` is not a table in it")?;
     let rules = tools.entry("approval").or_insert_with(|| Item::Table(Table::new()));
-    rules.as_table_like_mut().ok_or("`tools.approval` is no table in it")?.insert(rule, value("allow"));
+    rules.as_table_like_mut().ok_or("`tools.approval` is not a table in it")?.insert(rule, value("allow"));
     Ok(document.to_string())
 }
 

@@ -100,7 +100,7 @@ impl Trusted {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),
             Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| io::Error::other(format!("{}: {error}; mend or remove it", path.display()))),
+                .map_err(|error| io::Error::other(format!("{}: {error}; correct or remove it", path.display()))),
         }
     }
 }

@@ -7,12 +7,15 @@ use meerkat_tools::servers::ServerConfig;
 use serde_json::{Value, json};
 
 use super::{
-    Config, Untrusted, printable,
+    Config, Untrusted,
     programs::{Programs, bytes_of},
     project::{Ignored, json as to_json},
     remember,
 };
-use crate::{error::CliError, output::Environment};
+use crate::{
+    error::CliError,
+    output::{Environment, printable},
+};
 
 /// Most names that one line has.
 const NAMED_MAX: usize = 8;
@@ -35,13 +38,13 @@ impl Config {
         if let Some(Untrusted { file, ignored, mcp, servers, has_changed, .. }) = &self.untrusted {
             let why = if *has_changed { "has changed since it was trusted" } else { "is not trusted" };
             let keys: Vec<String> = ignored.iter().filter(|it| !it.counts).map(|it| printable(&it.key)).collect();
-            let allow = "`meerkat config trust` shows and allows it.";
+            let allow = "`meerkat config trust` shows and allows them.";
             if let Some(file) = file.as_ref().filter(|_| !keys.is_empty()) {
-                lines.push(format!("{} {why}, so this in it is ignored: {}; {allow}", shown(file), few(&keys)));
+                lines.push(format!("{} {why}, so these keys in it are ignored: {}; {allow}", shown(file), few(&keys)));
             }
             if let Some(file) = mcp {
                 let names: Vec<String> = servers.keys().map(|name| printable(name)).collect();
-                lines.push(format!("{} {why}, so no server is started of {}; {allow}", shown(file), few(&names)));
+                lines.push(format!("{} {why}, so its servers are not started: {}; {allow}", shown(file), few(&names)));
             }
         } else if let Some(path) = &self.skipped {
             lines.push(format!("{} belongs to another user, so it is ignored.", shown(path)));

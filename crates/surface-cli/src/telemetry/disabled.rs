@@ -3,15 +3,17 @@
 use tracing::Dispatch;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::{error::CliError, output::Environment};
+use crate::output::Environment;
 
 /// Exporter that this build does not have.
 pub(crate) enum Export {}
 
 impl Export {
-    pub(crate) fn begin(_: &Environment, logs: &Dispatch) -> Result<Option<Self>, CliError> {
+    pub(crate) fn begin(_: &Environment, logs: &Dispatch) -> Result<Option<Self>, String> {
         tracing::dispatcher::with_default(logs, || {
-            tracing::warn!("this build cannot export traces, as the OTEL_ variables ask for: build it with `otel`");
+            tracing::warn!(
+                "OTEL_ variables are set, but this build cannot export traces: build it with the feature `otel`"
+            );
         });
         Ok(None)
     }

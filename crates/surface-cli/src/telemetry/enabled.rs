@@ -14,11 +14,7 @@ use tokio::runtime::Runtime;
 use tracing::{Dispatch, level_filters::LevelFilter};
 use tracing_subscriber::{Layer, Registry, filter::Targets, layer::SubscriberExt as _};
 
-use super::ENDPOINTS;
-use crate::{
-    error::{CliError, refused},
-    output::Environment,
-};
+use crate::output::Environment;
 
 /// Longest wait for a collector's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,13 +29,13 @@ pub(crate) struct Export {
 
 impl Export {
     /// Begins to export. The exporter's own failures go to `logs`, so that they are not exported in turn.
-    pub(crate) fn begin(env: &Environment, logs: &Dispatch) -> Result<Option<Self>, CliError> {
+    pub(crate) fn begin(env: &Environment, logs: &Dispatch) -> Result<Option<Self>, String> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
             .with_http_client(Client::new(logs.clone())?)
             .build()
-            .map_err(|error| refused(ENDPOINTS[0], &error.to_string(), "variable"))?;
+            .map_err(|error| error.to_string())?;
         let mut resource = Resource::builder();
         if env.variable("OTEL_SERVICE_NAME").is_none() {
             resource = resource.with_service_name("meerkat");
@@ -76,7 +72,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(logs: Dispatch) -> Result<Self, CliError> {
+    fn new(logs: Dispatch) -> Result<Self, String> {
         // A provider that is already installed stays.
         drop(rustls::crypto::ring::default_provider().install_default());
         let http = reqwest::Client::builder()
@@ -84,9 +80,9 @@ impl Client {
             .no_proxy()
             .timeout(ANSWER_TIMEOUT)
             .build()
-            .map_err(|error| refused(ENDPOINTS[0], &format!("no HTTP client can be made: {error}"), "variable"))?;
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all().build()?;
+            .map_err(|error| format!("no HTTP client can be made: {error}"))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all();
+        let runtime = runtime.build().map_err(|error| error.to_string())?;
         Ok(Self { http, runtime, logs })
     }
 }
@@ -98,7 +94,7 @@ impl HttpClient for Client {
         let answer = self.runtime.spawn(async move { http.send_bytes(request).await }).await?;
         tracing::dispatcher::with_default(&self.logs, || match &answer {
             Ok(answer) if answer.status().is_success() => {}
-            Ok(answer) => tracing::warn!(status = answer.status().as_u16(), "the collector takes no traces"),
+            Ok(answer) => tracing::warn!(status = answer.status().as_u16(), "the collector refused the traces"),
             Err(error) => tracing::warn!(%error, "the collector of traces cannot be reached"),
         });
         answer

@@ -55,7 +55,7 @@ impl Telemetry {
         let logs = Dispatch::new(tracing_subscriber::registry().with(wanted.clone()).with(lines(out)));
         let is_wanted = ENDPOINTS.iter().any(|name| env.variable(name).is_some_and(|value| !value.is_empty()));
         let export = match is_server && is_wanted {
-            true => Export::begin(env, &logs)?,
+            true => Export::begin(env, &logs).map_err(|why| refused(ENDPOINTS[0], &why, "variable"))?,
             false => None,
         };
         let all = export.as_ref().map_or(logs, |export| export.dispatch(lines(out).with_filter(wanted)));

@@ -75,8 +75,8 @@ fn the_projects_file_is_found_from_below() {
 #[test]
 fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
     for (text, expected) in [
-        ("turn.frob = 1", ["turn.frob (project file", "there is no such key; here are max_steps"]),
-        ("frob = 1", ["frob (project file", "here are model, turn"]),
+        ("turn.frob = 1", ["turn.frob (project file", "there is no such key; the keys here are max_steps"]),
+        ("frob = 1", ["frob (project file", "the keys here are model, turn"]),
         ("turn.max_steps = \"many\"", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
         ("turn.max_steps = -1", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
         ("context.overflow = \"frob\"", ["context.overflow (project file", "allowed are fail, slide"]),
@@ -156,7 +156,7 @@ fn init_writes_the_projects_file_once() {
     let ran = cli(&["run", "@say Hi."]).in_dir(&dir).run();
     assert_eq!(ran.out, "Hi.\n");
     assert!(!ran.err.contains("is not trusted"), "sections without keys change nothing: {}", ran.err);
-    cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "stays as it is");
+    cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "was not changed");
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
 
@@ -182,5 +182,5 @@ fn tables_are_for_people_and_documents_for_programs() {
     assert!(ErrorCode::ALL.iter().all(|code| table.contains(code.as_str())));
     assert_eq!(cli(&["errors", "session_busy"]).run().out, ErrorCode::SessionBusy.page());
     assert_eq!(cli(&["errors", "SESSION_BUSY", "--json"]).run().json()["exit_code"], 14);
-    cli(&["errors", "FROB"]).run().refused(ErrorCode::InvalidRequest, "is no code");
+    cli(&["errors", "FROB"]).run().refused(ErrorCode::InvalidRequest, "is not a code");
 }

@@ -136,7 +136,7 @@ fn nothing_is_put_back_if_somebody_else_changed_one_of_the_files() {
     let outside = project.home.path().join("outside");
     let cases: [(&str, &dyn Fn(), &str); 4] = [
         ("changed since by somebody else", &|| project.put("old.sh", "mine\n"), "changed by somebody else"),
-        ("gone", &|| fs::remove_file(project.path("old.sh")).unwrap(), "is gone"),
+        ("gone", &|| fs::remove_file(project.path("old.sh")).unwrap(), "was deleted since"),
         (
             "link",
             &|| {

@@ -12,7 +12,7 @@ use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::drive::{Ran, meerkat, ran, signal};
+use crate::drive::{Ran, meerkat, meerkat_after, ran, signal};
 
 const BASH: &str = "share/bash-completion/completions/meerkat";
 const ZSH: &str = "share/zsh/site-functions/_meerkat";
@@ -138,6 +138,30 @@ fn an_own_file_is_replaced_unless_it_was_changed() {
     fs::remove_file(path(USER_UNIT)).unwrap();
     changes(&install(&dir, &["--service", "user"]));
     assert_eq!(read(&dir, PAGE), page);
+}
+
+#[test]
+fn everyone_can_read_what_is_installed_whatever_the_umask_is() {
+    let dir = TempDir::new().unwrap();
+    let args = ["install-files", "--prefix", "new/prefix", "--service", "system"];
+    let installed = ran(&mut meerkat_after("umask 077", &dir, &args));
+    assert_eq!(installed.code, 0, "{}", installed.err);
+    let new = dir.path().join("new");
+    let hidden = Command::new("find").arg(new).args(["!", "-perm", "755", "!", "-perm", "644"]).output().unwrap();
+    assert_eq!(String::from_utf8(hidden.stdout).unwrap(), "");
+}
+
+/// The system's unit and its user do not see homes and temporary folders.
+#[test]
+fn a_program_that_the_systems_unit_cannot_start_is_told_of() {
+    let dir = TempDir::new_in("/tmp").unwrap();
+    let (own, copy) = (env!("CARGO_BIN_EXE_meerkat"), dir.path().join("meerkat"));
+    fs::hard_link(own, &copy).or_else(|_| fs::copy(own, &copy).map(drop)).unwrap();
+    for (whose, is_told) in [("system", true), ("user", false)] {
+        let args = ["install-files", "--prefix", "prefix", "--dry-run", "--service", whose];
+        let ran = ran(Command::new(&copy).args(args).current_dir(&dir).env_clear().env("HOME", dir.path()));
+        assert_eq!(ran.err.contains("cannot start"), is_told, "{}", ran.err);
+    }
 }
 
 /// Keys of a unit, by section.

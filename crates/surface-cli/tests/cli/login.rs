@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     process::{Child, Stdio},
     sync::{Arc, OnceLock},
 };
@@ -12,10 +13,13 @@ use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::drive::{
-    Ran,
-    fake::{self, Asked},
-    meerkat, ran,
+use crate::{
+    drive::{
+        Ran,
+        fake::{self, Asked},
+        meerkat, ran, until,
+    },
+    typed::Typed,
 };
 
 const TOKEN: &str = "token-of-the-fake-issuer";
@@ -147,4 +151,22 @@ fn a_pasted_address_brings_the_login() {
     end(child, said).refused(ErrorCode::InvalidRequest, "another login");
     // The login from before is as it was.
     assert_eq!(state(&home), "running");
+}
+
+#[test]
+fn at_a_display_the_page_is_opened_and_an_interrupt_ends_the_wait() {
+    let home = home();
+    let (browser, opened) = (home.path().join("browser"), home.path().join("opened"));
+    fs::write(&browser, format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > '{}'\n", opened.display())).unwrap();
+    fs::set_permissions(&browser, PermissionsExt::from_mode(0o700)).unwrap();
+    let mut command = meerkat(&home, &["servers", "login", "fake"]);
+    command.env("DISPLAY", ":0").env("BROWSER", &browser);
+    let mut typed = Typed::begin(command, home);
+    typed.wait("Open this page");
+    typed.wait("/authorize?");
+    typed.wait("\n");
+    let page = || fs::read_to_string(&opened).unwrap_or_default();
+    until("the page is opened", || page().ends_with('\n'));
+    assert!(page().lines().count() == 1 && typed.screen().contains(page().trim_end()), "{}", page());
+    assert_eq!(state(&typed.interrupted()), "login needed");
 }

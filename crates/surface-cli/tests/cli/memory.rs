@@ -38,6 +38,16 @@ fn hits_are_for_people_or_for_programs() {
 }
 
 #[test]
+fn a_time_that_is_none_is_refused_with_the_form_that_is_one() {
+    let dir = with_something_said();
+    for (flag, time) in [("--since", "yesterday"), ("--until", "2026-01-01")] {
+        let refused = cli(&["memory", "search", "persimmon", flag, time]).in_dir(&dir).run();
+        refused.refused(ErrorCode::InvalidRequest, "as in 2026-01-01T00:00:00Z");
+        assert!(!refused.err.contains("column") && refused.err.contains(&flag[2..]), "{}", refused.err);
+    }
+}
+
+#[test]
 fn nothing_is_forgotten_unasked() {
     let dir = with_something_said();
     let forget = ["memory", "forget", "--source", "assistant"];
@@ -48,7 +58,7 @@ fn nothing_is_forgotten_unasked() {
     }
     cli(&forget).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "--yes");
     let refused = cli(&forget).in_dir(&dir).on_terminal().stdin("no\n").run();
-    assert!(refused.err.contains("Forget all that matches") && refused.err.contains("Nothing was forgotten."));
+    assert!(refused.err.contains("Forget all texts that match") && refused.err.contains("Nothing was forgotten."));
     let done = cli(&[&forget[..], &["--json"]].concat()).in_dir(&dir).on_terminal().stdin("y\n").run();
     assert_eq!(done.json()["forgotten"], 1);
     let found = cli(&["memory", "search", "persimmon", "--role", "assistant", "--json"]).in_dir(&dir).run();

@@ -1,6 +1,6 @@
 //! Which model answers, what is missing where none does, and how the limits of turns and the rules of tools are read.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
@@ -58,12 +58,18 @@ fn the_only_server_is_the_default_and_says_what_it_lacks() {
 
 #[test]
 fn what_is_not_set_and_the_models_are_shown_too() {
-    let shown = cli(&["config", "show", "--json"]).run().json();
-    let has = |key: &str, value: Value| {
+    let command = cli(&["config", "show", "--json"]);
+    let dir = command.dir.clone();
+    let shown = command.run().json();
+    let value = |key: &str| {
         let entry = shown["items"].as_array().unwrap().iter().find(|entry| entry["key"] == key).unwrap();
-        assert_eq!(entry["value"], value, "{key}");
+        entry["value"].clone()
     };
-    has("store.data_dir", Value::Null);
+    let has = |key: &str, expected: Value| assert_eq!(value(key), expected, "{key}");
+    // The folder that the next command uses.
+    let data_dir = value("store.data_dir");
+    assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().code, 0);
+    assert!(Path::new(data_dir.as_str().unwrap()).join("id").is_file(), "{data_dir}");
     has("model.name", Value::Null);
     has("model scripted", json!("can be used"));
 }
@@ -72,15 +78,39 @@ fn what_is_not_set_and_the_models_are_shown_too() {
 #[test]
 fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
     let run = |dir: &Arc<TempDir>| cli(&["run", "hello"]).in_dir(dir);
+    let real = |dir: &Arc<TempDir>, url: &str| {
+        let command = run(dir).env("OPENAI_API_KEY", "sk-0123456789").env("OPENAI_BASE_URL", url);
+        command.env("MEERKAT_MODEL__NAME", "gpt-4o").env("MEERKAT_TURN__MODEL_ATTEMPTS", "1").run()
+    };
     let dir = cli(&[]).dir;
     assert!(run(&dir).run().out.contains("scripted"));
-    let real = run(&dir).env("OPENAI_API_KEY", "sk-0123456789").env("OPENAI_BASE_URL", "http://127.0.0.1:1/v1");
-    assert_ne!(real.env("MEERKAT_TURN__MODEL_ATTEMPTS", "1").run().code, 0, "nobody listens there");
+    assert_ne!(real(&dir, "http://127.0.0.1:1/v1").code, 0, "nobody listens there");
+    // It never answered, and may have been a slip.
+    let again = run(&dir).run();
+    assert!(again.out.contains("scripted") && again.err.contains("The scripted model answers"), "{}", again.err);
+    let answered = real(&dir, &format!("http://{}/v1", Server::ollama().host));
+    assert_eq!((answered.code, answered.out.as_str()), (0, "Well.\n"), "{}", answered.err);
     run(&dir).run().refused(ErrorCode::ModelNotConfigured, "OPENAI_API_KEY");
     let chosen = run(&dir).env("MEERKAT_MODEL__NAME", "scripted").run();
     assert!(chosen.out.contains("scripted"), "{}", chosen.err);
     let elsewhere = cli(&["run", "-q", "hello"]).run();
     assert!(elsewhere.out.contains("scripted"), "{}", elsewhere.err);
+}
+
+#[test]
+fn who_names_no_model_hears_which_one_answers() {
+    let server = Server::ollama();
+    let run = |dir: &Arc<TempDir>, args: &[&str]| {
+        cli(&[&["run"], args, &["hello"]].concat()).in_dir(dir).env("OLLAMA_HOST", &server.host).run()
+    };
+    let dir = cli(&[]).dir;
+    assert_eq!(run(&dir, &["--model", "ollama/qwen3:8b"]).err, "");
+    let again = run(&dir, &[]);
+    assert_eq!(again.out, "Well.\n");
+    assert!(again.err.starts_with("ollama/qwen3:8b answers, as in an earlier session here;"), "{}", again.err);
+    for slip in ["claude", "gtp-5", "olama/llama3.2"] {
+        run(&dir, &["--model", slip]).refused(ErrorCode::ModelNotConfigured, "a name begins with claude-, gpt- or");
+    }
 }
 
 #[test]

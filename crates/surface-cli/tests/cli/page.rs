@@ -60,7 +60,7 @@ fn same(home: &TempDir, text: &str) -> String {
         ("0000-00-00T00:00:00.000Z", "2026-11-23T13:30:31.338Z"),
         ("(# ms)", "(12 ms)"),
         (": #.# s", ": 0.0 s"),
-        ("127.0.0.1:#", "127.0.0.1:7699"),
+        ("127.0.0.1:#", "127.0.0.1:7670"),
     ];
     masks.iter().fold(text, |text, (pattern, shown)| mask(&text, pattern, shown))
 }
@@ -155,7 +155,7 @@ fn rest() -> (String, String) {
     let home = home();
     let mut lines = Vec::new();
     let mut server = serve(&home);
-    let base = "http://127.0.0.1:7699";
+    let base = "http://127.0.0.1:7670";
     let sessions = "/v1/sessions";
     for body in [json!({ "workspace": "stats" }), json!({ "workspace": "/etc" })] {
         lines.push(format!("$ m -d '{body}' {base}{sessions}"));
@@ -170,7 +170,7 @@ fn rest() -> (String, String) {
     until("it waits", || read(&server)["state"] == "waiting");
     server.child.kill().unwrap();
     server.child.wait().unwrap();
-    lines.push("$ kill -9 $SERVER; meerkat serve --rest --rpc --mcp &".to_owned());
+    lines.push("$ kill -9 $SERVER\n$ meerkat serve --rest --rpc --mcp --approve &".to_owned());
     let server = serve(&home);
     let view = only(&read(&server), &["state", "pending_approvals"]);
     lines.push(format!("$ m {base}{session} | jq -c '{{state, pending_approvals}}'\n{view}"));

@@ -49,7 +49,7 @@ fn bad_input_gets_its_code_and_prints_nothing() {
     cli(&["run", "--tools", "no_such", "x"]).run().refused(ErrorCode::ToolNotFound, "no_such");
     cli(&["frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
     cli(&["sessions", "frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
-    cli(&["sessions", "show", "nonsense"]).run().refused(invalid, "\"nonsense\" is no session");
+    cli(&["sessions", "show", "nonsense"]).run().refused(invalid, "\"nonsense\" is not a session");
     cli(&["sessions", "remind", NOBODY, "frob", "x"]).run().refused(invalid, "claude_md");
     cli(&[]).run().refused(invalid, "Usage:");
     cli(&["run", "--model", "claude-x", "x"]).run().refused(ErrorCode::ModelNotConfigured, "set ANTHROPIC_API_KEY");

@@ -265,3 +265,53 @@ fn a_prompt_after_a_command_that_was_begun_beside_a_question_is_taken() {
     typed.wait("Taken.");
     typed.leave();
 }
+
+#[test]
+fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
+    let home = TempDir::new().unwrap();
+    let project = home.path().join("project");
+    fs::create_dir_all(project.join(".git")).unwrap();
+    let tools = project.display().to_string();
+    let mut command = chat(&home, &[("MEERKAT_TOOLS__TEST_DIR", tools.as_str())]);
+    command.current_dir(&project);
+    let mut typed = Typed::begin(command, home);
+    typed.prompt();
+    let first = typed.screen().split("Session ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    typed.keys("/new\r");
+    typed.prompt();
+    typed.keys("@call write {\"path\":\"new.txt\",\"content\":\"made\"} @say Made.\r");
+    typed.wait("n and why: ");
+    typed.prompt();
+    typed.keys("y\r");
+    typed.prompt();
+    let ask = |name: &str| {
+        let call = format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}");
+        format!("'@say Before {name}. {call} @say Done {name}.'\r")
+    };
+    typed.keys(&format!("/turn --session {first} {}", ask("one")));
+    typed.wait("Allow test_ask {\"name\":\"one\"");
+    typed.prompt();
+    // Another question beside it would make it unclear which of the two a line answers.
+    typed.keys("/undo\r");
+    typed.wait("or say --yes");
+    typed.wait("Allow test_ask {\"name\":\"one\"");
+    typed.prompt();
+    typed.keys(&format!("/turn --policy reject {}", ask("two")));
+    typed.wait("\x1b[?2004l");
+    typed.wait("Before two.");
+    typed.keys("y\r");
+    typed.wait("Done one.");
+    // The end of the first turn leaves the second one its question.
+    typed.wait("tokens, session");
+    if !typed.screen().contains("Allow test_ask {\"name\":\"two\"") {
+        typed.wait("Allow test_ask {\"name\":\"two\"");
+    }
+    typed.keys("y\r");
+    typed.wait("\x1b[?2004l");
+    typed.wait("Done two.");
+    typed.prompt();
+    let are_there = ["new.txt", "one", "two"].map(|name| project.join(name).exists());
+    assert_eq!(are_there, [true; 3], "{}", typed.screen());
+    typed.keys("\x04");
+    typed.end();
+}

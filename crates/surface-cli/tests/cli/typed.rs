@@ -225,7 +225,7 @@ fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     typed.keys("\r");
     let screen = typed.leave();
     assert_eq!(screen.matches("Allow test_ask").count(), 6, "{screen}");
-    assert!(screen.contains("no rule is proposed for it"), "{screen}");
+    assert!(screen.contains("no rule can allow it for later"), "{screen}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::{self, Message, WebSocket, client::IntoClien
 use super::{PATIENCE, TOKEN, meerkat, meerkat_after, signal};
 
 /// Revision of MCP in which each call stands for itself.
-const MCP_REVISION: &str = "2026-07-28";
+pub(crate) const MCP_REVISION: &str = "2026-07-28";
 
 /// A server that ends with its test.
 pub(crate) struct Server {

@@ -1,5 +1,7 @@
 //! Refused requests: without a token, or with a Host or an Origin that is not ours, on every surface.
 
+use std::net::TcpListener;
+
 use meerkat_errors::ErrorCode;
 use serde_json::json;
 use tempfile::TempDir;
@@ -16,7 +18,7 @@ fn places() -> Vec<(String, String, String)> {
         .iter()
         .map(|route| (route.method.to_string(), filled(&route.full_path(), NOBODY), String::new()))
         .collect();
-    for (name, _) in meerkat_surface_rpc::METHODS {
+    for (name, _) in meerkat_surface_rpc::methods() {
         places.push(("POST".into(), "/rpc".into(), format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{name}"}}"#)));
     }
     for tool in meerkat_surface_mcp::tools::all() {
@@ -191,7 +193,10 @@ fn a_bind_that_others_can_reach_is_refused_without_a_token() {
         ("MEERKAT_TOKEN", "short"),
     ];
     let open = ["--listen", "0.0.0.0:0"];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
     for (args, env, said) in [
+        (&["--listen", &taken][..], &[][..], "serve.listen (--listen, or the configuration)"),
         (&["--listen", "0.0.0.0:0", "--no-auth"][..], &[][..], "loopback"),
         (&open, &[("MEERKAT_TOOLS__TEST_DIR", "/nowhere"), token], "test tools"),
         (&open, &[token], "model.name"),

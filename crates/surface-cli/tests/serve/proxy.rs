@@ -1,10 +1,11 @@
-//! A server behind a proxy: another name, another port, HTTPS in front. Debian's nginx where there is one, else a relay as
-//! small as the port mapping of a container.
+//! A server behind the proxies of docs/deploy.md: their blocks as the page has them, over TLS. Only ports, paths of files
+//! and what a program needs around its block are the test's.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
+    os::fd::OwnedFd,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -16,128 +17,196 @@ use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest as _};
 
 use crate::drive::{
     TOKEN,
-    server::{Server, ask, mcp_result, read, read_head, refusal, status},
+    server::{MCP_REVISION, Server, ask, read, read_head, refusal},
+    until,
 };
 
-const NGINX: &str = "/usr/sbin/nginx";
+const PAGE: &str = include_str!("../../../../docs/deploy.md");
 const NAME: &str = "desk.example";
 
 /// A proxy that ends with its test.
 struct Proxy {
+    child: Child,
+    dir: TempDir,
     port: u16,
-    nginx: Option<(Child, TempDir)>,
 }
 
 impl Proxy {
-    fn relay(to: u16) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for near in listener.incoming().map(Result::unwrap) {
-                let far = TcpStream::connect(("127.0.0.1", to)).unwrap();
-                let ways = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
-                for (from, to) in ways.map(|(from, to)| (from.unwrap(), to.unwrap())) {
-                    thread::spawn(move || {
-                        // Either end may leave at any time.
-                        drop(std::io::copy(&mut &from, &mut &to));
-                        drop(to.shutdown(std::net::Shutdown::Write));
-                    });
-                }
+    /// Starts a proxy with the page's block, if its program and openssl are here.
+    fn start(program: &str, to: u16) -> Option<Self> {
+        if !["openssl", program]
+            .iter()
+            .all(|program| ["/usr/bin", "/usr/sbin"].iter().any(|folder| Path::new(folder).join(program).exists()))
+        {
+            return None;
+        }
+        let dir = TempDir::new().unwrap();
+        let folder = dir.path().display().to_string();
+        // Neither picks a port of its own; between the two lines another process could take this one.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (language, args) = match program {
+            "nginx" => ("nginx", ["-p", ".", "-c"].as_slice()),
+            _ => ("caddyfile", ["run", "--adapter", "caddyfile", "--config"].as_slice()),
+        };
+        let block = PAGE.split(&format!("```{language}\n")).nth(1).unwrap().split("```").next().unwrap();
+        let block = replaced(block, "127.0.0.1:7670", &format!("127.0.0.1:{to}"));
+        let config = match program {
+            "nginx" => {
+                make_certificate(dir.path());
+                let block = replaced(&block, "listen 443 ssl", &format!("listen 127.0.0.1:{port} ssl"));
+                let block = block.replace("/etc/ssl/desk.example.", &format!("{folder}/desk.example."));
+                let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
+                let temporary = temporary.map(|name| format!("{name}_temp_path {folder}/{name};\n")).concat();
+                format!(
+                    "daemon off; master_process off; pid {folder}/pid; error_log stderr;\n\
+                     events {{}} http {{ {temporary} access_log off;\n{block} }}\n"
+                )
             }
-        });
-        Self { port, nginx: None }
+            _ => {
+                let block = replaced(&block, "desk.example {", &format!("desk.example:{port} {{"));
+                // A certificate of its own making, since nobody out there knows the name.
+                let around = "admin off\nskip_install_trust\nlocal_certs\nauto_https disable_redirects";
+                format!("{{\n{around}\ndefault_bind 127.0.0.1\nstorage file_system {folder}\n}}\n{block}")
+            }
+        };
+        let file = dir.path().join("config");
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new(program);
+        command.args(args).arg(&file).current_dir(&dir).env("HOME", &folder).stdin(Stdio::null());
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        Some(Self { child, dir, port })
     }
 
-    /// The name that a client asked for is passed on, as every guide to nginx says.
-    fn nginx(to: u16) -> Self {
-        let dir = TempDir::new().unwrap();
-        let folder = dir.path().display();
-        // nginx picks no port of its own; between the two lines another process could take this one.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
-        let temporary: String = temporary.iter().map(|name| format!("{name}_temp_path {folder}/{name};\n")).collect();
-        let config = format!(
-            "daemon off; master_process off; pid {folder}/pid; error_log stderr;\n\
-             events {{}}\n\
-             http {{ {temporary} access_log off; server {{ listen 127.0.0.1:{port}; location / {{\n\
-             proxy_pass http://127.0.0.1:{to}; proxy_http_version 1.1; proxy_buffering off;\n\
-             proxy_set_header Host $host; proxy_set_header Upgrade $http_upgrade;\n\
-             proxy_set_header Connection $http_connection; }} }} }}\n"
-        );
-        let file = dir.path().join("nginx.conf");
-        fs::write(&file, config).unwrap();
-        let mut command = Command::new(NGINX);
-        command.arg("-p").arg(dir.path()).arg("-c").arg(&file).stdin(Stdio::null());
-        let child = command.stderr(Stdio::null()).spawn().unwrap();
-        let proxy = Self { port, nginx: Some((child, dir)) };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            thread::yield_now();
-        }
-        proxy
+    /// Listens for plain connections, each of which openssl takes on to the proxy over TLS.
+    fn tunnel(&self) -> u16 {
+        let trusted = ["desk.example.pem", "pki/authorities/local/root.crt"].map(|file| self.dir.path().join(file));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, to) = (listener.local_addr().unwrap().port(), format!("127.0.0.1:{}", self.port));
+        thread::spawn(move || {
+            for near in listener.incoming().map(Result::unwrap) {
+                let Some(trusted) = trusted.iter().find(|file| file.exists()) else { continue };
+                let mut command = Command::new("openssl");
+                command.args(["s_client", "-quiet", "-verify_return_error", "-verify_hostname", NAME]);
+                command.args(["-servername", NAME, "-connect", &to, "-CAfile"]).arg(trusted);
+                let [stdin, stdout] = [near.try_clone().unwrap(), near].map(|end| Stdio::from(OwnedFd::from(end)));
+                let mut child = command.stdin(stdin).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+                thread::spawn(move || child.wait());
+            }
+        });
+        port
     }
+}
+
+/// Replaces what a block has once.
+#[track_caller]
+fn replaced(block: &str, what: &str, by: &str) -> String {
+    assert_eq!(block.matches(what).count(), 1, "{what} in {block}");
+    block.replace(what, by)
+}
+
+/// Makes a certificate that is its own authority.
+fn make_certificate(folder: &Path) {
+    let args = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=desk.example \
+                -addext subjectAltName=DNS:desk.example -keyout desk.example.key -out desk.example.pem";
+    let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        if let Some((child, _)) = &mut self.nginx {
-            drop(child.kill());
-            drop(child.wait());
-        }
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 }
 
 #[test]
-fn every_surface_is_reached_through_a_proxy() {
+fn nginx_passes_every_surface_on() {
+    check_proxy("nginx");
+}
+
+#[test]
+fn caddy_passes_every_surface_on() {
+    check_proxy("caddy");
+}
+
+/// Streams a turn over each surface through the proxy.
+#[expect(clippy::print_stderr, reason = "a test says that it did not run")]
+fn check_proxy(program: &str) {
     let url = format!("https://{NAME}");
     let mut server = Server::start(&[("MEERKAT_SERVE__PUBLIC_URL", &url)]);
-    let proxy = if Path::new(NGINX).exists() { Proxy::nginx(server.port) } else { Proxy::relay(server.port) };
-    let own = std::mem::replace(&mut server.port, proxy.port);
-    let page = format!("https://{NAME}");
+    let Some(proxy) = Proxy::start(program, server.port) else {
+        eprintln!("NOT RUN: {program} or openssl is not here.");
+        return;
+    };
+    server.port = proxy.tunnel();
     let headers = |more: &str| {
         format!(
-            "host: {NAME}\r\norigin: {page}\r\ncontent-type: application/json\r\n\
-             authorization: Bearer {TOKEN}\r\n{more}"
+            "host: {NAME}\r\norigin: {url}\r\ncontent-type: application/json\r\nauthorization: Bearer {TOKEN}\r\n{more}"
         )
     };
+    until("the proxy answers", || {
+        let answer = server.try_open("GET", "/readyz", &headers(""), "");
+        answer.is_ok_and(|answer| read_head(&mut BufReader::new(answer)).starts_with("http/1.1 200"))
+    });
 
     // REST, and an answer that points to where its client can follow.
-    let made = read(server.open("POST", "/v1/sessions", &headers("connection: close\r\n"), "{}"));
+    let made = read(server.open("POST", "/v1/sessions", &headers(""), "{}"));
     assert_eq!(made.status, 201, "{}", made.body);
     let session = made.json()["session_id"].as_str().unwrap().to_owned();
     assert!(made.head.contains(&format!("location: {url}/v1/sessions/{session}\r\n")), "{}", made.head);
 
-    // SSE: the event is there before the stream ends.
-    let accept = "accept: text/event-stream\r\n";
-    let stream = server.open("GET", &format!("/v1/sessions/{session}/events"), &headers(accept), "");
-    let mut stream = BufReader::new(stream);
-    assert_eq!(status(&read_head(&mut stream)), 200);
-    let mut lines = stream.lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains(r#""type":"session_created""#)));
+    // Each text is there before its turn ends, and an interrupt by the next surface ends it.
+    let stalled = |name: &str| format!("@say {name}. @stall");
+    let turn = json!({ "prompt": stalled("rest") }).to_string();
+    let accept = headers("accept: text/event-stream\r\n");
+    let stream = BufReader::new(server.open("POST", &format!("/v1/sessions/{session}/turns"), &accept, &turn));
+    let has = |line: &str, name: &str| line.contains("text_delta") && line.contains(name);
+    assert!(stream.lines().map(Result::unwrap).any(|line| has(&line, "rest.")));
 
-    // JSON-RPC over a WebSocket.
     let mut request = format!("ws://{NAME}/rpc").into_client_request().unwrap();
-    for (name, value) in [("authorization", format!("Bearer {TOKEN}")), ("origin", page.clone())] {
+    for (name, value) in [("authorization", format!("Bearer {TOKEN}")), ("origin", url.clone())] {
         request.headers_mut().insert(name, value.parse().unwrap());
     }
     let (mut socket, _) = tungstenite::client(request, server.connect()).unwrap();
-    ask(&mut socket, 1, "turn/start", &json!({ "session_id": session, "prompt": "@say Through." }));
-    assert!(socket.read().unwrap().to_text().unwrap().contains("Through."));
+    ask(&mut socket, 1, "turn/interrupt", &json!({ "session_id": session }));
+    ask(&mut socket, 2, "session/subscribe", &json!({ "session_id": session, "since_seq": 1 }));
+    ask(&mut socket, 3, "turn/start", &json!({ "session_id": session, "prompt": stalled("rpc"), "policy": "queue" }));
+    while !has(socket.read().unwrap().to_text().unwrap(), "rpc.") {}
+    ask(&mut socket, 4, "turn/interrupt", &json!({ "session_id": session }));
 
-    // MCP.
-    let params =
-        json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params }).to_string();
-    let both = "accept: application/json, text/event-stream\r\n";
-    assert_eq!(mcp_result(server.open("POST", "/mcp", &headers(both), &call))["protocolVersion"], "2025-06-18");
+    let params = json!({
+        "name": "turn_start",
+        "arguments": { "session_id": session, "prompt": stalled("mcp"), "policy": "queue" },
+        "_meta": {
+            "progressToken": "t",
+            "io.modelcontextprotocol/protocolVersion": MCP_REVISION,
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
+    let headers_of_call = headers(&format!(
+        "accept: application/json, text/event-stream\r\nmcp-protocol-version: {MCP_REVISION}\r\n\
+         mcp-method: tools/call\r\nmcp-name: turn_start\r\n"
+    ));
+    let stream = BufReader::new(server.open("POST", "/mcp", &headers_of_call, &call));
+    assert!(stream.lines().map(Result::unwrap).any(|line| has(&line, "mcp.")));
+}
 
-    // Nobody else's name or page came in with it.
-    server.port = own;
-    for (host, origin) in
-        [("evil.example", page.as_str()), (NAME, "https://evil.example"), (NAME, "http://desk.example:1")]
-    {
+/// Nobody else's name or page comes in with the public one.
+#[test]
+fn a_public_name_lets_nobody_elses_in() {
+    let url = format!("https://{NAME}");
+    let server = Server::start(&[("MEERKAT_SERVE__PUBLIC_URL", &url)]);
+    let answer = |host: &str, origin: &str| {
         let headers = format!("host: {host}\r\norigin: {origin}\r\nauthorization: Bearer {TOKEN}\r\n");
-        let answer = read(server.open("GET", "/v1/sessions", &headers, ""));
-        assert_eq!(answer.refusal(), refusal(403, "FORBIDDEN_ORIGIN"), "{host} {origin}");
+        read(server.open("GET", "/v1/sessions", &headers, ""))
+    };
+    assert_eq!(answer(NAME, &url).status, 200);
+    for (host, origin) in
+        [("evil.example", url.as_str()), (NAME, "https://evil.example"), (NAME, "http://desk.example:1")]
+    {
+        assert_eq!(answer(host, origin).refusal(), refusal(403, "FORBIDDEN_ORIGIN"), "{host} {origin}");
     }
 }
 

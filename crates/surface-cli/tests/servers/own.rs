@@ -2,11 +2,12 @@
 
 use meerkat_errors::ErrorCode;
 
-use crate::{Home, program, server::MARK, text};
+use crate::{Home, drive::ran, program, server::MARK, text};
 
 pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("the_first_run_after_a_server_was_added_calls_its_tool", added),
     ("what_cannot_be_added_changes_nothing", refused),
+    ("of_many_tools_those_that_a_search_found_are_offered", searched),
 ];
 
 fn added() {
@@ -54,4 +55,27 @@ fn refused() {
     }
     home.done(&["servers", "add", "a", "--url", "https://example.com/mcp"]);
     assert!(text(home.at(file)).contains("a = { url = \"https://example.com/mcp\" }"));
+}
+
+fn searched() {
+    let home = Home::new();
+    let (program, noted) = (program(), home.at("noted"));
+    let (program, noted) = (program.to_str().unwrap(), noted.to_str().unwrap());
+    home.done(&["servers", "add", "t", "--", program, MARK, noted, "many"]);
+    // A tenth of the window has no room for the definitions of more than a hundred tools.
+    let run = |args: &[&str]| ran(home.command(args).env("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "20000"));
+    let offered = || {
+        let tools = run(&["--json", "tools", "last"]).json();
+        let items = tools["items"].as_array().unwrap().iter();
+        let offered = items.filter(|tool| tool["left_out"].is_null()).map(|tool| tool["name"].as_str().unwrap());
+        let mut names: Vec<String> = offered.filter(|name| name.starts_with("mcp__")).map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(run(&["run", "@say Hello."]).out, "Hello.\n");
+    assert_eq!(offered(), [""; 0]);
+    let prompt = r#"@call search_tools {"query":"issue 042"} @step @call mcp__t__issue_042 {} @step @echo last_result"#;
+    let ran = run(&["resume", "last", "--allow", "mcp__t__*", prompt]);
+    assert!(ran.code == 0 && ran.out.contains("issue_042"), "{}{}", ran.out, ran.err);
+    assert!(offered().contains(&"mcp__t__issue_042".to_owned()) && offered().len() <= 5, "{:?}", offered());
 }

@@ -47,7 +47,10 @@ fn trust(home: &Home) -> Value {
 fn trusted() {
     let home = project();
     let said = home.run(&["run", "--allow", "mcp__t__count", CALL]).err;
-    assert!(said.contains(".mcp.json is not trusted, so no server is started of t; `meerkat config trust`"), "{said}");
+    assert!(
+        said.contains(".mcp.json is not trusted, so its servers are not started: t; `meerkat config trust`"),
+        "{said}"
+    );
     assert_eq!(states(&home), [("t".into(), "not_trusted".into())]);
     home.run(&["servers", "check", "t"]).refused(ErrorCode::InvalidRequest, "meerkat config trust");
     let asked = home.run(&["config", "trust"]);

@@ -59,13 +59,17 @@ impl Tool for Hold {
 }
 
 fn agent() -> Agent {
+    build().build().unwrap()
+}
+
+fn build() -> AgentBuildConfig {
     let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
     let spec = ToolSpec { name: "hold".to_owned(), description: "Holds the turn.".to_owned(), schema };
     let mut options = EngineOptions::default();
     options.approval.unattended = Unattended::Wait;
     // Long enough that no loaded machine is slower.
     options.limits.wait_ms = 60_000;
-    AgentBuildConfig::new().options(options).tool(Arc::new(Hold(spec))).build().unwrap()
+    AgentBuildConfig::new().options(options).tool(Arc::new(Hold(spec)))
 }
 
 /// Waits for what must come, or fails the test.
@@ -131,11 +135,13 @@ impl ClientHandler for Recorder {
     }
 }
 
+/// The server's end, where it has one of its own.
+type ServerEnd = Option<JoinHandle<std::io::Result<()>>>;
+
 struct Client {
     running: RunningService<RoleClient, Recorder>,
     progress: mpsc::UnboundedReceiver<ProgressNotificationParam>,
-    /// The server's end, where it has one of its own.
-    server: Option<JoinHandle<std::io::Result<()>>>,
+    server: ServerEnd,
 }
 
 fn http(agent: &Agent, has_sessions: bool) -> McpHttpService {
@@ -160,36 +166,40 @@ async fn listen(service: McpHttpService) -> String {
     url
 }
 
+/// Connects a client; over streams to a server that offers this.
+async fn connect<H: ClientHandler>(
+    client: H,
+    (agent, offer): (&Agent, Offer),
+    way: Way,
+    version: &ProtocolVersion,
+) -> (RunningService<RoleClient, H>, ServerEnd) {
+    let lifecycle = match version.has_initialize() {
+        true => ClientLifecycleMode::Initialize,
+        false => ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] },
+    };
+    if way == Way::Streams {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (service, streams) = (agent.service().clone(), tokio::io::split(far));
+        let server = serve_io(service, offer, streams, MESSAGE_BYTES_MAX, CancellationToken::new());
+        let server = Some(tokio::spawn(server));
+        return (client.serve_with_lifecycle(near, lifecycle).await.unwrap(), server);
+    }
+    // Another test may have been first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = listen(http(agent, way == Way::HttpWithSessions)).await;
+    let transport = StreamableHttpClientTransport::with_client(
+        reqwest::Client::builder().no_proxy().build().unwrap(),
+        StreamableHttpClientTransportConfig::with_uri(url),
+    );
+    (client.serve_with_lifecycle(transport, lifecycle).await.unwrap(), None)
+}
+
 impl Client {
     async fn connect(agent: &Agent, way: Way, version: &ProtocolVersion) -> Self {
         let (sender, progress) = mpsc::unbounded_channel();
         let recorder = Recorder { version: version.clone(), progress: sender };
-        let lifecycle = match version.has_initialize() {
-            true => ClientLifecycleMode::Initialize,
-            false => ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] },
-        };
-        if way == Way::Streams {
-            let (near, far) = tokio::io::duplex(64 * 1024);
-            let server = serve_io(
-                agent.service().clone(),
-                Offer::ALL,
-                tokio::io::split(far),
-                MESSAGE_BYTES_MAX,
-                CancellationToken::new(),
-            );
-            let server = Some(tokio::spawn(server));
-            let running = recorder.serve_with_lifecycle(near, lifecycle).await.unwrap();
-            return Self { running, progress, server };
-        }
-        // Another test may have been first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let url = listen(http(agent, way == Way::HttpWithSessions)).await;
-        let transport = StreamableHttpClientTransport::with_client(
-            reqwest::Client::builder().no_proxy().build().unwrap(),
-            StreamableHttpClientTransportConfig::with_uri(url),
-        );
-        let running = recorder.serve_with_lifecycle(transport, lifecycle).await.unwrap();
-        Self { running, progress, server: None }
+        let (running, server) = connect(recorder, (agent, Offer::ALL), way, version).await;
+        Self { running, progress, server }
     }
 
     async fn call(&self, tool: &'static str, arguments: Value) -> Result<CallToolResult, ServiceError> {

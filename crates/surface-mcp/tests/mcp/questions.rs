@@ -2,24 +2,30 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use meerkat_service::{
-    Agent, AgentBuildConfig, clock::SystemClock, service::SessionCreated, tool::test_tools::test_tools,
+    Agent, AgentBuildConfig,
+    clock::SystemClock,
+    model::ToolSpec,
+    service::SessionCreated,
+    session::message::RawJson,
+    tool::{Invocation, OutputSink, Plan, Question, Tool, ToolError, test_tools::test_tools},
 };
-use meerkat_surface_mcp::{MESSAGE_BYTES_MAX, serve_io, tools::Offer};
+use meerkat_surface_mcp::tools::Offer;
 use rmcp::{
-    ClientHandler, ClientLifecycleMode, ClientServiceExt as _, ErrorData, RoleClient,
+    ClientHandler, ErrorData, RoleClient,
     model::{
         ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction, ElicitationCapability,
         Implementation, ProtocolVersion,
     },
     service::{RequestContext, RunningService},
-    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
 };
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, mpsc};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Mutex, Notify, mpsc};
 
-use super::{HOLD, Way, agent, everywhere, http, lines, listen, params, soon, structured, turns::release, types_until};
+use super::{
+    HOLD, Way, agent, build, connect, everywhere, lines, params, soon, structured, turns::release, types_until,
+};
 
 /// Client whose person gives one answer to everything; without one, the questions stay open.
 struct Person {
@@ -63,25 +69,7 @@ impl Client {
     async fn connect(agent: &Agent, way: Way, version: &ProtocolVersion, answer: Option<ElicitResult>) -> Self {
         let (sender, asked) = mpsc::unbounded_channel();
         let person = Person { version: version.clone(), answer, asked: sender };
-        let lifecycle = match version.has_initialize() {
-            true => ClientLifecycleMode::Initialize,
-            false => ClientLifecycleMode::Discover { preferred_versions: vec![version.clone()] },
-        };
-        let running = if way == Way::Streams {
-            let (near, far) = tokio::io::duplex(64 * 1024);
-            let (service, streams) = (agent.service().clone(), tokio::io::split(far));
-            tokio::spawn(serve_io(service, Offer::default(), streams, MESSAGE_BYTES_MAX, CancellationToken::new()));
-            person.serve_with_lifecycle(near, lifecycle).await.unwrap()
-        } else {
-            // Another test may have been first.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-            let url = listen(http(agent, way == Way::HttpWithSessions)).await;
-            let transport = StreamableHttpClientTransport::with_client(
-                reqwest::Client::builder().no_proxy().build().unwrap(),
-                StreamableHttpClientTransportConfig::with_uri(url),
-            );
-            person.serve_with_lifecycle(transport, lifecycle).await.unwrap()
-        };
+        let (running, _) = connect(person, (agent, Offer::default()), way, version).await;
         Self { running: Arc::new(running), asked: Mutex::new(asked) }
     }
 
@@ -220,4 +208,44 @@ async fn a_question_of_a_server_is_passed_on() {
         assert_eq!(asked["requestedSchema"]["properties"]["count"]["default"], 3);
         assert_eq!(asked["requestedSchema"]["required"], json!(["name"]));
     }
+}
+
+/// Tool that asks a person, and returns without the answer.
+struct Impatient(ToolSpec, Arc<Notify>);
+
+#[async_trait]
+impl Tool for Impatient {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
+        Ok(Plan::read_only())
+    }
+
+    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let schema = RawJson::parse(r#"{"type":"object","properties":{}}"#).unwrap();
+        tokio::select! {
+            _ = output.ask(Question::new("test", "Who are you?", &schema).unwrap()) => {}
+            () = self.1.notified() => {}
+        }
+        Ok(())
+    }
+}
+
+/// The turn goes on, so its end does not withdraw it.
+#[tokio::test]
+async fn a_question_is_withdrawn_when_its_call_ends() {
+    let (schema, ends) = (RawJson::parse(r#"{"type":"object"}"#).unwrap(), Arc::new(Notify::new()));
+    let spec = ToolSpec { name: "impatient".to_owned(), description: "Asks.".to_owned(), schema };
+    let agent = build().tool(Arc::new(Impatient(spec, ends.clone()))).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_06_18, None).await;
+    let turn = tokio::spawn(client.turn_with(&session, "@call impatient {} @step @call hold {} @say Done."));
+    assert!(client.asked().await["message"].as_str().unwrap().ends_with("Who are you?"));
+    ends.notify_one();
+    assert_eq!(client.asked().await, Value::Null);
+    assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
+    assert_eq!(release(&agent, &session).await, "turn_completed");
+    assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
 }

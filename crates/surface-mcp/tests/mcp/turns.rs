@@ -22,7 +22,7 @@ use super::{
 /// Approves the call that holds a turn; returns the turn's end event.
 pub(super) async fn release(agent: &Agent, session: &SessionCreated) -> String {
     let session_id = session.session_id;
-    let asked = lines(agent, session, 0).await.into_iter().find(|line| type_of(line) == "approval_requested").unwrap();
+    let asked = lines(agent, session, 0).await.into_iter().rfind(|line| type_of(line) == "approval_requested").unwrap();
     let asked: Value = serde_json::from_str(&asked).unwrap();
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
     let decision = DecideApproval::new(session_id, call_id, Decision::Approve);

@@ -6,30 +6,23 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_service::{
-    Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService, TurnNumber,
+    Capabilities, ErrorCode, Operation, SessionError,
     compaction::CompactionConfig,
-    follow::{Follower, turn},
+    follow::turn,
     operation::OperationEffect,
-    operations,
-    service::*,
+    service::{TurnAccepted, TurnHandle, TurnResult},
     wire::{Reply, call},
 };
-use meerkat_surface_rpc::{
-    of_operation,
-    owner::{Place, Readiness},
-};
+use meerkat_surface_rpc::owner::Place;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::timeout};
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     connection::{Connection, Failed},
-    following::follow,
     way::{Server, Url, Way},
 };
 
@@ -38,9 +31,6 @@ pub(crate) const OWNERS_MAX: usize = 8;
 
 /// How long to wait for the end of a process that refuses because it ends.
 pub(crate) const ENDING_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long a process may take to say if it is ready.
-const GREETING_LIMIT: Duration = Duration::from_secs(2);
 
 /// Values for requests that have none of their own.
 #[derive(Clone, Debug, Default)]
@@ -54,17 +44,17 @@ pub struct Defaults {
 /// The service of another process. Clones share the connection.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    way: Box<dyn Way>,
-    defaults: Defaults,
-    capabilities: Capabilities,
+pub(crate) struct Inner {
+    pub(crate) way: Box<dyn Way>,
+    pub(crate) defaults: Defaults,
+    pub(crate) capabilities: Capabilities,
     /// The other side is the owner of a data directory. A command waits for turns by their events, because it may outlive
     /// the owner.
-    is_owner: bool,
-    current: Mutex<Server>,
+    pub(crate) is_owner: bool,
+    pub(crate) current: Mutex<Server>,
 }
 
 impl std::fmt::Debug for Client {
@@ -131,7 +121,7 @@ impl Client {
                 Server::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
                 Server::There(connection) => connection,
             };
-            match connection.request(of_operation(operation), &params).await {
+            match connection.request(operation.public_name(), &params).await {
                 Ok(answer) => return Ok(answer),
                 // Nothing was performed, so the successor can. But a turn that was waited for may be queued already.
                 Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
@@ -150,18 +140,22 @@ impl Client {
     }
 
     /// Performs an operation and reads its answer.
-    async fn ask<T: Reply>(&self, operation: Operation, request: &impl Serialize) -> Result<T, SessionError> {
+    pub(crate) async fn ask<T: Reply>(
+        &self,
+        operation: Operation,
+        request: &impl Serialize,
+    ) -> Result<T, SessionError> {
         T::read(&self.perform(operation, &json!(request)).await?)
     }
 
     /// Runs a turn to its end: the server waits for it.
-    async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
+    pub(crate) async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
         params["wait"] = true.into();
         self.ask(operation, &params).await
     }
 
     /// Begins a turn. Its events then say how it ends, whichever process owns the data directory by then.
-    async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
+    pub(crate) async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
         let wait = params["wait"] != false;
         params["wait"] = false.into();
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
@@ -181,151 +175,6 @@ fn is_repeatable(operation: Operation, params: &Value) -> bool {
         }
     }
 }
-
-/// The request of a row of the table.
-macro_rules! request {
-    ($request:ident) => {
-        $request {}
-    };
-    (OneSession $session_id:ident) => {
-        OneSession { session_id: *$session_id }
-    };
-    ($request:ident $argument:ident) => {
-        $argument
-    };
-}
-
-macro_rules! declare {
-    ($(
-        $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
-    )*) => {
-        #[async_trait]
-        impl SessionService for Client {
-            fn capabilities(&self) -> Capabilities {
-                self.inner.capabilities
-            }
-
-            async fn ready(&self) -> Result<(), SessionError> {
-                // A list waits until sessions that a former process left active are settled.
-                let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
-                match self.list(query).await {
-                    // Without a store there are none.
-                    Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => Ok(()),
-                    listed => listed.map(drop),
-                }
-            }
-
-            /// An owner says it in its greeting, which takes no room among its requests; a server answers a list.
-            async fn check_ready(&self) -> Result<bool, SessionError> {
-                if let Server::Here(service) = self.current().await? {
-                    return service.check_ready().await;
-                }
-                if !self.inner.is_owner {
-                    return timeout(GREETING_LIMIT, self.ready()).await.map_or(Ok(false), |ready| ready.map(|()| true));
-                }
-                match timeout(GREETING_LIMIT, self.inner.way.connect()).await {
-                    Ok(Ok(connection)) => {
-                        let Readiness { is_ready, trouble } = connection.found.readiness.clone();
-                        trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
-                    }
-                    // It has just ended, or is too busy to greet.
-                    Ok(Err(error)) if error.code() != ErrorCode::ShuttingDown => Err(error),
-                    Ok(Err(_)) | Err(_) => Ok(false),
-                }
-            }
-
-            async fn create_session(&self, mut request: CreateSession) -> Result<SessionCreated, SessionError> {
-                let Defaults { model, compaction } = &self.inner.defaults;
-                request.model = request.model.or_else(|| model.clone());
-                request.compaction = request.compaction.or(*compaction);
-                self.ask(Operation::CreateSession, &request).await
-            }
-
-            async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
-                self.begin(Operation::StartTurn, json!(request)).await
-            }
-
-            async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
-                if self.inner.is_owner {
-                    return self.begin_turn(request).await?.result.await;
-                }
-                self.wait(Operation::StartTurn, json!(request)).await
-            }
-
-            async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
-                if self.inner.is_owner {
-                    return self.begin_resume(session_id, request).await?.result.await;
-                }
-                let mut params = json!(request);
-                params["session_id"] = json!(session_id);
-                self.wait(Operation::Resume, params).await
-            }
-
-            async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
-                let mut params = json!(request);
-                params["session_id"] = json!(session_id);
-                self.begin(Operation::Resume, params).await
-            }
-
-            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, None).await
-            }
-
-            async fn follow_turn(
-                &self,
-                session_id: &SessionId,
-                turn: TurnNumber,
-                since_seq: u64,
-            ) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, Some(turn)).await
-            }
-
-            async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-                match self.current().await? {
-                    Server::Here(service) => service.answer_blob(request).await,
-                    Server::There(_) => self.ask(Operation::Blob, &request).await,
-                }
-            }
-
-            /// Over a connection nothing can cancel just this compaction, so it goes on.
-            async fn compact_until(
-                &self,
-                request: CompactSession,
-                cancel: CancellationToken,
-            ) -> Result<CompactionReceipt, SessionError> {
-                match self.current().await? {
-                    Server::Here(service) => service.compact_until(request, cancel).await,
-                    Server::There(_) => self.compact(request).await,
-                }
-            }
-
-            /// Over a connection the readers have this number, if there are any.
-            async fn memory_to_index(&self) -> Option<u64> {
-                match self.current().await {
-                    Ok(Server::Here(service)) => service.memory_to_index().await,
-                    Ok(Server::There(_)) | Err(_) => None,
-                }
-            }
-
-            /// Shuts down only a service of this process: another process ends by itself.
-            async fn shut_down(&self, drain_ms: u64) {
-                let service = match &*self.inner.current.lock().await {
-                    Server::Here(service) => service.clone(),
-                    Server::There(_) => return,
-                };
-                service.shut_down(drain_ms).await;
-            }
-
-            $( async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
-                // An owner does not check this: commands read the answers of their turns without a store too.
-                Operation::$operation.needs().map_or(Ok(()), |needed| self.capabilities().require(needed))?;
-                self.ask(Operation::$operation, &request!($request $( $argument )*)).await
-            } )*
-        }
-    };
-}
-
-operations!(plain declare);
 
 /// Waits for `done`, at most `limit`; returns whether it came.
 pub(crate) async fn within(limit: Duration, done: impl Future<Output = ()>) -> bool {

@@ -22,6 +22,7 @@ mod way;
 
 mod connection;
 mod following;
+mod service;
 
 mod wire;
 

@@ -9,9 +9,8 @@ use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _, sink, stream};
 use http::{HeaderValue, Request, StatusCode, Uri, header};
 use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError, SessionService};
-use meerkat_surface_rpc::{
-    of_operation,
-    owner::{HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Place, Readiness, Setting, Speaker, Welcome, read_line},
+use meerkat_surface_rpc::owner::{
+    HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Place, Readiness, Setting, Speaker, Welcome, read_line,
 };
 use serde_json::json;
 use tokio::{
@@ -177,7 +176,7 @@ impl Url {
             silence: SILENCE_LIMIT,
         };
         let mut connection = Connection::start(Box::pin(inlet), Box::pin(outlet), found);
-        let view = connection.request(of_operation(Operation::Capabilities), "{}").await;
+        let view = connection.request(Operation::Capabilities.public_name(), "{}").await;
         let view = view.map_err(|failed| match failed {
             Failed::Refused(body) => SessionError::Remote(body),
             Failed::Unasked | Failed::Lost => self.unreachable(&"it closed the connection"),

@@ -13,7 +13,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorBody,
     clock::{Clock, SystemClock, Timestamp, World},
 };
-use meerkat_surface_rpc::{METHODS, RpcOptions, RpcService, service};
+use meerkat_surface_rpc::{RpcOptions, RpcService, methods, service};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
@@ -136,7 +136,7 @@ async fn over_http_a_subscription_is_refused_and_says_what_to_do() {
 #[tokio::test]
 async fn every_method_is_there_and_takes_names_only() {
     let address = listen(rpc()).await;
-    for (method, _) in METHODS {
+    for (method, _) in methods() {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": ["x"] }).to_string();
         assert_eq!(digest(&post(address, request.as_bytes()).await.1), "1: -32602 INVALID_REQUEST", "{method}");
     }

@@ -24,6 +24,9 @@ pub(super) struct Kept {
     pub(super) tools: Vec<Value>,
     /// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
     pub(super) accepted: BTreeMap<String, String>,
+    /// True if the schemas of accepted tools were checked. Former versions did not.
+    #[serde(default)]
+    pub(super) is_checked: bool,
 }
 
 /// Folder of lists; without one nothing is kept.
@@ -78,6 +81,8 @@ fn replace(path: &Path, kept: &Kept) -> std::io::Result<()> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -86,7 +91,7 @@ mod tests {
         let cache = Cache(Some(folder.path().join("lists")));
         assert_eq!(cache.read("d"), None);
         let kept =
-            Kept { tools: vec![serde_json::json!({ "name": "a" })], accepted: [("a".into(), "h".into())].into() };
+            Kept { tools: vec![json!({ "name": "a" })], accepted: [("a".into(), "h".into())].into(), is_checked: true };
         cache.write("d", &kept);
         cache.write("d", &kept);
         assert_eq!(cache.read("d"), Some(kept));
@@ -94,6 +99,8 @@ mod tests {
         let path = folder.path().join("lists/d.json");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path().join("lists")).unwrap().count(), 1);
+        fs::write(&path, r#"{"tools":[],"accepted":{}}"#).unwrap();
+        assert_eq!(cache.read("d"), Some(Kept::default()), "of a former version");
         fs::write(&path, "{").unwrap();
         assert_eq!(cache.read("d"), None);
         Cache(None).write("d", &Kept::default());

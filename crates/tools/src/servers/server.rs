@@ -119,7 +119,7 @@ impl Server {
         };
         if let Some(kept) = server.pool.cache.read(&server.definition) {
             let mut state = server.state();
-            state.definitions = server.read(&kept.tools, &mut kept.accepted.clone());
+            state.definitions = server.read(&kept.tools, (&mut kept.accepted.clone(), kept.is_checked));
             state.kept = kept;
             state.is_listed = true;
             drop(state);
@@ -170,7 +170,7 @@ impl Server {
     }
 
     /// Reads tools, without those that the configuration leaves out.
-    fn read(&self, tools: &[Value], accepted: &mut BTreeMap<String, String>) -> Arc<[Arc<Definition>]> {
+    fn read(&self, tools: &[Value], accepted: (&mut BTreeMap<String, String>, bool)) -> Arc<[Arc<Definition>]> {
         let is_shown = |tool: &Definition| self.only.is_match(&tool.remote) && !self.without.is_match(&tool.remote);
         listing::read(&self.name, tools, accepted).into_iter().filter(is_shown).map(Arc::new).collect()
     }
@@ -179,8 +179,8 @@ impl Server {
     fn take_list(self: &Arc<Self>, tools: Vec<Value>) {
         let mut state = self.state();
         let mut accepted = state.kept.accepted.clone();
-        let definitions = self.read(&tools, &mut accepted);
-        let kept = Kept { tools, accepted };
+        let definitions = self.read(&tools, (&mut accepted, state.kept.is_checked));
+        let kept = Kept { tools, accepted, is_checked: true };
         let (is_new, has_changed) = (state.kept != kept || !state.is_listed, *state.definitions != *definitions);
         state.is_listed = true;
         state.definitions = definitions;
@@ -209,7 +209,7 @@ impl Server {
     pub(super) fn accept(self: &Arc<Self>) {
         let mut state = self.state();
         let mut accepted = BTreeMap::new();
-        state.definitions = self.read(&state.kept.tools, &mut accepted);
+        state.definitions = self.read(&state.kept.tools, (&mut accepted, true));
         state.kept.accepted.extend(accepted);
         self.pool.changed();
         drop(state);

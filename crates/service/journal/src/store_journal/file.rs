@@ -17,7 +17,7 @@ use super::{
         marks::{Kept, kept_in},
         segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, Step, scan},
     },
-    Marked, Resting, State,
+    state::{Marked, Resting, State},
 };
 use meerkat_words::{
     ids::SessionId,

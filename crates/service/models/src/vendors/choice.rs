@@ -1,113 +1,8 @@
-//! Choice of the default model, list of models, and presets for popular servers.
+//! Choice of the default model, and the sources of models.
 
 use secrecy::ExposeSecret as _;
-use serde::Deserialize;
 
-use super::{CompatibleEndpoint, SCRIPTED, VENDORS, VendorAccess, VendorModels, VendorOptions};
-use crate::ModelResolver as _;
-
-/// Declares the presets: name in a configuration, base URL, and the variable of the key if one is needed.
-macro_rules! presets {
-    ($( $( #[$doc:meta] )+ $preset:ident $name:literal $base_url:literal $variable:expr; )*) => {
-        /// Popular server.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-        pub enum Preset { $( $( #[$doc] )+ #[serde(rename = $name)] $preset, )* }
-
-        impl Preset {
-            /// Every preset.
-            pub const ALL: [Self; [$( $name ),*].len()] = [$( Self::$preset ),*];
-
-            /// Its name in a configuration.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $( Self::$preset => $name, )* }
-            }
-
-            /// Returns its default base URL.
-            #[must_use]
-            pub const fn base_url(self) -> &'static str {
-                match self { $( Self::$preset => $base_url, )* }
-            }
-
-            /// Returns the environment variable of its key, if it needs one.
-            #[must_use]
-            pub const fn key_variable(self) -> Option<&'static str> {
-                match self { $( Self::$preset => $variable, )* }
-            }
-        }
-    };
-}
-
-presets! {
-    /// Ollama.
-    Ollama "ollama" "http://localhost:11434/v1" None;
-    /// LM Studio.
-    LmStudio "lmstudio" "http://localhost:1234/v1" None;
-    /// vLLM.
-    Vllm "vllm" "http://localhost:8000/v1" None;
-    /// The server of llama.cpp.
-    LlamaCpp "llama.cpp" "http://localhost:8080/v1" None;
-    /// OpenRouter.
-    OpenRouter "openrouter" "https://openrouter.ai/api/v1" Some("OPENROUTER_API_KEY");
-}
-
-impl Preset {
-    /// Makes the server at its usual address, or at the one in the variable of its own tools.
-    pub(super) fn endpoint(self, lookup: impl Fn(&str) -> Option<String>) -> CompatibleEndpoint {
-        let variable = self.key_variable();
-        let text = |name| lookup(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        CompatibleEndpoint {
-            name: self.name().to_owned(),
-            base_url: self.address(&lookup),
-            key: variable.and_then(text).map(Into::into),
-            key_variable: variable.map(str::to_owned),
-            preset: Some(self),
-            address_variable: self.address_variable(&lookup),
-            ..CompatibleEndpoint::default()
-        }
-    }
-
-    /// Returns its base URL: the usual one, unless the variable of its own tools names another.
-    #[must_use]
-    pub fn address(self, lookup: impl Fn(&str) -> Option<String>) -> String {
-        match self.address_variable(&lookup).and_then(lookup) {
-            Some(host) => ollama_host(host.trim()),
-            None => self.base_url().to_owned(),
-        }
-    }
-
-    /// Returns the variable of its own tools that names its address, if that is set.
-    #[must_use]
-    pub fn address_variable(self, lookup: impl Fn(&str) -> Option<String>) -> Option<&'static str> {
-        let is_set = self == Self::Ollama && lookup("OLLAMA_HOST").is_some_and(|host| !host.trim().is_empty());
-        is_set.then_some("OLLAMA_HOST")
-    }
-}
-
-/// Completes `OLLAMA_HOST` as Ollama's own tools do: a scheme, a host, a port and a path, each of which may be missing.
-fn ollama_host(text: &str) -> String {
-    let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let port = match (text.contains("://"), scheme) {
-        (true, "http") => "80",
-        (true, "https") => "443",
-        _ => "11434",
-    };
-    // A port follows the last colon, unless that is within the brackets of an address.
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port),
-        _ => (authority, port),
-    };
-    // A server listens at these; it is reached on this machine.
-    let host = match host {
-        "" | "0.0.0.0" => "127.0.0.1",
-        "[::]" => "[::1]",
-        host => host,
-    };
-    let path = path.trim_end_matches('/');
-    let slash = if path.is_empty() { "" } else { "/" };
-    format!("{scheme}://{host}:{port}{slash}{path}/v1")
-}
+use super::options::{Api, CompatibleEndpoint, VENDORS, Vendor, VendorAccess, VendorOptions};
 
 /// Where models come from: a vendor, or a server.
 #[derive(Clone, Debug)]
@@ -139,8 +34,8 @@ impl VendorOptions {
     #[must_use]
     pub fn sources(&self) -> Vec<Source> {
         let accesses = [&self.anthropic, &self.openai, &self.gemini];
-        let variable = |vendor: &super::Vendor| match self.gemini_variable {
-            Some(variable) if vendor.api == super::Api::Gemini => variable,
+        let variable = |vendor: &Vendor| match self.gemini_variable {
+            Some(variable) if vendor.api == Api::Gemini => variable,
             Some(_) | None => vendor.variable,
         };
         let vendors = VENDORS.iter().zip(accesses).map(|(vendor, access)| Source {
@@ -193,51 +88,4 @@ pub(super) fn default_model(options: &VendorOptions) -> Option<String> {
     };
     let keyed = options.default_model.clone().or_else(|| of_vendor(&has_key)).or_else(of_server);
     keyed.or_else(|| of_vendor(&|access| access.base_url.is_some()))
-}
-
-impl VendorModels {
-    /// Lists the default first, then one model of each vendor and server, and the scripted one.
-    #[must_use]
-    pub fn list(&self) -> Vec<ListedModel> {
-        let vendors = self.vendors.iter().map(|(vendor, _)| vendor.default_model.to_owned());
-        let servers = self.compatible.iter().map(|(server, _)| match &server.model {
-            Some(model) => format!("{}/{model}", server.name),
-            None => format!("{}/<model>", server.name),
-        });
-        let mut names = vec![self.default_model.clone()];
-        for name in vendors.chain(servers).chain([SCRIPTED.to_owned()]) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let missing = |name: &str| self.resolve(name).err().map(|error| error.to_string());
-        let listed = |name: String| ListedModel {
-            is_default: name == self.default_model,
-            missing: missing(&name),
-            name: if name.is_empty() { "-".to_owned() } else { name },
-        };
-        names.into_iter().map(listed).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_host_of_ollama_is_read_as_its_own_tools_read_it() {
-        for (host, expected) in [
-            ("", "http://localhost:11434/v1"),
-            ("127.0.0.1:1234", "http://127.0.0.1:1234/v1"),
-            ("0.0.0.0", "http://127.0.0.1:11434/v1"),
-            (":8000", "http://127.0.0.1:8000/v1"),
-            ("[::]:8000", "http://[::1]:8000/v1"),
-            ("[::1]", "http://[::1]:11434/v1"),
-            ("http://box", "http://box:80/v1"),
-            ("https://box/ollama/", "https://box:443/ollama/v1"),
-        ] {
-            assert_eq!(Preset::Ollama.address(|_| Some(host.to_owned())), expected, "{host}");
-            assert_eq!(Preset::Vllm.address(|_| Some(host.to_owned())), "http://localhost:8000/v1");
-        }
-    }
 }

@@ -14,10 +14,11 @@ use genai::{
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
-    Api, CompatibleEndpoint, Windows,
+    Api, CompatibleEndpoint,
     answer::{self, Frames},
     failure::Failures,
     network, request,
+    server::Windows,
 };
 use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
 use meerkat_words::SessionError;

@@ -7,6 +7,7 @@ mod choice;
 mod client;
 pub mod failure;
 pub mod network;
+mod options;
 mod request;
 mod server;
 
@@ -18,16 +19,17 @@ use std::{
 use secrecy::{ExposeSecret, SecretString};
 
 pub use self::{
-    choice::{ListedModel, Preset, Source},
+    choice::{ListedModel, Source},
+    options::{Api, CompatibleEndpoint, Preset, VendorAccess, VendorOptions},
     server::{Listed, ServerModel},
 };
-use self::{client::VendorClient, server::Windows};
+use self::{
+    client::VendorClient,
+    options::{SCRIPTED, VENDORS, Vendor},
+};
 use super::{ModelClient, ModelResolver, ResolvedModel};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::SessionError;
-
-/// Name of the built-in model.
-const SCRIPTED: &str = "scripted";
 
 /// Window of the scripted model, unless the options set it.
 const SCRIPTED_WINDOW_TOKENS: u64 = 100_000;
@@ -52,157 +54,6 @@ const WINDOW_TOKENS: u64 = 128_000;
 
 /// Window of a server's models, unless the options set it or the server tells it.
 const SERVER_WINDOW_TOKENS: u64 = 32_768;
-
-/// The wire format of a vendor.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Api {
-    /// Anthropic's messages.
-    Anthropic,
-    /// OpenAI's two formats.
-    OpenAi,
-    /// Google's Gemini.
-    Gemini,
-    /// Chat completions, as many servers offer them.
-    Compatible,
-}
-
-/// Vendor with a name of its own.
-struct Vendor {
-    api: Api,
-    name: &'static str,
-    /// Environment variable of its key.
-    variable: &'static str,
-    base_url: &'static str,
-    default_model: &'static str,
-    /// Beginnings of its models' names.
-    prefixes: &'static [&'static str],
-}
-
-/// Vendors, in the order in which a key makes one the default.
-static VENDORS: [Vendor; 3] = [
-    Vendor {
-        api: Api::Anthropic,
-        name: "anthropic",
-        variable: "ANTHROPIC_API_KEY",
-        base_url: "https://api.anthropic.com/v1/",
-        default_model: "claude-sonnet-5-5",
-        prefixes: &["claude-"],
-    },
-    Vendor {
-        api: Api::OpenAi,
-        name: "openai",
-        variable: "OPENAI_API_KEY",
-        base_url: "https://api.openai.com/v1/",
-        default_model: "gpt-5.6-terra",
-        prefixes: &["gpt-", "o1", "o3", "o4", "chatgpt-"],
-    },
-    Vendor {
-        api: Api::Gemini,
-        name: "gemini",
-        variable: "GEMINI_API_KEY",
-        base_url: "https://generativelanguage.googleapis.com/v1beta/",
-        default_model: "gemini-3.8-flash",
-        prefixes: &["gemini-"],
-    },
-];
-
-impl Vendor {
-    /// Returns the vendor's name of the model, if it is one of this vendor's: `claude-x`, or `anthropic/x` for any x.
-    fn model<'a>(&self, name: &'a str) -> Option<&'a str> {
-        match name.split_once('/') {
-            Some((vendor, model)) => (vendor == self.name && !model.is_empty()).then_some(model),
-            None => self.prefixes.iter().any(|prefix| name.starts_with(prefix)).then_some(name),
-        }
-    }
-}
-
-/// Access to one vendor.
-#[derive(Clone, Debug, Default)]
-pub struct VendorAccess {
-    /// Its key. Without one its models are not configured.
-    pub key: Option<SecretString>,
-    /// Its base URL, if not the default one.
-    pub base_url: Option<String>,
-}
-
-/// Server with OpenAI's chat completions. Its models are named `<name>/<model>`.
-#[derive(Clone, Debug, Default)]
-pub struct CompatibleEndpoint {
-    /// Its name: not empty, without `/`, and not one of the built-in ones.
-    pub name: String,
-    /// Its base URL, with the version: `http://localhost:8080/v1`.
-    pub base_url: String,
-    /// Its key, if it needs one.
-    pub key: Option<SecretString>,
-    /// Environment variable that its key comes from, for messages.
-    pub key_variable: Option<String>,
-    /// Its kind. A popular server on this machine is asked for the windows of its models.
-    pub preset: Option<Preset>,
-    /// The window of its models; else what the server says, else 32,768 tokens.
-    pub window_tokens: Option<u64>,
-    /// True if its reasoning is sent back to it: some servers refuse tool calls without, others refuse the field.
-    pub returns_reasoning: bool,
-    /// True if its models take images.
-    pub sees_images: bool,
-    /// Default model, if no other server or vendor is configured.
-    pub model: Option<String>,
-    /// True if it may be reached in plain text outside this machine.
-    pub allows_http: bool,
-    /// Environment variable that its base URL comes from, if any. One that is not allowed refuses only this server.
-    pub address_variable: Option<&'static str>,
-}
-
-/// Vendors and how to reach them.
-#[derive(Clone, Debug, Default)]
-pub struct VendorOptions {
-    /// Anthropic.
-    pub anthropic: VendorAccess,
-    /// OpenAI.
-    pub openai: VendorAccess,
-    /// Google's Gemini.
-    pub gemini: VendorAccess,
-    /// Environment variable that Gemini's key comes from, if not the usual one.
-    pub gemini_variable: Option<&'static str>,
-    /// Servers compatible with OpenAI.
-    pub compatible: Vec<CompatibleEndpoint>,
-    /// Popular servers that need no configuration. None becomes the default, and nothing is sent to one whose models
-    /// nobody names. One in `compatible` with the same name comes first.
-    pub known: Vec<CompatibleEndpoint>,
-    /// Default model; else the first vendor with a key decides, else the only server. If nothing is configured it is
-    /// `scripted`.
-    pub default_model: Option<String>,
-    /// Window of the scripted model; 100,000 tokens if `None`.
-    pub scripted_window_tokens: Option<u64>,
-    /// The proxy for `https`, which may carry a password.
-    pub proxy: Option<SecretString>,
-    /// Hosts to reach without the proxy, separated by commas.
-    pub no_proxy: Option<String>,
-}
-
-impl VendorOptions {
-    /// Reads the environment; empty variables count as absent.
-    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Self {
-        let first = |names: &[&str]| {
-            let values = names.iter().filter_map(|name| lookup(name));
-            values.map(|value| value.trim().to_owned()).find(|value| !value.is_empty())
-        };
-        let access = |keys: &[&str], base_url: &str| VendorAccess {
-            key: first(keys).map(SecretString::from),
-            base_url: first(&[base_url]),
-        };
-        Self {
-            anthropic: access(&["ANTHROPIC_API_KEY"], "ANTHROPIC_BASE_URL"),
-            openai: access(&["OPENAI_API_KEY"], "OPENAI_BASE_URL"),
-            gemini: access(&["GEMINI_API_KEY", "GOOGLE_API_KEY"], "GOOGLE_GEMINI_BASE_URL"),
-            gemini_variable: (first(&["GEMINI_API_KEY"]).is_none() && first(&["GOOGLE_API_KEY"]).is_some())
-                .then_some("GOOGLE_API_KEY"),
-            known: Preset::ALL.into_iter().map(|preset| preset.endpoint(&lookup)).collect(),
-            proxy: first(&["HTTPS_PROXY", "https_proxy"]).map(SecretString::from),
-            no_proxy: first(&["NO_PROXY", "no_proxy"]),
-            ..Self::default()
-        }
-    }
-}
 
 /// Client that is made when it is first used.
 type LateClient = OnceLock<Result<Arc<VendorClient>, SessionError>>;
@@ -270,6 +121,29 @@ impl VendorModels {
         let known = options.known.iter().map(|endpoint| (endpoint.clone(), OnceLock::new())).collect();
         let proxy = (options.proxy.clone(), options.no_proxy.clone());
         Ok(Self { default_model, is_stand_in, scripted, vendors, compatible, known, proxy })
+    }
+
+    /// Lists the default first, then one model of each vendor and server, and the scripted one.
+    #[must_use]
+    pub fn list(&self) -> Vec<ListedModel> {
+        let vendors = self.vendors.iter().map(|(vendor, _)| vendor.default_model.to_owned());
+        let servers = self.compatible.iter().map(|(server, _)| match &server.model {
+            Some(model) => format!("{}/{model}", server.name),
+            None => format!("{}/<model>", server.name),
+        });
+        let mut names = vec![self.default_model.clone()];
+        for name in vendors.chain(servers).chain([SCRIPTED.to_owned()]) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let missing = |name: &str| self.resolve(name).err().map(|error| error.to_string());
+        let listed = |name: String| ListedModel {
+            is_default: name == self.default_model,
+            missing: missing(&name),
+            name: if name.is_empty() { "-".to_owned() } else { name },
+        };
+        names.into_iter().map(listed).collect()
     }
 
     /// Returns the client of a server, with how it is reached; `None` if no server has the name.

@@ -7,7 +7,9 @@ use crate::{
     HashedEmbedder,
     file::{WRITES_LEFT, unavailable},
     log::MemoryLog,
-    tests::{query, session, talk},
+    postings::Terms,
+    tests::{intake, query, said, session, talk},
+    text,
 };
 use meerkat_errors::ErrorCode;
 use meerkat_journal::simulated::SimulatedDisk;
@@ -143,4 +145,117 @@ fn a_file_without_room_answers_so_and_searches_go_on() {
     assert!(core.read(|_| Ok(())).is_err(), "it is closed");
     assert_eq!(found(&core, "bassoon"), 1);
     assert!(!dir.path().join("memory.redb.set-aside-1").exists());
+}
+
+/// A thread that the system refused, or any panic in the ranking, once made a healthy file "damaged".
+#[test]
+fn a_panic_leaves_a_healthy_file_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core(dir.path(), false);
+    core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
+    let panicked = core.work(|| -> Result<(), Trouble> { panic!("it was told to") });
+    assert!(matches!(panicked, Err(Trouble::Failed(_))), "{panicked:?}");
+    assert_eq!(found(&core, "bassoon"), 1);
+    assert!(!dir.path().join("memory.redb.set-aside-1").exists());
+}
+
+/// What redb finds damaged after a panic is set aside.
+#[test]
+fn a_panic_on_a_damaged_file_sets_it_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.redb");
+    let core = core(dir.path(), false);
+    core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
+    let panicked = core.work(|| -> Result<(), Trouble> {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(7).position(|it| it == b"bassoon").unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        panic!("it was told to")
+    });
+    assert!(panicked.is_err());
+    assert_eq!(found(&core, "bassoon"), 0);
+    assert!(dir.path().join("memory.redb.set-aside-1").exists());
+}
+
+/// Returns the names of the files that hold these bytes.
+fn holding(dir: &Path, bytes: &[u8]) -> Vec<String> {
+    let (mut holding, mut folders) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if std::fs::read(&path).unwrap().windows(bytes.len()).any(|it| it == bytes) {
+                holding.push(path.display().to_string());
+            }
+        }
+    }
+    holding
+}
+
+/// Returns true if a text's words are in no posting.
+fn has_no_posting(core: &Core, word: &str) -> bool {
+    let term = text::analyse(word).words[0];
+    let in_segments = core.read(|open| {
+        let mut all = Vec::new();
+        for segment in &open.segments {
+            let mut terms = Terms::of(&open.snapshot.postings, segment, &open.columns)?;
+            while let Some(next) = terms.next_term() {
+                terms.take(next, &mut Vec::new())?;
+                all.push(next);
+            }
+        }
+        all.extend(open.tail.terms.keys());
+        Ok(all.contains(&term))
+    });
+    !in_segments.unwrap()
+}
+
+/// Forgotten text once stayed in pages of the file, in postings and in the saved graph.
+#[test]
+fn what_is_forgotten_is_in_no_file_when_it_is_answered() {
+    for taken_in in [1, 20] {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(dir.path(), true);
+        let notes = (1..=taken_in).map(|seq| said(seq, "user", &format!("note number{seq} of the harbour")));
+        core.work_alone(|| core.add(vec![intake(2, notes.collect()), talk(1, &["The bassoon is there."])])).unwrap();
+        core.work_alone(|| core.flush(true).and_then(|()| core.save_at_end())).unwrap();
+        assert!(!holding(dir.path(), b"bassoon").is_empty());
+        let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
+        assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1);
+        assert_eq!(holding(dir.path(), b"bassoon"), [""; 0]);
+        assert!(has_no_posting(&core, "bassoon") && !has_no_posting(&core, "harbour"));
+        assert!(!dir.path().join("vectors.graph").exists());
+        assert_eq!(found(&core, "harbour").min(10) as u64, taken_in.min(10), "the rest is found");
+        drop(core);
+        let core = self::core(dir.path(), true);
+        assert!(found(&core, "bassoon") == 0 && found(&core, "number1") > 0);
+    }
+}
+
+/// The disk is full at each write of a forgetting in turn, and the process ends: the next start does the rest.
+#[test]
+fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
+    let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
+    let mut refused = 0;
+    loop {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(dir.path(), true);
+        core.work_alone(|| core.add(vec![talk(1, &["The bassoon is there."]), talk(2, &["The harbour."])])).unwrap();
+        WRITES_LEFT.set(Some(refused));
+        let answered = core.work_alone(|| core.forget(&forget));
+        WRITES_LEFT.set(None);
+        let is_answered = answered.is_ok();
+        assert_eq!(is_answered, holding(dir.path(), b"bassoon").is_empty(), "{refused}: {answered:?}");
+        drop(core);
+        let core = self::core(dir.path(), true);
+        assert_eq!((found(&core, "bassoon"), found(&core, "harbour")), (0, 1), "{refused}");
+        assert_eq!(holding(dir.path(), b"bassoon"), [""; 0], "{refused}");
+        if is_answered {
+            break;
+        }
+        refused += 1;
+    }
+    assert!(refused > 3, "it was refused {refused} times");
 }

@@ -94,6 +94,17 @@ async fn names_paths_and_other_scripts_are_found() {
     }
 }
 
+/// A word in more texts than are looked at once found nothing: "error" in a large project.
+#[tokio::test]
+async fn a_word_of_very_many_texts_finds_the_newest_of_them() {
+    let store = open(None, false);
+    let texts = (1..=2_600).map(|seq| said(seq, "user", &format!("error {seq}")));
+    store.add(vec![intake(1, texts.collect())]).await.unwrap();
+    let hits = find(&store, "errors").await;
+    assert_eq!(hits.len(), 10);
+    assert!(hits.iter().all(|hit| hit.from_seq > 100), "{hits:?}");
+}
+
 #[tokio::test]
 async fn odd_queries_are_answered() {
     let store = open(None, false);

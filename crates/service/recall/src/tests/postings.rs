@@ -69,8 +69,12 @@ fn every_term_comes_back_also_one_of_many_blocks() {
     for (term, expected) in &terms {
         let found = Found::look_up(&table, &segment, *term).unwrap().unwrap();
         let mut postings = Vec::new();
-        found.postings(&columns, &mut postings);
+        found.newest(&columns, u64::MAX, &mut postings);
+        postings.sort_unstable_by_key(|posting| posting.doc);
         assert_eq!(postings, *expected, "{term}");
+        let mut newest = Vec::new();
+        found.newest(&columns, 1, &mut newest);
+        assert_eq!(newest.last(), expected.last(), "{term}");
         assert_eq!(found.count as usize, expected.len());
     }
     for absent in [0, 5, 902, 9_999, 12_001, u32::MAX - 1] {

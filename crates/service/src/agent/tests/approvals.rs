@@ -5,19 +5,15 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use serde_json::Value;
-
 use super::{
-    Rig, Subject,
+    Bench, Rig, Subject,
     faults::{Fault, Fuse},
 };
 use crate::{
     ErrorCode, SessionError,
-    clock::{Clock, SystemClock},
-    options::Unattended,
-    service::{DecideApproval, SessionService as _, SessionState, StartTurn, TurnResult},
+    clock::SystemClock,
+    service::{DecideApproval, SessionService as _, StartTurn, TurnResult},
     session::event::{Decision, Scope},
-    store::{MemoryEventStore, MemoryIndex},
     tool::{RuleKeeper, test_tools::test_tools},
 };
 
@@ -41,31 +37,7 @@ impl RuleKeeper for Kept {
 /// Change of a rig.
 type Change = fn(&mut Rig);
 
-struct Bench {
-    subject: Subject,
-    _dir: tempfile::TempDir,
-}
-
 impl Bench {
-    async fn new(change: impl FnOnce(&mut Rig)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let mut rig = Rig::new(test_tools(dir.path().to_owned(), clock));
-        rig.options.approval.unattended = Unattended::Deny;
-        change(&mut rig);
-        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-        let service = rig.stored(events, Arc::new(MemoryIndex::default()));
-        Self { subject: Subject::new(service).await, _dir: dir }
-    }
-
-    /// Begins an attended turn whose call waits; answers with the call.
-    async fn asks(&self, arguments: &str) -> String {
-        let prompt = format!("@call test_ask {arguments} @say Done.");
-        let turn = StartTurn { attended: true, ..StartTurn::new(self.subject.session_id, prompt) };
-        self.subject.service.accept_turn(turn).await.unwrap();
-        self.subject.asked().await
-    }
-
     async fn decide(&self, call_id: &str, decision: Decision, scope: Scope) -> Result<u64, SessionError> {
         let decided = DecideApproval { scope, ..DecideApproval::new(self.subject.session_id, call_id, decision) };
         self.subject.service.decide_approval(decided).await.map(|changed| changed.seq)
@@ -73,22 +45,18 @@ impl Bench {
 
     /// Runs a turn that nobody attends.
     async fn alone(&self, arguments: &str, allow: &[&str]) -> TurnResult {
-        let prompt = format!("@call test_ask {arguments} @say Done.");
         let allow = allow.iter().map(|rule| (*rule).to_owned()).collect();
-        let turn = StartTurn { allow, ..StartTurn::new(self.subject.session_id, prompt) };
+        let turn = StartTurn { allow, ..StartTurn::new(self.subject.session_id, calling(arguments)) };
         self.subject.service.start_turn(turn).await.unwrap()
     }
 
     async fn allowed(&self) -> Vec<String> {
         self.subject.service.read(&self.subject.session_id).await.unwrap().allowed_rules
     }
+}
 
-    async fn ended(&self) -> Vec<Value> {
-        while self.subject.service.read(&self.subject.session_id).await.unwrap().state != SessionState::Idle {
-            super::ticks(10).await;
-        }
-        self.subject.events().await
-    }
+fn calling(arguments: &str) -> String {
+    format!("@call test_ask {arguments} @say Done.")
 }
 
 const LASTING: &str = r#"{"name":"log","line":"x","lasting":true}"#;
@@ -96,7 +64,7 @@ const LASTING: &str = r#"{"name":"log","line":"x","lasting":true}"#;
 #[tokio::test]
 async fn a_scope_of_the_session_allows_what_its_rule_matches_from_here_on() {
     let bench = Bench::new(|_| {}).await;
-    let call_id = bench.asks(LASTING).await;
+    let call_id = bench.asks(&calling(LASTING)).await;
     let asked = bench.subject.events().await.pop().unwrap();
     assert_eq!((&asked["preview"], &asked["rule"]), (&"+x".into(), &"test_ask: log".into()));
     let view = bench.subject.service.read(&bench.subject.session_id).await.unwrap();
@@ -120,7 +88,7 @@ async fn a_scope_of_the_session_allows_what_its_rule_matches_from_here_on() {
         bench.decide(&call_id, Decision::Approve, Scope::Session).await.unwrap_err().code(),
         ErrorCode::ItemNotFound
     );
-    let call_id = bench.asks(other).await;
+    let call_id = bench.asks(&calling(other)).await;
     let once = bench.decide(&call_id, Decision::Approve, Scope::Once).await.unwrap();
     assert_eq!(bench.decide(&call_id, Decision::Approve, Scope::Once).await.unwrap(), once);
     let wider = bench.decide(&call_id, Decision::Approve, Scope::Session).await.unwrap_err();
@@ -156,7 +124,7 @@ async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
     ];
     for (arguments, change, decision, scope, code, word) in cases {
         let bench = Bench::new(change).await;
-        let call_id = bench.asks(arguments).await;
+        let call_id = bench.asks(&calling(arguments)).await;
         let refused = bench.decide(&call_id, decision, scope).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused}");
         assert!(refused.to_string().contains(word), "{refused}");
@@ -178,7 +146,7 @@ async fn a_rule_for_always_holds_in_the_session_and_is_kept_after_the_decision()
             rig.rule_keeper = Some(keeper);
         })
         .await;
-        let call_id = bench.asks(LASTING).await;
+        let call_id = bench.asks(&calling(LASTING)).await;
         let seq = bench.subject.events().await.len() as u64 + 1;
         match bench.decide(&call_id, Decision::Approve, Scope::Always).await {
             Ok(decided) => assert!(decided == seq && !fails),

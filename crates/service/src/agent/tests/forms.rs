@@ -1,65 +1,31 @@
 //! Questions of a call that runs: who is asked, what answers, and what ends them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Rig, Subject, check_journal, ticks};
+use super::{Bench, check_journal};
 use crate::{
     ErrorCode, SessionError,
-    clock::{Clock, SystemClock},
-    options::Unattended,
     service::{DecideApproval, InterruptTurn, SessionService as _, SessionState, StartTurn},
     session::{
         event::{Decision, Scope},
         message::RawJson,
     },
-    store::{MemoryEventStore, MemoryIndex},
-    tool::test_tools::test_tools,
 };
 
 const PROMPT: &str = r#"@call test_form {"message":"Who are you?"} @echo last_result"#;
 
-struct Bench {
-    subject: Subject,
-    _dir: tempfile::TempDir,
-}
-
 impl Bench {
-    async fn new(change: impl FnOnce(&mut Rig)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let mut rig = Rig::new(test_tools(dir.path().to_owned(), clock));
-        rig.options.approval.unattended = Unattended::Deny;
-        change(&mut rig);
-        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-        let service = rig.stored(events, Arc::new(MemoryIndex::default()));
-        Self { subject: Subject::new(service).await, _dir: dir }
-    }
-
-    /// Begins an attended turn whose call asks; answers with the question's id.
-    async fn asks(&self) -> String {
-        let turn = StartTurn { attended: true, ..StartTurn::new(self.subject.session_id, PROMPT) };
-        self.subject.service.accept_turn(turn).await.unwrap();
-        self.subject.asked().await
-    }
-
-    async fn decide(&self, id: &str, decision: Decision, answer: Option<&str>) -> Result<u64, SessionError> {
+    async fn answer(&self, id: &str, decision: Decision, answer: Option<&str>) -> Result<u64, SessionError> {
         let answer = answer.map(|answer| RawJson::parse(answer).unwrap());
         let decided = DecideApproval { answer, ..DecideApproval::new(self.subject.session_id, id, decision) };
         self.subject.service.decide_approval(decided).await.map(|changed| changed.seq)
     }
 
-    async fn state(&self) -> SessionState {
-        self.subject.service.read(&self.subject.session_id).await.unwrap().state
-    }
-
     /// Events from the question on, once no turn runs.
-    async fn ended(&self) -> Vec<Value> {
-        while self.state().await != SessionState::Idle {
-            ticks(10).await;
-        }
-        let events = self.subject.events().await;
+    async fn answered(&self) -> Vec<Value> {
+        let events = self.ended().await;
         check_journal(&events);
         let asked = events.iter().position(|event| event["type"] == "approval_requested").unwrap();
         events[asked..].to_vec()
@@ -73,7 +39,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn an_answer_goes_to_the_call_with_its_defaults_and_is_recorded() {
     let bench = Bench::new(|_| {}).await;
-    let id = bench.asks().await;
+    let id = bench.asks(PROMPT).await;
     let view = bench.subject.service.read(&bench.subject.session_id).await.unwrap();
     let [asked] = &view.pending_approvals[..] else { panic!("{view:?}") };
     let form = asked.form.as_ref().unwrap();
@@ -87,18 +53,18 @@ async fn an_answer_goes_to_the_call_with_its_defaults_and_is_recorded() {
         (Decision::Approve, Some(r#"{"name":"Ann","age":1}"#), "answer.age"),
         (Decision::Deny, Some(r#"{"name":"Ann"}"#), "answer"),
     ] {
-        let refused = bench.decide(&id, decision, answer).await.unwrap_err().body();
+        let refused = bench.answer(&id, decision, answer).await.unwrap_err().body();
         assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &json!(field)));
     }
     let wider = DecideApproval::new(bench.subject.session_id, &id, Decision::Approve);
     let wider = bench.subject.service.decide_approval(DecideApproval { scope: Scope::Session, ..wider }).await;
     assert_eq!(wider.unwrap_err().body().details["field"], "scope");
     assert_eq!(bench.subject.events().await.len(), before, "a refusal records nothing");
-    let seq = bench.decide(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap();
-    assert_eq!(bench.decide(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap(), seq);
-    let other = bench.decide(&id, Decision::Approve, Some(r#"{"name":"Bob"}"#)).await.unwrap_err();
+    let seq = bench.answer(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap();
+    assert_eq!(bench.answer(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap(), seq);
+    let other = bench.answer(&id, Decision::Approve, Some(r#"{"name":"Bob"}"#)).await.unwrap_err();
     assert_eq!(other.code(), ErrorCode::IdempotencyConflict);
-    let events = bench.ended().await;
+    let events = bench.answered().await;
     let expected = ["approval_requested", "approval_decided", "tool_finished", "assistant_message", "turn_completed"];
     assert_eq!(types(&events), expected);
     assert_eq!(events[1]["answer"], json!({ "count": 3, "name": "Ann" }));
@@ -108,17 +74,17 @@ async fn an_answer_goes_to_the_call_with_its_defaults_and_is_recorded() {
 #[tokio::test]
 async fn a_denial_declines_and_an_answer_belongs_to_questions_alone() {
     let bench = Bench::new(|_| {}).await;
-    let id = bench.asks().await;
-    bench.decide(&id, Decision::Deny, None).await.unwrap();
-    assert_eq!(bench.ended().await[2]["output"], "declined");
+    let id = bench.asks(PROMPT).await;
+    bench.answer(&id, Decision::Deny, None).await.unwrap();
+    assert_eq!(bench.answered().await[2]["output"], "declined");
     let prompt = r#"@call test_ask {"name":"log","line":"x"} @say Done."#;
     let turn = StartTurn { attended: true, ..StartTurn::new(bench.subject.session_id, prompt) };
     bench.subject.service.accept_turn(turn).await.unwrap();
     let call_id = bench.subject.asked().await;
-    let refused = bench.decide(&call_id, Decision::Approve, Some("{}")).await.unwrap_err().body();
+    let refused = bench.answer(&call_id, Decision::Approve, Some("{}")).await.unwrap_err().body();
     assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &json!("answer")));
-    bench.decide(&call_id, Decision::Approve, None).await.unwrap();
-    bench.ended().await;
+    bench.answer(&call_id, Decision::Approve, None).await.unwrap();
+    bench.answered().await;
 }
 
 #[tokio::test]
@@ -126,7 +92,7 @@ async fn a_question_in_a_turn_that_nobody_attends_is_declined_at_once() {
     let bench = Bench::new(|_| {}).await;
     let result = bench.subject.turn(PROMPT).await.unwrap();
     assert_eq!(result.text, "last_result: declined");
-    let events = bench.ended().await;
+    let events = bench.answered().await;
     assert_eq!(types(&events)[..3], ["approval_requested", "approval_decided", "tool_finished"]);
     assert_eq!((&events[1]["decision"], &events[1]["reason"]), (&json!("deny"), &json!("nobody attends the turn")));
 }
@@ -134,13 +100,13 @@ async fn a_question_in_a_turn_that_nobody_attends_is_declined_at_once() {
 #[tokio::test]
 async fn the_end_of_a_turn_cancels_its_question() {
     let bench = Bench::new(|_| {}).await;
-    let id = bench.asks().await;
+    let id = bench.asks(PROMPT).await;
     let interrupt = InterruptTurn { session_id: bench.subject.session_id, turn: None };
     bench.subject.service.interrupt(interrupt).await.unwrap();
-    let events = bench.ended().await;
+    let events = bench.answered().await;
     assert_eq!(types(&events), ["approval_requested", "tool_finished", "turn_interrupted"]);
     assert_eq!(events[1]["outcome"], "failed", "it stopped when it was asked to");
-    let late = bench.decide(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap_err();
+    let late = bench.answer(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap_err();
     assert_eq!(late.code(), ErrorCode::ItemNotFound);
     assert!(bench.subject.service.read(&bench.subject.session_id).await.unwrap().pending_approvals.is_empty());
 }
@@ -153,14 +119,14 @@ async fn the_time_of_a_call_stands_still_until_it_is_answered_or_too_late() {
         rig.options.tools.approval_timeout_ms = 60_000;
     })
     .await;
-    let id = bench.asks().await;
+    let id = bench.asks(PROMPT).await;
     tokio::time::sleep(Duration::from_secs(50)).await;
     assert_eq!(bench.state().await, SessionState::Waiting);
-    bench.decide(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap();
-    assert_eq!(bench.ended().await[2]["outcome"], "succeeded");
-    bench.asks().await;
+    bench.answer(&id, Decision::Approve, Some(r#"{"name":"Ann"}"#)).await.unwrap();
+    assert_eq!(bench.answered().await[2]["outcome"], "succeeded");
+    bench.asks(PROMPT).await;
     tokio::time::sleep(Duration::from_secs(70)).await;
-    let events = bench.ended().await;
+    let events = bench.answered().await;
     let last = &events[events.len() - 4..];
     assert_eq!(types(last), ["approval_decided", "tool_finished", "assistant_message", "turn_completed"]);
     assert_eq!((&last[0]["reason"], &last[1]["output"]), (&json!("nobody decided in time"), &json!("declined")));

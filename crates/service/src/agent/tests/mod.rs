@@ -33,7 +33,7 @@ use super::Ports;
 use crate::{
     SessionError,
     capability::Capabilities,
-    clock::World,
+    clock::{SystemClock, World},
     compaction::{CompactionConfig, SharedCompactor},
     consumers::readers::Readers,
     engine::{Derived, Engine},
@@ -41,13 +41,53 @@ use crate::{
     options::{EngineOptions, Unattended},
     redact::Secrets,
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
-    service::{CreateSession, ReadEvents, SessionService as _, StartTurn, TurnResult},
-    store::{BlobStore, EventStore, MemoryBlobStore, MemorySessionStore, SessionIndex, SessionStore, Stores},
-    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes},
+    service::{CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnResult},
+    store::{
+        BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionIndex,
+        SessionStore, Stores,
+    },
+    tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
 
 /// Scheduler turns after which a test gives up: a turn that is not over by then hangs.
 const TICKS_MAX: usize = 400;
+
+/// A session whose tools are those for tests, and whose calls are denied if nobody attends them.
+struct Bench {
+    subject: Subject,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn new(change: impl FnOnce(&mut Rig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::new(test_tools(dir.path().to_owned(), Arc::new(SystemClock::new())));
+        rig.options.approval.unattended = Unattended::Deny;
+        change(&mut rig);
+        let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+        let service = rig.stored(events, Arc::new(MemoryIndex::default()));
+        Self { subject: Subject::new(service).await, _dir: dir }
+    }
+
+    /// Begins an attended turn that asks; answers with what it asks about.
+    async fn asks(&self, prompt: &str) -> String {
+        let turn = StartTurn { attended: true, ..StartTurn::new(self.subject.session_id, prompt) };
+        self.subject.service.accept_turn(turn).await.unwrap();
+        self.subject.asked().await
+    }
+
+    async fn state(&self) -> SessionState {
+        self.subject.service.read(&self.subject.session_id).await.unwrap().state
+    }
+
+    /// All events, once no turn runs.
+    async fn ended(&self) -> Vec<Value> {
+        while self.state().await != SessionState::Idle {
+            ticks(10).await;
+        }
+        self.subject.events().await
+    }
+}
 
 /// A service whose parts a test may replace.
 struct Rig {

@@ -55,6 +55,8 @@ pub(crate) struct Memory {
     reindexing: tokio::sync::Mutex<()>,
     /// True if the reader had a reason to begin.
     is_begun: AtomicBool,
+    /// True until the store is notified that it has everything again.
+    is_lost: AtomicBool,
 }
 
 /// Memory as its service holds it.
@@ -79,6 +81,7 @@ impl MemoryHandle {
             taking_in: tokio::sync::Mutex::default(),
             reindexing: tokio::sync::Mutex::default(),
             is_begun: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
         };
         Self::new(memory, &control)
     }
@@ -125,12 +128,33 @@ impl Memory {
     /// Waits a short time until what is durable is taken in: before a session in memory leaves, or a journal is
     /// compacted.
     pub(crate) async fn catch_up(&self) {
+        self.look_for_loss().await;
         if !self.control.has_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
             tracing::warn!("a session leaves, and memory has not taken in all of its messages");
         }
     }
 
+    /// Begins with every session again if the store was set aside while it was used: its checkpoints do not hold then,
+    /// and nothing that they cover may be dropped.
+    async fn look_for_loss(&self) {
+        if !self.is_begun.load(Ordering::Acquire) || self.is_lost.load(Ordering::Acquire) {
+            return;
+        }
+        let again = async {
+            if self.store.needs_rebuild().await? {
+                self.control.readers.trust(READER, true).await?;
+                self.is_lost.store(true, Ordering::Release);
+                self.control.readers.look_again();
+            }
+            Ok::<_, SessionError>(())
+        };
+        if let Err(error) = again.await {
+            tracing::debug!(%error, "it is not known if memory has what it had");
+        }
+    }
+
     async fn catch_up_surely(&self) -> Result<(), SessionError> {
+        self.look_for_loss().await;
         if self.control.has_caught_up(SURE_WAIT_MAX).await {
             return Ok(());
         }
@@ -140,6 +164,7 @@ impl Memory {
 
     /// Searches for a checked request, best hits first. Messages that a fork has of its parent come once.
     pub(crate) async fn search(&self, mut request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
+        self.look_for_loss().await;
         self.control.has_caught_up(SEARCH_WAIT_MAX).await;
         let limit = request.limit.unwrap_or_default();
         let mut asked = limit;

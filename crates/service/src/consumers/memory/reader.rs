@@ -44,8 +44,8 @@ pub(super) struct Run {
     open: HashMap<SessionId, Seq>,
     /// If only discarded messages are wanted: the seq up to which they were discarded before.
     live_after: HashMap<SessionId, Seq>,
-    /// True until memory is notified that it has everything again.
-    is_lost: bool,
+    /// True while it begins again with every session.
+    is_anew: bool,
 }
 
 #[async_trait]
@@ -54,10 +54,12 @@ impl Consumer for Run {
 
     /// Finds out if memory has what its checkpoints say, and which of its sessions are no longer stored.
     async fn begin(&mut self, _host: &dyn Host) -> Result<(), SessionError> {
-        let Memory { store, control, is_begun, .. } = self.memory.as_ref();
+        let Memory { store, control, is_begun, is_lost, .. } = self.memory.as_ref();
         is_begun.store(true, Ordering::Release);
-        self.is_lost = store.needs_rebuild().await?;
-        control.readers.trust(READER, self.is_lost).await?;
+        let needs_rebuild = store.needs_rebuild().await?;
+        is_lost.store(needs_rebuild, Ordering::Release);
+        self.is_anew = needs_rebuild;
+        control.readers.trust(READER, needs_rebuild).await?;
         if control.is_ending() {
             // Nobody searches here any more, and looking at every journal costs more than a short command.
             return Ok(());
@@ -86,6 +88,9 @@ impl Consumer for Run {
         if memory.is_stored {
             check_room(memory.events.as_ref()).await?;
         }
+        memory.look_for_loss().await;
+        // Rounds after this one have every session.
+        self.is_anew |= memory.is_lost.load(Ordering::Acquire);
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(host, sessions).await;
         if taken.is_err() {
@@ -96,9 +101,10 @@ impl Consumer for Run {
     }
 
     async fn settle(&mut self, _host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError> {
-        if self.is_lost && moment != Moment::Busy {
+        if moment != Moment::Busy && self.is_anew {
             self.memory.store.rebuilt().await?;
-            self.is_lost = false;
+            self.is_anew = false;
+            self.memory.is_lost.store(false, Ordering::Release);
         }
         Ok(None)
     }
@@ -111,7 +117,7 @@ impl Consumer for Run {
 impl Run {
     pub(super) fn new(memory: Arc<Memory>) -> Self {
         let thread = BackgroundThread::new("meerkat-memory");
-        Self { memory, thread, open: HashMap::new(), live_after: HashMap::new(), is_lost: false }
+        Self { memory, thread, open: HashMap::new(), live_after: HashMap::new(), is_anew: false }
     }
 
     /// Lists sessions that memory knows and whose journals no longer exist: a process without memory deleted them.

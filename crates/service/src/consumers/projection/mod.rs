@@ -129,7 +129,7 @@ impl Projection {
             let path = format!("{folder}/{name}{suffix}");
             if from.is_some() { self.files.cut(&path, bytes)? } else { self.files.create(&path)? }
         }
-        let transcript = Transcript::new(summary.session_id, &at);
+        let transcript = Transcript::new(summary.session_id, at.seq, at.fold_after, at.turn);
         Ok(SessionProjection { files: self.files.clone(), summary, folder, at, suffix, transcript })
     }
 

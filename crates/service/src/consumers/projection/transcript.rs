@@ -2,7 +2,6 @@
 
 use std::{fmt::Write as _, io};
 
-use super::Checkpoint;
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
     service::HistoryItem,
@@ -31,11 +30,10 @@ pub(super) struct Transcript {
 }
 
 impl Transcript {
-    /// Continues a transcript from a checkpoint.
-    pub(super) fn new(session_id: SessionId, at: &Checkpoint) -> Self {
-        let (read, written) = (at.fold_after.min(at.seq), at.seq);
-        let fold = HistoryFold::default();
-        Self { session_id, fold, read, written, turn: at.turn, open_after: None, waiting: Vec::new() }
+    /// Continues a transcript that was written up to a record and a turn, and reads on after an earlier record.
+    pub(super) fn new(session_id: SessionId, written: Seq, read: Seq, turn: Option<TurnNumber>) -> Self {
+        let (fold, read) = (HistoryFold::default(), read.min(written));
+        Self { session_id, fold, read, written, turn, open_after: None, waiting: Vec::new() }
     }
 
     /// Returns the last record that was read.

@@ -166,6 +166,11 @@ impl Readers {
         self.moved.subscribe()
     }
 
+    /// Wakes the readers as if something had changed.
+    pub(crate) fn look_again(&self) {
+        notify(&self.touched);
+    }
+
     /// Lists the deleted sessions that a built-in reader has yet to forget.
     pub(crate) fn deleted_of(&self, reader: &str) -> Result<Vec<Deletion>, SessionError> {
         self.with(reader, |known| known.feed.deletions())

@@ -19,7 +19,6 @@ use crate::{
     Session, SessionId,
     clock::SeededIds,
     ids::{Seq, TurnNumber},
-    options::Budgets,
 };
 
 pub(crate) fn session_id() -> SessionId {
@@ -42,17 +41,7 @@ pub(crate) fn pinned(seq: Seq, text: &str) -> Record {
 }
 
 pub(crate) fn created() -> Event {
-    Event::SessionCreated(SessionCreated {
-        title: None,
-        model: "scripted".to_owned(),
-        system_prompt: None,
-        labels: Default::default(),
-        tools: None,
-        workspace: None,
-        budgets: Budgets::default(),
-        compaction: None,
-        key: None,
-    })
+    Event::SessionCreated(SessionCreated { model: "scripted".to_owned(), ..SessionCreated::default() })
 }
 
 /// Compares a committed file with its generated content, or writes it.

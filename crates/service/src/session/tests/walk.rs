@@ -23,7 +23,7 @@ use crate::{
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
-    tool::Effect,
+    tool::{Effect, Form, change_of},
 };
 
 /// Time for which a key is kept: 24 hours.
@@ -36,6 +36,9 @@ enum Stage {
     Waiting,
     Decided(Decision),
     Started,
+    /// Its server asks a person.
+    Asking,
+    Answered,
     Finished,
 }
 
@@ -43,13 +46,16 @@ pub(super) struct OpenWalk {
     pub(super) turn: TurnNumber,
     step: u32,
     calls: Vec<(String, Stage)>,
+    /// Open questions of servers.
+    forms: Vec<String>,
     is_answered: bool,
 }
 
 impl OpenWalk {
-    /// Calls that wait for a decision, in call order.
+    /// Calls that wait for a decision, in call order, and then the questions of servers.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &String> {
-        self.calls.iter().filter(|(_, stage)| *stage == Stage::Waiting).map(|(call_id, _)| call_id)
+        let calls = self.calls.iter().filter(|(_, stage)| *stage == Stage::Waiting).map(|(call_id, _)| call_id);
+        calls.chain(&self.forms)
     }
 
     pub(super) fn has_open_calls(&self) -> bool {
@@ -290,6 +296,9 @@ impl Walk {
             let (call_id, stage) = &mut open.calls[unfinished[detail % unfinished.len()]];
             let (next, event) = call_event(call_id, *stage, detail);
             *stage = next;
+            let form = form_of(call_id);
+            open.forms.retain(|open| *open != form);
+            open.forms.extend((next == Stage::Asking).then_some(form));
             let is_answered = !open.has_open_calls();
             let seq = self.record(Some(turn), event);
             if is_answered && let Some((_, seqs)) = self.said.last_mut() {
@@ -338,7 +347,6 @@ impl Walk {
     }
 
     fn start(&mut self, detail: usize) {
-        let budgets = Budgets::default();
         let (turn, started) = if self.queue.is_empty() {
             let turn = self.take_number();
             let last_end = self.records.iter().rev().find_map(|record| match record.event {
@@ -349,47 +357,17 @@ impl Walk {
             let continues = last_end.flatten().filter(|_| detail.is_multiple_of(2));
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
-            let (model, queued, compaction) = ("scripted".to_owned(), None, None);
-            (
-                turn,
-                TurnStarted {
-                    prompt,
-                    model,
-                    budgets,
-                    queued,
-                    continues,
-                    compaction,
-                    attended: false,
-                    search_path: None,
-                    allow: Vec::new(),
-                    key,
-                },
-            )
+            let model = "scripted".to_owned();
+            (turn, TurnStarted { prompt, model, continues, key, ..TurnStarted::default() })
         } else {
             let (turn, seq) = self.queue.remove(0);
-            let (prompt, queued, continues, key) = (None, Some(seq), None, None);
-            let (model, compaction) = ("other".to_owned(), None);
-            (
-                turn,
-                TurnStarted {
-                    prompt,
-                    model,
-                    budgets,
-                    queued,
-                    continues,
-                    compaction,
-                    attended: false,
-                    search_path: None,
-                    allow: Vec::new(),
-                    key,
-                },
-            )
+            (turn, TurnStarted { model: "other".to_owned(), queued: Some(seq), ..TurnStarted::default() })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
         let seq = self.record(Some(turn), Event::TurnStarted(started));
         self.said.extend(has_prompt.then(|| (turn, vec![seq])));
-        self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), is_answered: false });
+        self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), forms: Vec::new(), is_answered: false });
     }
 
     /// The live context, and the contexts that an undo restores.
@@ -465,32 +443,39 @@ fn tool_of(call_id: &str) -> String {
     format!("mcp__s__{call_id}")
 }
 
+/// The question that a server asks during a call.
+fn form_of(call_id: &str) -> String {
+    format!("{call_id}_form_1")
+}
+
 /// The next event of a call.
 fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
     let (call_id, name) = (call_id.to_owned(), tool_of(call_id));
     let decision = [Decision::Approve, Decision::Deny][detail % 2];
+    let asks = |call_id, form| {
+        let (name, arguments) = (name.clone(), "{}".into());
+        Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview: None, rule: None, form })
+    };
+    let decides = |call_id| {
+        Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None, answer: None })
+    };
     match (stage, detail % 3) {
-        (Stage::Proposed, 0) => (
-            Stage::Waiting,
-            Event::ApprovalRequested(ApprovalRequested {
-                call_id,
-                name,
-                arguments: "{}".into(),
-                preview: None,
-                rule: None,
-                form: None,
-            }),
-        ),
-        (Stage::Waiting, 0 | 1) => {
-            let decided = ApprovalDecided { call_id, decision, scope: Scope::Once, reason: None, answer: None };
-            (Stage::Decided(decision), Event::ApprovalDecided(decided))
+        (Stage::Proposed, 0) => (Stage::Waiting, asks(call_id, None)),
+        (Stage::Waiting, 0 | 1) => (Stage::Decided(decision), decides(call_id)),
+        (Stage::Started, 1) => {
+            let (id, server, message, schema) = (form_of(&call_id), "s".into(), "?".into(), RawJson::empty_object());
+            (Stage::Asking, asks(id, Some(Form { call_id, server, message, schema })))
         }
+        (Stage::Asking, 0 | 1) => (Stage::Answered, decides(form_of(&call_id))),
         (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {
-            (Stage::Started, Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once, files: Vec::new() }))
+            let files = (!detail.is_multiple_of(4)).then(|| change_of("file", Some(b"old"), b"new"));
+            let files = files.into_iter().collect();
+            (Stage::Started, Event::ToolStarted(ToolStarted { call_id, name, effect: Effect::Once, files }))
         }
         _ => {
-            let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail % 3];
-            let outcome = if stage == Stage::Started { outcome } else { ToolOutcome::NotRun };
+            let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail / 3 % 3];
+            let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered);
+            let outcome = if has_run { outcome } else { ToolOutcome::NotRun };
             let output = body(detail);
             (Stage::Finished, Event::ToolFinished(ToolFinished::new(call_id, name, outcome, output)))
         }

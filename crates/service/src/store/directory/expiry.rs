@@ -1,10 +1,7 @@
 //! Expiry of idempotency keys: they leave the index a day after their use. The current time is that of the newest keys,
 //! and a wrong clock may have made some of these; so the last ones stay whatever their time.
 
-use super::{
-    file::{Table, Trouble},
-    rows::SEAL_BYTES,
-};
+use super::rows::{SEAL_BYTES, Table, Trouble};
 use crate::{session::KEY_KEPT_MS, store::IndexedKey};
 
 /// Number of newest keys that stay, and of new keys after which old ones are searched for again.

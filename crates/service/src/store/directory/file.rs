@@ -5,7 +5,6 @@
 //! layout, is set aside, never deleted, and rebuilt. The file is opened when it is first needed.
 
 use std::{
-    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -16,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redb::{AccessGuard, ReadableTable as _, TableDefinition, TableError};
+use redb::{AccessGuard, ReadableTable as _, TableError};
 use tokio::sync::oneshot;
 
 use meerkat_journal::{
@@ -24,12 +23,9 @@ use meerkat_journal::{
     derived::{DerivedFile, caught, set_aside},
 };
 
-pub(super) use meerkat_journal::derived::Trouble;
-
 use super::{
     expiry::Expiry,
-    index::{decode, place},
-    rows::{SEAL_BYTES, View, sealed, unsealed},
+    rows::{Changes, SEAL_BYTES, Table, Trouble, View, decode, place, sealed, unsealed},
 };
 use crate::store::{IndexedKey, StoreError, list::Place};
 
@@ -43,42 +39,6 @@ const COMMIT_AFTER: Duration = Duration::from_secs(1);
 const COMMIT_BYTES: usize = 4 * 1024 * 1024;
 /// Most bytes of pages that redb keeps in memory.
 pub(super) const CACHE_BYTES: usize = 4 * 1024 * 1024;
-
-/// Tables of the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Table {
-    /// `layout`, and `rebuilt` once every stored session is in the file.
-    Meta,
-    /// Session's id → number of its last change, and its summary.
-    Sessions,
-    /// Number of a session's last change, then its id → nothing: sessions in the order of their changes.
-    Changes,
-    /// Scope's id (zeros for the store), then the key → the session or turn that answers.
-    Keys,
-    /// Session's id, then a reader's name → seq.
-    Checkpoints,
-    /// Session's id → its snapshot.
-    Snapshots,
-    /// Session's id → durable length of its journal.
-    Lengths,
-}
-
-impl Table {
-    pub(super) const fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
-        TableDefinition::new(match self {
-            Self::Meta => "meta",
-            Self::Sessions => "sessions",
-            Self::Changes => "changes",
-            Self::Keys => "keys",
-            Self::Checkpoints => "checkpoints",
-            Self::Snapshots => "snapshots",
-            Self::Lengths => "lengths",
-        })
-    }
-}
-
-/// Rows to put, or to delete if `None`.
-pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Bytes>>;
 
 /// Handle of the file.
 pub struct IndexFile {

@@ -10,9 +10,9 @@ use meerkat_words::{
 };
 
 use super::{
-    file::{CACHE_BYTES, LAYOUT, REBUILT, Table, Trouble},
+    file::{CACHE_BYTES, LAYOUT, REBUILT},
     index::page,
-    rows::View,
+    rows::{Table, Trouble, View},
 };
 use crate::{SessionError, store::StoreError};
 

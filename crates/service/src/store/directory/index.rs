@@ -17,8 +17,8 @@ use meerkat_words::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    file::{IndexFile, Table, Trouble},
-    rows::View,
+    file::IndexFile,
+    rows::{Table, Trouble, View, decode},
 };
 use crate::{
     ids::{Seq, SessionId},
@@ -44,12 +44,6 @@ fn row(number: u64, summary: &SessionSummary) -> Result<Bytes, StoreError> {
 pub(crate) fn summary(row: &[u8]) -> Result<(u64, SessionSummary), Trouble> {
     let (number, json) = row.split_first_chunk().ok_or_else(|| Trouble::Damaged("a row is too short".to_owned()))?;
     Ok((u64::from_be_bytes(*number), decode(json)?))
-}
-
-/// Reads the place of a session from its id and row.
-pub(super) fn place(id: &[u8], row: &[u8]) -> Option<Place> {
-    let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
-    Some(Place { number: u64::from_be_bytes(*row.first_chunk()?), session_id })
 }
 
 impl RedbIndex {
@@ -108,10 +102,6 @@ impl RedbIndex {
     ) -> Result<Option<T>, StoreError> {
         self.file.read(move |view| view.get(table, &key)?.map(|row| decode(&row)).transpose()).await
     }
-}
-
-pub(crate) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
-    serde_json::from_slice(row).map_err(|error| Trouble::Damaged(error.to_string()))
 }
 
 /// Makes the key of a row that a session, or the store, has under a name.

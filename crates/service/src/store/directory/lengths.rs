@@ -9,9 +9,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    file::{IndexFile, Table, Trouble},
+    file::IndexFile,
     journal::{End, KnownEnd, Near, Witness},
-    rows::View,
+    rows::{Table, Trouble, View},
 };
 use crate::ids::{Seq, SessionId};
 

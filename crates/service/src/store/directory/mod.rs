@@ -24,11 +24,11 @@ use meerkat_journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_pri
 pub use events::RedbEventStore;
 pub(crate) use events::knows;
 pub use file::IndexFile;
-pub(crate) use file::{REBUILT, Table};
+pub(crate) use file::REBUILT;
 pub use glance::glance;
 pub use index::RedbIndex;
-pub(crate) use index::{decode, summary};
-pub(crate) use rows::View;
+pub(crate) use index::summary;
+pub(crate) use rows::{Table, View, decode};
 pub use snapshots::RedbSessionStore;
 
 use super::Stores;

@@ -4,12 +4,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 
+use meerkat_journal::{Context, OwnerLock};
+
 use crate::{
     ids::{Seq, SessionId},
-    store::{
-        ReaderMark, ReaderStore, Registration, StoreError,
-        directory::journal::{Context, OwnerLock},
-    },
+    store::{ReaderMark, ReaderStore, Registration, StoreError},
 };
 
 /// Readers of one data directory.

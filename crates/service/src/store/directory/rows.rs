@@ -4,9 +4,48 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use meerkat_journal::derived::DerivedFile;
-use redb::{ReadTransaction, TableError};
+use redb::{ReadTransaction, TableDefinition, TableError};
+use serde::de::DeserializeOwned;
 
-use super::file::{Changes, Table, Trouble};
+pub(super) use meerkat_journal::derived::Trouble;
+
+use crate::{ids::SessionId, store::list::Place};
+
+/// Tables of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Table {
+    /// `layout`, and `rebuilt` once every stored session is in the file.
+    Meta,
+    /// Session's id → number of its last change, and its summary.
+    Sessions,
+    /// Number of a session's last change, then its id → nothing: sessions in the order of their changes.
+    Changes,
+    /// Scope's id (zeros for the store), then the key → the session or turn that answers.
+    Keys,
+    /// Session's id, then a reader's name → seq.
+    Checkpoints,
+    /// Session's id → its snapshot.
+    Snapshots,
+    /// Session's id → durable length of its journal.
+    Lengths,
+}
+
+impl Table {
+    pub(super) const fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+        TableDefinition::new(match self {
+            Self::Meta => "meta",
+            Self::Sessions => "sessions",
+            Self::Changes => "changes",
+            Self::Keys => "keys",
+            Self::Checkpoints => "checkpoints",
+            Self::Snapshots => "snapshots",
+            Self::Lengths => "lengths",
+        })
+    }
+}
+
+/// Rows to put, or to delete if `None`.
+pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Bytes>>;
 
 /// Bytes of a row's checksum.
 pub(super) const SEAL_BYTES: usize = 4;
@@ -24,6 +63,16 @@ pub(super) fn unsealed(key: &[u8], row: &[u8]) -> Result<Bytes, Trouble> {
         }
         _ => Err(Trouble::Damaged("a row is not as it was written".to_owned())),
     }
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(row: &[u8]) -> Result<T, Trouble> {
+    serde_json::from_slice(row).map_err(|error| Trouble::Damaged(error.to_string()))
+}
+
+/// Reads the place of a session from its id and row.
+pub(super) fn place(id: &[u8], row: &[u8]) -> Option<Place> {
+    let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
+    Some(Place { number: u64::from_be_bytes(*row.first_chunk()?), session_id })
 }
 
 /// File at one moment, with the uncommitted changes.

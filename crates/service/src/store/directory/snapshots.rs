@@ -5,7 +5,7 @@ use std::{ops::Bound, sync::Arc};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::file::{IndexFile, Table};
+use super::{file::IndexFile, rows::Table};
 use crate::{
     Session,
     ids::SessionId,

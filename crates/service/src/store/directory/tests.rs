@@ -11,7 +11,7 @@ mod races;
 
 use proptest::{collection::vec, option, prelude::*};
 
-use super::{IndexFile, RedbIndex, file::Trouble};
+use super::{IndexFile, RedbIndex, rows::Trouble};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::SessionId,

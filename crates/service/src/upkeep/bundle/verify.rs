@@ -132,7 +132,7 @@ impl<'a> Sections<'a> {
         let rest = rest.checked_sub(BLOCK as u64).ok_or_else(too_short)?;
         let block = self.upload.whole(Span { at: self.at, bytes: BLOCK as u64 }).await?;
         let block: &[u8; BLOCK] = block.as_ref().try_into().map_err(|_| too_short())?;
-        let no_file = || damaged(format!("what stands at byte {} is no file that an export writes", self.at));
+        let no_file = || damaged(format!("at byte {} there is no file as an export writes it", self.at));
         let (folder, name, bytes) = read(block).ok_or_else(no_file)?;
         let id = folder.parse::<SessionId>().ok().filter(|id| id.to_string() == folder).ok_or_else(no_file)?;
         let name = Name::parse(name).ok_or_else(no_file)?;

@@ -25,7 +25,6 @@ use crate::{
     SessionError,
     capability::{Capabilities, Capability},
     clock::{Clock as _, SystemClock},
-    consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection},
     ids::{Seq, SessionId},
     memory::recall::{examine_log, mend_log},
     runtime::validate,
@@ -34,15 +33,13 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, known_store_id, look,
-                session_dir, sessions_on,
+                Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, look, session_dir, sessions_on,
             },
             knows, own,
         },
         hex,
     },
 };
-use known::{Rows, goes_on};
 use reading::Reading;
 
 /// Least free bytes of a disk that is not full.
@@ -54,10 +51,7 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Advice for faults that can be repaired.
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
 /// Advice for files and folders that cannot be read.
-const LOOK: &str = "Look to the disk, and to the modes of its folders and files.";
-/// Advice for a projection that is behind.
-const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
-
+const LOOK: &str = "Check the disk, and the permissions of its folders and files.";
 /// Examines a data directory.
 ///
 /// # Errors
@@ -454,25 +448,11 @@ impl Doctor {
             }
         }
     }
+}
 
-    fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
-        let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
-        let projection = Projection::new(dir.clone(), known_store_id(&self.disk).ok().flatten());
-        if projection.is_anothers().unwrap_or(false) {
-            let what = format!("{} is not written: {ANOTHERS}", dir.display());
-            return self.find(Check::Projection, Severity::Warning, None, what, ANOTHERS_REMEDY);
-        }
-        let is_stale = |(id, journal): &(&SessionId, &Journal)| {
-            // After a journal compaction or a repair, the seq that the files have reached does not show the change.
-            let is_sent_back = rows.is_some_and(|rows| rows.needs_projection(**id)) || self.ended.contains_key(*id);
-            is_sent_back || projection.reached(**id).map_or(true, |seq| seq != journal.end.seq)
-        };
-        let stale = journals.iter().filter(is_stale).count();
-        if stale > 0 {
-            let what = format!("{} is behind the journals of {stale} sessions", dir.display());
-            self.find(Check::Projection, Severity::Warning, None, what, BEHIND);
-        }
-    }
+/// Describes the new end of a journal.
+pub(super) fn goes_on(last_seq: Seq) -> String {
+    format!("it ends at seq {last_seq} now, and seqs that were shown behind that are used again, for other records")
 }
 
 /// Hashes a blob, which is its name.

@@ -13,7 +13,7 @@ use crate::{
     options::Budget,
     session::{
         KEY_KEPT_MS, Session,
-        event::{Event, Record},
+        event::{Event, Record, of_session},
         reminder::SystemReminderType,
     },
 };
@@ -41,6 +41,8 @@ enum What {
     /// Snapshot of the history, and the time up to which it forgets keys.
     Snapshot(Timestamp),
     Request(Call),
+    /// Part of a call that no other record says: it goes with the call's answer, and not before.
+    Detail,
     Result(Call),
     Reply,
     /// Accepted turn; true if it has an idempotency key.
@@ -75,11 +77,11 @@ impl Brief {
             }
             Event::HistorySnapshot(snapshot) => What::Snapshot(snapshot.keys_up_to),
             // It alone names what a killed call replaced.
-            Event::ToolStarted(started) if !started.files.is_empty() => What::Other,
+            Event::ToolStarted(started) if !started.files.is_empty() => What::Detail,
             Event::ToolStarted(started) => What::Request((false, started.call_id.clone())),
             Event::ToolFinished(finished) => What::Result((false, finished.call_id.clone())),
             // It alone says what its decision answers: no call has the question's id.
-            Event::ApprovalRequested(request) if request.form.is_some() => What::Other,
+            Event::ApprovalRequested(request) if request.form.is_some() => What::Detail,
             Event::ApprovalRequested(request) => What::Request((true, request.call_id.clone())),
             Event::ApprovalDecided(decided) => What::Result((true, decided.call_id.clone())),
             Event::AssistantMessage(_) => What::Reply,
@@ -88,12 +90,7 @@ impl Brief {
                 What::Started { has_key: started.key.is_some(), continues: started.continues }
             }
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => What::Ended,
-            Event::SessionCreated(_)
-            | Event::SessionForked(_)
-            | Event::SessionImported(_)
-            | Event::SessionUpdated(_)
-            | Event::SessionArchived(_)
-            | Event::SessionUnarchived(_)
+            of_session!()
             | Event::TurnDequeued(_)
             | Event::Pinned(_)
             | Event::Unpinned(_)
@@ -204,7 +201,13 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
         // If the clock went back, a newer one forgets fewer keys.
         What::Snapshot(keys_up_to) => snapshot.is_some_and(|(seq, newer)| seq != record.seq && newer >= *keys_up_to),
         What::Request(call) => answered.contains(call),
-        What::Result(_) | What::Reply | What::Queued(_) | What::Started { .. } | What::Ended | What::Other => false,
+        What::Detail
+        | What::Result(_)
+        | What::Reply
+        | What::Queued(_)
+        | What::Started { .. }
+        | What::Ended
+        | What::Other => false,
     };
     let grace = bounds.ago(bounds.policy.keep_answered_request_ttl_ms);
     let may_go = |record: &Brief| {
@@ -266,7 +269,7 @@ impl<'a> Chain<'a> {
         for record in &self.records {
             match (&record.what, steps.last_mut()) {
                 (What::Reply, _) => steps.push(vec![record]),
-                (What::Request(_) | What::Result(_), Some(step)) => step.push(record),
+                (What::Request(_) | What::Detail | What::Result(_), Some(step)) => step.push(record),
                 _ => {}
             }
         }

@@ -1,33 +1,7 @@
 //! Blobs of images: what names them keeps them, and they stay what they are.
 
-use async_trait::async_trait;
-use meerkat_service::{
-    model::ToolSpec,
-    session::message::RawJson,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
-};
-
 use super::*;
-
-/// The beginning of a PNG, whose bytes are no text.
-const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
-
-struct Camera(ToolSpec);
-
-#[async_trait]
-impl Tool for Camera {
-    fn spec(&self) -> &ToolSpec {
-        &self.0
-    }
-
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
-    }
-
-    async fn call(&self, _: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        output.image(PNG).await
-    }
-}
+use crate::camera::{camera, png};
 
 impl Process {
     /// Returns the blob of the session's image, after reading it.
@@ -36,7 +10,7 @@ impl Process {
         let finished = events.iter().find(|event| event["type"] == "tool_finished").unwrap();
         let blob = finished["images"][0]["blob"].as_str().unwrap().to_owned();
         let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None };
-        assert_eq!(self.service.blob(request).await.unwrap().bytes().unwrap(), PNG);
+        assert_eq!(self.service.blob(request).await.unwrap().bytes().unwrap(), png(1));
         blob
     }
 }
@@ -48,11 +22,10 @@ fn an_image_outlives_a_compaction_of_its_journal_and_a_cleaned_bundle() {
     place.options.journal.keep_last_replies = 0;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (session_id, blob) = runtime.block_on(async {
-        let spec = ToolSpec { name: "camera".into(), description: "Takes.".into(), schema: RawJson::empty_object() };
-        let service = place.agent().tool(Arc::new(Camera(spec))).build().unwrap().service().clone();
+        let service = place.agent().tool(camera()).build().unwrap().service().clone();
         let process = Process { service: service.clone() };
         let session_id = process.create().await;
-        process.turn(session_id, "@call camera @step @say Done.").await.unwrap();
+        process.turn(session_id, r#"@call camera {"take":[1]} @step @say Done."#).await.unwrap();
         process.register("one").await;
         let last_seq = service.read(&session_id).await.unwrap().last_seq;
         process.is_done("one", session_id, last_seq).await;

@@ -5,9 +5,9 @@
 //! overwritten, and nothing is written before every file has been looked at.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -217,10 +217,13 @@ impl Installed {
         let path = prefix.join(&self.path);
         let write = || {
             let folder = path.parent().unwrap_or(prefix);
-            fs::create_dir_all(folder)?;
+            make_folder(folder)?;
             let unfinished = folder.join(format!(".meerkat.{}.new", std::process::id()));
-            let mut file = File::options().write(true).create_new(true).mode(0o644).open(&unfinished)?;
-            let written = file.write_all(self.marked().as_bytes()).and_then(|()| fs::rename(&unfinished, &path));
+            let mut file = File::options().write(true).create_new(true).open(&unfinished)?;
+            let written = file
+                .set_permissions(Permissions::from_mode(0o644))
+                .and_then(|()| file.write_all(self.marked().as_bytes()))
+                .and_then(|()| fs::rename(&unfinished, &path));
             if written.is_err() {
                 fs::remove_file(&unfinished).ok();
             }
@@ -229,6 +232,18 @@ impl Installed {
         write().map_err(|error: io::Error| {
             SessionError::invalid("--prefix", format!("{} cannot be written: {error}", path.display())).into()
         })
+    }
+}
+
+/// Makes a folder, and missing ones above it, that everyone may look into, whatever the umask is.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    folder.parent().map_or(Ok(()), make_folder)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755))),
     }
 }
 

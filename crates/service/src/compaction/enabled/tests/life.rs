@@ -91,18 +91,7 @@ impl Life {
     fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
         let (turn, queued) = waiting.map_or((self.session.next_turn(), None), |(turn, seq)| (turn, Some(seq)));
         let (model, budgets) = ("scripted".to_owned(), Budgets::default());
-        let started = TurnStarted {
-            prompt,
-            model,
-            budgets,
-            queued,
-            continues,
-            compaction: None,
-            attended: false,
-            search_path: None,
-            allow: Vec::new(),
-            key: None,
-        };
+        let started = TurnStarted { prompt, model, budgets, queued, continues, ..TurnStarted::default() };
         self.add(Some(turn), Event::TurnStarted(started));
         (self.open, self.step) = (Some(turn), 0);
     }

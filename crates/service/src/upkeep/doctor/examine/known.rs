@@ -9,15 +9,15 @@ use std::{
     sync::Arc,
 };
 
-use super::{Doctor, Journal, ensure};
+use super::{Doctor, Journal, ensure, goes_on};
 use crate::{
-    consumers::projection::READER,
+    consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection, READER},
     ids::{Seq, SessionId},
     store::{
         ReaderMarks, SessionIndex as _, StoreError,
         directory::{
             IndexFile, REBUILT, RedbIndex, Table, View, decode,
-            journal::{End, Marks, Mended, RealDisk, Resting, derived::Trouble, look, mend_marks},
+            journal::{End, Marks, Mended, RealDisk, Resting, derived::Trouble, known_store_id, look, mend_marks},
             knows, summary,
         },
     },
@@ -27,6 +27,9 @@ use crate::{
 const INDEX: &str = "index.redb";
 /// Advice for what the next start repairs by itself.
 const NEXT_START: &str = "The next start makes it good.";
+
+/// Advice for a projection that is behind.
+const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
 
 /// Rows of the index.
 pub(super) struct Rows {
@@ -240,14 +243,29 @@ impl Doctor {
         index.flush().await
     }
 
+    /// Compares the projection's files with the journals.
+    pub(super) fn projection(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
+        let Some(dir) = self.what.projection.clone().filter(|dir| dir.exists()) else { return };
+        let projection = Projection::new(dir.clone(), known_store_id(&self.disk).ok().flatten());
+        if projection.is_anothers().unwrap_or(false) {
+            let what = format!("{} is not written: {ANOTHERS}", dir.display());
+            return self.find(Check::Projection, Severity::Warning, None, what, ANOTHERS_REMEDY);
+        }
+        let is_stale = |(id, journal): &(&SessionId, &Journal)| {
+            // After a journal compaction or a repair, the seq that the files have reached does not show the change.
+            let is_sent_back = rows.is_some_and(|rows| rows.needs_projection(**id)) || self.ended.contains_key(*id);
+            is_sent_back || projection.reached(**id).map_or(true, |seq| seq != journal.end.seq)
+        };
+        let stale = journals.iter().filter(is_stale).count();
+        if stale > 0 {
+            let what = format!("{} is behind the journals of {stale} sessions", dir.display());
+            self.find(Check::Projection, Severity::Warning, None, what, BEHIND);
+        }
+    }
+
     pub(super) fn mend_marks(&self, is_trusted: bool) -> Result<(), StoreError> {
         let ended: Vec<SessionId> = self.ended.keys().copied().collect();
         let mended = Mended { ended: &ended, active: &self.unsettled, is_trusted };
         mend_marks(Arc::new(RealDisk::new(self.what.data_dir.clone())), &mended, knows)
     }
-}
-
-/// Describes the new end of a journal.
-pub(super) fn goes_on(last_seq: Seq) -> String {
-    format!("it ends at seq {last_seq} now, and seqs that were shown behind that are used again, for other records")
 }

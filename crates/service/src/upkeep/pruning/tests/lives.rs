@@ -16,7 +16,7 @@ use crate::{
     ids::Seq,
     session::{
         ContextEntry, ForkedHistory, Session, Summary,
-        event::{CompactionUndone, Event, Record},
+        event::{ApprovalRequested, CompactionUndone, Event, Record},
         reminder::Reminder,
         snapshot::Snapshot,
         tests::{session_id, walk::Walk},
@@ -164,6 +164,7 @@ impl Journal {
         let before = fold(self.kept());
         let plan = self.plan(up_to, &bounds, &before);
         let sources = self.sources();
+        self.check_alone(&plan);
         assert!(plan.history.is_none() || plan.dropped.is_disjoint(&sources), "what an undo needs goes");
         assert!(plan.dropped.iter().all(|seq| self.acknowledged.values().all(|done| seq <= done)), "unacknowledged");
         self.readers.rely(session_id(), watermark).await.unwrap();
@@ -186,6 +187,16 @@ impl Journal {
         let again = self.plan(up_to, &bounds, &after);
         assert_eq!((again.dropped, again.history), (BTreeSet::new(), None), "a second compaction drops something");
         self.check_forks(&after, Seq::from(how.rewritten % 4));
+    }
+
+    /// What a call alone says of files and questions goes with its result, and not before.
+    fn check_alone(&self, plan: &Plan) {
+        let gone: Vec<&Record> = self.kept().into_iter().filter(|it| plan.dropped.contains(&it.seq)).collect();
+        for record in &gone {
+            let Some(call) = alone(record) else { continue };
+            let is_result = |it: &&Record| matches!(&it.event, Event::ToolFinished(end) if end.call_id == call);
+            assert!(gone.iter().copied().any(|it| is_result(&it)), "{record:?} goes alone");
+        }
     }
 
     /// The events that brought what stood in the live context before each of the newest three compactions of it that
@@ -333,6 +344,15 @@ fn said(session: &Session) -> (Option<&Summary>, &[ContextEntry]) {
     (session.context().summary(), session.context().entries())
 }
 
+/// The call of a record that alone names files, or what a decision answers.
+fn alone(record: &Record) -> Option<&str> {
+    match &record.event {
+        Event::ToolStarted(started) if !started.files.is_empty() => Some(&started.call_id),
+        Event::ApprovalRequested(ApprovalRequested { form: Some(form), .. }) => Some(&form.call_id),
+        _ => None,
+    }
+}
+
 /// The compaction that may be undone next.
 fn latest(session: &Session) -> Option<Seq> {
     session.undoable().next_back()
@@ -421,12 +441,13 @@ fn lives_that_are_compacted_lose_something_of_every_kind() {
             }
             for seq in &journal.gone {
                 let record = &journal.walk.records[usize::try_from(*seq).unwrap() - 1];
-                *gone.entry(record.event.type_name().to_owned()).or_default() += 1;
+                let mark = if alone(record).is_some() { "+" } else { "" };
+                *gone.entry(format!("{}{mark}", record.event.type_name())).or_default() += 1;
             }
         });
     }
-    let due = "approval_decided approval_requested assistant_message budget_warning history_snapshot partial_text \
-               reminder_cleared reminder_set tool_finished tool_started turn_completed turn_failed turn_interrupted \
-               turn_queued turn_started";
+    let due = "approval_decided approval_requested approval_requested+ assistant_message budget_warning \
+               history_snapshot partial_text reminder_cleared reminder_set tool_finished tool_started tool_started+ \
+               turn_completed turn_failed turn_interrupted turn_queued turn_started";
     assert_eq!(gone.keys().cloned().collect::<Vec<_>>(), due.split_whitespace().collect::<Vec<_>>());
 }

@@ -12,6 +12,7 @@ use crate::{
         message::RawJson,
         reminder::SystemReminderType,
     },
+    tool::{Form, change_of},
     upkeep::pruning::plan::{Bounds, Brief, Plan, plan},
     wire::encode_event,
 };
@@ -143,6 +144,42 @@ fn of_the_replies_outside_the_context_the_last_stay() {
     life.add(None, Event::HistorySnapshot(snapshot));
     assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
     assert_eq!(fold(kept(&life.records, &plan)).message_count(), before.message_count());
+}
+
+/// Broken once: they stayed without their turn, and the session could not be read any more.
+#[test]
+fn what_a_call_alone_says_goes_with_its_answer_and_not_before() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("Let me ask.", &["a"]);
+    let started = life.tool_starts("a");
+    if let Event::ToolStarted(started) = &mut life.records.last_mut().unwrap().event {
+        started.files.push(change_of("file", Some(b"old"), b"new"));
+    }
+    let asked = life.asks("a_form_1");
+    if let Event::ApprovalRequested(asked) = &mut life.records.last_mut().unwrap().event {
+        let (call_id, server, message) = ("a".to_owned(), "s".to_owned(), "?".to_owned());
+        asked.form = Some(Form { call_id, server, message, schema: RawJson::empty_object() });
+    }
+    life.is_approved("a_form_1");
+    life.tool_ends("a");
+    life.answer("Done.", &[]);
+    life.ends();
+    life.forgets();
+    life.start(None);
+    life.answer("Short.", &[]);
+    life.ends();
+    let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
+    assert!(plan.keep.contains(&started) && plan.keep.contains(&asked), "{plan:?}");
+    for keep_last_replies in [0, 1] {
+        let mut life = Life { records: life.records.clone(), turn: life.turn };
+        let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies, ..STRICT }, true);
+        assert!(plan.dropped.contains(&started) && plan.dropped.contains(&asked), "{plan:?}");
+        let history = plan.history.unwrap();
+        let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
+        life.add(None, Event::HistorySnapshot(snapshot));
+        assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
+    }
 }
 
 /// Terminal: the latest stays, whatever else goes.

@@ -84,18 +84,7 @@ impl Life {
     pub(super) fn start(&mut self, key: Option<&str>) -> Seq {
         let key = key.map(|key| Key { key: key.to_owned(), request: "r".to_owned() });
         let (prompt, model, budgets) = (Some("Go.".into()), "scripted".to_owned(), Budgets::default());
-        let started = TurnStarted {
-            prompt,
-            model,
-            budgets,
-            queued: None,
-            continues: None,
-            compaction: None,
-            attended: false,
-            search_path: None,
-            allow: Vec::new(),
-            key,
-        };
+        let started = TurnStarted { prompt, model, budgets, key, ..TurnStarted::default() };
         self.add(Some(self.turn), Event::TurnStarted(started))
     }
 

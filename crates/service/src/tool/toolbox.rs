@@ -1,0 +1,73 @@
+//! Tools of a service and of its sources, joined for each session's next step.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Rule, ToolRegistry, ToolScope, ToolSet, ToolSource};
+
+/// Sets of tools that are kept joined with the service's own.
+const JOINED_MAX: usize = 16;
+
+/// The service's own tools, and its sources.
+pub(crate) struct Toolbox {
+    pub(super) own: ToolRegistry,
+    pub(super) sources: Vec<Arc<dyn ToolSource>>,
+    /// Sets that were offered, joined with the own tools, the newest last.
+    joined: Mutex<Vec<(Vec<ToolSet>, ToolRegistry)>>,
+}
+
+impl Toolbox {
+    pub(crate) fn new(own: ToolRegistry, sources: Vec<Arc<dyn ToolSource>>) -> Self {
+        Self { own, sources, joined: Mutex::default() }
+    }
+
+    /// Returns the tools of a session's next step.
+    pub(crate) fn of(&self, scope: &ToolScope<'_>) -> ToolRegistry {
+        if self.sources.is_empty() {
+            return self.own.clone();
+        }
+        let sets: Vec<ToolSet> = self.sources.iter().map(|source| source.tools(scope)).collect();
+        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |known: &Vec<ToolSet>| known.iter().zip(&sets).all(|(known, set)| known.is(set));
+        if let Some(at) = joined.iter().position(|(known, _)| is_same(known)) {
+            let found = joined.remove(at);
+            let registry = found.1.clone();
+            joined.push(found);
+            return registry;
+        }
+        let registry = self.own.with(&sets);
+        if joined.len() == JOINED_MAX {
+            joined.remove(0);
+        }
+        joined.push((sets, registry.clone()));
+        registry
+    }
+
+    /// Returns true if the tools come from the service alone.
+    pub(crate) const fn has_no_sources(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// Waits until the sources know their tools.
+    pub(crate) async fn ready(&self, scope: &ToolScope<'_>) {
+        futures::future::join_all(self.sources.iter().map(|source| source.ready(scope))).await;
+    }
+
+    /// Returns true if a session may name the tool: it is there, or may come.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.own.get(name).is_some() || self.sources.iter().any(|source| source.may_offer(name))
+    }
+
+    /// Checks a rule that a turn allows.
+    ///
+    /// # Errors
+    /// Says why it is none, or holds for no tool.
+    pub(crate) fn check_rule(&self, rule: &str) -> Result<(), String> {
+        let rule = Rule::parse(rule)?;
+        rule.names().map_or(Ok(()), |name| self.own.check_name(name, &self.sources))
+    }
+
+    /// Ends the sources.
+    pub(crate) async fn shut_down(&self) {
+        futures::future::join_all(self.sources.iter().map(|source| source.shut_down())).await;
+    }
+}
