@@ -99,12 +99,17 @@ impl Stage {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err).spawn().unwrap();
         let stdin = Mutex::new(child.stdin.take());
         let (out, shared) = (child.stdout.take().unwrap(), Arc::<Shared>::default());
-        let (heard, known) = (shared.clone(), known.clone());
+        let (heard, known, child) = (shared.clone(), known.clone(), Arc::new(Mutex::new(child)));
         let reader = std::thread::spawn({
-            let known = known.clone();
+            let (known, child) = (known.clone(), child.clone());
             move || {
                 for line in BufReader::new(out).lines().map_while(Result::ok) {
-                    heard.hear(&known, &line);
+                    if heard.hear(&known, &line) == Some(0)
+                        && let Ok(mut child) = child.try_lock()
+                    {
+                        // It may have ended.
+                        child.kill().ok();
+                    }
                 }
                 // Whoever waits learns of it by the end of its channel.
                 let mut state = heard.state.lock().unwrap();
@@ -113,7 +118,7 @@ impl Stage {
                 state.followers.clear();
             }
         });
-        Process { child: Mutex::new(child), stdin, shared, known, reader: Some(reader), _shim: harmless }
+        Process { child, stdin, shared, known, reader: Some(reader), _shim: harmless }
     }
 
     /// Reads the standard error of all its processes.
@@ -154,12 +159,15 @@ struct State {
     is_gone: bool,
     waiting: HashMap<u64, mpsc::Sender<Answer<String>>>,
     followers: HashMap<String, Vec<mpsc::Sender<Value>>>,
+    /// Events until it is killed.
+    events_left: Option<u64>,
 }
 
 impl Shared {
-    fn hear(&self, known: &Known, line: &str) {
+    /// Hears a line; after an event it returns how many are left until the process is killed.
+    fn hear(&self, known: &Known, line: &str) -> Option<u64> {
         // The last line of a killed process may be cut.
-        let Some(message) = fields(line) else { return };
+        let message = fields(line)?;
         let state = &mut *self.state.lock().unwrap();
         if let Some(event) = message.get("params").and_then(|params| fields(params.get())?.remove("result")) {
             let event = event.get();
@@ -169,10 +177,11 @@ impl Shared {
             if let Some(followers) = state.followers.get_mut(session_id) {
                 followers.retain(|follower| follower.send(value.clone()).is_ok());
             }
-            return;
+            state.events_left = state.events_left.and_then(|left| left.checked_sub(1));
+            return state.events_left;
         }
         let id = message.get("id").and_then(|id| id.get().parse().ok());
-        let Some(waiting) = id.and_then(|id: u64| state.waiting.remove(&id)) else { return };
+        let waiting = id.and_then(|id: u64| state.waiting.remove(&id))?;
         let answer = match (message.get("result"), message.get("error")) {
             (_, Some(error)) => {
                 let error: Value = serde_json::from_str(error.get()).unwrap();
@@ -182,12 +191,13 @@ impl Shared {
         };
         // Whoever asked may have gone.
         drop(waiting.send(answer));
+        None
     }
 }
 
 /// Running process.
 pub(crate) struct Process {
-    child: Mutex<Child>,
+    child: Arc<Mutex<Child>>,
     stdin: Mutex<Option<ChildStdin>>,
     shared: Arc<Shared>,
     pub(crate) known: Arc<Known>,
@@ -325,10 +335,15 @@ impl Process {
         self.child.lock().unwrap().kill().unwrap();
     }
 
+    /// Kills it as soon as so many events from now on were heard, live ones included.
+    pub(crate) fn kill_at_event(&self, at: u64) {
+        self.shared.state.lock().unwrap().events_left = Some(at);
+    }
+
     /// Ends it by closing its input, and returns its exit code; `None` if it was killed.
     pub(crate) fn end(mut self) -> Option<i32> {
         drop(self.stdin.lock().unwrap().take());
-        let code = self.child.get_mut().unwrap().wait().unwrap().code();
+        let code = self.child.lock().unwrap().wait().unwrap().code();
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
@@ -339,9 +354,10 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended by itself.
-        let child = self.child.get_mut().unwrap();
+        let mut child = self.child.lock().unwrap();
         child.kill().ok();
         child.wait().ok();
+        drop(child);
         self.reader.take().map(JoinHandle::join);
     }
 }

@@ -1,7 +1,7 @@
 //! Turns that call a tool of a server, run commands and edit a file: killed at every place, and shared by many sessions.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::PathBuf,
     sync::Arc,
@@ -22,6 +22,10 @@ const ADD: &str = "mcp__tally__add";
 /// The edited file before, and both edits of it.
 const OLD: &str = "one\ntwo\nthree\n";
 const EDITS: [(&str, &str); 2] = [("two", "2"), ("three", "3")];
+/// The file that a call makes.
+const NEW: &str = "four\nfive\n";
+/// Events of the turn at least, live ones included.
+const EVENTS_MIN: u64 = 20;
 /// Time after which nothing of a killed process lives.
 const END: Duration = Duration::from_secs(3);
 /// Longer than anything here takes.
@@ -87,17 +91,21 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A call of the server, then two edits of one file, which somebody approves.
-fn script(process: &Process) -> Answer<()> {
+/// A call of the server, then two edits of a file and a new file, which somebody approves.
+fn script(process: &Process, killed_at: Option<u64>) -> Answer<()> {
     let id = process.create_with(&json!({ "workspace": "work" }))?;
     let events = process.listen(&id);
+    if let Some(at) = killed_at {
+        process.kill_at_event(at);
+    }
     let prompt = format!(
         r#"@say Counting. @call {ADD} {{"line":"{id} counted"}}
-        @step {} @say Edited."#,
-        EDITS.map(|(old, new)| format!("@call edit {}", json!({ "path": "file", "old": old, "new": new }))).join(" ")
+        @step {} @call write {} @say Edited."#,
+        EDITS.map(|(old, new)| format!("@call edit {}", json!({ "path": "file", "old": old, "new": new }))).join(" "),
+        json!({ "path": "made", "content": NEW })
     );
     process.accept(&id, &prompt)?;
-    for _ in EDITS {
+    for _ in 0..=EDITS.len() {
         let asked = events.until("approval_requested")?;
         let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
         process.change("turn/approve", "approval_decided", &approval)?;
@@ -136,8 +144,9 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
 
     let lines = stage.tool_lines("effects").len();
     let file = fs::read_to_string(work(stage).join("file")).unwrap();
-    let names: Vec<_> = fs::read_dir(work(stage)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["file"], "nothing stays beside the file");
+    let made = fs::read_to_string(work(stage).join("made")).ok();
+    assert!(made.as_deref().is_none_or(|made| made == NEW), "torn: {made:?}");
+    assert_eq!(names(stage), ["file", "made"][..=usize::from(made.is_some())], "nothing stays beside the files");
     let sessions: Vec<_> = survey.sessions.values().map(|stored| stored.events()).collect();
     let events = sessions.first().map_or(&[][..], Vec::as_slice);
     let outcomes = outcomes(events);
@@ -167,12 +176,24 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
         }
         Some(_) => panic!("{events:#?}"),
     }
-    if file != OLD {
+    match ran("write").as_deref() {
+        None => assert!(!is_asked && made.is_none(), "{events:#?}"),
+        Some([write]) => assert!(write.contains(&usize::from(made.is_some())), "{events:#?}"),
+        Some(_) => panic!("{events:#?}"),
+    }
+    if file != OLD || made.is_some() {
         let id = survey.sessions.keys().next().unwrap();
         let restored = stage.run(&["sessions", "restore-files", id, "--turn", "0", "--yes"]);
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
         assert_eq!(fs::read_to_string(work(stage).join("file")).unwrap(), OLD);
+        assert_eq!(names(stage), ["file"]);
     }
+}
+
+/// Lists the files of the folder to work in.
+fn names(stage: &Stage) -> Vec<String> {
+    let names = fs::read_dir(work(stage)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Kills a process at each place of everything that it writes, its folder to work in and the lists of servers too.
@@ -181,7 +202,7 @@ fn killed_at_each(act: Act) -> u64 {
         let (stage, known) = (with_tools("allow"), Arc::<Known>::default());
         let shim = Shim::new(stage.home()).under(NOT_INDEX).at(at, act);
         let process = stage.rpc(&known, Some(&shim));
-        let done = script(&process);
+        let done = script(&process, None);
         let code = process.end();
         let fired = shim.fired();
         assert_eq!(fired.is_some(), code.is_none(), "{}", stage.stderr());
@@ -200,6 +221,22 @@ fn killed_at_each_write_of_a_turn_with_tools_nothing_runs_twice_and_no_file_is_t
     if Part::Store.is_whole() {
         assert!(killed_at_each(Act::KillBefore) > 30);
     }
+}
+
+/// Also between writes: while a server runs a call, and while a person is asked.
+#[test]
+fn killed_at_each_event_of_a_turn_with_tools_nothing_runs_twice_and_no_file_is_torn() {
+    let events = crate::each::each(Part::Store, |at| {
+        let (stage, known) = (with_tools("allow"), Arc::<Known>::default());
+        let process = stage.rpc(&known, None);
+        let done = script(&process, Some(at));
+        let is_killed = process.end().is_none();
+        assert!(is_killed || done.is_ok(), "{done:?} {}", stage.stderr());
+        let _told = Told(format!("the event {at}"));
+        goes_on(&stage, &known);
+        is_killed
+    });
+    assert!(events >= EVENTS_MIN, "{events}");
 }
 
 #[test]
