@@ -33,7 +33,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileOptions, diff, io_failed,
+    common::{FileOptions, io_failed},
+    diff,
     path::{Inside, PlainError, Workspace, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };

@@ -11,13 +11,12 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    blocking,
     change::{Changes, Target},
+    common::{blocking, spec},
     diff, marks, nearest,
     path::{Inside, Workspace},
     read::{not_text, refuse_binary},
     replace::{self, Mismatch, Replaced, replace},
-    spec,
 };
 
 /// Line numbers that an answer lists.

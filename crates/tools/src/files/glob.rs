@@ -12,9 +12,8 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    FileOptions, blocking,
+    common::{FileOptions, blocking, spec},
     path::{Inside, Workspace, shown},
-    spec,
     walk::{self, Visit},
 };
 

@@ -11,11 +11,10 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    FileOptions, blocking,
+    common::{FileOptions, blocking, spec},
     glob::{GLOB_BYTES_MAX, matcher},
     path::{Workspace, shown},
     search::{self, Matches},
-    spec,
 };
 
 /// Longest pattern in bytes.

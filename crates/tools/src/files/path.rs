@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{io_failed, nearest};
+use super::{common::io_failed, nearest};
 use crate::confine::main_folders;
 
 /// Longest path in bytes.

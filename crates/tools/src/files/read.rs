@@ -19,12 +19,11 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileOptions, blocking,
     change::Changes,
-    io_failed, marks,
+    common::{FileOptions, blocking, io_failed, spec},
+    marks,
     path::{Inside, Opened, Workspace, shown},
     seen::Stamp,
-    spec,
 };
 
 /// Bytes by which an image is known.

@@ -10,9 +10,8 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileOptions,
     change::{Changes, Target},
-    io_failed,
+    common::{FileOptions, io_failed},
     path::Workspace,
 };
 

@@ -11,11 +11,10 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    blocking,
     change::{Changes, Target},
+    common::{blocking, spec},
     diff, marks,
     path::Workspace,
-    spec,
 };
 
 const DESCRIPTION: &str = "Makes a file in the workspace with this content, and the folders it needs. An existing \

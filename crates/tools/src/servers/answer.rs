@@ -4,10 +4,23 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use meerkat_service::tool::{IMAGE_BYTES_MAX, OutputSink, ToolError};
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
-use super::link::CallEnd;
-
 /// Characters of base64 for three bytes.
 const BASE64_CHARS: usize = 4;
+
+/// End of a call that has no result.
+#[derive(Debug)]
+pub(super) enum CallEnd {
+    /// The connection was lost before the server saw the call.
+    NotSent,
+    /// The server refused or failed it.
+    Failed(String),
+    /// The server may have run it.
+    Unknown(String),
+    /// It was stopped on request. It holds true if the server may have seen the call.
+    Stopped(bool),
+    /// The output was refused.
+    Output(ToolError),
+}
 
 /// Writes a result to a call's output.
 ///

@@ -16,7 +16,7 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use meerkat_service::{
     clock::Clock,
     redact::Secrets,
-    tool::{Asking, OutputSink, ToolError},
+    tool::{Asking, OutputSink},
 };
 use rmcp::{
     ClientHandler, ErrorData, RoleClient, ServiceError, ServiceExt as _,
@@ -42,7 +42,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    answer,
+    answer::{self, CallEnd},
     auth::{Account, Authorized},
     http::Bounded,
     listing::TOOLS_MAX,
@@ -69,21 +69,6 @@ pub(super) enum Target {
     Program(Program),
     /// An address, with the headers of each request, and the login there unless a header stands for it.
     Address(String, HashMap<HeaderName, HeaderValue>, Option<Arc<Account>>),
-}
-
-/// End of a call that has no result.
-#[derive(Debug)]
-pub(super) enum CallEnd {
-    /// The connection was lost before the server saw the call.
-    NotSent,
-    /// The server refused or failed it.
-    Failed(String),
-    /// The server may have run it.
-    Unknown(String),
-    /// It was stopped on request. It holds true if the server may have seen the call.
-    Stopped(bool),
-    /// The output was refused.
-    Output(ToolError),
 }
 
 /// Tries to read on from an answer over HTTP that was cut: a server may keep it, and the library would never give up.

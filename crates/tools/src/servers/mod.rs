@@ -15,13 +15,13 @@ mod names;
 mod process;
 mod questions;
 mod server;
+mod shared;
 mod supervise;
 mod tool;
 mod transport;
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -45,17 +45,16 @@ use tokio_util::{
 
 pub use auth::{Login, LoginOptions, Logout};
 pub use config::{Scope, ServerApproval, ServerConfig, expand};
+pub use shared::Permits;
 pub(crate) use supervise::supervise;
 
 use cache::Cache;
 use server::Server;
+use shared::Pool;
 use tool::ServerTool;
 
 /// Longest wait for servers to end.
 const SHUT_DOWN: Duration = Duration::from_secs(8);
-
-/// Check before each start of a server, by its name: an error says why it must not start.
-pub type Permits = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// Options of a pool.
 pub struct ServersOptions {
@@ -161,24 +160,6 @@ pub struct ToolStatus {
     pub tokens: u64,
     /// Reason that the model is not shown it.
     pub quarantined: Option<String>,
-}
-
-/// Parts that all servers of a pool share.
-struct Pool {
-    permits: Permits,
-    clock: Arc<dyn Clock>,
-    cache: Cache,
-    logins_dir: Option<PathBuf>,
-    tell: Arc<dyn Fn(&str) + Send + Sync>,
-    version: AtomicU64,
-    tasks: TaskTracker,
-    closed: CancellationToken,
-}
-
-impl Pool {
-    fn changed(&self) {
-        self.version.fetch_add(1, Ordering::SeqCst);
-    }
 }
 
 /// Pool of servers.
@@ -423,15 +404,5 @@ fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
         tokens: tools.iter().filter(|tool| tool.quarantined.is_none()).map(|tool| tool.tokens).sum(),
         tools,
         last_error: seen.last_error.or(wanted),
-    }
-}
-
-/// Returns the command that supervises another one.
-fn supervisor() -> Result<Vec<OsString>, String> {
-    if crate::launcher::is_installed() {
-        let program = crate::confine::program().map_err(|error| format!("this program cannot be found: {error}"))?;
-        Ok(vec![program.into(), crate::launcher::SERVE.into()])
-    } else {
-        Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned())
     }
 }

@@ -49,6 +49,16 @@ pub(super) fn scrub(environment: &BTreeMap<String, String>) -> BTreeMap<String, 
     environment.iter().filter(|(name, _)| is_passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
+/// Returns the command that supervises another one.
+pub(super) fn supervisor() -> Result<Vec<OsString>, String> {
+    if crate::launcher::is_installed() {
+        let program = crate::confine::program().map_err(|error| format!("this program cannot be found: {error}"))?;
+        Ok(vec![program.into(), crate::launcher::SERVE.into()])
+    } else {
+        Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned())
+    }
+}
+
 /// The newest lines of a server's error output, and how it ended.
 #[derive(Clone, Default)]
 pub(super) struct LastWords(Arc<Mutex<VecDeque<String>>>);

@@ -17,13 +17,13 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Pool,
     auth::Account,
     cache::Kept,
     config::{Scope, ServerConfig, check_url, expand, glob_set},
     link::{Link, Target, Use},
     listing::{self, Definition},
-    process::{Program, scrub},
+    process::{Program, scrub, supervisor},
+    shared::Pool,
 };
 
 /// Connections to one server of the scope `session`.
@@ -469,7 +469,7 @@ fn target(
             folder.map(|folder| Arc::new(Account::new(name, &url, folder, pool.clock.clone(), pool.tasks.clone())));
         return Ok(Target::Address(url, headers, account));
     }
-    let supervisor = super::supervisor()?;
+    let supervisor = supervisor()?;
     let mut command: Vec<OsString> = supervisor;
     command.push(replace(config.command.as_ref().unwrap_or(&String::new()))?.into());
     for argument in &config.args {

@@ -9,8 +9,8 @@ use meerkat_service::{
 };
 
 use super::{
+    answer::CallEnd,
     config::{Scope, ServerApproval},
-    link::CallEnd,
     listing::Definition,
     server::Server,
 };

@@ -8,7 +8,7 @@ mod rule;
 mod run;
 pub(crate) mod status;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use meerkat_service::{
@@ -25,6 +25,7 @@ use crate::{
 };
 use jobs::Jobs;
 pub(crate) use place::Place;
+pub use place::ShellOptions;
 use run::{End, Run};
 
 /// Time that a command may take, in milliseconds, unless a call says otherwise.
@@ -54,19 +55,6 @@ const SCHEMA: &str = r#"{
   "required": ["command"],
   "additionalProperties": false
 }"#;
-
-/// Options of the tools that run commands.
-#[derive(Clone, Debug, Default)]
-pub struct ShellOptions {
-    /// Network of commands.
-    pub network: Network,
-    /// Files and folders that a command may read besides the workspace, the system and the toolchains.
-    pub readable: Vec<PathBuf>,
-    /// Files and folders that no command reaches: the data directory, with its owner's socket.
-    pub hidden: Vec<PathBuf>,
-    /// Environment of the person whose commands they are. Only names that carry no secret are passed on.
-    pub environment: Vec<(String, String)>,
-}
 
 /// Makes `shell`, `shell_output` and `shell_stop`. It returns none if the program's `main` does not begin with
 /// [`launcher`](crate::launcher()).

@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::ShellOptions;
+use meerkat_service::tool::Network;
+
 use crate::confine::{self, Confinement, GitGuard, Job};
 
 /// Folders of the system that a command may read and run programs from.
@@ -90,6 +91,19 @@ const VARIABLES: &[&str] = &[
 ];
 /// Path of programs where the environment has none.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Options of the tools that run commands.
+#[derive(Clone, Debug, Default)]
+pub struct ShellOptions {
+    /// Network of commands.
+    pub network: Network,
+    /// Files and folders that a command may read besides the workspace, the system and the toolchains.
+    pub readable: Vec<PathBuf>,
+    /// Files and folders that no command reaches: the data directory, with its owner's socket.
+    pub hidden: Vec<PathBuf>,
+    /// Environment of the person whose commands they are. Only names that carry no secret are passed on.
+    pub environment: Vec<(String, String)>,
+}
 
 /// Folders and environment of all commands of a service.
 pub(crate) struct Place {

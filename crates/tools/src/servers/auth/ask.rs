@@ -15,7 +15,7 @@ use reqwest::Url;
 use rmcp::transport::auth::{OAuthHttpClient, OAuthHttpClientFuture, OAuthHttpRequest};
 use serde_json::Value;
 
-use super::{clean, store::Record};
+use super::store::{Record, Tokens};
 
 /// Longest time for one request.
 const REQUEST: Duration = Duration::from_secs(15);
@@ -56,15 +56,6 @@ impl<'a> TokenRequest<'a> {
             is_secret_in_body: record.is_secret_in_body,
         }
     }
-}
-
-/// Tokens that an issuer gave.
-pub(super) struct Tokens {
-    pub(super) access_token: String,
-    pub(super) refresh_token: Option<String>,
-    /// Seconds that the access token lives.
-    pub(super) lives_s: Option<u64>,
-    pub(super) scopes: Option<Vec<String>>,
 }
 
 /// Failure of a request for tokens, with its reason.
@@ -209,4 +200,10 @@ fn innermost(error: &dyn std::error::Error) -> String {
         last = source;
     }
     last.to_string()
+}
+
+/// Returns a short text of somebody else for a message, without control characters.
+pub(super) fn clean(text: &str) -> String {
+    const CHARS_MAX: usize = 400;
+    text.chars().filter(|char| !char.is_control()).take(CHARS_MAX).collect()
 }

@@ -21,8 +21,7 @@ use serde_json::json;
 
 use super::{
     Account,
-    ask::{Asker, Refusal, TokenRequest},
-    clean,
+    ask::{Asker, Refusal, TokenRequest, clean},
     redirect::Redirect,
     store::Record,
 };

@@ -23,7 +23,7 @@ pub(super) use authorized::Authorized;
 pub(super) use login::log_out;
 pub use login::{Login, LoginOptions, Logout};
 
-use ask::{Asker, Refusal, TokenRequest};
+use ask::{Asker, Refusal, TokenRequest, clean};
 use store::{Record, Store};
 
 /// Tokens of a server that are redacted: the last ones, as an old one may hold for a while.
@@ -189,10 +189,4 @@ fn not_kept(error: std::io::Error) -> String {
 /// Returns true for what a list of scopes is made of; nothing of it ends a quoted word of a shell.
 fn is_scope_char(char: char) -> bool {
     char.is_ascii_graphic() && !matches!(char, '\'' | '"' | '\\' | '`') || char == ' '
-}
-
-/// Returns a short text of somebody else for a message, without control characters.
-fn clean(text: &str) -> String {
-    const CHARS_MAX: usize = 400;
-    text.chars().filter(|char| !char.is_control()).take(CHARS_MAX).collect()
 }

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{super::config::hex, ask::Tokens};
+use super::super::config::hex;
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
@@ -47,6 +47,15 @@ pub(super) struct Record {
     pub(super) expires_at_s: Option<u64>,
     /// True if a person allowed the issuer to be in a private network.
     pub(super) allows_private: bool,
+}
+
+/// Tokens that an issuer gave.
+pub(super) struct Tokens {
+    pub(super) access_token: String,
+    pub(super) refresh_token: Option<String>,
+    /// Seconds that the access token lives.
+    pub(super) lives_s: Option<u64>,
+    pub(super) scopes: Option<Vec<String>>,
 }
 
 impl Record {

@@ -1,0 +1,35 @@
+//! What the servers of a pool share.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use meerkat_service::clock::Clock;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::cache::Cache;
+
+/// Check before each start of a server, by its name: an error says why it must not start.
+pub type Permits = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// Parts that all servers of a pool share.
+pub(super) struct Pool {
+    pub(super) permits: Permits,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) cache: Cache,
+    pub(super) logins_dir: Option<PathBuf>,
+    pub(super) tell: Arc<dyn Fn(&str) + Send + Sync>,
+    pub(super) version: AtomicU64,
+    pub(super) tasks: TaskTracker,
+    pub(super) closed: CancellationToken,
+}
+
+impl Pool {
+    pub(super) fn changed(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+}
