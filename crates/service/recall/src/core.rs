@@ -219,7 +219,9 @@ impl Core {
         let (opened, is_new) = opened?;
         if let Some(dir) = self.dir.as_deref().filter(|_| is_new) {
             // The graph belongs to another file's texts.
-            VectorLane::discard(dir);
+            if let Err(error) = VectorLane::discard(dir) {
+                tracing::warn!(%error, "an old graph of vectors cannot be removed");
+            }
         }
         Ok(opened)
     }

@@ -44,9 +44,13 @@ impl Core {
             Some(dir) => {
                 let (path, new) = (dir.join(FILE_NAME), dir.join(NEW_NAME));
                 remove(&new)?;
-                let opened = self.copied(Some(&new))?;
-                // It has the vectors of what was forgotten, and the old numbers.
-                VectorLane::discard(dir);
+                let copied = self.copied(Some(&new)).and_then(|opened| {
+                    // It has the vectors of what was forgotten, and the old numbers.
+                    VectorLane::discard(dir).map_err(redb::Error::Io)?;
+                    Ok(opened)
+                });
+                // A full disk gets back what an incomplete copy took.
+                let opened = copied.inspect_err(|_| drop(fs::remove_file(&new)))?;
                 let renamed = fs::rename(&new, &path).and_then(|()| fs::File::open(dir)?.sync_all());
                 renamed.map_err(redb::Error::Io)?;
                 opened

@@ -310,8 +310,8 @@ impl Sessions {
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
         let limit = Some(self.engine().options.limits.page_items);
         let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
-        // A prompt alone was not answered: a name that was misspelt once must not stay.
-        let answered = page.items.into_iter().filter(|session| session.message_count > 1);
+        // A turn brings one prompt, and more only if it was answered: a name that was misspelt once must not stay.
+        let answered = page.items.into_iter().filter(|session| session.message_count > session.turn_count);
         let mut models = answered.map(|session| session.model);
         Ok(models.find(|model| model != self.engine().models.default_model()))
     }

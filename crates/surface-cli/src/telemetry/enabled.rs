@@ -81,8 +81,9 @@ impl Client {
             .timeout(ANSWER_TIMEOUT)
             .build()
             .map_err(|error| format!("no HTTP client can be made: {error}"))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("traces").enable_all();
-        let runtime = runtime.build().map_err(|error| error.to_string())?;
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("traces").enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
         Ok(Self { http, runtime, logs })
     }
 }

@@ -78,13 +78,16 @@ fn what_is_not_set_and_the_models_are_shown_too() {
 #[test]
 fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
     let run = |dir: &Arc<TempDir>| cli(&["run", "hello"]).in_dir(dir);
-    let real = |dir: &Arc<TempDir>, url: &str| {
-        let command = run(dir).env("OPENAI_API_KEY", "sk-0123456789").env("OPENAI_BASE_URL", url);
+    let with_key = |command: Cli, url: &str| {
+        let command = command.env("OPENAI_API_KEY", "sk-0123456789").env("OPENAI_BASE_URL", url);
         command.env("MEERKAT_MODEL__NAME", "gpt-4o").env("MEERKAT_TURN__MODEL_ATTEMPTS", "1").run()
     };
+    let real = |dir: &Arc<TempDir>, url: &str| with_key(run(dir), url);
     let dir = cli(&[]).dir;
     assert!(run(&dir).run().out.contains("scripted"));
     assert_ne!(real(&dir, "http://127.0.0.1:1/v1").code, 0, "nobody listens there");
+    let prompted_again = cli(&["resume", "last", "hello"]).in_dir(&dir);
+    assert_ne!(with_key(prompted_again, "http://127.0.0.1:1/v1").code, 0);
     // It never answered, and may have been a slip.
     let again = run(&dir).run();
     assert!(again.out.contains("scripted") && again.err.contains("The scripted model answers"), "{}", again.err);

@@ -75,7 +75,8 @@ pub(super) fn read(
             definition.quarantined = Some(format!("{why}; ask its maker to mend it"));
             definition.spec.schema = RawJson::empty_object();
             if is_accepted {
-                accepted.remove(&definition.remote);
+                // What rules allowed was this tool, so any other that gets its name is asked about.
+                accepted.insert(definition.remote.clone(), String::new());
             }
         }
         if definition.quarantined.is_none() {
@@ -205,6 +206,9 @@ mod tests {
         // A former version accepted without a check; what is put aside then stays so.
         assert!(read("s", std::slice::from_ref(&bad), (&mut accepted, false))[0].quarantined.is_some());
         assert!(read("s", &[bad], (&mut accepted, true))[0].quarantined.is_some());
+        // Rules allowed the former tool, not whatever gets its name.
+        let other = read("s", &[tool("a", json!({}))], (&mut accepted, true));
+        assert!(other[0].quarantined.as_deref().is_some_and(|why| why.contains("has changed")), "{other:?}");
     }
 
     #[test]

@@ -248,6 +248,7 @@ fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
         WRITES_LEFT.set(None);
         let is_answered = answered.is_ok();
         assert_eq!(is_answered, holding(dir.path(), b"bassoon").is_empty(), "{refused}: {answered:?}");
+        assert!(!dir.path().join("memory.redb.new").exists(), "{refused}: a full disk gets its room back");
         drop(core);
         let core = self::core(dir.path(), true);
         assert_eq!((found(&core, "bassoon"), found(&core, "harbour")), (0, 1), "{refused}");

@@ -52,12 +52,15 @@ impl VectorLane {
         File::open(dir)?.sync_all()
     }
 
-    pub(in super::super) fn discard(dir: &Path) {
-        if let Err(error) = fs::remove_file(dir.join(NAME))
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, "an old graph of vectors cannot be taken away");
-        }
+    /// Removes the file, and what a killed process left of one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(in super::super) fn discard(dir: &Path) -> io::Result<()> {
+        [NAME, NEW_NAME].iter().try_for_each(|name| match fs::remove_file(dir.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        })
     }
 
     fn write(&self, file: &File, stamp: Stamp) -> io::Result<()> {

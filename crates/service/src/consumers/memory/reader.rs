@@ -90,7 +90,10 @@ impl Consumer for Run {
         }
         memory.look_for_loss().await;
         // Rounds after this one have every session.
-        self.is_anew |= memory.is_lost.load(Ordering::Acquire);
+        if memory.is_lost.load(Ordering::Acquire) && !std::mem::replace(&mut self.is_anew, true) {
+            self.open.clear();
+            self.live_after.clear();
+        }
         let _taking_in = memory.taking_in.lock().await;
         let taken = self.take_in(host, sessions).await;
         if taken.is_err() {
