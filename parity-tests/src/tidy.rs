@@ -95,7 +95,8 @@ const ENCODED: [&str; 42] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 15] = [
+pub(crate) const EDGES: [(&str, &[&str]); 16] = [
+    ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),
@@ -107,7 +108,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 15] = [
     ("meerkat-surface-rpc", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-surface-mcp", &["meerkat-errors", "meerkat-service"]),
     ("meerkat-client", &["meerkat-conformance", "meerkat-serve", "meerkat-service"]),
-    ("meerkat-serve", &["meerkat-service"]),
+    ("meerkat-serve", &["meerkat-console", "meerkat-service"]),
     ("meerkat-tools", &["meerkat-service"]),
     ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"]),
     ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),

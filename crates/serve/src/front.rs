@@ -28,6 +28,7 @@ use tower_http::{
 use tracing::Instrument as _;
 
 use crate::{
+    console::Console,
     guard::{Guard, is_open},
     listen::{Stranger, refusal},
     streams::{self, Streams},
@@ -58,6 +59,8 @@ pub(crate) struct Surfaces {
 /// Shared state of all requests.
 pub(crate) struct Front {
     pub(crate) guard: Guard,
+    /// The console, where REST is served.
+    pub(crate) console: Option<Arc<Console>>,
     pub(crate) streams: Streams,
     /// Layer for web pages of listed origins.
     pub(crate) cors: CorsLayer,
@@ -105,14 +108,19 @@ async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
     let mut response = match checked {
         Err(body) => refusal(&body),
         Ok(place) => {
+            let console = front.console.as_ref().filter(|_| front.guard.is_page(request.uri()));
             if !is_open(request.uri())
+                && console.is_none()
                 && let Some(stranger) = request.extensions().get::<Stranger>()
             {
                 stranger.remove();
             }
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
             let call = streams::is_call(&request).then(|| front.calls.token());
-            let response = route(&front.surfaces, request).instrument(span.clone()).await;
+            let response = match console {
+                Some(console) => console.answer(request).instrument(span.clone()).await,
+                None => route(&front.surfaces, request).instrument(span.clone()).await,
+            };
             streams::hold(response, (place, call))
         }
     };

@@ -1,11 +1,23 @@
-//! The one guard in front of every surface on a listener: it checks Host, Origin, token and size, in that order.
+//! The one guard in front of every surface on a listener: it checks Host, Origin, token and size, in that order. The
+//! console's own files need no token, and REST accepts a browser's sign-in in its place.
 //!
 //! A web page in the user's browser can reach a loopback port, under a name of its own or through a form; it can
 //! neither send a Host and an Origin that are ours nor know the token. Nothing here reads a body.
 
+use std::sync::Arc;
+
 use http::{HeaderMap, HeaderName, Uri, header};
 use meerkat_service::{ErrorBody, ErrorCode};
 use subtle::ConstantTimeEq as _;
+
+/// A page for people, as far as the guard must know it.
+pub(crate) trait Page: Send + Sync {
+    /// Returns true if a path needs no token.
+    fn is_open(&self, path: &str) -> bool;
+
+    /// Returns true if a request shows both secrets of a browser's sign-in.
+    fn is_signed_in(&self, headers: &HeaderMap) -> bool;
+}
 
 /// Properties of requests that are accepted.
 pub(crate) struct Guard {
@@ -15,6 +27,8 @@ pub(crate) struct Guard {
     pub(crate) origins: Vec<String>,
     /// The token; `None` if authentication is off.
     pub(crate) token: Option<Token>,
+    /// The console, where REST is served.
+    pub(crate) page: Option<Arc<dyn Page>>,
     /// Most bytes of a body.
     pub(crate) body_bytes_max: u64,
     /// Most bytes of a bundle.
@@ -69,6 +83,7 @@ fn split(host: &str) -> (&str, Option<&str>) {
 }
 
 /// Bearer token. It is written only to its file, and no log shows it.
+#[derive(Clone)]
 pub struct Token(pub(crate) String);
 
 impl std::fmt::Debug for Token {
@@ -84,6 +99,9 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Paths that are open to everyone under any name of the server: probes know neither its name nor its token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
+/// Beginning of the paths that a browser's sign-in opens.
+const SIGNED_IN_PATHS: &str = "/v1/";
+
 /// Path of uploaded bundles. They are larger than any other body, and are never held in memory completely.
 const BUNDLES_PATH: &str = "/v1/bundles";
 
@@ -95,12 +113,24 @@ impl Guard {
             self.check_host(uri, headers)?;
         }
         self.check_origin(headers)?;
-        if !is_open {
+        if !is_open && !self.is_page(uri) && !self.is_signed_in(uri, headers) {
             self.check_token(headers)?;
         }
         check_head(uri, headers)?;
         let limit = if uri.path() == BUNDLES_PATH { self.bundle_bytes_max } else { self.body_bytes_max };
         check_size(headers, limit)
+    }
+
+    /// Returns true for a file of the page, or the place where a browser signs in.
+    pub(crate) fn is_page(&self, uri: &Uri) -> bool {
+        self.page.as_ref().is_some_and(|page| page.is_open(uri.path()))
+    }
+
+    /// Returns true for a request to REST of a browser that has signed in. A request with a token is judged by that.
+    fn is_signed_in(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        uri.path().starts_with(SIGNED_IN_PATHS)
+            && !headers.contains_key(header::AUTHORIZATION)
+            && self.page.as_ref().is_some_and(|page| page.is_signed_in(headers))
     }
 
     fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
@@ -228,6 +258,7 @@ mod tests {
             hosts,
             origins: vec!["https://desk.example".to_owned()],
             token,
+            page: None,
             body_bytes_max: 1000,
             bundle_bytes_max: 2000,
         }

@@ -19,11 +19,12 @@
 //! # }
 //! ```
 //!
-//! In reading order: `front` answers a request, `guard` refuses callers by their `names` and `token`, `listen` is the accept
-//! loop with `socket` and `streams`, [`owner`] the socket of a data directory's owner, [`stdio`] the two surfaces without a
-//! listener. This is the only place that composes surfaces; it decides nothing about sessions, reads no configuration and
-//! prints nothing.
+//! In reading order: `front` answers a request, `guard` refuses callers by their `names` and `token`, `console` has the
+//! page for people, `listen` is the accept loop with `socket` and `streams`, [`owner`] the socket of a data directory's
+//! owner, [`stdio`] the two surfaces without a listener. This is the only place that composes surfaces; it decides
+//! nothing about sessions, reads no configuration and prints nothing.
 
+mod console;
 mod front;
 mod guard;
 mod names;
@@ -41,6 +42,7 @@ pub mod stdio;
 use std::{
     fmt, io,
     net::SocketAddr,
+    path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -57,14 +59,16 @@ use tokio_util::{
 };
 
 use self::{
+    console::Console,
     front::{Front, Surfaces},
-    guard::Guard,
+    guard::{Guard, Page},
     listen::{ListenOptions, listen},
     names::{Public, hosts, origins, public_url},
     streams::Streams,
 };
 
 pub use guard::Token;
+pub use meerkat_console::code as console_code;
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
 pub use token::random_digits;
 
@@ -153,6 +157,7 @@ pub struct Builder {
     allowed_origins: Vec<String>,
     public_url: Option<String>,
     limits: Limits,
+    sign_ins: Option<PathBuf>,
 }
 
 impl fmt::Debug for Builder {
@@ -162,10 +167,18 @@ impl fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Serves REST, below `/v1`.
+    /// Serves REST, below `/v1`, and the console at `/`.
     #[must_use]
     pub fn rest(mut self) -> Self {
         self.has_rest = true;
+        self
+    }
+
+    /// Keeps the browsers that have signed in to the console in this file, beyond the end of the process. It should be
+    /// in a folder that nobody else can read; without one they are kept in memory.
+    #[must_use]
+    pub fn sign_ins(mut self, file: Option<PathBuf>) -> Self {
+        self.sign_ins = file;
         self
     }
 
@@ -243,16 +256,19 @@ impl Builder {
         let connections_max = connections(limits.connections);
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
+        let console = self.has_rest.then(|| Arc::new(Console::new(token.as_ref(), self.sign_ins.take(), local.port())));
         let guard = Guard {
             hosts: hosts(address, local.port(), &self.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.iter().map(|public| public.origin.clone())).collect(),
             token,
+            page: console.clone().map(|console| console as Arc<dyn Page>),
             body_bytes_max: limits.body_bytes,
             bundle_bytes_max: limits.bundle_bytes,
         };
         let (ending, answers) = (Ending::default(), Answers::default());
         let front = Front {
             guard,
+            console,
             streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
@@ -339,6 +355,7 @@ impl Server {
             allowed_origins: Vec::new(),
             public_url: None,
             limits: Limits::default(),
+            sign_ins: None,
         }
     }
 

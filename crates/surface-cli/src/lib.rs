@@ -115,6 +115,11 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     match &cli.command {
         Command::Config { command: ConfigCommand::Show } => return local::show_config(out, env, &config),
         Command::Token { path } => return serve::token(out, env, &config, *path),
+        Command::Console(args) => {
+            if let Some(done) = commands::console::of_running(out, env, &config, args)? {
+                return Ok(done);
+            }
+        }
         Command::Models => return commands::models::models(out, env, &config),
         Command::Init => return commands::init::init(out, env, &config, streams),
         Command::Servers(args) => {
@@ -132,7 +137,11 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     if !is_completing && !out.is_quiet {
         config.new_note(env).iter().for_each(|found| out.note(found));
     }
-    on_runtime(cli.command, config, out, env, streams)
+    let command = match cli.command {
+        Command::Console(args) => Command::Serve(args.server()),
+        command => command,
+    };
+    on_runtime(command, config, out, env, streams)
 }
 
 /// Opens the service, performs a command, and ends both in order.
@@ -218,6 +227,7 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         }
         Command::Project { command: ProjectArgs::Adopt }
         | Command::Serve(_)
+        | Command::Console(_)
         | Command::Capabilities
         | Command::Init
         | Command::Models

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::App,
     args::{McpArgs, ServeArgs, Tools},
+    commands::console,
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
@@ -28,10 +29,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         let message = "say what to serve: any of --rest, --rpc and --mcp, such as `meerkat serve --rest --rpc --mcp`";
         return Err(SessionError::invalid("serve", message).into());
     }
-    let address = args.listen.as_deref().unwrap_or(&values.listen);
-    let address: SocketAddr = address
-        .parse()
-        .map_err(|_| refused("serve.listen", "it must be an address and a port, such as 127.0.0.1:7670", address))?;
+    let address = address(&app.config, args.listen.as_deref())?;
     let is_open = !address.ip().is_loopback();
     if is_open && args.no_auth {
         return Err(refused("serve.listen", &ServeError::Open.to_string(), "--no-auth").into());
@@ -47,15 +45,15 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         .allowed_hosts(&values.allowed_hosts)
         .allowed_origins(&values.allowed_origins)
         .public_url(values.public_url.as_deref())
-        .limits(limits(&app.config));
-    let mut token_file = None;
-    builder = match args.no_auth {
-        true => builder.without_token(),
-        false => {
-            let (token, file) = find_token(&app.config, env)?;
-            token_file = file;
-            builder.token(token)
-        }
+        .limits(limits(&app.config))
+        .sign_ins(console::sign_ins(&app.config, env)?);
+    let (token, token_file) = match args.no_auth {
+        true => (None, None),
+        false => find_token(&app.config, env).map(|(token, file)| (Some(token), file))?,
+    };
+    builder = match &token {
+        None => builder.without_token(),
+        Some(token) => builder.token(token.clone()),
     };
     if args.rest {
         builder = builder.rest();
@@ -77,6 +75,10 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
     let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
     print_ready(app, server.url(), values.public_url.as_deref(), token_file.as_deref(), &names)?;
+    if let Some(console) = &args.console {
+        let base = values.public_url.as_deref().unwrap_or(server.url());
+        console::show(&app.out, env, base, token.as_ref(), console.print)?;
+    }
     let stop = CancellationToken::new();
     let served = server.serve_until(stop.clone().cancelled_owned());
     tokio::pin!(served);
@@ -91,6 +93,13 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         _ = ends.next() => {}
     }
     Ok(0)
+}
+
+/// Reads the address to listen at: the given one, or the configured one.
+pub(crate) fn address(config: &Config, given: Option<&str>) -> Result<SocketAddr, CliError> {
+    let text = given.unwrap_or(&config.values.serve.listen);
+    let message = "it must be an address and a port, such as 127.0.0.1:7670";
+    text.parse().map_err(|_| refused("serve.listen", message, text).into())
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.
@@ -156,7 +165,7 @@ fn refused_by(error: &ServeError) -> ErrorBody {
 }
 
 /// Finds the token: in its variable, or in its file in the data directory, which the first start makes.
-fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
+pub(crate) fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
     if let Some(token) = env.variable(TOKEN_VARIABLE) {
         let origin = format!("variable {TOKEN_VARIABLE}");
         let refusal = || {
@@ -172,10 +181,14 @@ fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathB
     Ok((token, Some(path)))
 }
 
+/// Returns true if this project has a token.
+pub(crate) fn has_token(config: &Config, env: &Environment) -> Result<bool, CliError> {
+    Ok(env.variable(TOKEN_VARIABLE).is_some() || Token::is_in(&config.data_dir(env)?))
+}
+
 /// `token`: the token of this project's server, or the path of its file. It makes none.
 pub(crate) fn token(out: &Output, env: &Environment, config: &Config, wants_path: bool) -> Result<u8, CliError> {
-    let data_dir = config.data_dir(env)?;
-    if env.variable(TOKEN_VARIABLE).is_none() && !Token::is_in(&data_dir) {
+    if !has_token(config, env)? {
         let message = "this project has no token yet; its first `meerkat serve` makes one. If the server runs in another \
                        folder, run this there";
         return Err(SessionError::invalid("token", message).into());

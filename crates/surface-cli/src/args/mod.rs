@@ -75,6 +75,13 @@ const SERVE_HELP: &str = "Give at least one of --rest, --rpc and --mcp. The firs
         meerkat serve --rest --rpc --mcp               serves all three on http://127.0.0.1:7670\n  \
         meerkat serve --mcp --listen 127.0.0.1:0 --json    takes a free port, prints it as JSON";
 
+const CONSOLE_HELP: &str = "Opens the page of the server that runs; if none runs, starts one, which Ctrl-C ends. The \
+    address has a code that signs one browser in, once and within a minute. The sign-in ends after 12 hours.\n\n\
+    Examples:\n  \
+        meerkat console               opens the page in your browser\n  \
+        meerkat console --print       prints its address, for another machine or browser\n  \
+        meerkat console --sign-out    ends the sign-in of every browser";
+
 const DOCTOR_HELP: &str = "Checks the configuration, every journal and blob, the index, memory's log, readers, the \
     files at the project's root, permissions and disk space. Says for each fault what to do. While another process \
     owns the data directory, it only reads. The exit code is 1 if an error remains.\n\n\
@@ -106,6 +113,9 @@ pub(crate) enum Command {
     /// Serve over HTTP: REST, JSON-RPC and MCP on one address
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
+    /// Show the console: a page for people that `serve --rest` has at `/`
+    #[command(after_help = CONSOLE_HELP)]
+    Console(ConsoleArgs),
     /// Print the token that clients of this project's server need
     Token {
         /// Print the path of the token's file instead
@@ -214,6 +224,31 @@ pub(crate) struct ServeArgs {
     /// Accept requests without a token; allowed only on a loopback address
     #[arg(long)]
     pub(crate) no_auth: bool,
+    /// Show the console too.
+    #[arg(skip)]
+    pub(crate) console: Option<ConsoleArgs>,
+}
+
+/// `console`.
+#[derive(Args, Clone)]
+pub(crate) struct ConsoleArgs {
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// Sign every browser out of this project's servers, and show nothing
+    #[arg(long, conflicts_with_all = ["print", "listen"])]
+    pub(crate) sign_out: bool,
+    /// Address and port of the server, which starts there if none runs [default: 127.0.0.1:7670]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+}
+
+impl ConsoleArgs {
+    /// The server that starts if none runs.
+    pub(crate) fn server(self) -> ServeArgs {
+        let (listen, console) = (self.listen.clone(), Some(self));
+        ServeArgs { rest: true, rpc: false, mcp: false, tools: None, approve: false, listen, no_auth: false, console }
+    }
 }
 
 const INSTALL_HELP: &str = "Asks nothing and lists every file. If it would overwrite a file that it did not write, or \

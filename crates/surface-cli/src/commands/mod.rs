@@ -19,6 +19,7 @@ pub(crate) mod models;
 
 pub(crate) mod compact;
 pub(crate) mod completions;
+pub(crate) mod console;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod init;

@@ -28,7 +28,7 @@ fn places() -> Vec<(String, String, String)> {
         );
         places.push(("POST".into(), "/mcp".into(), call));
     }
-    for path in ["/openapi.json", "/metrics", "/", "/v2", "/mcp"] {
+    for path in ["/openapi.json", "/metrics", "/console", "/console/", "/index.html", "/v2", "/mcp"] {
         places.push(("GET".into(), path.into(), String::new()));
     }
     places

@@ -41,8 +41,14 @@ impl Cut {
 pub(crate) async fn serve(listener: TcpListener, port: u16, service: McpHttpService<Fixtures>) -> io::Result<()> {
     let hosts = ["127.0.0.1", "localhost", "[::1]"].map(|name| Host::on(name, port)).to_vec();
     let body_bytes_max = MESSAGE_BYTES_MAX as u64;
-    let guard =
-        Arc::new(Guard { hosts, origins: Vec::new(), token: None, body_bytes_max, bundle_bytes_max: body_bytes_max });
+    let guard = Arc::new(Guard {
+        hosts,
+        origins: Vec::new(),
+        token: None,
+        page: None,
+        body_bytes_max,
+        bundle_bytes_max: body_bytes_max,
+    });
     let returned = Arc::new(Notify::new());
     loop {
         let (socket, _) = listener.accept().await?;

@@ -1,0 +1,109 @@
+// The frame around the views: which address shows which view, and who is signed in.
+
+import { forget, get, isSignedIn, onSignedOut, signIn, signOut } from "./api.js";
+import { button, complain, el, every, failed, plain } from "./dom.js";
+import { show as approvals, waiting } from "./views/approvals.js";
+import { show as health } from "./views/health.js";
+import { show as memory } from "./views/memory.js";
+import { show as session } from "./views/session.js";
+import { show as sessions } from "./views/sessions.js";
+import { show as signInPage } from "./views/sign_in.js";
+import { show as tools } from "./views/tools.js";
+
+const VIEWS = {
+  sessions: ["Sessions", sessions],
+  approvals: ["Approvals", approvals],
+  memory: ["Memory", memory],
+  tools: ["Tools", tools],
+  health: ["Health", health],
+};
+
+const main = document.getElementById("main");
+const nav = document.getElementById("views");
+let shown = new AbortController();
+
+/** The parts and the query of an address behind `#/`. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  return { parts, params: new URLSearchParams(query) };
+}
+
+function mark(name) {
+  nav.replaceChildren(...Object.entries(VIEWS).map(([key, [title]]) => {
+    const current = key === name ? "page" : null;
+    return el("a", { href: `#/${key === "sessions" ? "" : key}`, "aria-current": current, "data-view": key }, title);
+  }));
+}
+
+/** Shows the view of the address. Its signal ends what the view before it had begun. */
+async function show() {
+  shown.abort();
+  shown = new AbortController();
+  const { signal } = shown;
+  const { parts, params } = place();
+  const name = parts[0] ?? "sessions";
+  mark(name);
+  const [title, view] = name === "sessions" && parts[1] ? ["Session", session] : VIEWS[name] ?? ["Sessions", sessions];
+  document.title = `${title} · meerkat`;
+  const content = el("div.view", {});
+  main.replaceChildren(content);
+  try {
+    await view(content, { parts, params, signal, title: (text) => (document.title = `${plain(text)} · meerkat`) });
+  } catch (failure) {
+    if (!signal.aborted && failure.name !== "AbortError") content.replaceChildren(failed(failure));
+  }
+}
+
+async function countApprovals() {
+  const count = (await waiting()).length;
+  const link = nav.querySelector("[data-view=approvals]");
+  link?.querySelector(".count")?.remove();
+  if (count > 0) link?.append(" ", el("span.count", { "aria-label": `${count} waiting` }, String(count)));
+}
+
+let life = new AbortController();
+
+function leave(why) {
+  forget();
+  shown.abort();
+  life.abort();
+  nav.replaceChildren();
+  document.getElementById("account").replaceChildren();
+  document.title = "Sign in · meerkat";
+  signInPage(main, why, enter);
+}
+
+function enter() {
+  life = new AbortController();
+  const out = button("Sign out", async () => (await signOut(), leave("You are signed out.")), { class: "quiet" });
+  document.getElementById("account").replaceChildren(...(isSignedIn() ? [out] : []));
+  every(4, life.signal, countApprovals);
+  countApprovals().catch(() => {});
+  return show();
+}
+
+async function begin() {
+  const code = location.hash.match(/^#code=([\w.]+)$/)?.[1];
+  let why = "";
+  if (code) {
+    history.replaceState(null, "", location.pathname);
+    await signIn(code).catch((failure) => (why = failure.message));
+  }
+  try {
+    await get("capabilities");
+    await enter();
+  } catch (failure) {
+    if (failure.status === 401) leave(why || (isSignedIn() ? "Your sign-in has ended." : ""));
+    else main.replaceChildren(failed(failure), button("Try again", begin));
+  }
+}
+
+onSignedOut.act = () => !life.signal.aborted && document.querySelector(".view") && leave("Your sign-in has ended.");
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+addEventListener("hashchange", () => (/^#code=/.test(location.hash) ? begin() : document.querySelector(".view") && show()));
+addEventListener("unhandledrejection", (event) => complain(event.reason));
+begin();

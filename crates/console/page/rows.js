@@ -1,0 +1,41 @@
+// A list of any length of which only the rows that can be seen are in the page. All rows have one height.
+
+import { el } from "./dom.js";
+
+const AROUND = 8;
+
+/** A list; `show(items)` sets its rows, which `render(item)` makes. */
+export function rows(label, height, render) {
+  const inner = el("div.rows-inner", { role: "list" });
+  const node = el("div.rows", { "aria-label": label, role: "region", tabindex: "0" }, inner);
+  let items = [];
+  let shown = "";
+  const draw = (isForced) => {
+    const first = Math.max(0, Math.floor(node.scrollTop / height) - AROUND);
+    const last = Math.min(items.length, Math.ceil((node.scrollTop + node.clientHeight) / height) + AROUND);
+    if (!isForced && shown === `${first}-${last}`) return;
+    shown = `${first}-${last}`;
+    const focused = inner.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    inner.style.height = `${items.length * height}px`;
+    inner.replaceChildren(...items.slice(first, last).map((item, index) => {
+      const place = { role: "listitem", "aria-setsize": items.length, "aria-posinset": first + index + 1 };
+      const row = el("div.row", place, render(item));
+      row.style.top = `${(first + index) * height}px`;
+      row.style.height = `${height}px`;
+      return row;
+    }));
+    if (focused) [...inner.querySelectorAll("a")].find((row) => row.getAttribute("href") === focused)?.focus();
+  };
+  node.addEventListener("scroll", () => draw(false), { passive: true });
+  node.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const links = [...inner.querySelectorAll("a")];
+    const at = links.indexOf(document.activeElement);
+    const next = links[at < 0 ? 0 : at + step];
+    next?.focus();
+  });
+  new ResizeObserver(() => draw(false)).observe(node);
+  return { node, show: (all) => { items = all; draw(true); } };
+}
