@@ -23,20 +23,21 @@ function inline(text) {
   const nodes = [];
   let end = 0;
   for (const found of text.matchAll(INLINE)) {
-    const [all, code, strong, weak, label, address, bare] = found;
+    const [whole, code, strong, weak, label, address, bare] = found;
     nodes.push(text.slice(end, found.index));
     if (code !== undefined) nodes.push(el("code", {}, code));
     else if (strong !== undefined) nodes.push(el("strong", {}, strong));
     else if (weak !== undefined) nodes.push(el("em", {}, weak));
     else nodes.push(bare ? link(bare, bare) : link(label, address));
-    end = found.index + all.length;
+    end = found.index + whole.length;
   }
   return [...nodes, text.slice(end)];
 }
 
 /** The nodes of a text in Markdown. */
 export function markdown(text) {
-  const lines = text.split("\n", LINES_MAX);
+  const all = text.split("\n");
+  const lines = all.slice(0, LINES_MAX);
   const out = el("div.markdown");
   for (let at = 0; at < lines.length; ) {
     const until = (isEnd) => {
@@ -68,5 +69,7 @@ export function markdown(text) {
       out.append(el("p", {}, inline([line, ...until(isOther)].join("\n"))));
     }
   }
+  // A very long text stays whole, in one node.
+  if (all.length > LINES_MAX) out.append(el("pre", { tabindex: "0" }, all.slice(LINES_MAX).join("\n")));
   return out;
 }
