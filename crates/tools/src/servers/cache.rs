@@ -3,7 +3,6 @@
 //! A list is kept under the hash of its server's definition. A lost or damaged file costs one start.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, DirBuilder, OpenOptions},
     io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -11,22 +10,19 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+
+use super::listing::{Accepted, KeptTool};
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The last list of a server, and what was accepted of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Kept {
-    /// The tools as the server listed them.
-    pub(super) tools: Vec<Value>,
-    /// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
-    pub(super) accepted: BTreeMap<String, String>,
-    /// True if the schemas of accepted tools were checked. Former versions did not.
-    #[serde(default)]
-    pub(super) is_checked: bool,
+    /// The tools as they were read; none if another version read them, which has another name for this field.
+    pub(super) read: Option<Vec<KeptTool>>,
+    /// What a person, or the first list, has accepted.
+    pub(super) accepted: Accepted,
 }
 
 /// Folder of lists; without one nothing is kept.
@@ -90,8 +86,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache(Some(folder.path().join("lists")));
         assert_eq!(cache.read("d"), None);
-        let kept =
-            Kept { tools: vec![json!({ "name": "a" })], accepted: [("a".into(), "h".into())].into(), is_checked: true };
+        let tool = json!({ "remote": "a", "description": "", "schema": {}, "says_read_only": false,
+            "says_idempotent": true, "hash": "h", "fault": null });
+        let kept = json!({ "read": [tool], "accepted": { "a": "h" } });
+        let kept: Kept = serde_json::from_str(&kept.to_string()).unwrap();
         cache.write("d", &kept);
         cache.write("d", &kept);
         assert_eq!(cache.read("d"), Some(kept));
@@ -99,8 +97,9 @@ mod tests {
         let path = folder.path().join("lists/d.json");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path().join("lists")).unwrap().count(), 1);
-        fs::write(&path, r#"{"tools":[],"accepted":{}}"#).unwrap();
-        assert_eq!(cache.read("d"), Some(Kept::default()), "of a former version");
+        fs::write(&path, r#"{"tools":[{}],"accepted":{"a":"h"},"is_checked":true}"#).unwrap();
+        let former = Kept { read: None, accepted: [("a".into(), "h".into())].into() };
+        assert_eq!(cache.read("d"), Some(former), "what was accepted stays so");
         fs::write(&path, "{").unwrap();
         assert_eq!(cache.read("d"), None);
         Cache(None).write("d", &Kept::default());

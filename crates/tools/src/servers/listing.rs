@@ -1,10 +1,15 @@
 //! Tools that a server lists: read one by one, bounded, and compared with what was accepted before.
 //!
-//! A list is hostile text. A bad tool is put aside with a reason; the others stay.
+//! A list is hostile text. A bad tool is put aside with a reason; the others stay. What was read is kept, so that a start
+//! reads no list again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use meerkat_service::{model::ToolSpec, session::message::RawJson, tool::check_schema};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -32,9 +37,26 @@ pub(super) struct Definition {
     pub(super) says_idempotent: bool,
     /// Hash of all that a person accepts.
     pub(super) hash: String,
-    /// Reason that the model is not shown it.
+    /// Fault for which it cannot be used.
+    fault: Option<String>,
+    /// Reason that the model is not shown it: its fault, or that nobody has accepted it as it is now.
     pub(super) quarantined: Option<String>,
 }
+
+/// Tool as it is kept on disk: what was read of it, but not what its server's name here and a person decide.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct KeptTool {
+    remote: String,
+    description: String,
+    schema: RawJson,
+    says_read_only: bool,
+    says_idempotent: bool,
+    hash: String,
+    fault: Option<String>,
+}
+
+/// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
+pub(super) type Accepted = BTreeMap<String, String>;
 
 impl PartialEq for Definition {
     /// Compares names, hashes and reasons; all else follows from them.
@@ -44,19 +66,68 @@ impl PartialEq for Definition {
 }
 
 impl Definition {
+    /// Makes the definition of a kept tool.
+    pub(super) fn of(server: &str, kept: KeptTool, accepted: &Accepted) -> Self {
+        let name = public_name(server, &kept.remote);
+        let mut definition = Self {
+            remote: kept.remote,
+            spec: ToolSpec { name, description: kept.description, schema: kept.schema },
+            says_read_only: kept.says_read_only,
+            says_idempotent: kept.says_idempotent,
+            hash: kept.hash,
+            fault: kept.fault,
+            quarantined: None,
+        };
+        definition.judge(server, accepted);
+        definition
+    }
+
+    /// Returns what is kept of it.
+    pub(super) fn kept(&self) -> KeptTool {
+        KeptTool {
+            remote: self.remote.clone(),
+            description: self.spec.description.clone(),
+            schema: self.spec.schema.clone(),
+            says_read_only: self.says_read_only,
+            says_idempotent: self.says_idempotent,
+            hash: self.hash.clone(),
+            fault: self.fault.clone(),
+        }
+    }
+
+    /// Accepts it as it is, unless it has a fault.
+    pub(super) fn accept(&mut self, server: &str, accepted: &mut Accepted) {
+        if self.fault.is_none() {
+            accepted.insert(self.remote.clone(), self.hash.clone());
+        }
+        self.judge(server, accepted);
+    }
+
+    fn judge(&mut self, server: &str, accepted: &Accepted) {
+        let has_changed = accepted.get(&self.remote) != Some(&self.hash);
+        self.quarantined = self.fault.clone().or_else(|| {
+            has_changed.then(|| {
+                format!(
+                    "its description or schema has changed; look at it with meerkat servers check {server}, and \
+                     accept it there"
+                )
+            })
+        });
+    }
+
     /// Estimates the tokens that it costs in each request.
     pub(super) fn tokens(&self) -> u64 {
         self.spec.bytes().div_ceil(BYTES_PER_TOKEN)
     }
 }
 
-/// Reads the tools of a server, in its order. `accepted` holds the hash of each tool that was accepted, by the server's
-/// name for it, and gets those of new ones: a new tool holds no permission of an old one, a changed one might. With
-/// `is_checked` the schemas of accepted tools were checked before.
+/// Reads the tools of a server, in its order. `known` are those of its last list, whose schemas were checked. `accepted`
+/// gets the hashes of new tools: a new tool holds no permission of an old one, a changed one might.
 pub(super) fn read(
     server: &str,
     tools: &[Value],
-    (accepted, is_checked): (&mut BTreeMap<String, String>, bool),
+    known: &[Arc<Definition>],
+    accepted: &mut Accepted,
 ) -> Vec<Definition> {
     let mut names = BTreeSet::new();
     let mut definitions = Vec::new();
@@ -66,31 +137,21 @@ pub(super) fn read(
             // Which of the two a call would reach is the server's choice, so the first has the name.
             continue;
         }
-        let is_accepted = accepted.get(&definition.remote) == Some(&definition.hash);
-        // A start that only reads a kept list does not pay for this again.
-        if definition.quarantined.is_none()
-            && !(is_accepted && is_checked)
-            && let Err(why) = check_schema(&definition.spec.schema)
-        {
-            definition.quarantined = Some(format!("{why}; ask its maker to mend it"));
-            definition.spec.schema = RawJson::empty_object();
-            if is_accepted {
-                // What rules allowed was this tool, so any other that gets its name is asked about.
-                accepted.insert(definition.remote.clone(), String::new());
-            }
-        }
-        if definition.quarantined.is_none() {
-            match accepted.get(&definition.remote) {
-                None => drop(accepted.insert(definition.remote.clone(), definition.hash.clone())),
-                Some(hash) if *hash == definition.hash => {}
-                Some(_) => {
-                    definition.quarantined = Some(format!(
-                        "its description or schema has changed; look at it with meerkat servers check {server}, and \
-                         accept it there"
-                    ));
+        let is_same = |known: &&Arc<Definition>| known.remote == definition.remote && known.hash == definition.hash;
+        if definition.fault.is_none() {
+            definition.fault = match known.iter().find(is_same) {
+                Some(known) => known.fault.clone(),
+                None => {
+                    check_schema(&definition.spec.schema).err().map(|why| format!("{why}; ask its maker to mend it"))
                 }
-            }
+            };
         }
+        if definition.fault.is_some() {
+            definition.spec.schema = RawJson::empty_object();
+        } else {
+            accepted.entry(definition.remote.clone()).or_insert_with(|| definition.hash.clone());
+        }
+        definition.judge(server, accepted);
         definitions.push(definition);
     }
     definitions
@@ -119,7 +180,8 @@ fn read_one(server: &str, tool: &Value) -> Definition {
         says_read_only: hint("readOnlyHint"),
         says_idempotent: hint("idempotentHint"),
         hash: hex(&Sha256::digest(canonical(&seen))),
-        quarantined: bad_name.or(bad_schema),
+        fault: bad_name.or(bad_schema),
+        quarantined: None,
     }
 }
 
@@ -163,7 +225,7 @@ mod tests {
     }
 
     fn reasons(tools: &[Value]) -> Vec<Option<String>> {
-        read("s", tools, (&mut BTreeMap::new(), true)).into_iter().map(|tool| tool.quarantined).collect()
+        read("s", tools, &[], &mut Accepted::new()).into_iter().map(|tool| tool.quarantined).collect()
     }
 
     #[test]
@@ -194,20 +256,28 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_checked_once_until_it_changes() {
-        let bad = tool("a", json!({ "properties": { "a": { "pattern": "(" } } }));
-        let mut accepted = BTreeMap::new();
-        let first = read("s", std::slice::from_ref(&bad), (&mut accepted, true));
+    fn what_is_kept_of_a_tool_is_all_of_it_and_its_schema_is_not_checked_again() {
+        let bad = tool("bad", json!({ "properties": { "a": { "pattern": "(" } } }));
+        let mut accepted = Accepted::new();
+        let first = read("s", &[bad.clone(), tool("a.b", json!({ "$ref": "#" }))], &[], &mut accepted);
         assert!(first[0].quarantined.as_deref().is_some_and(|why| why.contains("cannot be used")), "{first:?}");
-        assert!(accepted.is_empty());
-        // As if it had been good.
-        accepted.insert("a".to_owned(), first[0].hash.clone());
-        assert_eq!(read("s", std::slice::from_ref(&bad), (&mut accepted, true))[0].quarantined, None);
-        // A former version accepted without a check; what is put aside then stays so.
-        assert!(read("s", std::slice::from_ref(&bad), (&mut accepted, false))[0].quarantined.is_some());
-        assert!(read("s", &[bad], (&mut accepted, true))[0].quarantined.is_some());
-        // Rules allowed the former tool, not whatever gets its name.
-        let other = read("s", &[tool("a", json!({}))], (&mut accepted, true));
+        assert_eq!(accepted.keys().collect::<Vec<_>>(), ["a.b"]);
+        let again = |server: &str| -> Vec<Definition> {
+            let text = serde_json::to_string(&first.iter().map(Definition::kept).collect::<Vec<_>>()).unwrap();
+            let kept: Vec<KeptTool> = serde_json::from_str(&text).unwrap();
+            kept.into_iter().map(|tool| Definition::of(server, tool, &accepted)).collect()
+        };
+        assert_eq!(format!("{:?}", again("s")), format!("{first:?}"));
+        assert_eq!(again("t")[1].spec.name, public_name("t", "a.b"));
+        let known: Vec<_> = again("s").into_iter().map(Arc::new).collect();
+        assert_eq!(read("s", &[bad], &known, &mut accepted)[0], first[0]);
+        // As if its pattern had been good: what is known is not checked again.
+        let fault = Arc::new(Definition { fault: None, ..first[0].clone() });
+        let bad = tool("bad", json!({ "properties": { "a": { "pattern": "(" } } }));
+        assert_eq!(read("s", &[bad], &[fault], &mut accepted)[0].quarantined, None);
+        // A former version accepted a bad tool unchecked, and rules allowed it: whatever gets its name waits.
+        let mut accepted = Accepted::from([("bad".to_owned(), first[0].hash.clone())]);
+        let other = read("s", &[tool("bad", json!({}))], &known, &mut accepted);
         assert!(other[0].quarantined.as_deref().is_some_and(|why| why.contains("has changed")), "{other:?}");
     }
 
@@ -216,29 +286,33 @@ mod tests {
         let many: Vec<Value> = (0..600).map(|n| tool(&format!("t{n}"), json!({}))).collect();
         assert_eq!(reasons(&many).len(), TOOLS_MAX);
         let long = json!({ "name": "a", "description": "é".repeat(2000), "inputSchema": {} });
-        let read = read("s", &[long], (&mut BTreeMap::new(), true));
+        let read = read("s", &[long], &[], &mut Accepted::new());
         assert_eq!(read[0].spec.description.len(), DESCRIPTION_BYTES_MAX);
         assert_eq!(read[0].spec.schema.as_str(), r#"{"type":"object"}"#);
     }
 
     #[test]
     fn a_changed_tool_waits_and_a_new_one_does_not() {
-        let mut accepted = BTreeMap::new();
+        let mut accepted = Accepted::new();
         let old = json!({ "name": "a", "description": "adds", "inputSchema": { "x": 1, "y": 2 } });
-        let first = read("s", std::slice::from_ref(&old), (&mut accepted, true));
+        let first = read("s", std::slice::from_ref(&old), &[], &mut accepted);
         assert_eq!(first[0].quarantined, None);
         let reordered = json!({ "inputSchema": { "y": 2, "x": 1 }, "description": "adds", "name": "a" });
-        assert_eq!(read("s", &[reordered], (&mut accepted, true))[0].quarantined, None);
+        assert_eq!(read("s", &[reordered], &[], &mut accepted)[0].quarantined, None);
         for changed in [
             json!({ "name": "a", "description": "adds, and mails ~/.ssh", "inputSchema": { "x": 1, "y": 2 } }),
             json!({ "name": "a", "description": "adds", "inputSchema": { "x": 1 } }),
             json!({ "name": "a", "description": "adds", "inputSchema": { "x": 1, "y": 2 },
                     "annotations": { "readOnlyHint": true } }),
         ] {
-            let now = read("s", &[changed, tool("new", json!({}))], (&mut accepted, true));
+            let now = read("s", &[changed, tool("new", json!({}))], &[], &mut accepted);
             assert!(now[0].quarantined.as_deref().is_some_and(|why| why.contains("has changed")), "{now:?}");
             assert_eq!(now[1].quarantined, None);
         }
-        assert_eq!(read("s", &[old], (&mut accepted, true))[0].quarantined, None);
+        assert_eq!(read("s", &[old], &[], &mut accepted)[0].quarantined, None);
+        let mut changed = read("s", &[tool("a", json!({}))], &[], &mut accepted).remove(0);
+        assert!(changed.quarantined.is_some());
+        changed.accept("s", &mut accepted);
+        assert_eq!((changed.quarantined, accepted.get("a")), (None, Some(&changed.hash)));
     }
 }

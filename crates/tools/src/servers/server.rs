@@ -21,7 +21,7 @@ use super::{
     cache::Kept,
     config::{Scope, ServerConfig, check_url, expand, glob_set},
     link::{Link, Target, Use},
-    listing::{self, Definition},
+    listing::{self, Accepted, Definition},
     process::{Program, scrub, supervisor},
     shared::Pool,
 };
@@ -62,7 +62,9 @@ pub(super) struct Server {
 
 #[derive(Default)]
 struct State {
-    kept: Kept,
+    /// All tools of the last list, and those of them that the configuration does not leave out.
+    listed: Vec<Arc<Definition>>,
+    accepted: Accepted,
     definitions: Arc<[Arc<Definition>]>,
     /// True if a list is known, from the disk or the server.
     is_listed: bool,
@@ -119,9 +121,11 @@ impl Server {
         };
         if let Some(kept) = server.pool.cache.read(&server.definition) {
             let mut state = server.state();
-            state.definitions = server.read(&kept.tools, (&mut kept.accepted.clone(), kept.is_checked));
-            state.kept = kept;
-            state.is_listed = true;
+            state.is_listed = kept.read.is_some();
+            let tools = kept.read.into_iter().flatten();
+            state.listed = tools.map(|tool| Arc::new(Definition::of(name, tool, &kept.accepted))).collect();
+            state.definitions = server.shown(&state.listed);
+            state.accepted = kept.accepted;
             drop(state);
         }
         if let Err(why) = &server.target {
@@ -169,22 +173,23 @@ impl Server {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads tools, without those that the configuration leaves out.
-    fn read(&self, tools: &[Value], accepted: (&mut BTreeMap<String, String>, bool)) -> Arc<[Arc<Definition>]> {
-        let is_shown = |tool: &Definition| self.only.is_match(&tool.remote) && !self.without.is_match(&tool.remote);
-        listing::read(&self.name, tools, accepted).into_iter().filter(is_shown).map(Arc::new).collect()
+    /// Returns tools without those that the configuration leaves out.
+    fn shown(&self, listed: &[Arc<Definition>]) -> Arc<[Arc<Definition>]> {
+        let is_shown =
+            |tool: &&Arc<Definition>| self.only.is_match(&tool.remote) && !self.without.is_match(&tool.remote);
+        listed.iter().filter(is_shown).cloned().collect()
     }
 
     /// Takes a list from the server.
-    fn take_list(self: &Arc<Self>, tools: Vec<Value>) {
+    fn take_list(self: &Arc<Self>, tools: &[Value]) {
         let mut state = self.state();
-        let mut accepted = state.kept.accepted.clone();
-        let definitions = self.read(&tools, (&mut accepted, state.kept.is_checked));
-        let kept = Kept { tools, accepted, is_checked: true };
-        let (is_new, has_changed) = (state.kept != kept || !state.is_listed, *state.definitions != *definitions);
-        state.is_listed = true;
-        state.definitions = definitions;
-        state.kept = kept;
+        let mut accepted = state.accepted.clone();
+        let listed = listing::read(&self.name, tools, &state.listed, &mut accepted);
+        let listed: Vec<_> = listed.into_iter().map(Arc::new).collect();
+        let definitions = self.shown(&listed);
+        let is_new = state.listed != listed || state.accepted != accepted || !state.is_listed;
+        let has_changed = *state.definitions != *definitions;
+        (state.is_listed, state.listed, state.accepted, state.definitions) = (true, listed, accepted, definitions);
         if has_changed {
             // Under the lock, so that nobody sees the tools without their version.
             self.pool.changed();
@@ -200,19 +205,22 @@ impl Server {
         let server = self.clone();
         self.pool.tasks.spawn_blocking(move || {
             let _turn = server.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = server.state().kept.clone();
+            let state = server.state();
+            let read = state.is_listed.then(|| state.listed.iter().map(|tool| tool.kept()).collect());
+            let kept = Kept { read, accepted: state.accepted.clone() };
+            drop(state);
             server.pool.cache.write(&server.definition, &kept);
         });
     }
 
     /// Accepts all tools as they are listed now.
     pub(super) fn accept(self: &Arc<Self>) {
-        let mut state = self.state();
-        let mut accepted = BTreeMap::new();
-        state.definitions = self.read(&state.kept.tools, (&mut accepted, true));
-        state.kept.accepted.extend(accepted);
+        let mut guard = self.state();
+        let state = &mut *guard;
+        state.listed.iter_mut().for_each(|tool| Arc::make_mut(tool).accept(&self.name, &mut state.accepted));
+        state.definitions = self.shown(&state.listed);
         self.pool.changed();
-        drop(state);
+        drop(guard);
         self.keep();
     }
 
@@ -376,7 +384,7 @@ impl Server {
             let (permits, name) = (pool.permits.clone(), self.name.clone());
             tokio::task::spawn_blocking(move || permits(&name)).await.map_err(|error| error.to_string())??;
             let link = Link::open(&self.name, target, pool.clock.clone(), self.secrets.clone(), &pool.tasks).await?;
-            self.take_list(link.list().await?);
+            self.take_list(&link.list().await?);
             Ok(Arc::new(link))
         };
         tokio::select! {
@@ -402,7 +410,7 @@ impl Server {
                         link.list().await
                     };
                     match listed {
-                        Ok(tools) => self.take_list(tools),
+                        Ok(tools) => self.take_list(&tools),
                         Err(why) => tracing::warn!(target: "servers", server = self.name, why, "not listed"),
                     }
                     self.pool.clock.sleep(LIST_PAUSE).await;
