@@ -1,7 +1,7 @@
 // One session: what is said and done as it happens, and its other views as tabs.
 
 import { follow, get, patch, post, remove, startTurn } from "../api.js";
-import { ask, button, complain, el, empty, failed, number, say, short, state } from "../dom.js";
+import { ask, button, complain, count, el, empty, failed, number, say, short, state } from "../dom.js";
 import { show as context } from "./context.js";
 import { show as events } from "./events.js";
 import { show as tokens } from "./tokens.js";
@@ -46,7 +46,7 @@ export async function show(view, place) {
     const window = session.context.window_tokens;
     const share = window > 0 ? ` of ${number(window)}` : "";
     facts.replaceChildren(...el("span", {}, short(id), ` · ${session.model} · context ${number(session.context.estimated_tokens)}`,
-      `${share} tokens · ${session.turn_count} turns`,
+      `${share} tokens · ${count(session.turn_count, "turn")}`,
       session.workspace && [" · ", el("code", {}, session.workspace)],
       session.forked_from && [" · ", el("a", { href: `#/sessions/${session.forked_from}` }, "forked from its parent")],
       Object.entries(session.labels).map(([label, value]) => [" ", el("span.label", {}, `${label}: ${value}`)])).childNodes);

@@ -1,7 +1,7 @@
 // All sessions: search as you type, filters, and changes without a reload.
 
 import { get, post } from "../api.js";
-import { ago, button, command, complain, el, empty, every, number, short, state } from "../dom.js";
+import { ago, button, command, complain, count, el, empty, every, number, short, state } from "../dom.js";
 import { rows } from "../rows.js";
 
 const PAGE = 1000;
@@ -17,7 +17,7 @@ function row(session) {
     el("span.title", {}, session.title || "Untitled"),
     state(session.state),
     el("span.labels", {}, labels(session).slice(0, 4).map((label) => el("span.label", {}, label))),
-    el("span.facts", {}, `${short(session.session_id)} · ${session.turn_count} turns · ${number(input + output)} tokens · `,
+    el("span.facts", {}, `${short(session.session_id)} · ${count(session.turn_count, "turn")} · ${number(input + output)} tokens · `,
       ago(session.updated_at)),
   );
 }

@@ -259,7 +259,8 @@ mod tests {
     fn what_is_kept_of_a_tool_is_all_of_it_and_its_schema_is_not_checked_again() {
         let bad = tool("bad", json!({ "properties": { "a": { "pattern": "(" } } }));
         let mut accepted = Accepted::new();
-        let first = read("s", &[bad.clone(), tool("a.b", json!({ "$ref": "#" }))], &[], &mut accepted);
+        let good = tool("a.b", json!({ "properties": { "x": {} } }));
+        let first = read("s", &[bad.clone(), good], &[], &mut accepted);
         assert!(first[0].quarantined.as_deref().is_some_and(|why| why.contains("cannot be used")), "{first:?}");
         assert_eq!(accepted.keys().collect::<Vec<_>>(), ["a.b"]);
         let again = |server: &str| -> Vec<Definition> {
