@@ -3,18 +3,33 @@
 //! A list is kept under the hash of its server's definition. A lost or damaged file costs one start.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, DirBuilder, OpenOptions},
     io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
+use meerkat_service::session::message::RawJson;
 use serde::{Deserialize, Serialize};
-
-use super::listing::{Accepted, KeptTool};
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Tool as it is kept: what was read of it, but not what its server's name here and a person decide.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct KeptTool {
+    pub(super) remote: String,
+    pub(super) description: String,
+    pub(super) schema: RawJson,
+    pub(super) says_read_only: bool,
+    pub(super) says_idempotent: bool,
+    pub(super) hash: String,
+    pub(super) fault: Option<String>,
+}
+
+/// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
+pub(super) type Accepted = BTreeMap<String, String>;
 
 /// The last list of a server, and what was accepted of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -9,11 +9,14 @@ use std::{
 };
 
 use meerkat_service::{model::ToolSpec, session::message::RawJson, tool::check_schema};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{config::hex, names::public_name};
+use super::{
+    cache::{Accepted, KeptTool},
+    config::hex,
+    names::public_name,
+};
 
 /// Tools of one server; further ones are left out.
 pub(super) const TOOLS_MAX: usize = 512;
@@ -42,21 +45,6 @@ pub(super) struct Definition {
     /// Reason that the model is not shown it: its fault, or that nobody has accepted it as it is now.
     pub(super) quarantined: Option<String>,
 }
-
-/// Tool as it is kept on disk: what was read of it, but not what its server's name here and a person decide.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct KeptTool {
-    remote: String,
-    description: String,
-    schema: RawJson,
-    says_read_only: bool,
-    says_idempotent: bool,
-    hash: String,
-    fault: Option<String>,
-}
-
-/// Hash of each accepted tool by the server's name for it, also of tools that are not listed now.
-pub(super) type Accepted = BTreeMap<String, String>;
 
 impl PartialEq for Definition {
     /// Compares names, hashes and reasons; all else follows from them.

@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     auth::Account,
-    cache::Kept,
+    cache::{Accepted, Kept},
     config::{Scope, ServerConfig, check_url, expand, glob_set},
     link::{Link, Target, Use},
-    listing::{self, Accepted, Definition},
+    listing::{self, Definition},
     process::{Program, scrub, supervisor},
     shared::Pool,
 };
