@@ -1,84 +1,15 @@
-// The console in a real browser: a server of the program, Debian's Chromium, and a person's hands. Run it by
-// `bash crates/console/browser/run.sh`. CONSOLE_PICTURES names a folder for pictures of the page.
+// The console in a real browser, by a person's hands. Run it by `bash crates/console/browser/run.sh`; ONLY names a part of
+// a trial's name.
 
 import assert from "node:assert/strict";
-import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
+import { chmodSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { chromium } from "playwright-core";
-
-const MEERKAT = process.env.MEERKAT;
-const PICTURES = process.env.CONSOLE_PICTURES;
-const CHROMIUM = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync"];
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const home = mkdtempSync(join(tmpdir(), "console-"));
-const tools = join(home, "t");
-mkdirSync(tools);
-const env = { HOME: home, PATH: process.env.PATH, MEERKAT_MODEL__NAME: "scripted", MEERKAT_TOOLS__TEST_DIR: tools };
-
-const meerkat = (...args) => spawn(MEERKAT, args, { cwd: home, env, stdio: ["ignore", "pipe", "pipe"] });
-function ran(...args) {
-  const { status, stdout, stderr } = spawnSync(MEERKAT, args, { cwd: home, env, encoding: "utf8" });
-  assert.equal(status, 0, `${args.join(" ")}: ${stderr}`);
-  return stdout.trim();
-}
-
-let server;
-async function start(listen = "127.0.0.1:0") {
-  server = meerkat("--json", "serve", "--rest", "--rpc", "--mcp", "--listen", listen);
-  const [line] = await once(createInterface(server.stdout), "line");
-  return new URL(JSON.parse(line).listening);
-}
-async function kill(name) {
-  const ended = once(server, "exit");
-  server.kill(name);
-  await ended;
-}
-
-const base = await start();
-const token = ran("token");
-async function api(method, path, body) {
-  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const answer = await fetch(new URL(`/v1/${path}`, base), { method, headers, body: body && JSON.stringify(body) });
-  assert.ok(answer.ok, `${method} ${path}: ${answer.status} ${await answer.clone().text()}`);
-  return answer.json();
-}
-const session = async (body = {}) => (await api("POST", "sessions", body)).session_id;
-const say = (id, prompt) => api("POST", `sessions/${id}/turns`, { prompt, attended: true });
-
-const browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args: FLAGS });
-const context = await browser.newContext({ viewport: { width: 1200, height: 800 } });
-const troubles = [];
-let page = await context.newPage();
-const watch = (watched) => {
-  watched.on("console", (message) => {
-    const text = message.text();
-    // What a killed server or a refused sign-in leaves in the log is what the trial does.
-    if (message.type() === "error" && !/ERR_CONNECTION_RE|ERR_INCOMPLETE|ERR_EMPTY|status of 40[014]/.test(text)) troubles.push(text);
-  });
-  watched.on("pageerror", (error) => troubles.push(String(error)));
-  watched.on("request", (request) => {
-    const { origin } = new URL(request.url());
-    if (origin !== base.origin && !request.url().startsWith("data:")) troubles.push(`asks elsewhere: ${request.url()}`);
-  });
-  watched.setDefaultTimeout(20000);
-};
-watch(page);
-const open = async (path) => {
-  await page.goto(new URL(`/#/${path}`, base).href);
-  await page.locator(".view > *").first().waitFor();
-};
-const text = (wanted) => page.getByText(wanted).first();
-
-/** What a view has when it is drawn. */
-const SETTLED = { "": ".session", session: ".item, .chart, .bar, .events details", approvals: ".empty", memory: ".hit",
-  tools: "tbody", health: ".codes details" };
+import {
+  SETTLED, accessible, api, base, browser, context, kill, later, meerkat, meerkatIn, open, page, perform, picture, ran, say, session, signIn, start, text, token,
+  watch,
+} from "./harness.mjs";
 
 const trials = {
   async "a stranger sees where to sign in and nothing else"() {
@@ -87,6 +18,8 @@ const trials = {
     await page.goto(new URL("/#code=abc.1.def", base).href);
     await text("The code was used").waitFor();
     assert.equal(new URL(page.url()).hash, "", "the code does not stay in the address");
+    await accessible("sign-in");
+    await picture("sign-in");
   },
   async "a pasted token signs this tab in, a wrong one does not"() {
     const field = page.getByLabel("Or paste the server's token");
@@ -103,6 +36,7 @@ const trials = {
     const url = JSON.parse(ran("--json", "console", "--print", "--listen", base.host)).url;
     await page.goto(url);
     await text("No sessions yet").waitFor();
+    await picture("empty");
     const [cookie] = await context.cookies();
     assert.deepEqual([cookie.httpOnly, cookie.sameSite, cookie.name], [true, "Strict", `meerkat_${base.port}`]);
     assert.equal(await page.evaluate(() => document.cookie), "");
@@ -118,6 +52,21 @@ const trials = {
     await stranger.goto(url);
     await stranger.getByText("The code was used").waitFor();
     await other.close();
+  },
+  async "where no server runs, the command starts one and prints the page's address"() {
+    const own = meerkatIn("elsewhere", "--json", "console", "--print", "--listen", "127.0.0.1:0");
+    const lines = createInterface(own.stdout)[Symbol.asyncIterator]();
+    const { listening } = JSON.parse((await lines.next()).value);
+    const { url } = JSON.parse((await lines.next()).value);
+    const other = await browser.newContext();
+    const tab = await other.newPage();
+    await tab.goto(url);
+    await tab.getByText("No sessions yet").waitFor();
+    assert.equal(new URL(tab.url()).origin, new URL(listening).origin);
+    await other.close();
+    const ended = once(own, "exit");
+    own.kill("SIGTERM");
+    await ended;
   },
   async "a session is made and a turn streams by keyboard alone"() {
     await page.getByRole("button", { name: "New session" }).focus();
@@ -137,27 +86,40 @@ const trials = {
     await say(id, "@say Before.");
     await open(`sessions/${id}`);
     await text("Before.").waitFor();
+    const cut = say(id, "@say In the middle. @stall").catch(() => "cut off");
+    await page.locator(".live", { hasText: "In the middle." }).waitFor();
     await kill("SIGKILL");
+    assert.equal(await cut, "cut off");
     await text("reconnecting").waitFor();
     await start(base.host);
+    await text("Interrupted: process_ended").waitFor();
     await say(id, "@say After.");
     await page.locator(".answer", { hasText: "After." }).waitFor();
     await page.locator(".connection", { hasText: "live" }).waitFor();
     const { items } = await api("GET", `sessions/${id}/events?limit=1000`);
-    const wanted = items.filter(({ type }) => type === "turn_completed").map(({ seq }) => String(seq));
-    const shown = await page.locator(".item[data-type=turn_completed]").evaluateAll((found) => found.map(({ dataset }) => dataset.seq));
-    assert.deepEqual(shown, wanted, "every turn's end is shown once");
+    const ends = ["turn_started", "turn_completed", "turn_interrupted"];
+    const wanted = items.filter(({ type }) => ends.includes(type)).map(({ seq }) => String(seq));
+    const shown = await page.locator(ends.map((type) => `.item[data-type=${type}]`).join()).evaluateAll((found) =>
+      found.map(({ dataset }) => dataset.seq));
+    assert.deepEqual(shown, wanted, "every beginning and end of a turn is shown once, in order");
   },
   async "a call is allowed from the inbox while the command line waits"() {
     await open("approvals");
     await text("Nothing waits for you").waitFor();
     const id = await session({ title: "Shopping" });
-    const turn = say(id, '@call test_ask {"name":"list","line":"milk"} @say Bought.');
+    const turn = meerkat("--json", "resume", "--attended", id, '@call test_ask {"name":"list","line":"milk"} @say Bought.');
+    let printed = "";
+    turn.stdout.on("data", (piece) => (printed += piece));
+    const ended = once(turn, "exit");
     const card = page.locator(".card", { hasText: "test_ask" });
     await card.waitFor();
+    assert.equal(await page.getByRole("link", { name: /Approvals/ }).locator(".count").textContent(), "1");
+    await accessible("a call that waits");
     await picture("approvals");
-    await card.getByRole("button", { name: "Allow once" }).click();
-    assert.equal((await turn).text, "Bought.");
+    await card.getByRole("button", { name: "Allow once" }).focus();
+    await page.keyboard.press("Enter");
+    assert.deepEqual(await ended, [0, null]);
+    assert.equal(JSON.parse(printed.trim().split("\n").at(-1)).text, "Bought.");
     await text("Nothing waits for you").waitFor();
     const denied = say(id, '@call test_ask {"name":"list","line":"gin"} @echo last_result');
     await card.waitFor();
@@ -190,32 +152,61 @@ const trials = {
     await page.locator("a", { hasText: "forked from its parent" }).waitFor();
     await text("First.").waitFor();
     assert.equal(await page.getByText("Second.").count(), 0);
+    const fork = page.url().split("/").at(-1);
+    await say(fork, "@say Another second.");
+    await page.getByRole("link", { name: "Compare" }).click();
+    const side = (name) => page.getByRole("region", { name });
+    await side("This fork").getByText("Another second.", { exact: true }).waitFor();
+    await side("Its parent").getByText("Second.", { exact: true }).waitFor();
+    assert.equal(await page.locator(".sides").getByText("First.").count(), 0, "what both have is not compared");
+    await accessible("compare");
+    await picture("compare");
   },
   async "a compaction is a mark in the chart, with its receipt, and is undone there"() {
     const id = await session({ title: "A long research" });
     await say(id, "@long 30000");
     for (let turn = 1; turn < 7; turn += 1) await say(id, `@call test_huge {"bytes":${turn * 900}} @say Turn ${turn}. @usage in=${turn * 800} out=90 cached=${turn * 300}`);
     await open(`sessions/${id}/context`);
+    const heights = () => page.locator(".chart > g:not(.mark)").evaluateAll((bars) => bars.map((bar) => bar.getBBox().height));
+    await page.locator(".chart > g:not(.mark)").nth(12).waitFor();
+    const before = await heights();
+    assert.equal(before.length, 13, "a bar for each model call");
     await page.getByRole("button", { name: "Compact …" }).click();
     const dialog = page.locator("dialog");
     await dialog.getByText("Tokens after").waitFor();
+    await accessible("dialog");
+    await picture("dialog");
     await dialog.getByRole("button", { name: "Compact", exact: true }).click();
     const mark = page.locator(".mark");
     await mark.first().waitFor();
     await say(id, "@say Later.");
     await page.getByRole("button", { name: "Refresh" }).click();
+    await page.locator(".chart > g:not(.mark)").nth(13).waitFor();
+    const after = await heights();
+    assert.ok(after.at(-1) < after[12] / 2, `the first call after the compaction sees less: ${after}`);
     await mark.first().focus();
     await page.keyboard.press("Enter");
     await text("Messages that left").waitFor();
     await picture("context");
     await page.getByRole("button", { name: "Undo this compaction" }).click();
-    await page.locator(".mark circle.undone").waitFor();
+    await page.locator(".mark circle.compaction_undone").waitFor();
+    await api("POST", `sessions/${id}/turns`, { prompt: "@say After the undoing.", budgets: { tokens: 5000 } });
+    await page.getByRole("button", { name: "Refresh" }).click();
+    await page.locator(".chart > g:not(.mark)").nth(14).waitFor();
+    const undone = await heights();
+    assert.ok(undone.at(-1) > undone[13] * 2, `everything is back: ${undone}`);
     await open(`sessions/${id}/tokens`);
     await page.locator(".bar").nth(6).waitFor();
+    assert.equal(await page.locator(".bar .budget").count(), 1, "the turn with a budget has its line");
     await picture("tokens");
+    await open("");
+    await page.locator(".session").first().waitFor();
+    await picture("sessions");
     await open(`sessions/${id}/events`);
     await page.getByLabel("Kind of event").selectOption("compaction_undone");
     assert.equal(await page.locator(".events details:not([hidden])").count(), 1);
+    await page.locator(".events summary").click();
+    await picture("events");
     await context.grantPermissions(["clipboard-read", "clipboard-write"]);
     await page.getByRole("button", { name: "Copy as curl" }).click();
     await text("Copied.").waitFor();
@@ -227,12 +218,128 @@ const trials = {
     await open("memory");
     await page.getByLabel("Search memory").fill("ultramarine");
     await page.locator("mark", { hasText: "ultramarine" }).first().waitFor();
+    await picture("memory");
     await page.getByRole("link", { name: "Open" }).first().click();
     await page.locator(".item.found").waitFor();
     await page.goBack();
     await page.getByRole("button", { name: "Forget …" }).first().click();
     await page.locator("dialog").getByRole("button", { name: "Forget" }).click();
-    await text("forgotten").waitFor();
+    await text("has forgotten").waitFor();
+  },
+  async "a call with a diff is decided in the session, and a file's name is text"() {
+    const id = await session({ title: "A file", workspace: "site" });
+    await open(`sessions/${id}`);
+    const name = "<img src=x onerror=alert(1)> \u202egpj.txt";
+    const turn = say(id, `@call write ${JSON.stringify({ path: name, content: "one\ntwo\n" })} @say Written.`);
+    const card = page.locator(".call", { hasText: "write" });
+    await card.locator(".diff .added", { hasText: "+two" }).waitFor();
+    assert.equal(await text("Nothing was said yet").count(), 0);
+    await picture("diff");
+    // The server keeps no rules for a page, unless tools.remember says so.
+    await card.getByRole("button", { name: "Always" }).click();
+    await page.locator(".notice", { hasText: "tools.remember" }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Always" }).count(), 0);
+    await card.getByRole("button", { name: "For this session" }).click();
+    assert.equal((await turn).text, "Written.");
+    const again = await say(id, `@call write ${JSON.stringify({ path: "b.txt", content: "b" })} @say Not asked.`);
+    assert.equal(again.text, "Not asked.");
+    await card.locator(".files .unseen", { hasText: "U+202E" }).waitFor();
+    assert.equal(await page.locator("main img").count(), 0);
+  },
+  async "a long output is shown in part, and whole on request"() {
+    const id = await session({ title: "Long" });
+    await say(id, '@call test_huge {"bytes":90000} @say Long.');
+    await open(`sessions/${id}`);
+    const output = page.locator(".output");
+    const length = async () => (await output.textContent()).length;
+    const all = output.getByRole("button", { name: /Show all/ });
+    await all.waitFor();
+    assert.ok((await length()) < 20000);
+    await all.click();
+    for (const more = output.getByRole("button", { name: /Show more/ }); await more.count(); ) await more.click();
+    await page.waitForFunction(() => document.querySelector(".output").textContent.length >= 90000);
+  },
+  async "eight tabs share one stream, and each one follows"() {
+    const titles = [...Array(8).keys()].map((number) => `Tab ${number}`);
+    const ids = [];
+    for (const title of titles) ids.push(await session({ title }));
+    const streams = async () => {
+      const metrics = await (await fetch(new URL("/metrics", base), { headers: { authorization: `Bearer ${token}` } })).text();
+      return Number(metrics.match(/rest_streams_open (\d+)/)[1]);
+    };
+    const tabs = [];
+    const until = async (wanted, what) => {
+      const end = Date.now() + 15000;
+      let open = await streams();
+      for (; open !== wanted && Date.now() < end; open = await streams()) await page.waitForTimeout(50);
+      assert.equal(open, wanted, what);
+    };
+    for (const id of ids) {
+      const tab = await context.newPage();
+      watch(tab);
+      await open("sessions", tab);
+      await tab.locator(".session", { hasText: "Tab 7" }).waitFor();
+      tabs.push([tab, id]);
+    }
+    await open("");
+    await until(1, "idle tabs hold one stream");
+    await page.goto("about:blank");
+    await session({ title: "Seen by another tab" });
+    await Promise.all(tabs.map(([tab]) => tab.locator(".session", { hasText: "Seen by another tab" }).waitFor()));
+    await until(1, "the tab that held it is closed, and another one reads on");
+    for (const [tab, id] of tabs) await open(`sessions/${id}`, tab);
+    await until(4, "three sessions are streamed, the others read as the list says");
+    await Promise.all(tabs.map(async ([tab, id], number) => {
+      await say(id, `@say Answer ${number}.`);
+      await tab.locator(".answer", { hasText: `Answer ${number}.` }).waitFor();
+    }));
+    const shared = await session({ title: "All together" });
+    for (const [tab] of tabs) await open(`sessions/${shared}`, tab);
+    await until(2, "one session in eight tabs is one stream");
+    const turn = say(shared, "@say Streamed to all. @stall");
+    await Promise.all(tabs.map(([tab]) => tab.locator(".live", { hasText: "Streamed to all." }).waitFor()));
+    const late = await context.newPage();
+    watch(late);
+    await open(`sessions/${shared}`, late);
+    await late.locator(".live", { hasText: "Streamed to all." }).waitFor();
+    await late.close();
+    await tabs[7][0].getByRole("button", { name: "Interrupt", exact: true }).click();
+    await Promise.all(tabs.map(([tab]) => tab.getByText("Interrupted: requested").waitFor()));
+    assert.equal((await turn).status, "interrupted");
+    // A message behind a gap is not believed: what is between is read from the server.
+    await tabs[7][0].evaluate(([name, scope]) => new BroadcastChannel(scope).postMessage({ name,
+      message: { event: { seq: 1000, turn: null, type: "session_archived" } } }), [shared, base.href]);
+    for (const [tab] of tabs.slice(0, 7)) await tab.close();
+    await say(shared, "@say The last tab reads on.");
+    await tabs[7][0].locator(".answer", { hasText: "The last tab reads on." }).waitFor();
+    assert.deepEqual(await tabs[7][0].locator(".item[data-type=turn_started]").count(), 2, "every turn once");
+    assert.equal(await tabs[7][0].locator(".item[data-type=session_archived]").count(), 0);
+    await tabs[7][0].close();
+  },
+  async "offline, the page says so, and goes on when the network is back"() {
+    await open("");
+    await page.locator(".session").first().waitFor();
+    await context.setOffline(true);
+    await page.getByRole("button", { name: "New session" }).click();
+    await page.locator(".notice", { hasText: "The server cannot be reached" }).waitFor();
+    await context.setOffline(false);
+    await session({ title: "Back again" });
+    await page.locator(".session", { hasText: "Back again" }).waitFor();
+  },
+  async "the list is used by keyboard alone"() {
+    await open("");
+    await page.reload();
+    await page.locator(".session").first().waitFor();
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "skip");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+    await page.getByLabel("Search").focus();
+    await page.keyboard.type("back again");
+    await page.getByRole("region", { name: "Sessions" }).focus();
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: /Back again/ }).waitFor();
   },
   async "hostile content is text everywhere"() {
     const evil = '<img src=x onerror="globalThis.pwned=1"><script>globalThis.pwned=1</script>';
@@ -263,13 +370,61 @@ const trials = {
     await page.locator(".session", { hasText: "An unmistakable title" }).waitFor();
   },
   async "tools and health say what is there and what to do"() {
+    // A turn starts the servers of tools.
+    await say(await session({}), "@say Started.");
     await open("tools");
     await page.getByRole("rowheader", { name: "test_echo" }).waitFor();
-    await open("health?code=SESSION_BUSY");
-    await text("ready").waitFor();
-    await page.getByText("meerkat errors SESSION_BUSY").waitFor();
+    await page.getByRole("row", { name: /^absent failed .*no\/such\/program/ }).waitFor();
+    await picture("tools");
     await open("sessions/01900000-0000-7000-8000-000000000001");
     await page.locator(".failure", { hasText: "SESSION_NOT_FOUND" }).waitFor();
+    await accessible("failure");
+    await picture("failure");
+    await page.locator(".failure a").click();
+    await text("ready").waitFor();
+    await page.locator(".codes details[open] li", { hasText: "meerkat sessions list" }).first().waitFor();
+    await page.getByLabel("Search error codes").fill("BUSY");
+    await page.getByText("SESSION_BUSY").click();
+    await page.locator(".codes details[open] li", { hasText: "Wait for the end" }).waitFor();
+  },
+  async "the doctor examines the server's data directory and says what to do"() {
+    await open("health");
+    const examine = page.getByRole("button", { name: "Examine the data directory" });
+    await examine.click();
+    await page.getByText(/^\d+ sessions with [\d,]+ records were read: nothing is wrong\.$/).waitFor();
+    const set = JSON.parse(ran("--json", "config", "show")).items.find(({ key }) => key === "store.data_dir");
+    chmodSync(join(set.value, "format"), 0o644);
+    await examine.click();
+    await page.locator(".finding", { hasText: "has mode 0644 and should have 0600" }).getByText("meerkat doctor --repair").waitFor();
+    await accessible("finding");
+    await picture("doctor");
+    chmodSync(join(set.value, "format"), 0o600);
+    await examine.click();
+    await page.getByText("nothing is wrong.").waitFor();
+  },
+  async "two browsers and a command line agree on a session"() {
+    const id = await session({ title: "Shared" });
+    const other = await browser.newContext();
+    const second = await other.newPage();
+    watch(second);
+    await signIn(second);
+    for (const tab of [page, second]) await open(`sessions/${id}`, tab);
+    await page.getByLabel("Prompt").fill("@say From the first browser.");
+    await page.keyboard.press("Enter");
+    await second.locator(".answer", { hasText: "From the first browser." }).waitFor();
+    assert.match(ran("--json", "resume", id, "@say From the command line."), /From the command line/);
+    await second.getByLabel("Prompt").fill("@say From the second browser.");
+    await second.keyboard.press("Enter");
+    await page.locator(".answer", { hasText: "From the second browser." }).waitFor();
+    const { items } = await api("GET", `sessions/${id}/events?limit=1000`);
+    const wanted = items.filter(({ type }) => /^turn_(started|completed)$/.test(type)).map(({ type, seq }) => `${seq} ${type}`);
+    assert.equal(wanted.length, 6);
+    for (const tab of [page, second]) {
+      await tab.locator(".item[data-type=turn_completed]").nth(2).waitFor();
+      const shown = tab.locator(".item[data-type=turn_started], .item[data-type=turn_completed]");
+      assert.deepEqual(await shown.evaluateAll((found) => found.map(({ dataset }) => `${dataset.seq} ${dataset.type}`)), wanted);
+    }
+    await other.close();
   },
   async "axe finds nothing serious in any view, light and dark"() {
     const [{ session_id: id }] = (await api("GET", "sessions?limit=1000")).items.filter(({ title }) => title === "A long research");
@@ -279,11 +434,7 @@ const trials = {
         "approvals", "memory?q=turn", "tools", "health"]) {
         await open(place);
         await page.locator(SETTLED[place.split("/").length > 1 ? "session" : place.split("?")[0]]).first().waitFor();
-        await page.evaluate(axe);
-        const { violations } = await page.evaluate(() => globalThis.axe.run(document));
-        const serious = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
-        const said = serious.map(({ id: rule, nodes }) => `${rule}: ${nodes.slice(0, 3).map(({ html }) => html).join(" | ")}`);
-        assert.deepEqual(said, [], `${scheme} ${place}`);
+        await accessible(`${scheme} ${place}`);
       }
     }
     await page.emulateMedia({ colorScheme: "light" });
@@ -291,11 +442,34 @@ const trials = {
   async "pictures at three sizes, light and dark, have nothing beyond the edge"() {
     const found = (await api("GET", "sessions?limit=1000")).items;
     const id = found.find(({ title }) => title === "A long research").session_id;
-    for (const [place, name] of [["", "sessions"], [`sessions/${id}`, "session"], [`sessions/${id}/context`, "window"], ["health", "health"]]) {
+    for (const [place, name] of [["", "hostile"], [`sessions/${id}`, "session"], [`sessions/${id}/context`, "window"], ["health", "health"]]) {
       await open(place);
       await picture(name);
     }
     await page.setViewportSize({ width: 1200, height: 800 });
+  },
+  async "a cookie that is gone leads to the sign-in page, in every tab"() {
+    const other = await context.newPage();
+    watch(other);
+    await open("", other);
+    await open("");
+    await context.clearCookies();
+    await page.getByRole("button", { name: "New session" }).click();
+    await page.getByRole("heading", { name: "Sign in" }).waitFor();
+    await other.getByRole("heading", { name: "Sign in" }).waitFor();
+    await signIn();
+    await other.getByRole("heading", { name: "Sessions", exact: true }).waitFor();
+    await other.close();
+  },
+  async "twelve hours later a browser must sign in again"() {
+    await open("");
+    later(12);
+    await text("Your sign-in has ended.").waitFor();
+    await page.getByRole("heading", { name: "Sign in" }).waitFor();
+    await signIn();
+    later(11.9);
+    await page.reload();
+    await page.getByRole("heading", { name: "Sessions", exact: true }).waitFor();
   },
   async "an ended sign-in leads to the sign-in page"() {
     await open("");
@@ -305,34 +479,6 @@ const trials = {
   },
 };
 
-/** Looks at a view at three sizes, light and dark: nothing may be wider than the window. */
-async function picture(name) {
-  for (const [size, width, height] of [["narrow", 400, 800], ["usual", 1200, 800], ["wide", 3840, 2160]]) {
-    await page.setViewportSize({ width, height });
-    for (const colorScheme of ["light", "dark"]) {
-      await page.emulateMedia({ colorScheme });
-      const surplus = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-      assert.ok(surplus <= 0, `${name} at ${width}: ${surplus} pixels too wide`);
-      if (PICTURES) await page.screenshot({ path: join(PICTURES, `${name}-${size}-${colorScheme}.png`) });
-    }
-  }
-  await page.setViewportSize({ width: 1200, height: 800 });
-  await page.emulateMedia({ colorScheme: "light" });
-}
-
-let failures = 0;
-for (const [name, trial] of Object.entries(trials).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
-  const began = performance.now();
-  try {
-    await trial();
-    assert.deepEqual(troubles.splice(0), [], "the browser's log is clean");
-    console.log(`ok   ${name} (${Math.round(performance.now() - began)} ms)`);
-  } catch (error) {
-    failures += 1;
-    console.log(`FAIL ${name}\n${error.stack}\n${await page.locator("main").innerText().catch(() => "")}`.slice(0, 3000));
-  }
-}
-await browser.close();
-await kill("SIGKILL");
-rmSync(home, { recursive: true, force: true });
-process.exit(failures === 0 ? 0 : 1);
+// A single trial finds a signed-in browser, as the others leave it.
+if (process.env.ONLY) await signIn();
+await perform(trials);

@@ -1,8 +1,7 @@
 // The only file that asks the server: its public REST operations and event streams, by addresses beside the page's own.
 
-const SECRET = "meerkat.secret";
+export const SECRET = "meerkat.secret";
 const TOKEN = "meerkat.token";
-const RETRY_MS = [300, 1000, 2000, 5000];
 
 /** A refusal of the server: its code, its message, and whether the same request can succeed later. */
 export class Failure extends Error {
@@ -12,8 +11,7 @@ export class Failure extends Error {
   }
 }
 
-const unreachable = () =>
-  new Failure({ message: "The server cannot be reached. Is it running? `meerkat console` starts one." }, 0);
+const unreachable = () => new Failure({ message: "The server cannot be reached." }, 0);
 
 /** Called when the server knows this browser no longer. */
 export const onSignedOut = { act: () => {} };
@@ -96,7 +94,9 @@ async function* frames(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : unreachable();
+    });
     if (done) return;
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
@@ -108,51 +108,9 @@ async function* frames(response) {
   }
 }
 
-const seen = (signal) =>
-  new Promise((resolve) => {
-    if (document.visibilityState === "visible" || signal.aborted) resolve();
-    else document.addEventListener("visibilitychange", resolve, { once: true });
-  });
-
-const pause = (ms, signal) =>
-  new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
-
-/**
- * Follows a session from behind `since` until `signal`: `onEvent` gets every event once, `onState` "live", "waiting" or a
- * failure. A lost stream is asked for again behind the last durable event. A tab that nobody sees holds no stream.
- */
-export async function follow(session, since, signal, onEvent, onState) {
-  let attempt = 0;
-  while (!signal.aborted) {
-    await seen(signal);
-    const stream = new AbortController();
-    const stop = () => (signal.aborted || document.visibilityState !== "visible") && stream.abort();
-    document.addEventListener("visibilitychange", stop);
-    signal.addEventListener("abort", stop);
-    try {
-      const path = `v1/sessions/${session}/events${query({ since_seq: since })}`;
-      const response = await send(path, { headers: { accept: "text/event-stream" }, signal: stream.signal });
-      onState("live");
-      for await (const { kind, data } of frames(response)) {
-        attempt = 0;
-        if (kind === "failure") throw new Failure(data, 0);
-        if (data.seq !== undefined && data.seq <= since) continue;
-        since = data.seq ?? since;
-        onEvent(data);
-      }
-    } catch (failure) {
-      if (failure.status >= 400 && failure.status < 500 && failure.status !== 429) return onState(failure);
-      if (failure.name !== "AbortError") onState("waiting");
-    } finally {
-      document.removeEventListener("visibilitychange", stop);
-      signal.removeEventListener("abort", stop);
-    }
-    if (!signal.aborted && document.visibilityState === "visible") {
-      onState("waiting");
-      await pause(RETRY_MS[Math.min(attempt++, RETRY_MS.length - 1)], signal);
-    }
-  }
+/** The frames of an event stream, until it ends; `onOpen` is called when the server has begun to answer. */
+export async function* stream(path, params, signal, onOpen) {
+  const response = await send(`v1/${path}${query(params)}`, { headers: { accept: "text/event-stream" }, signal });
+  onOpen();
+  yield* frames(response);
 }

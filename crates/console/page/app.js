@@ -1,8 +1,9 @@
 // The frame around the views: which address shows which view, and who is signed in.
 
-import { forget, get, isSignedIn, onSignedOut, signIn, signOut } from "./api.js";
-import { button, complain, el, every, failed, plain } from "./dom.js";
-import { show as approvals, waiting } from "./views/approvals.js";
+import { SECRET, forget, get, isSignedIn, onSignedOut, signIn, signOut } from "./api.js";
+import { button, complain, el, failed, plain } from "./dom.js";
+import { followList, forgetList, onList, sessions as all } from "./follow.js";
+import { show as approvals } from "./views/approvals.js";
 import { show as health } from "./views/health.js";
 import { show as memory } from "./views/memory.js";
 import { show as session } from "./views/session.js";
@@ -39,11 +40,14 @@ function mark(name) {
 /** Shows the view of the address. Its signal ends what the view before it had begun. */
 async function show() {
   shown.abort();
+  // What was said in another view is not this one's.
+  document.getElementById("notices").replaceChildren();
   shown = new AbortController();
   const { signal } = shown;
   const { parts, params } = place();
   const name = parts[0] ?? "sessions";
   mark(name);
+  countWaiting();
   const [title, view] = name === "sessions" && parts[1] ? ["Session", session] : VIEWS[name] ?? ["Sessions", sessions];
   document.title = `${title} · meerkat`;
   const content = el("div.view", {});
@@ -55,19 +59,22 @@ async function show() {
   }
 }
 
-async function countApprovals() {
-  const count = (await waiting()).length;
+function countWaiting() {
+  let count = 0;
+  for (const session of all.values()) count += session.state === "waiting" ? 1 : 0;
   const link = nav.querySelector("[data-view=approvals]");
   link?.querySelector(".count")?.remove();
   if (count > 0) link?.append(" ", el("span.count", { "aria-label": `${count} waiting` }, String(count)));
 }
 
 let life = new AbortController();
+life.abort();
 
 function leave(why) {
   forget();
   shown.abort();
   life.abort();
+  forgetList();
   nav.replaceChildren();
   document.getElementById("account").replaceChildren();
   document.title = "Sign in · meerkat";
@@ -78,8 +85,8 @@ function enter() {
   life = new AbortController();
   const out = button("Sign out", async () => (await signOut(), leave("You are signed out.")), { class: "quiet" });
   document.getElementById("account").replaceChildren(...(isSignedIn() ? [out] : []));
-  every(4, life.signal, countApprovals);
-  countApprovals().catch(() => {});
+  onList(life.signal, countWaiting);
+  followList(life.signal);
   return show();
 }
 
@@ -105,5 +112,11 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", () => (/^#code=/.test(location.hash) ? begin() : document.querySelector(".view") && show()));
+// Who signs in or out does so in all tabs.
+addEventListener("storage", ({ key, newValue }) => {
+  if (key !== SECRET) return;
+  if (newValue === null && !life.signal.aborted && !isSignedIn()) leave("Your sign-in has ended.");
+  if (newValue !== null && life.signal.aborted) begin();
+});
 addEventListener("unhandledrejection", (event) => complain(event.reason));
 begin();

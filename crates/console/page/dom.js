@@ -86,6 +86,10 @@ export const empty = (title, ...more) => el("div.empty", {}, el("h2", {}, title)
 /** A failure: its code, what is wrong, and what to do next. */
 export function failed(failure) {
   const code = failure.code ?? "CONSOLE";
+  if (failure.status === 0 && !failure.code) {
+    return el("div.failure", { role: "alert" }, el("strong", {}, "UNREACHABLE"), el("p", {}, "The server cannot be reached."),
+      el("p", {}, "If it has ended, start it again, such as by ", el("code", {}, "meerkat console"), ". The page goes on by itself."));
+  }
   const next = failure.code
     ? ["What it means and what to do: ", el("a", { href: `#/health?code=${encodeURIComponent(code)}` }, code)]
     : ["Load the page again. If that does not help, look at the server's log."];
@@ -96,7 +100,7 @@ function notice(node, seconds) {
   const place = document.getElementById("notices");
   const shown = el("div.notice", {}, node, el("button.quiet", { "aria-label": "Close", onclick: () => shown.remove() }, "×"));
   place.append(shown);
-  while (place.children.length > 4) place.firstChild.remove();
+  while (place.children.length > 2) place.firstChild.remove();
   setTimeout(() => shown.remove(), seconds * 1000);
 }
 

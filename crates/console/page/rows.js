@@ -4,17 +4,19 @@ import { el } from "./dom.js";
 
 const AROUND = 8;
 
-/** A list; `show(items)` sets its rows, which `render(item)` makes. */
-export function rows(label, height, render) {
+/** A list; `show(items)` sets its rows, which `render(item)` makes. Each is `rems` high, so that it grows with the text. */
+export function rows(label, rems, render) {
   const inner = el("div.rows-inner", { role: "list" });
   const node = el("div.rows", { "aria-label": label, role: "region", tabindex: "0" }, inner);
   let items = [];
   let shown = "";
   const draw = (isForced) => {
+    const height = rems * parseFloat(getComputedStyle(document.documentElement).fontSize);
     const first = Math.max(0, Math.floor(node.scrollTop / height) - AROUND);
     const last = Math.min(items.length, Math.ceil((node.scrollTop + node.clientHeight) / height) + AROUND);
-    if (!isForced && shown === `${first}-${last}`) return;
-    shown = `${first}-${last}`;
+    const now = `${height} ${first}-${last}`;
+    if (!isForced && shown === now) return;
+    shown = now;
     const focused = inner.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     inner.style.height = `${items.length * height}px`;
     inner.replaceChildren(...items.slice(first, last).map((item, index) => {

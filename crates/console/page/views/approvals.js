@@ -1,20 +1,12 @@
 // What waits for a person, in all sessions.
 
 import { get, post } from "../api.js";
-import { ago, button, complain, el, empty, every, short } from "../dom.js";
+import { ago, button, complain, el, empty, short } from "../dom.js";
+import { onList } from "../follow.js";
 import { code } from "./transcript.js";
 
-/** The sessions that wait for a decision. A waiting session changed when it began to wait. */
-export async function waiting(signal) {
-  let found = [];
-  let cursor;
-  do {
-    const page = await get("sessions", { limit: 1000, cursor }, signal);
-    found = found.concat(page.items.filter((session) => session.state === "waiting"));
-    cursor = page.next_cursor;
-  } while (cursor);
-  return found;
-}
+/** Whether the server keeps rules for always, as far as it has not refused one. */
+let keepsRules = true;
 
 /** The buttons that decide a call. */
 export function decide(session, approval, after) {
@@ -23,7 +15,13 @@ export function decide(session, approval, after) {
   const send = (decision, scope) => async () => {
     const body = { decision, ...(scope && { scope }), ...(reason.value && { reason: reason.value }) };
     if (answer && decision === "approve") body.answer = JSON.parse(answer.value);
-    await post(`sessions/${session}/approvals/${encodeURIComponent(approval.call_id)}`, body);
+    await post(`sessions/${session}/approvals/${encodeURIComponent(approval.call_id)}`, body).catch((failure) => {
+      if (scope === "always" && failure.details.field === "scope") {
+        keepsRules = false;
+        document.querySelectorAll(".decide .always").forEach((other) => other.remove());
+      }
+      throw failure;
+    });
     await after?.();
   };
   return el("div.decide", {},
@@ -32,7 +30,7 @@ export function decide(session, approval, after) {
     el("div.actions", {},
       button(approval.form ? "Answer" : "Allow once", send("approve"), { class: "main" }),
       approval.rule && button("For this session", send("approve", "session")),
-      approval.rule && button("Always", send("approve", "always")),
+      approval.rule && keepsRules && button("Always", send("approve", "always"), { class: "always" }),
       reason,
       button("Deny", send("deny"), { class: "danger" })));
 }
@@ -44,29 +42,41 @@ export const asked = (approval) => [
   approval.preview ? code(approval.preview) : approval.arguments && code(approval.arguments),
 ];
 
+const PAGE = 100;
+
 export async function show(view, { signal }) {
   const list = el("div.cards");
   view.append(el("div.head", {}, el("h1", {}, "Approvals")), list);
   let drawn = null;
-  const draw = async () => {
-    const sessions = await Promise.all((await waiting(signal)).slice(0, 50).map(({ session_id: id }) =>
-      get(`sessions/${id}`, {}, signal)));
-    const calls = sessions.flatMap((session) => session.pending_approvals.map((approval) => ({ session, approval })));
-    const key = calls.map(({ session, approval }) => `${session.session_id} ${approval.call_id}`).join("\n");
+  let [isReading, isBehind] = [false, false];
+  const read = async () => {
+    const { items, next_cursor: more } = await get("approvals", { limit: PAGE }, signal);
+    const key = items.map(({ session_id: id, approval }) => `${id} ${approval.call_id}`).join("\n");
     // What a person is writing must not vanish under their hands.
     if (key === drawn) return;
     drawn = key;
-    list.replaceChildren(...calls.map(({ session, approval }) => el(
+    list.replaceChildren(...items.map(({ session_id: id, title, workspace, waits_since: since, approval }) => el(
       "section.card.waiting", { "aria-label": `Approval of ${approval.name}` },
       el("h2", {}, approval.name),
-      el("p", {}, el("a", { href: `#/sessions/${session.session_id}?at=${approval.seq}` },
-        session.title || `Session ${short(session.session_id)}`), el("span.facts", {}, " · ", ago(session.updated_at))),
-      asked(approval), decide(session.session_id, approval, draw))));
-    if (calls.length === 0) {
+      el("p", {}, el("a", { href: `#/sessions/${id}?at=${approval.seq}` }, title || `Session ${short(id)}`),
+        el("span.facts", {}, " · ", ago(since), workspace && [" · ", el("code", {}, workspace)])),
+      asked(approval), decide(id, approval, draw))));
+    if (more) list.append(el("p.hint", {}, `Here are the first ${PAGE}. Decide some to see the others.`));
+    if (items.length === 0) {
       list.replaceChildren(empty("Nothing waits for you",
         el("p", {}, "A call that needs your word appears here, from every session.")));
     }
   };
+  const draw = async () => {
+    isBehind = true;
+    if (isReading) return;
+    isReading = true;
+    try {
+      for (; isBehind && !signal.aborted; await read()) isBehind = false;
+    } finally {
+      isReading = false;
+    }
+  };
+  onList(signal, () => draw().catch((failure) => failure.name !== "AbortError" && failure.status > 0 && complain(failure)));
   await draw();
-  every(1.5, signal, () => draw().catch(complain));
 }

@@ -1,11 +1,21 @@
 // What filled the window at each step, and what each compaction took out. A bar is a model call; a mark is a compaction.
 
 import { get, post, remove } from "../api.js";
-import { ask, button, command, el, empty, number, say, svg } from "../dom.js";
-import { EVENTS_READ, PARTS, events, steps } from "../steps.js";
+import { ask, button, command, complain, el, empty, failed, number, say, svg } from "../dom.js";
+import { PARTS } from "../steps.js";
 import { bounded } from "./transcript.js";
 
 const BARS_MAX = 80;
+/** Compactions are undone behind the bars, so a few more steps are read. */
+const STEPS_READ = 100;
+
+/** The newest steps, the oldest first; a compaction that was undone says so. */
+async function newest(id, signal) {
+  const { items, next_cursor: older } = await get(`sessions/${id}/steps`, { limit: STEPS_READ }, signal);
+  const undone = new Set(items.filter(({ kind }) => kind === "compaction_undone").map(({ compaction }) => compaction));
+  items.forEach((step) => (step.isUndone = step.kind === "compaction" && undone.has(step.compaction)));
+  return { shown: items.reverse().slice(-BARS_MAX), hasOlder: older !== null || items.length > BARS_MAX };
+}
 const [WIDTH, HEIGHT] = [800, 220];
 
 const sum = (context) => PARTS.reduce((total, [, , tokens]) => total + tokens(context), 0);
@@ -27,27 +37,25 @@ function receiptOf(receipt) {
 /** The chart: bars of steps, and a line for each compaction between them. */
 function chart(shown, choose) {
   const width = WIDTH / Math.max(shown.length, 12);
-  const most = Math.max(1, ...shown.map(({ kind, event }) => {
-    if (kind === "step") return event.context ? sum(event.context) : event.usage.input_tokens;
-    return kind === "compaction" ? event.receipt.tokens_before : 0;
-  }));
+  const most = Math.max(1, ...shown.map(({ context, usage, receipt }) =>
+    (context ? sum(context) : usage?.input_tokens ?? receipt?.tokens_before ?? 0)));
   const scale = (tokens) => (tokens / most) * (HEIGHT - 24);
-  const bars = shown.map((each, index) => {
-    const { kind, event } = each;
+  const bars = shown.map((step, index) => {
     const x = index * width;
-    if (kind !== "step") {
-      const name = { compaction: "compacted", undone: "undone", failed: "not compacted" }[kind];
-      const act = () => choose(each);
-      return svg("g.mark", { tabindex: "0", role: "button", "aria-label": `Event ${event.seq}: ${name}`, onclick: act,
+    const { kind } = step;
+    if (kind !== "model_call") {
+      const name = { compaction: "compacted", compaction_undone: "undone", compaction_failed: "not compacted" }[kind];
+      const act = () => choose(step);
+      return svg("g.mark", { tabindex: "0", role: "button", "aria-label": `Event ${step.seq}: ${name}`, onclick: act,
         onkeydown: (pressed) => ["Enter", " "].includes(pressed.key) && (pressed.preventDefault(), act()) },
         svg("rect.hit", { x, y: 0, width, height: HEIGHT }),
         svg("line", { class: kind, x1: x + width / 2, x2: x + width / 2, y1: 18, y2: HEIGHT }),
-        svg("circle", { class: kind, cx: x + width / 2, cy: 10, r: 6 }));
+        svg("circle", { class: step.isUndone ? "undone" : kind, cx: x + width / 2, cy: 10, r: 6 }));
     }
     let y = HEIGHT;
-    const parts = event.context ? PARTS : [["history", "All", () => event.usage.input_tokens]];
+    const parts = step.context ? PARTS : [["history", "All", () => step.usage.input_tokens]];
     return svg("g", {}, parts.map(([part, , tokens]) => {
-      const height = scale(tokens(event.context));
+      const height = scale(tokens(step.context));
       y -= height;
       return svg("rect", { class: part, x: x + width * 0.1, y, width: width * 0.8, height });
     }));
@@ -57,9 +65,8 @@ function chart(shown, choose) {
 
 function table(shown) {
   const head = ["Turn", "Step", ...PARTS.map(([, name]) => name), "Free"];
-  const rows = shown.filter(({ kind, event }) => kind === "step" && event.context).map(({ event }) => el("tr", {},
-    [event.turn, event.step, ...PARTS.map(([, , tokens]) => number(tokens(event.context))),
-      event.context.free === null ? "unknown" : number(event.context.free)].map((value) => el("td", {}, value))));
+  const rows = shown.filter(({ context }) => context).map(({ turn, step, context }) => el("tr", {},
+    [turn, step, ...PARTS.map(([, , tokens]) => number(tokens(context))), context.free === null ? "unknown" : number(context.free)].map((value) => el("td", {}, value))));
   return el("details", {}, el("summary", {}, "As a table"), el("div.wide", { tabindex: "0", role: "region", "aria-label": "Table of steps" },
     el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))));
 }
@@ -69,35 +76,34 @@ export async function show(body, { id, session, refresh, signal }) {
   const panel = el("div.panel", { "aria-live": "polite" });
   async function draw() {
     const now = await get(`sessions/${id}`, {}, signal);
-    const all = steps(await events(id, Math.max(0, now.last_seq - EVENTS_READ), now.last_seq, signal));
-    const shown = all.slice(-BARS_MAX);
-    if (!shown.some(({ kind }) => kind === "step")) {
+    const { shown, hasOlder } = await newest(id, signal);
+    if (!shown.some(({ kind }) => kind === "model_call")) {
       return place.replaceChildren(empty("No model call yet", el("p", {}, "Each call of a model is a bar here. Run a turn, such as"),
         command(`meerkat resume ${id.slice(-8)} "hello"`)));
     }
     const window = now.context.window_tokens;
-    const last = shown.findLast(({ kind, event }) => kind === "step" && event.context)?.event.context;
-    const older = all.length > shown.length || now.last_seq > EVENTS_READ;
+    const last = shown.findLast(({ context }) => context)?.context;
     return place.replaceChildren(
       el("p", {}, `The context has ${number(now.context.estimated_tokens)} tokens`, window > 0 && ` of a window of ${number(window)}`,
-        `, in ${number(now.context.messages)} messages.`, older && " Older steps are in Events."),
-      chart(shown, choose),
+        `, in ${number(now.context.messages)} messages.`, hasOlder && " Older steps are in Events."),
+      chart(shown, (step) => choose(step).catch(complain)),
       el("ul.legend", {}, PARTS.map(([part, name, tokens]) => el("li", {}, el(`span.key.${part}`), name, last && `: ${number(tokens(last))}`)),
         last && el("li", {}, el("span.key.free"), `Free: ${last.free === null ? "unknown" : number(last.free)}`)),
       table(shown),
     );
   }
-  function choose({ kind, event, isUndone }) {
-    if (kind === "failed") return panel.replaceChildren(el("div.failure", {}, el("strong", {}, event.code), el("p", {}, event.message)));
-    if (kind === "undone") return panel.replaceChildren(el("p", {}, `Compaction ${event.compaction} was undone.`));
-    const undo = () => remove(`sessions/${id}/compactions/${event.compaction}`).then(async () => {
+  async function choose({ kind, seq, compaction, receipt, error, isUndone }) {
+    if (kind === "compaction_failed") return panel.replaceChildren(failed(error));
+    if (kind === "compaction_undone") return panel.replaceChildren(el("p", {}, `Compaction ${compaction} was undone.`));
+    const [event] = (await get(`sessions/${id}/events`, { since_seq: seq - 1, limit: 1 }, signal)).items;
+    const undo = () => remove(`sessions/${id}/compactions/${compaction}`).then(async () => {
       say("The compaction is undone.");
       panel.replaceChildren();
       await Promise.all([draw(), refresh()]);
     });
     return panel.replaceChildren(
-      el("h2", {}, `Compaction ${event.compaction}`), receiptOf(event.receipt),
-      event.summary !== null && el("details", { open: true }, el("summary", {}, "Summary"), bounded(id, event.summary)) || "",
+      el("h2", {}, `Compaction ${compaction}`), receiptOf(receipt),
+      event?.summary && el("details", { open: true }, el("summary", {}, "Summary"), bounded(id, event.summary)) || "",
       isUndone ? el("p.hint", {}, "It was undone.") : button("Undo this compaction", undo, { class: "danger" }));
   }
   async function compact() {

@@ -1,7 +1,7 @@
 // The events as they are stored, by kind, with the cursor to read on, and the request that gets the same.
 
 import { get } from "../api.js";
-import { button, copy, el, number } from "../dom.js";
+import { button, copy, count, el } from "../dom.js";
 import { code } from "./transcript.js";
 
 const PAGE = 200;
@@ -18,7 +18,7 @@ export async function show(body, { id, session, signal }) {
   let page = { items: [], next_seq: 0 };
   const draw = () => {
     const shown = page.items.filter((event) => !kind.value || event.type === kind.value);
-    said.textContent = `${number(shown.length)} events; read on after ${page.next_seq} of ${session.last_seq}`;
+    said.textContent = `${count(shown.length, "event")}; read on after ${page.next_seq} of ${session.last_seq}`;
     list.replaceChildren(...shown.map((event) => {
       const { v, session_id, seq, turn, time, type, ...fields } = event;
       const details = el("details", { "data-type": type }, el("summary", {}, el("span.seq", {}, seq ?? "live"), " ", el("strong", {}, type), " ",

@@ -1,7 +1,7 @@
 // What was said in all sessions: search, open at its place, and forget.
 
 import { get, post } from "../api.js";
-import { ago, ask, button, el, empty, number, say, short } from "../dom.js";
+import { ago, ask, button, count, el, empty, say, short } from "../dom.js";
 
 const HITS = 30;
 const TEXT_MAX = 1200;
@@ -26,7 +26,7 @@ export async function show(view, { params, signal }) {
       el("pre", { tabindex: "0" }, hit.text.slice(0, TEXT_MAX)));
     if (!(await ask(`Forget events ${hit.from_seq} to ${hit.to_seq}`, text, [["Forget", true, "danger"]]))) return;
     const { forgotten } = await post("memory/forget", range);
-    say(`${number(forgotten)} pieces are forgotten.`);
+    say(`Memory has forgotten ${count(forgotten, "piece")}.`);
     await search();
   }
   async function search() {

@@ -1,7 +1,9 @@
 // One session: what is said and done as it happens, and its other views as tabs.
 
-import { follow, get, patch, post, remove, startTurn } from "../api.js";
+import { get, patch, post, remove, startTurn } from "../api.js";
 import { ask, button, complain, count, el, empty, failed, number, say, short, state } from "../dom.js";
+import { follow } from "../follow.js";
+import { show as compare } from "./compare.js";
 import { show as context } from "./context.js";
 import { show as events } from "./events.js";
 import { show as tokens } from "./tokens.js";
@@ -11,7 +13,7 @@ const TAIL = 400;
 const PAGE = 300;
 const CHANGES = /^(turn_|approval_|compaction_completed|compaction_undone|session_|pinned|unpinned)/;
 
-const TABS = { "": "Live", context: "Context", tokens: "Tokens", events: "Events" };
+const TABS = { "": "Live", context: "Context", tokens: "Tokens", events: "Events", compare: "Compare" };
 
 export async function show(view, place) {
   const { parts, params, signal, title } = place;
@@ -20,14 +22,14 @@ export async function show(view, place) {
   const heading = el("h1", {});
   const facts = el("p.facts");
   const actions = el("div.actions");
-  const tabs = el("nav.tabs", { "aria-label": "Views of the session" }, Object.entries(TABS).map(([name, text]) =>
+  const tabs = el("nav.tabs", { "aria-label": "Views of the session" }, Object.entries(TABS).filter(([name]) => name !== "compare" || session.forked_from).map(([name, text]) =>
     el("a", { href: `#/sessions/${id}${name && `/${name}`}`, "aria-current": name === tab ? "page" : null }, text)));
   const body = el("div.body");
   view.append(el("div.head", {}, heading, actions), facts, tabs, body);
 
   async function fork(turn) {
     const made = await post(`sessions/${id}/fork`, {}, { params: { turn } });
-    say("Forked. This is the fork.");
+    addEventListener("hashchange", () => say("Forked. This is the fork."), { once: true });
     location.hash = `#/sessions/${made.session_id}`;
   }
 
@@ -64,7 +66,7 @@ export async function show(view, place) {
   }
   drawHead();
 
-  const views = { context, tokens, events };
+  const views = { context, tokens, events, compare };
   if (views[tab]) return views[tab](body, { ...place, id, session, refresh });
   const at = Number(params.get("at"));
   if (at > 0) return showPlace(body, { id, at, session, fork, signal });
@@ -102,7 +104,6 @@ async function showLive(body, { id, session, refresh, listeners, fork, signal })
     if (!text.trim()) return;
     await startTurn(id, text, policy);
     prompt.value = "";
-    none.replaceChildren();
     prompt.focus();
   };
   const buttons = el("div.actions");
@@ -145,6 +146,7 @@ async function showLive(body, { id, session, refresh, listeners, fork, signal })
   const onEvent = (event) => {
     const isAtEnd = innerHeight + scrollY > document.body.scrollHeight - 160;
     shown.take(event);
+    if (shown.node.hasChildNodes()) none.replaceChildren();
     if (event.type === "session_deleted") none.replaceChildren(failed({ code: "SESSION_NOT_FOUND", message: "This session was deleted." }));
     if (CHANGES.test(event.type)) refreshSoon();
     if (isAtEnd) scrollTo({ top: document.body.scrollHeight });

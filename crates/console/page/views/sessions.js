@@ -1,11 +1,9 @@
 // All sessions: search as you type, filters, and changes without a reload.
 
-import { get, post } from "../api.js";
-import { ago, button, command, complain, count, el, empty, every, number, short, state } from "../dom.js";
+import { post } from "../api.js";
+import { ago, button, command, count, el, empty, every, failed, number, short, state } from "../dom.js";
+import { list as followed, onList, sessions } from "../follow.js";
 import { rows } from "../rows.js";
-
-const PAGE = 1000;
-const SESSIONS_MAX = 20000;
 
 const labels = (session) => Object.entries(session.labels).map(([name, value]) => (value ? `${name}: ${value}` : name));
 const wordsOf = (session) => [session.title, session.session_id, session.model, ...labels(session)].join("\n").toLowerCase();
@@ -27,66 +25,52 @@ async function create() {
   location.hash = `#/sessions/${id}`;
 }
 
+const newestFirst = (a, b) => (a.updated_at < b.updated_at ? 1 : -1);
+
 export async function show(view, { params, signal }) {
-  const known = new Map();
   const search = el("input", { type: "search", "aria-label": "Search", placeholder: "Search titles, labels, models, ids" });
   const which = el("select", { "aria-label": "Which sessions" },
     [["all", "All"], ["waiting", "Waiting for you"], ["running", "Running"], ["idle", "Idle"], ["archived", "Archived"]]
       .map(([value, text]) => el("option", { value }, text)));
   search.value = params.get("q") ?? "";
   which.value = params.get("state") ?? "all";
-  const count = el("span.count-line", { role: "status" });
-  const list = rows("Sessions", 76, row);
+  const counted = el("span.count-line", { role: "status" });
+  const list = rows("Sessions", 4.75, row);
   const none = el("div");
   view.append(
     el("div.head", {}, el("h1", {}, "Sessions"), button("New session", create, { class: "main" })),
-    el("div.line", { role: "search" }, search, which, count), none, list.node,
+    el("div.line", { role: "search" }, search, which, counted), none, list.node,
   );
-  const isShown = (session) => {
-    const isArchived = which.value === "archived";
-    const isState = ["all", "archived"].includes(which.value) || session.state === which.value;
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    return session.archived === isArchived && isState && words.every((word) => wordsOf(session).includes(word));
-  };
   const draw = () => {
-    const found = [...known.values()].filter(isShown).sort((a, b) => (a.updated_at < b.updated_at ? 1 : -1));
-    count.textContent = `${number(found.length)} of ${number(known.size)}`;
+    const isArchived = which.value === "archived";
+    const isAnyState = ["all", "archived"].includes(which.value);
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = [...sessions.values()].filter((session) => session.archived === isArchived
+      && (isAnyState || session.state === which.value)
+      && (words.length === 0 || words.every((word) => wordsOf(session).includes(word)))).sort(newestFirst);
+    const lost = followed.state === "live" ? "" : " · reconnecting …";
+    counted.textContent = `${number(found.length)} of ${number(sessions.size)}${followed.isCut ? ", the most that is listed" : ""}${lost}`;
     list.node.hidden = found.length === 0;
-    none.replaceChildren(...(found.length > 0 ? [] : [known.size === 0
-      ? empty("No sessions yet", el("p", {}, "Make one here, or run a turn:"), command('meerkat run "hello"'))
-      : empty("No session is like that", el("p", {}, "Search for less, or choose All."))]));
+    if (followed.failure) none.replaceChildren(failed(followed.failure));
+    else if (found.length > 0) none.replaceChildren();
+    else if (!followed.isCurrent) none.replaceChildren(el("p.hint", {}, "The list is read …"));
+    else if (sessions.size > 0) none.replaceChildren(empty("No session is like that", el("p", {}, "Search for less, or choose All.")));
+    else none.replaceChildren(empty("No sessions yet", el("p", {}, "Make one here, or run a turn:"), command('meerkat run "hello"')));
     list.show(found);
   };
-  const take = (items) => items.forEach((session) => known.set(session.session_id, session));
-  const load = async (filter) => {
-    let cursor;
-    do {
-      const page = await get("sessions", { ...filter, limit: PAGE, cursor }, signal);
-      take(page.items);
-      cursor = page.next_cursor;
-      draw();
-    } while (cursor && known.size < SESSIONS_MAX);
+  let isDue = false;
+  const drawSoon = () => {
+    if (!isDue) requestAnimationFrame(() => ((isDue = false), !signal.aborted && draw()));
+    isDue = true;
   };
   const change = () => {
-    const query = new URLSearchParams({ q: search.value, state: which.value });
-    history.replaceState(null, "", `#/sessions?${query}`);
+    history.replaceState(null, "", `#/sessions?${new URLSearchParams({ q: search.value, state: which.value })}`);
     draw();
   };
   search.addEventListener("input", change);
   which.addEventListener("change", change);
-  await load({});
-  await load({ archived: true });
-  every(2, signal, async () => {
-    const newest = [...known.values()].reduce((last, { updated_at: at }) => (at > last ? at : last), "");
-    // Times have milliseconds: what changed in the same one is asked for again.
-    const after = newest && new Date(Date.parse(newest) - 1).toISOString();
-    const changed = await Promise.all([{}, { archived: true }].map((filter) =>
-      get("sessions", { ...filter, updated_after: after, limit: PAGE }, signal)));
-    const before = new Map(known);
-    changed.forEach((page) => take(page.items));
-    const isNew = ({ session_id: id, last_seq: seq, state: now }) =>
-      before.get(id)?.last_seq !== seq || before.get(id)?.state !== now;
-    if (changed.some((page) => page.items.some(isNew))) draw();
-  });
-  if (known.size >= SESSIONS_MAX) complain(new Error(`Only ${number(SESSIONS_MAX)} sessions are listed.`));
+  onList(signal, drawSoon);
+  // How long ago something was changes by itself.
+  every(30, signal, async () => drawSoon());
+  draw();
 }

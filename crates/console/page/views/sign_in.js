@@ -27,7 +27,7 @@ export function show(main, why, enter) {
     el("form", { onsubmit: send },
       el("label", { for: "token" }, "Or paste the server's token"),
       el("div.line", {}, token, el("button.main", { type: "submit" }, "Sign in")),
-      el("p.hint", {}, "`meerkat token` prints it. It stays in this tab, and is forgotten when you close it."),
+      el("p.hint", {}, el("code", {}, "meerkat token"), " prints it. It stays in this tab, and is forgotten when you close it."),
       said),
   ));
 }

@@ -3,9 +3,12 @@
 import { get } from "../api.js";
 import { command, el, empty, number } from "../dom.js";
 
-const table = (label, head, rows) => el("div.wide", { tabindex: "0", role: "region", "aria-label": label }, el("table", {},
+const table = (label, head, rows) => el("div.wide", { tabindex: "0", role: "region", "aria-label": label }, el("table.texts", {},
   el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))),
   el("tbody", {}, rows.map(([first, ...others]) => el("tr", {}, el("th", { scope: "row" }, first), others.map((cell) => el("td", {}, cell)))))));
+
+const TEXT_MAX = 240;
+const brief = (text) => (text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX).replace(/\S*$/, "")}…` : text);
 
 export async function show(view, { signal }) {
   const [tools, servers] = await Promise.all([get("tools", { with_workspace: true }, signal), get("tool-servers", {}, signal)]);
@@ -25,6 +28,6 @@ export async function show(view, { signal }) {
     el("p", {}, `They cost about ${number(tokens)} tokens in each request.`),
     table("Tools", ["Tool", "From", "Calls", "Tokens", "What it does"], tools.items.map((tool) => [
       tool.name, tool.source, tool.left_out ? `left out: ${tool.left_out}` : tool.approval ?? "by its call",
-      number(tool.tokens), (tool.description ?? "").slice(0, 240)])),
+      number(tool.tokens), brief(tool.description ?? "")])),
   );
 }

@@ -13,7 +13,7 @@ export function code(text) {
   const isDiff = /^(@@|--- |diff )/m.test(text) && /^[+-]/m.test(text);
   if (!isDiff) return el("pre", { tabindex: "0" }, text);
   const kinds = { "+": "added", "-": "removed", "@": "place" };
-  const lines = text.split("\n").map((line) => el(`span.${kinds[line[0]] ?? "same"}`, {}, `${line}\n`));
+  const lines = text.trimEnd().split("\n").map((line) => el(`span.${kinds[line[0]] ?? "same"}`, {}, `${line}\n`));
   return el("pre.diff", { tabindex: "0" }, lines);
 }
 
