@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Uses the reference servers of the protocol through the whole program: `meerkat servers check` of each, and a turn that
-# calls one of its tools. It prints the tools, the tokens that they cost and the milliseconds of the check.
+# Uses the reference servers of the protocol through the whole program: `meerkat servers check` of each, then a turn with
+# one call that works and one that fails. It prints the tools, the tokens that they cost and the milliseconds of the
+# check. The page that `fetch` is asked for is on this machine, so no network is needed once the servers are installed.
 #
 # Ends with 0 where all worked, with 3 where the servers cannot be had on this machine, else with what failed.
 set -euo pipefail
@@ -48,7 +49,6 @@ pip_server() { printf '[servers.%s]\ncommand = "%s/venv/bin/mcp-server-%s"\nargs
   npm_server filesystem ", \"$home/files\""
   npm_server memory ''
   echo "env = { MEMORY_FILE_PATH = \"$home/memory.json\" }"
-  # The page that it is asked for is on this machine.
   pip_server fetch '"--allow-private-ips"'
   pip_server git "\"--repository\", \"$home/repo\""
   pip_server time ''
@@ -60,29 +60,39 @@ meerkat() {
 field() { node --print 'const row = JSON.parse(process.argv[1]); row[process.argv[2]].length ?? row[process.argv[2]]' "$1" "$2"; }
 
 failed=0
-# Checks a server, calls one tool, and looks for a text in its output.
+# Checks a server, lets a turn make two calls of one tool, and looks for a text in the output of each: the first works,
+# the second fails.
 use() {
-  local server=$1 tool=$2 arguments=$3 expected=$4 began row output
+  local server=$1 tool=$2 works=$3 expected=$4 fails=$5 reason=$6 began row outputs
   began=$(date +%s%N)
   if ! row="$(meerkat --json servers check "$server" 2>"$work/$server.log")"; then
     echo "$server: its check failed: $row; see $work/$server.log" && failed=1 && return
   fi
   local ms=$((($(date +%s%N) - began) / 1000000))
-  meerkat --quiet run --model scripted "@call mcp__${server}__$tool $arguments" >"$work/$server.log" 2>&1 || true
-  output="$(meerkat --json events last | node --print '
-    const { outcome, output } = JSON.parse(require("fs").readFileSync(0)).items.find(event => event.type === "tool_finished");
-    `${outcome}: ${output}`')"
-  if [[ "$output" != "succeeded: "*"$expected"* ]]; then
-    echo "$server: its tool $tool $output" && failed=1 && return
+  meerkat --quiet run --model scripted "@call mcp__${server}__$tool $works @step @call mcp__${server}__$tool $fails" \
+    >"$work/$server.log" 2>&1 || true
+  mapfile -t outputs < <(meerkat --json events last | node --print '
+    const { items } = JSON.parse(require("fs").readFileSync(0));
+    const finished = items.filter(event => event.type === "tool_finished");
+    finished.map(({ outcome, output }) => `${outcome}: ${output.replaceAll("\n", " ")}`).join("\n")')
+  if [[ "${outputs[0]}" != "succeeded: "*"$expected"* ]]; then
+    echo "$server: its tool $tool ${outputs[0]}" && failed=1 && return
   fi
-  printf '%-11s %2d tools %5d tokens, checked in %4d ms; %s works\n' \
+  if [[ "${outputs[1]}" != "failed: "*"$reason"* ]]; then
+    echo "$server: its tool $tool was to fail, but ${outputs[1]}" && failed=1 && return
+  fi
+  printf '%-11s %2d tools %5d tokens, checked in %4d ms; %s works, and fails with words\n' \
     "$server" "$(field "$row" tools)" "$(field "$row" tokens)" "$ms" "$tool"
 }
 
-use everything echo '{"message":"a word"}' 'a word'
-use filesystem read_text_file "{\"path\":\"$home/files/a.txt\"}" 'the text of a file'
-use memory create_entities '{"entities":[{"name":"Ada","entityType":"person","observations":["writes"]}]}' 'Ada'
-use fetch fetch "{\"url\":\"http://127.0.0.1:$port/a.txt\"}" 'the text of a file'
-use git git_log "{\"repo_path\":\"$home/repo\"}" 'Commit'
-use time get_current_time '{"timezone":"UTC"}' 'UTC'
+use everything get-resource-reference '{"resourceType":"Text","resourceId":1}' 'resource' \
+  '{"resourceType":"Text","resourceId":-1}' 'Invalid resourceId'
+use filesystem read_text_file "{\"path\":\"$home/files/a.txt\"}" 'the text of a file' \
+  "{\"path\":\"$home/memory.json\"}" 'outside allowed directories'
+use memory add_observations '{"observations":[]}' '' \
+  '{"observations":[{"entityName":"Nobody","contents":["x"]}]}' 'Nobody not found'
+use fetch fetch "{\"url\":\"http://127.0.0.1:$port/a.txt\"}" 'the text of a file' \
+  "{\"url\":\"http://127.0.0.1:$port/none\"}" '404'
+use git git_log "{\"repo_path\":\"$home/repo\"}" 'Commit' "{\"repo_path\":\"$home/files\"}" "$home/files"
+use time get_current_time '{"timezone":"UTC"}' 'UTC' '{"timezone":"Nowhere/City"}' 'Nowhere'
 exit "$failed"

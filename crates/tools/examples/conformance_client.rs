@@ -2,7 +2,8 @@
 //!
 //! Its last argument is the address of a server. It lists the tools and calls each; if the server wants a login, it
 //! does what a person would: it runs the login that the pool asks for, and agrees on the page; a form it answers with
-//! its defaults.
+//! its defaults. Where a scenario is about a document that describes the client, it names the suite's own, as a person
+//! does with `--client-id`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the suite shows what a client says")]
 
 use std::{collections::BTreeMap, error::Error, process::ExitCode, sync::Arc};
@@ -13,9 +14,9 @@ use meerkat_service::{
     redact::Secrets,
     session::message::RawJson,
     store::MemoryBlobStore,
-    tool::{Answer, Asking, Invocation, OutputLimits, OutputSink, Tool, ToolSource as _, complete},
+    tool::{Answer, Asking, Invocation, OutputLimits, OutputSink, Tool, ToolServerState, ToolSource as _, complete},
 };
-use meerkat_tools::servers::{LoginOptions, ServerConfig, ServerState, Servers, ServersOptions, servers};
+use meerkat_tools::servers::{LoginOptions, ServerConfig, Servers, ServersOptions, servers};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +56,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
 async fn use_all(pool: &Servers, context: &Value) -> Result<(), Box<dyn Error>> {
     let mut status = pool.check("t").await?;
     for _ in 0..LOGINS_MAX {
-        if status.state != ServerState::LoginNeeded {
+        if status.state != ToolServerState::LoginNeeded {
             break;
         }
         log_in(pool, context, &status.last_error.unwrap_or_default()).await?;
@@ -90,7 +91,7 @@ async fn log_in(pool: &Servers, context: &Value, message: &str) -> Result<(), Bo
     let text = |name: &str| context[name].as_str().map(str::to_owned);
     let options = LoginOptions {
         scopes: scopes.split_whitespace().map(str::to_owned).collect(),
-        client_id: text("client_id"),
+        client_id: text("client_id").or_else(document),
         client_secret: text("client_secret").map(Into::into),
         ..LoginOptions::default()
     };
@@ -98,6 +99,12 @@ async fn log_in(pool: &Servers, context: &Value, message: &str) -> Result<(), Bo
     let page = network::http(None, None)?.get(login.page()).send().await?;
     let address = page.headers().get("location").ok_or("the page did not agree")?.to_str()?.to_owned();
     Ok(pool.paste_login("t", login, &address).await?)
+}
+
+/// Returns the URL of the suite's document about its clients, which all of them know, in the scenario about it.
+fn document() -> Option<String> {
+    let is_about_it = std::env::var("MCP_CONFORMANCE_SCENARIO").is_ok_and(|scenario| scenario == "auth/basic-cimd");
+    is_about_it.then(|| "https://conformance-test.local/client-metadata.json".to_owned())
 }
 
 /// Makes arguments of the types that a tool's schema names.

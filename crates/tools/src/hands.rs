@@ -12,7 +12,7 @@ use meerkat_service::{
 use crate::{FileAccess, FileOptions, ShellOptions, file_tools, shell_tools};
 
 /// Names of all tools of a workspace.
-const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", "shell", "shell_output", "shell_stop"];
+pub(crate) const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", "shell", "shell_output", "shell_stop"];
 
 /// Options of a workspace's tools.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +88,11 @@ impl Tool for Asking {
         self.tool.spec()
     }
 
+    fn has_checked_schema(&self) -> bool {
+        // Tests check it.
+        true
+    }
+
     fn usual_plan(&self) -> Option<Plan> {
         self.tool.usual_plan().map(|plan| self.asking(plan))
     }
@@ -103,6 +108,8 @@ impl Tool for Asking {
 
 #[cfg(test)]
 mod tests {
+    use meerkat_service::tool::check_schema;
+
     use super::*;
 
     #[test]
@@ -113,6 +120,9 @@ mod tests {
         };
         assert_eq!(names(FileAccess::Read), ["read", "grep", "glob"]);
         assert_eq!(names(FileAccess::Write), ["read", "grep", "glob", "edit", "write"]);
+        for tool in file_tools(FileOptions::default()).unwrap() {
+            assert_eq!(check_schema(&tool.spec().schema), Ok(()), "a start does not check it");
+        }
         assert!(file_tools(FileOptions { grep_matches: 0, ..FileOptions::default() }).is_err());
         assert!(file_tools(FileOptions { answer_bytes: 100, ..FileOptions::default() }).is_err());
     }

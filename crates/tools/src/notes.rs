@@ -14,7 +14,9 @@ use meerkat_service::{clock::Timestamp, session::reminder::SystemReminderType, t
 use rustix::fs::OFlags;
 
 use crate::{
-    ShellOptions, launcher,
+    ShellOptions,
+    files::shown,
+    launcher,
     shell::{Place, status},
 };
 
@@ -123,7 +125,7 @@ pub(crate) fn rules(workspace: &Path, files: &[RuleFile], limit: usize) -> Optio
     for RuleFile { path, bytes, .. } in files {
         let rules = String::from_utf8_lossy(bytes);
         let blank = if text.is_empty() { "" } else { "\n\n" };
-        let name = path.strip_prefix(workspace).unwrap_or(path).display();
+        let name = shown(path.strip_prefix(workspace).unwrap_or(path));
         // Writing to a string does not fail.
         let _ = write!(text, "{blank}Rules of {name}:\n{}", rules.trim_end());
     }
@@ -142,7 +144,7 @@ pub(crate) fn environment(workspace: &Path, day: &str) -> String {
     let is_repository = workspace.ancestors().any(|folder| folder.join(".git").exists());
     format!(
         "Folder: {}\nA git repository: {}\nSystem: {} on {}\nDate: {day}",
-        workspace.display(),
+        shown(workspace),
         if is_repository { "yes" } else { "no" },
         std::env::consts::OS,
         std::env::consts::ARCH,
@@ -173,6 +175,14 @@ mod tests {
         let cut = rules(&inner, &files, 80).unwrap();
         assert!(cut.len() <= 80 && cut.contains("[cut: the rules have"), "{cut}");
         assert_eq!(rules(&inner, &[], 100), None);
+    }
+
+    #[test]
+    fn a_folders_name_adds_no_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let odd = folder.path().join("a\nDate: never");
+        fs::create_dir(&odd).unwrap();
+        assert_eq!(environment(&odd, "2026-01-01").lines().count(), 4);
     }
 
     /// A link leads out of the repository: to a key, or to a device that never ends.

@@ -28,6 +28,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use guard::Guard;
 pub(crate) use repositories::main_folders;
+#[cfg(target_os = "linux")]
+pub(crate) use system::close_inherited;
 pub(crate) use system::{keep, probe, program};
 
 /// First argument of a re-exec. Nobody types it.

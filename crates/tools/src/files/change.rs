@@ -33,9 +33,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    common::{FileOptions, io_failed},
     diff,
-    path::{Inside, PlainError, Workspace, is_folder, open_plain, shown},
+    options::FileOptions,
+    path::{Inside, PlainError, Workspace, io_failed, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };
 

@@ -1,43 +1,84 @@
-//! What the file tools have in common: options, the form of a tool, and how it works and fails.
+//! Forms of the file tools, and their work off the async threads.
 
-use meerkat_service::{SessionError, model::ToolSpec, session::message::RawJson, tool::ToolError};
+use std::sync::Arc;
 
-/// Tools that are offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileAccess {
-    /// `read`, `grep` and `glob`.
-    Read,
-    /// Also `edit` and `write`.
-    Write,
+use async_trait::async_trait;
+use meerkat_service::{
+    SessionError,
+    model::ToolSpec,
+    session::message::RawJson,
+    tool::{ChangeLog, Invocation, OutputSink, Plan, Tool, ToolError},
+};
+
+use super::change::Changes;
+
+/// Answer of a call that looks at something.
+pub(super) enum Shown {
+    Text(String),
+    Image(Vec<u8>),
 }
 
-/// Options of the file tools.
-#[derive(Clone, Copy, Debug)]
-pub struct FileOptions {
-    /// Tools that are offered.
-    pub access: FileAccess,
-    /// Lines of a page that `read` shows.
-    pub read_lines: usize,
-    /// Bytes of an answer of `read`, `grep` or `glob`. An answer larger than `tools.inline_bytes` would go to a blob.
-    pub answer_bytes: usize,
-    /// Bytes of a file that `edit` or `write` may leave or find.
-    pub file_bytes: u64,
-    /// Matches that `grep` shows.
-    pub grep_matches: usize,
-    /// Files whose last reading or writing by a session is remembered, of all sessions; the oldest are forgotten.
-    pub seen_files: usize,
+/// Tool that only looks: its form, and the blocking work of a call.
+struct Look<F> {
+    spec: ToolSpec,
+    work: Arc<F>,
 }
 
-impl Default for FileOptions {
-    fn default() -> Self {
-        Self {
-            access: FileAccess::Write,
-            read_lines: 2000,
-            answer_bytes: 30 * 1024,
-            file_bytes: 16 * 1024 * 1024,
-            grep_matches: 200,
-            seen_files: 10_000,
+/// Makes a tool that only looks.
+pub(super) fn look<F>(name: &str, description: &str, schema: &str, work: F) -> Result<Arc<dyn Tool>, SessionError>
+where
+    F: Fn(&Invocation) -> Result<Shown, ToolError> + Send + Sync + 'static,
+{
+    Ok(Arc::new(Look { spec: spec(name, description, schema)?, work: Arc::new(work) }))
+}
+
+#[async_trait]
+impl<F: Fn(&Invocation) -> Result<Shown, ToolError> + Send + Sync + 'static> Tool for Look<F> {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::read_only())
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let work = self.work.clone();
+        match blocking(move || work(&invocation)).await? {
+            Shown::Text(text) => output.write(&text).await,
+            Shown::Image(bytes) => output.image(&bytes).await,
         }
+    }
+}
+
+/// Tool that changes a file: its form, and the blocking work of a plan and of a call, which returns its answer.
+pub(super) struct Change {
+    pub(super) spec: ToolSpec,
+    pub(super) usual: Plan,
+    pub(super) changes: Arc<Changes>,
+    pub(super) plan: fn(&Changes, &Invocation) -> Result<Plan, ToolError>,
+    pub(super) call: fn(&Changes, &Invocation, &ChangeLog) -> Result<String, ToolError>,
+}
+
+#[async_trait]
+impl Tool for Change {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(self.usual.clone())
+    }
+
+    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
+        let (changes, plan, invocation) = (self.changes.clone(), self.plan, invocation.clone());
+        blocking(move || plan(&changes, &invocation)).await
+    }
+
+    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+        let (changes, call, log) = (self.changes.clone(), self.call, output.changes());
+        let answer = blocking(move || call(&changes, &invocation, &log)).await?;
+        output.write(&answer).await
     }
 }
 
@@ -46,7 +87,7 @@ pub(super) fn spec(name: &str, description: &str, schema: &str) -> Result<ToolSp
 }
 
 /// Runs blocking work off the async threads.
-pub(super) async fn blocking<T: Send + 'static>(
+async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
     match tokio::task::spawn_blocking(work).await {
@@ -57,9 +98,4 @@ pub(super) async fn blocking<T: Send + 'static>(
             Err(_) => Err(ToolError::Cancelled),
         },
     }
-}
-
-/// Words for an input or output error at a path.
-pub(super) fn io_failed(path: impl std::fmt::Display, error: impl Into<std::io::Error>) -> ToolError {
-    ToolError::Failed(format!("{path}: {}", error.into()))
 }

@@ -2,17 +2,15 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
-    model::ToolSpec,
-    tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{ChangeLog, Effect, Invocation, Plan, ToolError},
 };
 use serde::Deserialize;
 
 use super::{
     change::{Changes, Target},
-    common::{blocking, spec},
+    common::{Change, spec},
     diff, marks, nearest,
     path::{Inside, Workspace},
     read::{not_text, refuse_binary},
@@ -45,52 +43,25 @@ struct Arguments {
     all: bool,
 }
 
-/// `edit`.
-pub(super) struct Edit {
-    spec: ToolSpec,
-    changes: Arc<Changes>,
+/// Makes `edit`.
+pub(super) fn tool(changes: Arc<Changes>) -> Result<Change, SessionError> {
+    Ok(Change { spec: spec("edit", DESCRIPTION, SCHEMA)?, usual: Plan::once().ask(), changes, plan, call })
 }
 
-impl Edit {
-    pub(super) fn new(changes: Arc<Changes>) -> Result<Self, SessionError> {
-        Ok(Self { spec: spec("edit", DESCRIPTION, SCHEMA)?, changes })
-    }
+fn plan(changes: &Changes, invocation: &Invocation) -> Result<Plan, ToolError> {
+    let arguments = arguments(invocation)?;
+    let workspace = Workspace::open(invocation)?;
+    let edited = Edited::of(changes, &workspace, invocation, &arguments)?;
+    Ok(Changes::plan(Effect::Once, "edit", &edited.target, &edited.content()))
 }
 
-#[async_trait]
-impl Tool for Edit {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::once().ask())
-    }
-
-    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
-        let (changes, invocation) = (self.changes.clone(), invocation.clone());
-        blocking(move || {
-            let arguments = arguments(&invocation)?;
-            let workspace = Workspace::open(&invocation)?;
-            let edited = Edited::of(&changes, &workspace, &invocation, &arguments)?;
-            Ok(Changes::plan(Effect::Once, "edit", &edited.target, &edited.content()))
-        })
-        .await
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let (changes, log) = (self.changes.clone(), output.changes());
-        let text = blocking(move || {
-            let arguments = arguments(&invocation)?;
-            let workspace = Workspace::open(&invocation)?;
-            let _lock = changes.lock(&workspace, &workspace.inside(&arguments.path)?);
-            let edited = Edited::of(&changes, &workspace, &invocation, &arguments)?;
-            changes.commit(&workspace, (&invocation, &log), &edited.target, edited.content().as_bytes())?;
-            Ok(edited.answer())
-        })
-        .await?;
-        output.write(&text).await
-    }
+fn call(changes: &Changes, invocation: &Invocation, log: &ChangeLog) -> Result<String, ToolError> {
+    let arguments = arguments(invocation)?;
+    let workspace = Workspace::open(invocation)?;
+    let _lock = changes.lock(&workspace, &workspace.inside(&arguments.path)?);
+    let edited = Edited::of(changes, &workspace, invocation, &arguments)?;
+    changes.commit(&workspace, (invocation, log), &edited.target, edited.content().as_bytes())?;
+    Ok(edited.answer())
 }
 
 /// Reads the arguments, and refuses those that no file can mean.

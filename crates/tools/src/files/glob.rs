@@ -1,18 +1,17 @@
 //! `glob`: files of the workspace by their paths.
 
-use std::{collections::BTreeSet, ffi::OsStr, fmt::Write as _, os::fd::OwnedFd, path::PathBuf};
+use std::{collections::BTreeSet, ffi::OsStr, fmt::Write as _, os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
-use async_trait::async_trait;
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use meerkat_service::{
     SessionError,
-    model::ToolSpec,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Tool, ToolError},
 };
 use serde::Deserialize;
 
 use super::{
-    common::{FileOptions, blocking, spec},
+    common::{Shown, look},
+    options::FileOptions,
     path::{Inside, Workspace, shown},
     walk::{self, Visit},
 };
@@ -36,64 +35,37 @@ struct Arguments {
     pattern: String,
 }
 
-/// `glob`.
-pub(super) struct Glob {
-    spec: ToolSpec,
-    options: FileOptions,
-}
-
-impl Glob {
-    pub(super) fn new(options: FileOptions) -> Result<Self, SessionError> {
-        Ok(Self { spec: spec("glob", DESCRIPTION, SCHEMA)?, options })
-    }
-}
-
-#[async_trait]
-impl Tool for Glob {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::read_only())
-    }
-
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+/// Makes `glob`.
+pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> {
+    look("glob", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { pattern } = ToolError::decode(&invocation.arguments)?;
         if pattern.is_empty() || pattern.len() > GLOB_BYTES_MAX {
             return Err(ToolError::Arguments(format!("`pattern` must have 1 to {GLOB_BYTES_MAX} bytes")));
         }
-        let bytes_max = self.options.answer_bytes;
-        let text = blocking(move || {
-            let workspace = Workspace::open(&invocation)?;
-            let glob = matcher(&pattern, &workspace)?;
-            let visitor = || Visitor { glob: &glob, first: BTreeSet::new(), count: 0 };
-            let visitors = walk::walk(&workspace, &Inside::root(), &invocation.cancel, visitor)?;
-            let count: u64 = visitors.iter().map(|visitor| visitor.count).sum();
-            let first: BTreeSet<PathBuf> = visitors.into_iter().flat_map(|visitor| visitor.first).collect();
-            Ok(answer(&first, count, bytes_max))
-        })
-        .await?;
-        output.write(&text).await
-    }
+        let workspace = Workspace::open(invocation)?;
+        let glob = matcher(&pattern, &workspace)?;
+        let visitor = || Visitor { glob: &glob, first: BTreeSet::new(), count: 0 };
+        let visitors = walk::walk(&workspace, &Inside::root(), &invocation.cancel, visitor)?;
+        let count: u64 = visitors.iter().map(|visitor| visitor.count).sum();
+        let first: BTreeSet<PathBuf> = visitors.into_iter().flat_map(|visitor| visitor.first).collect();
+        Ok(Shown::Text(answer(&first, count, options.answer_bytes)))
+    })
 }
 
 /// Compiles a glob for paths from the workspace on. Without a slash it is for names in any folder.
-pub(super) fn matcher(glob: &str, workspace: &Workspace) -> Result<GlobMatcher, ToolError> {
+pub(super) fn matcher(glob: &str, workspace: &Workspace) -> Result<GlobSet, ToolError> {
     let root = workspace.root().to_string_lossy();
     let inside = glob.strip_prefix(&*root).and_then(|inside| inside.strip_prefix('/'));
     let inside = inside.unwrap_or(glob).trim_start_matches("./");
     let anywhere = if inside.contains('/') { inside.to_owned() } else { format!("**/{inside}") };
-    let built = GlobBuilder::new(&anywhere).literal_separator(true).build();
-    Ok(built.map_err(|error| ToolError::Arguments(format!("{glob:?} is no glob: {}", error.kind())))?.compile_matcher())
+    // A set of one: a single glob whose expression cannot be built would panic.
+    let parsed = GlobBuilder::new(&anywhere).literal_separator(true).build();
+    let built = parsed.and_then(|glob| GlobSetBuilder::new().add(glob).build());
+    built.map_err(|error| ToolError::Arguments(format!("{glob:?} is no glob: {}", error.kind())))
 }
 
 struct Visitor<'a> {
-    glob: &'a GlobMatcher,
+    glob: &'a GlobSet,
     /// The first paths of those that match.
     first: BTreeSet<PathBuf>,
     count: u64,

@@ -1,18 +1,17 @@
 //! `grep`: lines of the workspace's files that match a pattern.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::Arc};
 
-use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
-    model::ToolSpec,
-    tool::{Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{Tool, ToolError},
 };
 use serde::Deserialize;
 
 use super::{
-    common::{FileOptions, blocking, spec},
+    common::{Shown, look},
     glob::{GLOB_BYTES_MAX, matcher},
+    options::FileOptions,
     path::{Workspace, shown},
     search::{self, Matches},
 };
@@ -39,33 +38,9 @@ struct Arguments {
     glob: Option<String>,
 }
 
-/// `grep`.
-pub(super) struct Grep {
-    spec: ToolSpec,
-    options: FileOptions,
-}
-
-impl Grep {
-    pub(super) fn new(options: FileOptions) -> Result<Self, SessionError> {
-        Ok(Self { spec: spec("grep", DESCRIPTION, SCHEMA)?, options })
-    }
-}
-
-#[async_trait]
-impl Tool for Grep {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::read_only())
-    }
-
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+/// Makes `grep`.
+pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> {
+    look("grep", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { pattern, path, glob } = ToolError::decode(&invocation.arguments)?;
         for (name, text, most) in
             [("pattern", Some(&pattern), PATTERN_BYTES_MAX), ("glob", glob.as_ref(), GLOB_BYTES_MAX)]
@@ -74,19 +49,13 @@ impl Tool for Grep {
                 return Err(ToolError::Arguments(format!("`{name}` must have 1 to {most} bytes")));
             }
         }
-        let options = self.options;
-        let text = blocking(move || {
-            let workspace = Workspace::open(&invocation)?;
-            let start = workspace.inside(&path.unwrap_or_default())?;
-            let (pattern, glob) =
-                (search::pattern(&pattern)?, glob.map(|glob| matcher(&glob, &workspace)).transpose()?);
-            let most = options.grep_matches;
-            let found = search::search(&workspace, &start, &pattern, glob.as_ref(), most, &invocation.cancel)?;
-            Ok(answer(&found, most, options.answer_bytes))
-        })
-        .await?;
-        output.write(&text).await
-    }
+        let workspace = Workspace::open(invocation)?;
+        let start = workspace.inside(&path.unwrap_or_default())?;
+        let (pattern, glob) = (search::pattern(&pattern)?, glob.map(|glob| matcher(&glob, &workspace)).transpose()?);
+        let most = options.grep_matches;
+        let found = search::search(&workspace, &start, &pattern, glob.as_ref(), most, &invocation.cancel)?;
+        Ok(Shown::Text(answer(&found, most, options.answer_bytes)))
+    })
 }
 
 /// Writes the first matches, and a line that says how many there are.

@@ -4,6 +4,7 @@
 //! whole or not at all (`change.rs`), and never if it changed since the session last read or wrote it (`seen.rs`).
 
 mod common;
+mod options;
 mod path;
 mod walk;
 
@@ -33,7 +34,8 @@ use std::sync::Arc;
 use meerkat_service::{SessionError, tool::Tool};
 
 use change::Changes;
-pub use common::{FileAccess, FileOptions};
+pub use options::{FileAccess, FileOptions};
+pub(crate) use path::shown;
 pub use restore::{Content, WorkspaceFiles};
 
 /// Least of [`FileOptions::answer_bytes`]: one long line and the notes fit.
@@ -56,16 +58,13 @@ pub fn file_tools(options: FileOptions) -> Result<Vec<Arc<dyn Tool>>, SessionErr
         }
     }
     let changes = Arc::new(Changes::new(options));
-    let mut tools: Vec<Arc<dyn Tool>> = vec![
-        Arc::new(read::Read::new(options, changes.clone())?),
-        Arc::new(grep::Grep::new(options)?),
-        Arc::new(glob::Glob::new(options)?),
-    ];
+    let mut tools: Vec<Arc<dyn Tool>> =
+        vec![read::tool(options, changes.clone())?, grep::tool(options)?, glob::tool(options)?];
     match options.access {
         FileAccess::Read => {}
         FileAccess::Write => {
-            tools.push(Arc::new(edit::Edit::new(changes.clone())?));
-            tools.push(Arc::new(write::Write::new(changes)?));
+            tools.push(Arc::new(edit::tool(changes.clone())?));
+            tools.push(Arc::new(write::tool(changes)?));
         }
     }
     Ok(tools)

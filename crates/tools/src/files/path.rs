@@ -13,13 +13,13 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use meerkat_service::tool::{Invocation, ToolError};
+use meerkat_service::tool::{Invocation, ToolError, is_obeyed};
 use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags},
     io::Errno,
 };
 
-use super::{common::io_failed, nearest};
+use super::nearest;
 use crate::confine::main_folders;
 
 /// Longest path in bytes.
@@ -272,7 +272,11 @@ impl Workspace {
             match rustix::fs::openat(&folder, name, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
                 Ok(next) => folder = next,
                 Err(Errno::NOENT) => {
-                    let like = nearest::names(&folder, &shown(Path::new(name)));
+                    let wanted = shown(Path::new(name));
+                    let like = nearest::names(&folder, &wanted);
+                    if like.iter().any(|other| shown(Path::new(other)) == wanted) {
+                        return format!("{path} has a name with characters that are not shown here; use it by shell");
+                    }
                     let like: Vec<String> = like.iter().map(|other| Inside(done.0.join(other)).to_string()).collect();
                     return match like.as_slice() {
                         [] => format!("{path} does not exist; read {done} for the names in that folder"),
@@ -368,10 +372,15 @@ fn explain(path: &Inside, errno: Errno) -> ToolError {
     }
 }
 
-/// Returns a path as one line of text: a name may hold line breaks and bytes that are no text.
-pub(super) fn shown(path: &Path) -> String {
+/// Words for an input or output error at a path.
+pub(super) fn io_failed(path: impl fmt::Display, error: impl Into<std::io::Error>) -> ToolError {
+    ToolError::Failed(format!("{path}: {}", error.into()))
+}
+
+/// Returns a path as one line of text: a name may hold line breaks, marks that turn text, and bytes that are no text.
+pub(crate) fn shown(path: &Path) -> String {
     let text = String::from_utf8_lossy(path.as_os_str().as_bytes());
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -8,11 +8,9 @@ use std::{
     sync::Arc,
 };
 
-use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
-    model::ToolSpec,
-    tool::{IMAGE_BYTES_MAX, Invocation, OutputSink, Picture, Plan, Tool, ToolError},
+    tool::{IMAGE_BYTES_MAX, Picture, Tool, ToolError},
 };
 use rustix::fs::{Dir, FileType};
 use serde::Deserialize;
@@ -20,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     change::Changes,
-    common::{FileOptions, blocking, io_failed, spec},
+    common::{Shown, look},
     marks,
-    path::{Inside, Opened, Workspace, shown},
+    options::FileOptions,
+    path::{Inside, Opened, Workspace, io_failed, shown},
     seen::Stamp,
 };
 
@@ -59,74 +58,32 @@ struct Arguments {
     limit: Option<usize>,
 }
 
-/// `read`.
-pub(super) struct Read {
-    spec: ToolSpec,
-    options: FileOptions,
-    changes: Arc<Changes>,
-}
-
-impl Read {
-    pub(super) fn new(options: FileOptions, changes: Arc<Changes>) -> Result<Self, SessionError> {
-        Ok(Self { spec: spec("read", DESCRIPTION, SCHEMA)?, options, changes })
-    }
-}
-
-#[async_trait]
-impl Tool for Read {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::read_only())
-    }
-
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
+/// Makes `read`.
+pub(super) fn tool(options: FileOptions, changes: Arc<Changes>) -> Result<Arc<dyn Tool>, SessionError> {
+    look("read", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { path, offset, limit } = ToolError::decode(&invocation.arguments)?;
-        let (offset, limit) = (offset.unwrap_or(1), limit.unwrap_or(self.options.read_lines));
+        let (offset, limit) = (offset.unwrap_or(1), limit.unwrap_or(options.read_lines));
         if offset == 0 || limit == 0 {
             return Err(ToolError::Arguments("`offset` and `limit` count from 1".to_owned()));
         }
-        let page = Page {
-            offset,
-            lines_max: limit.min(self.options.read_lines),
-            bytes_max: self.options.answer_bytes - NOTE_BYTES,
-        };
-        let changes = self.changes.clone();
-        let shown = blocking(move || {
-            let workspace = Workspace::open(&invocation)?;
-            let path = workspace.inside(&path)?;
-            match workspace.open_to_read(&path)? {
-                Opened::Folder(folder) => listing(&path, &folder, page.bytes_max).map(Shown::Text),
-                Opened::File(file) => {
-                    // Taken first: a change while it is read counts as one after it.
-                    let metadata = file.metadata().map_err(|error| io_failed(&path, error))?;
-                    if let Some(image) = image(&path, &file)? {
-                        return Ok(Shown::Image(image));
-                    }
-                    let text = page.of(&path, file, metadata.len(), &invocation.cancel)?;
-                    changes.record(&workspace, invocation.session_id, &path, Stamp::of(&metadata));
-                    Ok(Shown::Text(text))
+        let bytes_max = options.answer_bytes - NOTE_BYTES;
+        let page = Page { offset, lines_max: limit.min(options.read_lines), bytes_max };
+        let workspace = Workspace::open(invocation)?;
+        let path = workspace.inside(&path)?;
+        match workspace.open_to_read(&path)? {
+            Opened::Folder(folder) => listing(&path, &folder, page.bytes_max).map(Shown::Text),
+            Opened::File(file) => {
+                // Taken first: a change while it is read counts as one after it.
+                let metadata = file.metadata().map_err(|error| io_failed(&path, error))?;
+                if let Some(image) = image(&path, &file)? {
+                    return Ok(Shown::Image(image));
                 }
+                let text = page.of(&path, file, metadata.len(), &invocation.cancel)?;
+                changes.record(&workspace, invocation.session_id, &path, Stamp::of(&metadata));
+                Ok(Shown::Text(text))
             }
-        })
-        .await?;
-        match shown {
-            Shown::Text(text) => output.write(&text).await,
-            Shown::Image(bytes) => output.image(&bytes).await,
         }
-    }
-}
-
-/// Answer of a call.
-enum Shown {
-    Text(String),
-    Image(Vec<u8>),
+    })
 }
 
 /// Reads a file that begins like an image; of one that is too large only enough to see that.

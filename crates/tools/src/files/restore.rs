@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     change::{Changes, Target},
-    common::{FileOptions, io_failed},
-    path::Workspace,
+    options::FileOptions,
+    path::{Workspace, io_failed},
 };
 
 /// Identity of a file's content.
@@ -84,7 +84,7 @@ fn invalid(error: ToolError) -> SessionError {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, sync::Arc};
+    use std::{collections::BTreeSet, fs, sync::Arc};
 
     use async_trait::async_trait;
     use meerkat_service::{
@@ -104,6 +104,14 @@ mod tests {
 
     #[async_trait]
     impl BlobStore for Full {
+        async fn list(&self, _: SessionId) -> Result<BTreeSet<String>, StoreError> {
+            Ok(BTreeSet::new())
+        }
+
+        async fn remove(&self, _: SessionId, _: &BTreeSet<String>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
         fn writer(&self, _: SessionId) -> Box<dyn BlobWriter> {
             Box::new(Self)
         }

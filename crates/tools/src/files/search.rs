@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use globset::GlobMatcher;
+use globset::GlobSet;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
 use meerkat_service::tool::ToolError;
@@ -80,7 +80,7 @@ pub(super) fn search(
     workspace: &Workspace,
     start: &Inside,
     matcher: &RegexMatcher,
-    glob: Option<&GlobMatcher>,
+    glob: Option<&GlobSet>,
     most: usize,
     cancel: &CancellationToken,
 ) -> Result<Matches, ToolError> {
@@ -112,7 +112,7 @@ pub(super) fn search(
 
 struct Visitor<'a> {
     matcher: RegexMatcher,
-    glob: Option<&'a GlobMatcher>,
+    glob: Option<&'a GlobSet>,
     searcher: Searcher,
     most: usize,
     cancel: &'a CancellationToken,

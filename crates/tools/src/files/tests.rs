@@ -29,6 +29,7 @@ use super::{
 };
 
 mod images;
+mod odd;
 mod search;
 
 /// A workspace beside a file that no tool may touch.

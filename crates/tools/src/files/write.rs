@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use meerkat_service::{
     SessionError,
-    model::ToolSpec,
-    tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
+    tool::{ChangeLog, Effect, Invocation, Plan, ToolError},
 };
 use serde::Deserialize;
 
 use super::{
     change::{Changes, Target},
-    common::{blocking, spec},
+    common::{Change, spec},
     diff, marks,
     path::Workspace,
 };
@@ -32,55 +30,27 @@ struct Arguments {
     content: String,
 }
 
-/// `write`.
-pub(super) struct Write {
-    spec: ToolSpec,
-    changes: Arc<Changes>,
+/// Makes `write`.
+pub(super) fn tool(changes: Arc<Changes>) -> Result<Change, SessionError> {
+    Ok(Change { spec: spec("write", DESCRIPTION, SCHEMA)?, usual: Plan::idempotent().ask(), changes, plan, call })
 }
 
-impl Write {
-    pub(super) fn new(changes: Arc<Changes>) -> Result<Self, SessionError> {
-        Ok(Self { spec: spec("write", DESCRIPTION, SCHEMA)?, changes })
-    }
+fn plan(changes: &Changes, invocation: &Invocation) -> Result<Plan, ToolError> {
+    let arguments = ToolError::decode(&invocation.arguments)?;
+    let target = target(changes, &Workspace::open(invocation)?, invocation, &arguments)?;
+    Ok(Changes::plan(Effect::Idempotent, "write", &target, &arguments.content))
 }
 
-#[async_trait]
-impl Tool for Write {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
+fn call(changes: &Changes, invocation: &Invocation, log: &ChangeLog) -> Result<String, ToolError> {
+    let arguments: Arguments = ToolError::decode(&invocation.arguments)?;
+    let workspace = Workspace::open(invocation)?;
+    let _lock = changes.lock(&workspace, &workspace.inside(&arguments.path)?);
+    let target = target(changes, &workspace, invocation, &arguments)?;
+    if target.holds(&arguments.content) {
+        return Ok(format!("{} has this content already.\n", target.path));
     }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::idempotent().ask())
-    }
-
-    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
-        let (changes, invocation) = (self.changes.clone(), invocation.clone());
-        blocking(move || {
-            let arguments = ToolError::decode(&invocation.arguments)?;
-            let workspace = Workspace::open(&invocation)?;
-            let target = target(&changes, &workspace, &invocation, &arguments)?;
-            Ok(Changes::plan(Effect::Idempotent, "write", &target, &arguments.content))
-        })
-        .await
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let (changes, log) = (self.changes.clone(), output.changes());
-        let text = blocking(move || {
-            let arguments: Arguments = ToolError::decode(&invocation.arguments)?;
-            let workspace = Workspace::open(&invocation)?;
-            let _lock = changes.lock(&workspace, &workspace.inside(&arguments.path)?);
-            let target = target(&changes, &workspace, &invocation, &arguments)?;
-            if target.holds(&arguments.content) {
-                return Ok(format!("{} has this content already.\n", target.path));
-            }
-            changes.commit(&workspace, (&invocation, &log), &target, arguments.content.as_bytes())?;
-            Ok(answer(&target, &arguments.content))
-        })
-        .await?;
-        output.write(&text).await
-    }
+    changes.commit(&workspace, (invocation, log), &target, arguments.content.as_bytes())?;
+    Ok(answer(&target, &arguments.content))
 }
 
 /// Finds the file, and refuses to replace one that the session does not know.

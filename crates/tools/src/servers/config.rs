@@ -12,6 +12,8 @@ use meerkat_service::{SessionError, tool::Approval};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::hands::NAMES;
+
 /// Longest name of a server.
 const NAME_BYTES_MAX: usize = 32;
 /// Longest time for a start, in milliseconds.
@@ -202,6 +204,11 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Checks a server's name. It must not hold what separates it from a tool's name, or two tools could have one name.
 fn check_name(name: &str) -> Result<(), SessionError> {
+    if NAMES.contains(&name) {
+        let message =
+            format!("A server must not be named {name}: the rule \"{name}: *\" would be for the tool {name} too.");
+        return Err(SessionError::ConfigInvalid { key: "servers".to_owned(), message });
+    }
     let is_char = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     let is_separate = !name.contains("__") && !name.starts_with('_') && !name.ends_with('_');
     if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_char) && is_separate {
@@ -228,13 +235,16 @@ pub(super) fn check_url(url: &str) -> Result<(), String> {
     }
 }
 
-/// Makes the set of some globs.
-pub(super) fn glob_set(globs: &[String]) -> Result<GlobSet, globset::Error> {
+/// Makes the set of some globs; `None` is every name: compiling `*` would take as long as all else of a server.
+pub(super) fn glob_set(globs: &[String]) -> Result<Option<GlobSet>, globset::Error> {
+    if globs == ["*"] {
+        return Ok(None);
+    }
     let mut set = GlobSetBuilder::new();
     for glob in globs {
         set.add(GlobBuilder::new(glob).build()?);
     }
-    set.build()
+    set.build().map(Some)
 }
 
 /// Replaces `${VAR}` and `${VAR:-default}` by the variable's value. Any other dollar sign stays.
@@ -304,7 +314,7 @@ mod tests {
             let error = check(json.clone(), "a").unwrap_err();
             assert!(error.contains(words), "{json}: {error}");
         }
-        for name in ["", "A", "a b", "a__b", "_a", "a_", "é", &"a".repeat(33)] {
+        for name in ["", "A", "a b", "a__b", "_a", "a_", "é", "shell", "read", &"a".repeat(33)] {
             assert!(check(serde_json::json!({ "command": "npx" }), name).is_err(), "{name}");
         }
         assert!(serde_json::from_value::<ServerConfig>(serde_json::json!({ "comand": "x" })).is_err());

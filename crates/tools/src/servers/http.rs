@@ -96,18 +96,6 @@ impl StreamableHttpClient for Bounded {
         headers: Headers,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let most = MESSAGE_BYTES_MAX;
-        self.post_message_with_max_sse_event_size(uri, message, session, token, headers, most).await
-    }
-
-    async fn post_message_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session: Option<Arc<str>>,
-        token: Option<String>,
-        headers: Headers,
-        most: usize,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
         let accepted = format!("{EVENT_STREAM_MIME_TYPE}, {JSON_MIME_TYPE}");
         let mut request = self.http.post(uri.as_ref()).header(ACCEPT, accepted);
         for (name, value) in headers {
@@ -185,19 +173,8 @@ impl StreamableHttpClient for Bounded {
         token: Option<String>,
         headers: Headers,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        self.get_stream_with_max_sse_event_size(uri, session, last, token, headers, MESSAGE_BYTES_MAX).await
-    }
-
-    async fn get_stream_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        session: Option<Arc<str>>,
-        last: Option<String>,
-        token: Option<String>,
-        headers: Headers,
-        most: usize,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
         self.pace.wait().await;
+        let most = MESSAGE_BYTES_MAX;
         self.http.get_stream_with_max_sse_event_size(uri, session, last, token, headers, most).await
     }
 }

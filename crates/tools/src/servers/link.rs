@@ -24,14 +24,14 @@ use rmcp::{
         CallToolRequest, CallToolRequestParams, ClientCapabilities, ClientConfig, ClientRequest, ElicitRequestParams,
         ElicitResult, ElicitationAction, ElicitationCapability, FormElicitationCapability, Implementation, JsonObject,
         ListToolsRequest, PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion,
-        ServerResult,
+        ServerResult, SubscriptionFilter,
     },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
         PeerRequestOptions, RequestContext, RunningService,
     },
     transport::{
-        StreamableHttpClientTransport,
+        DynamicTransportError, StreamableHttpClientTransport,
         auth::AuthError,
         common::client_side_sse::SseRetryPolicy,
         streamable_http_client::{StreamableHttpClientTransportConfig, StreamableHttpError},
@@ -44,10 +44,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     answer::{self, CallEnd},
     auth::{Account, Authorized},
+    cache::LIST_BYTES_MAX,
     http::Bounded,
     listing::TOOLS_MAX,
     process::{self, Context, LastWords, Program},
-    questions::Askers,
+    questions::{self, Askers},
     transport::{Lines, MESSAGE_BYTES_MAX, Marking, Taken},
 };
 
@@ -59,6 +60,12 @@ const PROGRESS_MAX: usize = 16;
 const PROGRESS_BYTES_MAX: usize = 4 * 1024;
 /// Milliseconds before each try to read on from an answer that was cut.
 const RECONNECTS: [u64; 3] = [0, 300, 1_500];
+/// Wait before listening again for changed tools.
+const LISTEN_PAUSE: Duration = Duration::from_secs(5);
+/// Requests of one call, of which all but the last were answered by questions.
+const ROUNDS_MAX: u32 = 16;
+/// Wait before the second request, if the server wanted nothing but that; as much longer before each further one.
+const ROUND_PAUSE: Duration = Duration::from_millis(250);
 /// Longest time for telling a server that a call is cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
 
@@ -119,11 +126,10 @@ impl Progress {
     }
 }
 
+#[derive(Clone)]
 struct Handler {
     server: String,
     notices: Arc<Notices>,
-    /// True if the revision lets a server ask.
-    may_ask: bool,
 }
 
 impl ClientHandler for Handler {
@@ -153,8 +159,7 @@ impl ClientHandler for Handler {
 
     fn get_info(&self) -> ClientConfig {
         let mut capabilities = ClientCapabilities::default();
-        capabilities.elicitation =
-            self.may_ask.then(|| ElicitationCapability::new().with_form(FormElicitationCapability::new()));
+        capabilities.elicitation = Some(ElicitationCapability::new().with_form(FormElicitationCapability::new()));
         ClientConfig::new(capabilities, Implementation::new("meerkat", env!("CARGO_PKG_VERSION")))
     }
 }
@@ -187,13 +192,14 @@ impl Drop for Use {
 }
 
 impl Link {
-    /// Connects to a server.
+    /// Connects to a server. One that `wants_session` keeps state for it, if the server can.
     ///
     /// # Errors
     /// Returns the cause, for people and the model.
     pub(super) async fn open(
         server: &str,
         target: &Target,
+        wants_session: bool,
         clock: Arc<dyn Clock>,
         secrets: Secrets,
         tasks: &TaskTracker,
@@ -202,14 +208,14 @@ impl Link {
         let close = CancellationToken::new();
         // A start that fails or is given up ends the process.
         let unopened = close.clone().drop_guard();
-        let handler = |may_ask| Handler { server: server.to_owned(), notices: notices.clone(), may_ask };
+        let handler = Handler { server: server.to_owned(), notices: notices.clone() };
         let (running, last_words, process) = match target {
             Target::Program(program) => {
                 let context =
                     Context { server: server.to_owned(), clock: clock.clone(), secrets, tasks: tasks.clone() };
                 let started = process::start(program, context, close.clone())?;
                 let lines = Lines::new(server.to_owned(), started.output, started.input);
-                let opened = handler(true).serve(Marking(lines)).await;
+                let opened = handler.serve(Marking::new(lines)).await;
                 if opened.is_err() {
                     // What it said before its end explains the failure. It ends at once, as its input is closed.
                     started.ended.cancelled().await;
@@ -221,6 +227,7 @@ impl Link {
                 let http =
                     meerkat_service::model::vendors::network::http(None, None).map_err(|error| error.to_string())?;
                 let client = Authorized { http: Bounded::new(http, clock.clone()), account: account.clone() };
+                // No other request of this connection is on its way, so the last refusal is that of the failed one.
                 let refused = || account.as_deref().and_then(Account::refused);
                 let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(headers.clone())
@@ -228,18 +235,21 @@ impl Link {
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(Reconnects);
-                let open = |handler: Handler, lifecycle| {
+                let open = |lifecycle| {
                     let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
-                    handler.serve_with_lifecycle(Marking(transport), lifecycle)
+                    handler.clone().serve_with_lifecycle(Marking::new(transport), lifecycle)
                 };
-                let running = match open(handler(true), ClientLifecycleMode::Initialize).await {
-                    // It speaks only revisions without sessions. Who speaks both is asked for one, as it then tells of
-                    // changed tools.
-                    Err(ClientInitializeError::JsonRpcError(_)) => {
-                        let preferred_versions = vec![ProtocolVersion::LATEST];
-                        // There a server asks by an answer that wants more, which a call does not know.
-                        open(handler(false), ClientLifecycleMode::Discover { preferred_versions }).await
+                let preferred_versions = vec![ProtocolVersion::LATEST];
+                let (first, second) = match wants_session {
+                    true => (ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }),
+                    // The newest revision has none, and wants to be asked for first.
+                    false => {
+                        let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
+                        (auto, ClientLifecycleMode::Initialize)
                     }
+                };
+                let running = match open(first).await {
+                    Err(error) if may_know_another(&error) => open(second).await,
                     opened => opened,
                 };
                 let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
@@ -251,6 +261,13 @@ impl Link {
             Target::Address(_, _, account) => account.clone(),
         };
         let (peer, ended) = (running.peer().clone(), CancellationToken::new());
+        if peer.peer_info().is_some_and(|info| {
+            let tools = info.capabilities.tools.as_ref();
+            !info.protocol_version.has_initialize() && tools.is_some_and(|tools| tools.list_changed == Some(true))
+        }) {
+            let (closed, listening) = (close.clone(), listen(peer.clone(), notices.clone(), clock.clone()));
+            tasks.spawn(async move { closed.run_until_cancelled(listening).await });
+        }
         tasks.spawn(keep(running, close.clone(), process, ended.clone()));
         unopened.disarm();
         Ok(Self {
@@ -269,18 +286,28 @@ impl Link {
 
     /// Lists the tools as the server wrote them.
     pub(super) async fn list(&self) -> Result<Vec<Value>, String> {
-        let (mut tools, mut cursor) = (Vec::new(), None);
+        let (mut tools, mut cursor, mut bytes) = (Vec::new(), None, 0);
         for _ in 0..PAGES_MAX {
             let request = ListToolsRequest::with_param(PaginatedRequestParams::default().with_cursor(cursor));
             let answer = self.peer.send_request(ClientRequest::ListToolsRequest(request)).await;
             // A page with a tool of another shape is no list to the library; the good ones of it are to us.
-            let failed = |error| self.refused().unwrap_or_else(|| format!("it does not list its tools: {error}"));
+            let failed = |error| {
+                match &error {
+                    ServiceError::TransportSend(sent) => wanted(self.account.as_deref(), sent),
+                    _ => None,
+                }
+                .unwrap_or_else(|| format!("it does not list its tools: {error}"))
+            };
             let page = match answer.map_err(failed)? {
                 ServerResult::ListToolsResult(page) => serde_json::to_value(page).unwrap_or_default(),
                 ServerResult::CustomResult(page) => page.0,
                 _ => return Err("it does not list its tools".to_owned()),
             };
             let Value::Array(listed) = &page["tools"] else { return Err("it does not list its tools".to_owned()) };
+            bytes += listed.iter().map(|tool| tool.to_string().len()).sum::<usize>();
+            if bytes > LIST_BYTES_MAX {
+                return Err(format!("its list of tools has more than {LIST_BYTES_MAX} bytes"));
+            }
             tools.extend(listed.iter().take(TOOLS_MAX - tools.len()).cloned());
             cursor = page["nextCursor"].as_str().map(str::to_owned);
             if cursor.is_none() || tools.len() == TOOLS_MAX {
@@ -290,7 +317,8 @@ impl Link {
         Ok(tools)
     }
 
-    /// Calls a tool once. Its output goes to `output`.
+    /// Calls a tool once. Its output goes to `output`. A server of a revision without sessions asks by an answer that wants
+    /// more; then the call goes on with a further request.
     pub(super) async fn call(
         &self,
         tool: &str,
@@ -299,7 +327,40 @@ impl Link {
         output: &OutputSink,
     ) -> Result<(), CallEnd> {
         let taken = Taken::default();
-        let mut request = CallToolRequest::new(CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments));
+        let mut request = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        for round in 1..=ROUNDS_MAX {
+            let answer = self.request(request.clone(), &taken, cancel, output).await.map_err(|end| match end {
+                // The server has begun the call in an earlier round.
+                CallEnd::NotSent if round > 1 => self.unknown("it has ended amid the call"),
+                end => end,
+            })?;
+            let wanted = match answer {
+                ServerResult::CallToolResult(result) => return answer::write(&self.server, result, output).await,
+                ServerResult::InputRequiredResult(wanted) => wanted,
+                _ => return Err(self.failed("gave no tool's result as its answer")),
+            };
+            request.request_state = wanted.request_state;
+            let asked = wanted.input_requests.unwrap_or_default();
+            request.input_responses = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Err(CallEnd::Stopped(true)),
+                // It only wants to be asked again later.
+                () = self.clock.sleep(ROUND_PAUSE * round), if asked.is_empty() => None,
+                answers = questions::answer_all(&self.server, asked, output), if !asked.is_empty() => Some(answers?),
+            };
+        }
+        Err(self.failed(&format!("wanted more after {ROUNDS_MAX} answers")))
+    }
+
+    /// Sends a request of a call, and waits for its answer.
+    async fn request(
+        &self,
+        request: CallToolRequestParams,
+        taken: &Taken,
+        cancel: &CancellationToken,
+        output: &OutputSink,
+    ) -> Result<ServerResult, CallEnd> {
+        let mut request = CallToolRequest::new(request);
         request.extensions.insert(taken.clone());
         let request = ClientRequest::CallToolRequest(request);
         // The server may ask before we know that it has the call.
@@ -307,7 +368,7 @@ impl Link {
         let place = self.notices.askers.begin(questions);
         let mut handle = tokio::select! {
             biased;
-            () = cancel.cancelled() => return Err(CallEnd::Stopped(false)),
+            () = cancel.cancelled() => return Err(CallEnd::Stopped(taken.is_set())),
             handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()) => {
                 handle.map_err(|_| CallEnd::NotSent)?
             }
@@ -341,21 +402,12 @@ impl Link {
         while let Ok(text) = progress.try_recv() {
             output.progress(text);
         }
-        match answer.unwrap_or(Err(ServiceError::TransportClosed)) {
-            Ok(ServerResult::CallToolResult(result)) => answer::write(&self.server, result, output).await,
-            Ok(_) => Err(CallEnd::Failed(format!("The server {} gave no tool's result as its answer.", self.server))),
-            Err(error) => Err(self.lost(error, taken.is_set())),
-        }
-    }
-
-    fn refused(&self) -> Option<String> {
-        self.account.as_deref().and_then(Account::refused)
+        answer.unwrap_or(Err(ServiceError::TransportClosed)).map_err(|error| self.lost(error, taken.is_set()))
     }
 
     /// Tells what became of a call that failed on its way.
     fn lost(&self, error: ServiceError, is_taken: bool) -> CallEnd {
         let server = &self.server;
-        let unknown = |why: &str| CallEnd::Unknown(format!("The connection to the server {server} was lost: {why}."));
         match error {
             ServiceError::McpError(error) => {
                 CallEnd::Failed(format!("{} (error {} of the server {server})", error.message, error.code.0))
@@ -369,19 +421,27 @@ impl Link {
                     Some(StreamableHttpError::Client(error)) if error.is_connect() => CallEnd::NotSent,
                     Some(StreamableHttpError::AuthRequired(_) | StreamableHttpError::InsufficientScope(_)) => {
                         let headers = || format!("it refuses our headers; check servers.{server}.headers");
-                        let why = self.refused().unwrap_or_else(headers);
-                        CallEnd::Failed(format!("The server {server} did not run the call: {why}."))
+                        let why = wanted(self.account.as_deref(), &error).unwrap_or_else(headers);
+                        self.failed(&format!("did not run the call: {why}"))
                     }
                     // Without a token nothing was sent; or the server forbids it, and asks for no login.
                     Some(StreamableHttpError::Auth(
                         AuthError::TokenRefreshFailed(why) | AuthError::AuthorizationFailed(why),
-                    )) => CallEnd::Failed(format!("The server {server} did not run the call: {why}.")),
-                    _ => unknown(&error.error.to_string()),
+                    )) => self.failed(&format!("did not run the call: {why}")),
+                    _ => self.unknown(&error.error.to_string()),
                 }
             }
-            ServiceError::TransportClosed => unknown(&format!("it ended{}", self.last_words.quote())),
-            other => unknown(&other.to_string()),
+            ServiceError::TransportClosed => self.unknown(&format!("it ended{}", self.last_words.quote())),
+            other => self.unknown(&other.to_string()),
         }
+    }
+
+    fn failed(&self, what: &str) -> CallEnd {
+        CallEnd::Failed(format!("The server {} {what}.", self.server))
+    }
+
+    fn unknown(&self, why: &str) -> CallEnd {
+        CallEnd::Unknown(format!("The connection to the server {} was lost: {why}.", self.server))
     }
 
     /// Waits until the server says that its tools have changed.
@@ -430,6 +490,50 @@ impl Drop for Link {
     }
 }
 
+/// Returns true if a server that knows another revision may answer its first request like this.
+fn may_know_another(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            let error = error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+            matches!(
+                error,
+                Some(StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_))
+            )
+        }
+        // It was asked for both.
+        ClientInitializeError::LegacyFallbackFailed { .. } => false,
+        _ => true,
+    }
+}
+
+/// Listens for changed tools on a server without sessions, and again whenever that ends, unless the server refuses it.
+async fn listen(peer: Peer<RoleClient>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
+    let filter = SubscriptionFilter::builder().tools_list_changed().build();
+    loop {
+        match peer.listen(filter.clone()).await {
+            Ok(mut heard) => {
+                // Nobody was told of what changed before.
+                notices.list_changed.notify_one();
+                while let Ok(Some(_)) = heard.next().await {
+                    notices.list_changed.notify_one();
+                }
+            }
+            Err(ServiceError::McpError(_)) => return,
+            Err(_) => {}
+        }
+        clock.sleep(LISTEN_PAUSE).await;
+    }
+}
+
+/// Says what a server wants that refused a request. It reads this request's own error: the account knows the last one's.
+fn wanted(account: Option<&Account>, error: &DynamicTransportError) -> Option<String> {
+    match error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
+        StreamableHttpError::AuthRequired(_) => Some(account?.wanted(None)),
+        StreamableHttpError::InsufficientScope(error) => Some(account?.wanted(error.get_required_scope())),
+        _ => None,
+    }
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -475,9 +579,25 @@ impl Drop for Registered<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rmcp::model::NumberOrString;
+    use std::any::TypeId;
+
+    use meerkat_service::clock::SystemClock;
+    use rmcp::{model::NumberOrString, transport::streamable_http_client::InsufficientScopeError};
 
     use super::*;
+
+    /// Broken once: a later request, which the server took, hid what it had said to the call.
+    #[test]
+    fn a_refused_request_says_what_its_own_answer_wants() {
+        let clock = Arc::new(SystemClock::new());
+        let account = Account::new("t", "http://127.0.0.1/mcp", "logins".into(), clock, TaskTracker::new());
+        let refusal = InsufficientScopeError::new("Bearer".to_owned(), Some("tools admin".to_owned()));
+        let refusal = StreamableHttpError::<reqwest::Error>::InsufficientScope(refusal);
+        let sent = DynamicTransportError::from_parts("http", TypeId::of::<()>(), Box::new(refusal));
+        let why = wanted(Some(&account), &sent).unwrap();
+        assert!(why.contains("run `meerkat servers login t --scope 'tools admin'`"), "{why}");
+        assert_eq!((account.refused(), wanted(None, &sent)), (None, None));
+    }
 
     /// Broken once: what a server said before its call was registered was lost.
     #[test]

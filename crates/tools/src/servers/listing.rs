@@ -20,6 +20,8 @@ use super::{
 
 /// Tools of one server; further ones are left out.
 pub(super) const TOOLS_MAX: usize = 512;
+/// Tools of one server that are accepted unseen, over all its lists: what was accepted is never forgotten.
+const ACCEPTED_MAX: usize = 8 * TOOLS_MAX;
 /// Bytes of a description; more is cut.
 const DESCRIPTION_BYTES_MAX: usize = 2 * 1024;
 /// Bytes of a tool's name at its server.
@@ -92,15 +94,13 @@ impl Definition {
     }
 
     fn judge(&mut self, server: &str, accepted: &Accepted) {
-        let has_changed = accepted.get(&self.remote) != Some(&self.hash);
-        self.quarantined = self.fault.clone().or_else(|| {
-            has_changed.then(|| {
-                format!(
-                    "its description or schema has changed; look at it with meerkat servers check {server}, and \
-                     accept it there"
-                )
-            })
-        });
+        let why = match accepted.get(&self.remote) {
+            Some(hash) if *hash == self.hash => None,
+            Some(_) => Some("its description or schema has changed"),
+            None => Some("it is new, and its server has had too many new ones"),
+        };
+        let look = |why| format!("{why}; look at it with meerkat servers check {server}, and accept it there");
+        self.quarantined = self.fault.clone().or_else(|| why.map(look));
     }
 
     /// Estimates the tokens that it costs in each request.
@@ -136,7 +136,7 @@ pub(super) fn read(
         }
         if definition.fault.is_some() {
             definition.spec.schema = RawJson::empty_object();
-        } else {
+        } else if accepted.len() < ACCEPTED_MAX {
             accepted.entry(definition.remote.clone()).or_insert_with(|| definition.hash.clone());
         }
         definition.judge(server, accepted);
@@ -230,13 +230,14 @@ mod tests {
             tool("", json!({})),
             tool(&"n".repeat(300), json!({})),
             tool("local", json!({ "$ref": "#/$defs/a", "$defs": { "a": {} } })),
+            tool("slow", json!({ "allOf": vec![json!({ "pattern": "a{9}" }); 65] })),
             json!("no tool"),
         ];
         let words = ["", "no JSON object", "no JSON object", "not that of an object", "32 levels", "65536 are allowed"];
-        let more = ["is no path", "no name", "more than 256", ""];
+        let more = ["is no path", "no name", "more than 256", "", "more than 64 patterns"];
         let found = reasons(&tools);
         // The last has the name of another without one.
-        assert_eq!(found.len(), 10);
+        assert_eq!(found.len(), 11);
         for (reason, words) in found.iter().zip(words.iter().chain(&more)) {
             assert_eq!(reason.is_none(), words.is_empty(), "{reason:?}");
             assert!(reason.as_deref().unwrap_or_default().contains(words), "{reason:?}, not {words}");
@@ -278,6 +279,22 @@ mod tests {
         let read = read("s", &[long], &[], &mut Accepted::new());
         assert_eq!(read[0].spec.description.len(), DESCRIPTION_BYTES_MAX);
         assert_eq!(read[0].spec.schema.as_str(), r#"{"type":"object"}"#);
+    }
+
+    /// Broken once: what was accepted grew without end, as nothing of it is forgotten.
+    #[test]
+    fn a_server_that_renames_its_tools_for_ever_fills_no_memory() {
+        let mut accepted = Accepted::new();
+        let list = |round: usize| (0..TOOLS_MAX).map(|n| tool(&format!("t{round}-{n}"), json!({}))).collect::<Vec<_>>();
+        let first = list(0);
+        let offered = |read: &[Definition]| read.iter().filter(|tool| tool.quarantined.is_none()).count();
+        assert_eq!(offered(&read("s", &first, &[], &mut accepted)), TOOLS_MAX);
+        let mut last = (1..20).map(|round| read("s", &list(round), &[], &mut accepted)).last().unwrap();
+        assert!(accepted.len() <= ACCEPTED_MAX, "{}", accepted.len());
+        assert!(last[0].quarantined.as_deref().is_some_and(|why| why.contains("accept it there")), "{:?}", last[0]);
+        assert_eq!(offered(&read("s", &first, &[], &mut accepted)), TOOLS_MAX, "these were accepted");
+        last[0].accept("s", &mut accepted);
+        assert_eq!(last[0].quarantined, None, "a person may accept more");
     }
 
     #[test]

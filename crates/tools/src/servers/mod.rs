@@ -99,7 +99,9 @@ pub struct ServerStatus {
     /// How it is reached: `command` or `url`.
     pub kind: &'static str,
     /// How far it is.
-    pub state: ServerState,
+    pub state: ToolServerState,
+    /// Open connections.
+    pub connections: usize,
     /// Its tools, without those that the configuration leaves out.
     pub tools: Vec<ToolStatus>,
     /// Tokens that its tools cost in each request, roughly.
@@ -115,36 +117,12 @@ impl ServerStatus {
         ToolServerView {
             name: self.name.clone(),
             kind: self.kind.to_owned(),
-            state: match self.state {
-                ServerState::Configured => ToolServerState::Configured,
-                ServerState::Listed => ToolServerState::Listed,
-                ServerState::Running { .. } => ToolServerState::Running,
-                ServerState::LoginNeeded => ToolServerState::LoginNeeded,
-                ServerState::Failed => ToolServerState::Failed,
-            },
+            state: self.state,
             tools: self.tools.len() as u64,
             tokens: self.tokens,
             error: self.last_error.clone(),
         }
     }
-}
-
-/// State of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerState {
-    /// Its tools are not known yet.
-    Configured,
-    /// Its tools are known; it does not run.
-    Listed,
-    /// It runs.
-    Running {
-        /// Open connections.
-        connections: usize,
-    },
-    /// It refuses to be used without a login, or with the one that there is.
-    LoginNeeded,
-    /// Its last start failed.
-    Failed,
 }
 
 /// State of a tool of a server, for people.
@@ -391,16 +369,17 @@ fn status(server: &Server, left_out: &[LeftOut]) -> ServerStatus {
     let tools: Vec<ToolStatus> = seen.definitions.iter().map(tool).collect();
     let wanted = server.wanted_login();
     let state = match (seen.links, &seen.last_error, seen.is_listed) {
-        (connections @ 1.., ..) => ServerState::Running { connections },
-        (0, ..) if wanted.is_some() => ServerState::LoginNeeded,
-        (0, Some(_), _) => ServerState::Failed,
-        (0, None, true) => ServerState::Listed,
-        (0, None, false) => ServerState::Configured,
+        (1.., ..) => ToolServerState::Running,
+        (0, ..) if wanted.is_some() => ToolServerState::LoginNeeded,
+        (0, Some(_), _) => ToolServerState::Failed,
+        (0, None, true) => ToolServerState::Listed,
+        (0, None, false) => ToolServerState::Configured,
     };
     ServerStatus {
         name: server.name.clone(),
         kind: if server.config.url.is_some() { "url" } else { "command" },
         state,
+        connections: seen.links,
         tokens: tools.iter().filter(|tool| tool.quarantined.is_none()).map(|tool| tool.tokens).sum(),
         tools,
         last_error: seen.last_error.or(wanted),

@@ -1,19 +1,22 @@
 //! Questions of a server to a person: to which call one belongs, and the way of its answer.
 //!
-//! The protocol does not say during which call a server asks. Only one of a connection's single running call has an owner.
+//! With a session, the protocol does not say during which call a server asks. Only one of a connection's single running
+//! call has an owner. Without one, a question is the answer to its call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use meerkat_service::{
     session::message::RawJson,
-    tool::{Answer, Asking, Question},
+    tool::{Answer, Asking, OutputSink, Question},
 };
-use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction};
+use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
 use serde_json::Value;
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
     oneshot,
 };
+
+use super::answer::CallEnd;
 
 /// Calls that run over one connection, by number, each with the way to its person.
 #[derive(Default)]
@@ -52,13 +55,7 @@ impl Askers {
 
     /// Answers a question of `server`. Dropped, it takes the question back.
     pub(super) async fn answer(&self, server: &str, asked: ElicitRequestParams) -> ElicitResult {
-        let question = match question(server, asked) {
-            Ok(question) => question,
-            Err(why) => {
-                tracing::warn!(target: "servers", server, why, "a question is declined");
-                return ElicitResult::new(ElicitationAction::Decline);
-            }
-        };
+        let Some(question) = read(server, asked) else { return ElicitResult::new(ElicitationAction::Decline) };
         let Some(questions) = self.only() else {
             tracing::warn!(target: "servers", server, "a question is declined: not exactly one call runs");
             return ElicitResult::new(ElicitationAction::Decline);
@@ -70,14 +67,42 @@ impl Askers {
             Err(TrySendError::Full(_)) => return ElicitResult::new(ElicitationAction::Decline),
             Err(TrySendError::Closed(_)) => return ElicitResult::new(ElicitationAction::Cancel),
         }
-        match answer.await.unwrap_or(Answer::Cancelled) {
-            Answer::Accepted(given) => match given.decode::<Value>() {
-                Ok(given) => ElicitResult::new(ElicitationAction::Accept).with_content(given),
-                Err(_) => ElicitResult::new(ElicitationAction::Cancel),
-            },
-            Answer::Declined => ElicitResult::new(ElicitationAction::Decline),
-            Answer::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
-        }
+        result(answer.await.unwrap_or(Answer::Cancelled))
+    }
+}
+
+/// Answers all questions of an answer that wants more, one after the other; these are its call's own.
+///
+/// # Errors
+/// [`CallEnd::Failed`] if it wants what we do not offer.
+pub(super) async fn answer_all(
+    server: &str,
+    asked: InputRequests,
+    output: &OutputSink,
+) -> Result<InputResponses, CallEnd> {
+    let mut answers = InputResponses::new();
+    for (key, asked) in asked {
+        let InputRequest::Elicitation(asked) = asked else {
+            return Err(CallEnd::Failed(format!("The server {server} wants what it was not offered.")));
+        };
+        let answer = match read(server, asked.params) {
+            Some(question) => result(output.ask(question).await),
+            None => ElicitResult::new(ElicitationAction::Decline),
+        };
+        answers.insert(key, serde_json::to_value(answer).map_err(|error| CallEnd::Failed(error.to_string()))?);
+    }
+    Ok(answers)
+}
+
+/// Writes a person's answer for the server.
+fn result(answer: Answer) -> ElicitResult {
+    match answer {
+        Answer::Accepted(given) => match given.decode::<Value>() {
+            Ok(given) => ElicitResult::new(ElicitationAction::Accept).with_content(given),
+            Err(_) => ElicitResult::new(ElicitationAction::Cancel),
+        },
+        Answer::Declined => ElicitResult::new(ElicitationAction::Decline),
+        Answer::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
     }
 }
 
@@ -94,14 +119,17 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Reads a question.
-fn question(server: &str, asked: ElicitRequestParams) -> Result<Question, String> {
-    match asked {
+/// Reads a question; none if it cannot be asked.
+fn read(server: &str, asked: ElicitRequestParams) -> Option<Question> {
+    let question = match asked {
         ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-            let schema = serde_json::to_string(&requested_schema).map_err(|error| error.to_string())?;
-            Question::new(server, &message, &RawJson::parse(&schema).map_err(|error| error.to_string())?)
+            serde_json::to_string(&requested_schema)
+                .map_err(|error| error.to_string())
+                .and_then(|schema| RawJson::parse(&schema).map_err(|error| error.to_string()))
+                .and_then(|schema| Question::new(server, &message, &schema))
         }
         // The library's enum may grow.
         _ => Err("it is no form".to_owned()),
-    }
+    };
+    question.inspect_err(|why| tracing::warn!(target: "servers", server, why, "a question is declined")).ok()
 }

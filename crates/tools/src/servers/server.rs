@@ -32,6 +32,8 @@ const LINKS_MAX: usize = 256;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait after a failed start.
 const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Bytes of an error; a library's may quote whatever a server has sent.
+const ERROR_BYTES_MAX: usize = 2 * 1024;
 /// Wait between two lists that a server asks for by saying that it has changed.
 const LIST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,8 +49,8 @@ pub(super) struct Server {
     /// The way to it, or why there is none: a variable that is not set.
     target: Result<Target, String>,
     secrets: Secrets,
-    only: GlobSet,
-    without: GlobSet,
+    only: Option<GlobSet>,
+    without: Option<GlobSet>,
     pool: Arc<Pool>,
     state: Mutex<State>,
     /// Held while the list is written to disk.
@@ -175,8 +177,8 @@ impl Server {
 
     /// Returns tools without those that the configuration leaves out.
     fn shown(&self, listed: &[Arc<Definition>]) -> Arc<[Arc<Definition>]> {
-        let is_shown =
-            |tool: &&Arc<Definition>| self.only.is_match(&tool.remote) && !self.without.is_match(&tool.remote);
+        let is_in = |set: &Option<GlobSet>, name: &str| set.as_ref().is_none_or(|set| set.is_match(name));
+        let is_shown = |tool: &&Arc<Definition>| is_in(&self.only, &tool.remote) && !is_in(&self.without, &tool.remote);
         listed.iter().filter(is_shown).cloned().collect()
     }
 
@@ -357,9 +359,10 @@ impl Server {
         }
     }
 
-    /// Removes secrets from an error: values of variables, and the query of an address, which errors name whole.
+    /// Cuts a long error, and removes secrets: values of variables, and the query of an address, which errors name whole.
     pub(super) fn redact(&self, why: &str) -> String {
         let why = self.secrets.redact(why);
+        let why = &why[..why.floor_char_boundary(ERROR_BYTES_MAX)];
         let mut parts = why.split('?');
         let first = parts.next().unwrap_or_default().to_owned();
         match self.config.url.as_deref().is_some_and(|url| url.contains('?')) {
@@ -367,7 +370,7 @@ impl Server {
                 let rest = part.trim_start_matches(|character: char| !character.is_whitespace() && character != ')');
                 format!("{text}?[redacted]{rest}")
             }),
-            false => why.into_owned(),
+            false => why.to_owned(),
         }
     }
 
@@ -383,14 +386,29 @@ impl Server {
         let connect = async {
             let (permits, name) = (pool.permits.clone(), self.name.clone());
             tokio::task::spawn_blocking(move || permits(&name)).await.map_err(|error| error.to_string())??;
-            let link = Link::open(&self.name, target, pool.clock.clone(), self.secrets.clone(), &pool.tasks).await?;
-            self.take_list(&link.list().await?);
+            let wants_session = matches!(self.config.scope, Scope::Session);
+            let (clock, secrets) = (pool.clock.clone(), self.secrets.clone());
+            let link = Link::open(&self.name, target, wants_session, clock, secrets, &pool.tasks).await?;
+            self.list(&link).await?;
             Ok(Arc::new(link))
         };
+        // Boxed, as it is large and rare.
+        self.in_time(Box::pin(connect)).await
+    }
+
+    /// Lists the tools over a connection.
+    async fn list(self: &Arc<Self>, link: &Link) -> Result<(), String> {
+        let (tools, server) = (link.list().await?, self.clone());
+        // A schema may take long to check.
+        tokio::task::spawn_blocking(move || server.take_list(&tools)).await.map_err(|error| error.to_string())
+    }
+
+    /// Waits for a start or a list, at most for the time of a start and as long as this program goes on.
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
         tokio::select! {
-            opened = connect => opened,
-            () = pool.closed.cancelled() => Err("this program ends".to_owned()),
-            () = pool.clock.sleep(Duration::from_millis(self.config.start_timeout_ms)) => {
+            done = work => done,
+            () = self.pool.closed.cancelled() => Err("this program ends".to_owned()),
+            () = self.pool.clock.sleep(Duration::from_millis(self.config.start_timeout_ms)) => {
                 Err(format!("it was not ready after {} ms (start_timeout_ms)", self.config.start_timeout_ms))
             }
         }
@@ -407,11 +425,10 @@ impl Server {
                 () = link.list_changed() => {
                     let listed = {
                         let _used = link.begin();
-                        link.list().await
+                        self.in_time(self.list(&link)).await
                     };
-                    match listed {
-                        Ok(tools) => self.take_list(&tools),
-                        Err(why) => tracing::warn!(target: "servers", server = self.name, why, "not listed"),
+                    if let Err(why) = listed {
+                        tracing::warn!(target: "servers", server = self.name, why = self.redact(&why), "not listed");
                     }
                     self.pool.clock.sleep(LIST_PAUSE).await;
                 }

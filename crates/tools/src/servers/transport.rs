@@ -19,10 +19,16 @@ use tokio::{
     process::{ChildStdin, ChildStdout},
     sync::Mutex,
 };
-use tokio_util::codec::{FramedRead, LinesCodec};
+use tokio_util::{
+    codec::{FramedRead, LinesCodec},
+    sync::CancellationToken,
+};
 
 /// Bytes of one message from a process; a longer one ends the connection.
 pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Answers to a server that may wait until it takes them; one more ends the connection.
+const ANSWERS_MAX: usize = 256;
 
 /// Mark of a request: true once a transport has taken it, so that the server may have seen it.
 #[derive(Clone, Default)]
@@ -35,8 +41,18 @@ impl Taken {
     }
 }
 
-/// Transport that marks each request that it takes.
-pub(super) struct Marking<T>(pub(super) T);
+/// Transport that marks each request that it takes, and ends if a server asks without taking the answers.
+pub(super) struct Marking<T> {
+    transport: T,
+    /// Cloned for each answer that is being sent.
+    answers: Arc<()>,
+}
+
+impl<T> Marking<T> {
+    pub(super) fn new(transport: T) -> Self {
+        Self { transport, answers: Arc::default() }
+    }
+}
 
 impl<T: Transport<RoleClient>> Transport<RoleClient> for Marking<T> {
     type Error = T::Error;
@@ -47,15 +63,27 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Marking<T> {
         {
             taken.0.store(true, Ordering::SeqCst);
         }
-        self.0.send(message)
+        let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
+        let waits = is_answer.then(|| self.answers.clone());
+        let sent = self.transport.send(message);
+        async move {
+            let sent = sent.await;
+            drop(waits);
+            sent
+        }
     }
 
-    fn receive(&mut self) -> impl Future<Output = Option<ServerJsonRpcMessage>> + Send {
-        self.0.receive()
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        let received = self.transport.receive().await?;
+        if Arc::strong_count(&self.answers) > ANSWERS_MAX {
+            tracing::warn!(target: "servers", "a server asks, and does not take the answers");
+            return None;
+        }
+        Some(received)
     }
 
     fn close(&mut self) -> impl Future<Output = Result<(), T::Error>> + Send {
-        self.0.close()
+        self.transport.close()
     }
 }
 
@@ -64,12 +92,14 @@ pub(super) struct Lines {
     server: String,
     output: FramedRead<ChildStdout, LinesCodec>,
     input: Arc<Mutex<Option<ChildStdin>>>,
+    /// Ends what is being written: a server that reads nothing would keep its input open.
+    closed: CancellationToken,
 }
 
 impl Lines {
     pub(super) fn new(server: String, output: ChildStdout, input: ChildStdin) -> Self {
         let output = FramedRead::new(output, LinesCodec::new_with_max_length(MESSAGE_BYTES_MAX));
-        Self { server, output, input: Arc::new(Mutex::new(Some(input))) }
+        Self { server, output, input: Arc::new(Mutex::new(Some(input))), closed: CancellationToken::new() }
     }
 }
 
@@ -77,12 +107,15 @@ impl Transport<RoleClient> for Lines {
     type Error = std::io::Error;
 
     fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
-        let input = self.input.clone();
+        let (input, closed) = (self.input.clone(), self.closed.clone());
         async move {
             let mut line = serde_json::to_vec(&message)?;
             line.push(b'\n');
-            let mut input = input.lock().await;
-            input.as_mut().ok_or(std::io::ErrorKind::NotConnected)?.write_all(&line).await
+            let write = async {
+                let mut input = input.lock().await;
+                input.as_mut().ok_or(std::io::ErrorKind::NotConnected)?.write_all(&line).await
+            };
+            closed.run_until_cancelled(write).await.unwrap_or_else(|| Err(std::io::ErrorKind::NotConnected.into()))
         }
     }
 
@@ -106,6 +139,7 @@ impl Transport<RoleClient> for Lines {
     }
 
     async fn close(&mut self) -> std::io::Result<()> {
+        self.closed.cancel();
         // The supervisor sees that it is closed.
         drop(self.input.lock().await.take());
         Ok(())

@@ -183,6 +183,16 @@ impl Background {
         self.ended.notify_waiters();
     }
 
+    /// Ends the command, and waits for its last output.
+    async fn stop(&self) {
+        let mut ended = std::pin::pin!(self.ended.notified());
+        ended.as_mut().enable();
+        self.stop.cancel();
+        if self.is_running() {
+            tokio::time::timeout(STOP_TIME, ended).await.ok();
+        }
+    }
+
     /// Takes the output that was not read yet, with a line about its state.
     fn report(&self) -> String {
         let mut state = lock(&self.state);
@@ -219,78 +229,40 @@ struct Arguments {
     id: String,
 }
 
-fn spec(name: &str, description: &str) -> Result<ToolSpec, SessionError> {
-    Ok(ToolSpec { name: name.to_owned(), description: description.to_owned(), schema: RawJson::parse(SCHEMA)? })
+/// Makes `shell_output` and `shell_stop`.
+pub(super) fn tools(jobs: &Arc<Jobs>) -> Result<[Arc<dyn Tool>; 2], SessionError> {
+    let make = |name: &str, description: &str, stops| -> Result<Arc<dyn Tool>, SessionError> {
+        let (name, description) = (name.to_owned(), description.to_owned());
+        let spec = ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? };
+        Ok(Arc::new(Report { spec, jobs: jobs.clone(), stops }))
+    };
+    let output = "Returns the new output of a command in the background, and whether it still runs.";
+    let stop = "Ends a command in the background with all its processes, and returns its last output.";
+    Ok([make("shell_output", output, false)?, make("shell_stop", stop, true)?])
 }
 
-/// `shell_output`.
-pub(super) struct ShellOutput {
+/// Tool that reports on a command in the background.
+struct Report {
     spec: ToolSpec,
     jobs: Arc<Jobs>,
-}
-
-impl ShellOutput {
-    pub(super) fn new(jobs: Arc<Jobs>) -> Result<Self, SessionError> {
-        let description = "Returns the new output of a command in the background, and whether it still runs.";
-        Ok(Self { spec: spec("shell_output", description)?, jobs })
-    }
+    /// True if it ends the command first.
+    stops: bool,
 }
 
 #[async_trait]
-impl Tool for ShellOutput {
+impl Tool for Report {
     fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
     fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::read_only())
-    }
-
-    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::read_only())
+        Some(if self.stops { Plan::idempotent() } else { Plan::read_only() })
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
         let job = self.jobs.find(&invocation)?;
-        output.write(&job.report()).await
-    }
-}
-
-/// `shell_stop`.
-pub(super) struct ShellStop {
-    spec: ToolSpec,
-    jobs: Arc<Jobs>,
-}
-
-impl ShellStop {
-    pub(super) fn new(jobs: Arc<Jobs>) -> Result<Self, SessionError> {
-        let description = "Ends a command in the background with all its processes, and returns its last output.";
-        Ok(Self { spec: spec("shell_stop", description)?, jobs })
-    }
-}
-
-#[async_trait]
-impl Tool for ShellStop {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::idempotent())
-    }
-
-    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::idempotent())
-    }
-
-    async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let job = self.jobs.find(&invocation)?;
-        let ended = job.ended.notified();
-        let mut ended = std::pin::pin!(ended);
-        ended.as_mut().enable();
-        job.stop.cancel();
-        if job.is_running() {
-            tokio::time::timeout(STOP_TIME, ended).await.ok();
+        if self.stops {
+            job.stop().await;
         }
         output.write(&job.report()).await
     }

@@ -15,12 +15,13 @@ use meerkat_service::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, shell_subject},
+    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_obeyed, shell_subject},
 };
 use serde::Deserialize;
 
 use crate::{
     confine::{Confinement, Job},
+    files::shown,
     launcher,
 };
 use jobs::Jobs;
@@ -70,7 +71,9 @@ pub fn shell_tools(options: ShellOptions) -> Result<Vec<Arc<dyn Tool>>, SessionE
         ToolSpec { name: "shell".to_owned(), description: DESCRIPTION.to_owned(), schema: RawJson::parse(SCHEMA)? };
     let network = options.network;
     let shell = Shell { spec, network, place: Arc::new(Place::new(options)), jobs: jobs.clone() };
-    Ok(vec![Arc::new(shell), Arc::new(jobs::ShellOutput::new(jobs.clone())?), Arc::new(jobs::ShellStop::new(jobs)?)])
+    let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(shell)];
+    tools.extend(jobs::tools(&jobs)?);
+    Ok(tools)
 }
 
 #[derive(Deserialize)]
@@ -112,7 +115,7 @@ impl Shell {
         if arguments.command.trim().is_empty() || arguments.command.contains('\0') {
             return Err(ToolError::Arguments("command is empty or holds a NUL; give a command line".to_owned()));
         }
-        if arguments.command.chars().any(|char| char.is_control() && !"\n\t".contains(char)) {
+        if arguments.command.chars().any(|char| is_obeyed(char) && !"\n\t".contains(char)) {
             let message =
                 "command holds a control character, which no person would see; write it as an escape of the shell";
             return Err(ToolError::Arguments(message.to_owned()));
@@ -169,7 +172,7 @@ impl Tool for Shell {
             plan.rule = words.as_deref().and_then(rule::propose);
             plan.subject = words.map(|words| words.join(" "));
         }
-        let folder = job.folder.display();
+        let folder = shown(&job.folder);
         let kind = if arguments.background { ", in the background" } else { "" };
         let held = match (confinement.is_whole(), job.network) {
             (true, true) => "confined but with the network".to_owned(),

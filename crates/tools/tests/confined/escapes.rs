@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{
     place::{Place, has_namespaces},
-    work::count,
+    work::{count, mark},
 };
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
@@ -411,27 +411,30 @@ fn a_new_repository_is_said() {
 
 fn no_process_outlives_its_call() {
     let place = Place::new();
-    let text = place.succeeds(
-        "(setsid sleep 87655 >/dev/null 2>&1 & disown) ; (setsid sh -c 'sleep 87655 & sleep 87655' &) ; \
-         nohup sleep 87655 >/dev/null 2>&1 & echo done",
-    );
+    let mark = mark(5);
+    let text = place.succeeds(&format!(
+        "(setsid sleep {mark} >/dev/null 2>&1 & disown) ; (setsid sh -c 'sleep {mark} & sleep {mark}' &) ; \
+         nohup sleep {mark} >/dev/null 2>&1 & echo done"
+    ));
     assert!(text.starts_with("done"), "{text}");
-    assert_eq!(count("87655"), 0);
+    assert_eq!(count(&mark), 0);
 }
 
 /// A service that is killed while its command runs.
 fn service() {
-    Place::new().shell("setsid sleep 87656 & (setsid sleep 87656 &) ; echo $$ > started; sleep 87656");
+    let mark = std::env::var("TEST_SERVICE").unwrap();
+    Place::new().shell(&format!("setsid sleep {mark} & (setsid sleep {mark} &) ; echo $$ > started; sleep {mark}"));
 }
 
 fn no_process_outlives_the_service() {
+    let mark = mark(6);
     let mut service = Command::new("/proc/self/exe")
         .args(["--exact", "service", "--nocapture"])
-        .env("TEST_SERVICE", "1")
+        .env("TEST_SERVICE", &mark)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    while count("sleep\u{0}87656") < 3 {
+    while count(&format!("sleep\u{0}{mark}")) < 3 {
         assert!(service.try_wait().unwrap().is_none(), "the service ended");
         std::thread::yield_now();
     }
@@ -440,7 +443,7 @@ fn no_process_outlives_the_service() {
     // The end of all its processes: nobody has its output any more.
     let mut rest = String::new();
     service.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
-    while count("87656") > 0 {
+    while count(&mark) > 0 {
         std::thread::yield_now();
     }
 }

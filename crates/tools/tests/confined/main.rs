@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a trial that meets an impossible value stops there")]
 
-mod cost;
+mod disk;
 mod escapes;
 mod place;
 mod status;
@@ -28,9 +28,11 @@ fn main() {
         let error = lose_namespaces();
         panic!("{error}");
     }
+    if first.as_deref() == Some(disk::MARK) {
+        return disk::run();
+    }
     let mut arguments = Arguments::from_args();
-    let trials = work::trials().chain(escapes::trials()).chain(status::trials()).chain(cost::trials());
-    let trials: Vec<Trial> = trials.collect();
+    let trials = work::trials().chain(escapes::trials()).chain(status::trials()).chain(disk::trials()).collect();
     let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
         others.push(Trial::test("all_as_another_user", || again(&[])));
@@ -39,7 +41,7 @@ fn main() {
     // Each trial makes dozens of processes.
     arguments.test_threads.get_or_insert(4);
     libtest_mimic::run(&arguments, trials).exit_if_failed();
-    // One after another: they count processes by the same marks.
+    // One after another: each makes dozens of processes.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, others).exit();
 }

@@ -12,7 +12,7 @@ use meerkat_service::{
     redact::Secrets,
     session::message::RawJson,
     store::MemoryBlobStore,
-    tool::{Invocation, Network, OutputLimits, OutputSink, Plan, Tool, ToolError},
+    tool::{Invocation, Network, OutputLimits, OutputSink, Plan, Tool, ToolError, check_schema},
 };
 use meerkat_tools::{ShellOptions, shell_tools};
 use serde_json::{Value, json};
@@ -58,6 +58,8 @@ impl Place {
         fs::write(folder.path().join("data/token"), "owner's\n").unwrap();
         let tools = shell_tools(options(folder.path(), network)).unwrap();
         assert_eq!(tools.len(), 3, "the launcher is the first line of main");
+        let is_good = |tool: &Arc<dyn Tool>| check_schema(&tool.spec().schema).is_ok();
+        assert!(tools.iter().all(is_good), "a start does not check the schemas");
         Self { folder, workspace, search_path: None, tools }
     }
 
@@ -167,8 +169,21 @@ fn sink(invocation: &Invocation) -> (OutputSink, mpsc::Receiver<String>) {
 
 /// Calls a tool and returns its whole output.
 pub(crate) async fn call(tool: &Arc<dyn Tool>, invocation: Invocation) -> Called {
+    call_heard(tool, invocation, |_| ()).await
+}
+
+/// Calls a tool, does something with each text while it runs, and returns its whole output.
+pub(crate) async fn call_heard(
+    tool: &Arc<dyn Tool>,
+    invocation: Invocation,
+    hear: impl Fn(String) + Send + 'static,
+) -> Called {
     let (sink, mut texts) = sink(&invocation);
-    let drain = tokio::spawn(async move { while texts.recv().await.is_some() {} });
+    let drain = tokio::spawn(async move {
+        while let Some(text) = texts.recv().await {
+            hear(text);
+        }
+    });
     let result = tool.call(invocation, &sink).await;
     let output = sink.finish().await.unwrap().excerpt().into_owned();
     drop(sink);

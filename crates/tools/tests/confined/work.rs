@@ -7,7 +7,7 @@ use meerkat_service::tool::Network;
 use meerkat_service::tool::{Approval, ToolError};
 use serde_json::json;
 
-use super::place::{Place, RUNTIME, call, has_namespaces};
+use super::place::{Place, RUNTIME, call_heard, has_namespaces};
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
@@ -133,6 +133,11 @@ fn cwd() {
     }
 }
 
+/// Makes a time to sleep that no other process has in its command line, neither of another run of these tests.
+pub(crate) fn mark(number: u32) -> String {
+    format!("8765{number}.{}", std::process::id())
+}
+
 /// Counts the processes whose command line has a mark.
 pub(crate) fn count(mark: &str) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -147,23 +152,26 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 fn timeout() {
     let place = Place::new();
-    let arguments = json!({"command": "sleep 87651 & echo before; setsid sleep 87651; echo never", "timeout_ms": 300});
+    let mark = mark(1);
+    let command = format!("sleep {mark} & setsid sleep {mark}; echo never");
+    let arguments = json!({"command": command, "timeout_ms": 300});
     let (output, result) = place.call("shell", &arguments);
-    assert!(output.starts_with("before\n") && !output.contains("never"), "{output}");
+    assert!(!output.contains("never"), "{output}");
     let error = result.unwrap_err().to_string();
     assert!(error.contains("after 300 ms") && error.contains("timeout_ms"), "{error}");
-    assert_eq!(count("87651"), 0);
+    assert_eq!(count(&mark), 0);
     assert_eq!(place.plan(&arguments).unwrap().timeout, Some(Duration::from_millis(10_300)));
 }
 
 fn cancel() {
     let place = Place::new();
-    let invocation = place.invocation(&json!({"command": "echo started; sleep 87652"}));
+    let mark = mark(2);
+    let invocation = place.invocation(&json!({"command": format!("echo started; sleep {mark} & sleep {mark}")}));
     let cancel = invocation.cancel.clone();
-    let (_, result) =
-        RUNTIME.block_on(async { tokio::join!(call(place.tool("shell"), invocation), async { cancel.cancel() }).0 });
+    let (output, result) = RUNTIME.block_on(call_heard(place.tool("shell"), invocation, move |_| cancel.cancel()));
     assert!(matches!(result, Err(ToolError::Cancelled)), "{result:?}");
-    assert_eq!(count("87652"), 0);
+    assert_eq!(output, "started\n", "what it said before is kept");
+    assert_eq!(count(&mark), 0);
 }
 
 fn plan() {
@@ -174,6 +182,13 @@ fn plan() {
     assert_eq!(plan.approval, Approval::Ask);
     assert!(preview.starts_with("In /") && preview.ends_with(":\ncargo test --lib"), "{preview}");
     assert!(preview.contains("workspace/sub;"), "{preview}");
+    // A folder's name cannot say what is confined, nor turn the text that a person reads.
+    let forged = "x; confined: all:\nls\u{202e}";
+    fs::create_dir(place.workspace.join(forged)).unwrap();
+    let preview = place.plan(&json!({"command": "rm x", "cwd": forged})).unwrap().preview.unwrap();
+    assert!(preview.lines().count() == 2 && !preview.contains('\u{202e}'), "{preview}");
+    let turned = place.plan(&json!({"command": "rm \u{202e}x"}));
+    assert!(matches!(&turned, Err(ToolError::Arguments(why)) if why.contains("no person would see")), "{turned:?}");
     if has_namespaces() {
         assert!(preview.contains("; confined: files, network"), "{preview}");
         assert_eq!(plan.rule.as_deref(), Some("shell: cargo test *"));
@@ -232,8 +247,9 @@ fn background() {
     let rest = until("ended: exit code 4");
     assert!(rest.contains("second\n") && !rest.contains("first"), "{rest}");
 
+    let mark = mark(3);
     for number in 2..=9 {
-        assert!(start("sleep 87653").0.starts_with(&format!("job-{number} ")));
+        assert!(start(&format!("sleep {mark}")).0.starts_with(&format!("job-{number} ")));
     }
     assert!(matches!(start("true").1, Err(ToolError::Refused(_))), "eight run already");
     let (text, _) = place.call("shell_stop", &json!({"id": "job-2"}));
@@ -242,7 +258,7 @@ fn background() {
     assert!(unknown.unwrap_err().to_string().contains("job-9"));
     drop(place);
     // They end with the service.
-    while count("87653") > 0 {
+    while count(&mark) > 0 {
         std::thread::yield_now();
     }
 }

@@ -7,15 +7,16 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use axum::response::Response;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use meerkat_service::{
     AgentBuildConfig,
     model::scripted::ScriptedModel,
     service::{ReadEvents, StartTurn},
     session::message::Body,
-    tool::{Approval, Effect, ToolError, ToolSource as _},
+    tool::{Approval, Effect, ToolError, ToolServerState, ToolSource as _},
 };
-use meerkat_tools::servers::{ServerState, Servers, ServersOptions, servers};
+use meerkat_tools::servers::{Servers, ServersOptions, servers};
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService, streamable_http_server::session::local::LocalSessionManager,
 };
@@ -25,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     server::{HUGE_BYTES, Tested, noted},
-    support::{call, call_as, call_heard, config, invocation, pool, session, tool, until},
+    support::{call, call_as, call_heard, config, invocation, names, pool, session, tool, until},
 };
 
 crate::tests!(
@@ -41,6 +42,8 @@ crate::tests!(
     calls_over_http,
     a_lost_http_session_is_replaced,
     a_call_over_a_lost_http_connection_is_unknown,
+    a_server_that_is_to_keep_state_is_asked_for_a_session,
+    a_server_without_sessions_tells_of_a_new_tool,
 );
 
 async fn results_become_text() {
@@ -155,7 +158,7 @@ async fn a_connection_that_was_lost_before_a_call_is_replaced() {
     let echo = tool(&pool, "echo").await;
     let pid: i32 = std::fs::read_to_string(folder.path().join("starts")).unwrap().trim().parse().unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
-    until("its end is seen", || pool.status()[0].state == ServerState::Listed).await;
+    until("its end is seen", || pool.status()[0].state == ToolServerState::Listed).await;
     let echoed = call_as(&*echo, session(), json!({ "text": "a" }), &CancellationToken::new()).await;
     assert_eq!(echoed.text(), "a");
     assert_eq!(noted(folder.path(), "starts"), 2);
@@ -213,7 +216,8 @@ struct Http {
 }
 
 impl Http {
-    async fn start(folder: &Path) -> Self {
+    /// Starts it. One with sessions alone answers what it does not know by an error without a message.
+    async fn start(folder: &Path, has_sessions: bool) -> Self {
         let sessions = Arc::new(Mutex::new(0));
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -223,9 +227,20 @@ impl Http {
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let current = current.clone();
-                let service = hyper::service::service_fn(move |request| {
+                let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
                     let service = TowerToHyperService::new(current.lock().unwrap().clone());
-                    async move { Ok::<_, Infallible>(hyper::service::Service::call(&service, request).await.unwrap()) }
+                    let method = request.headers().get("mcp-method");
+                    let is_unknown = has_sessions && method.is_some_and(|method| method == "server/discover");
+                    async move {
+                        let answer = match is_unknown {
+                            true => Response::builder().status(400).body("no session".into()).unwrap(),
+                            false => hyper::service::Service::call(&service, request)
+                                .await
+                                .unwrap()
+                                .map(axum::body::Body::new),
+                        };
+                        Ok::<_, Infallible>(answer)
+                    }
                 });
                 running.lock().unwrap().spawn(async move {
                     let io = TokioIo::new(socket);
@@ -250,31 +265,38 @@ impl Http {
     }
 
     fn pool(&self) -> Arc<Servers> {
-        pool(serde_json::from_value(json!({ "url": self.url, "headers": { "x-test": "1" } })).unwrap())
+        self.pool_of("process")
+    }
+
+    fn pool_of(&self, scope: &str) -> Arc<Servers> {
+        let config = json!({ "url": self.url, "headers": { "x-test": "1" }, "scope": scope });
+        pool(serde_json::from_value(config).unwrap())
     }
 }
 
 async fn calls_over_http() {
-    let folder = tempfile::tempdir().unwrap();
-    let http = Http::start(folder.path()).await;
-    let pool = http.pool();
-    check_results(&pool).await;
-    assert_eq!(*http.sessions.lock().unwrap(), 1);
-    let slow = tool(&pool, "slow").await;
-    let cancel = CancellationToken::new();
-    let stop = async {
-        until("the call has begun", || noted(folder.path(), "begun") == 1).await;
-        cancel.cancel();
-    };
-    let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), stop);
-    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
-    until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
-    pool.shut_down().await;
+    for has_sessions in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let http = Http::start(folder.path(), has_sessions).await;
+        let pool = http.pool();
+        check_results(&pool).await;
+        assert_eq!(has_sessions, *http.sessions.lock().unwrap() == 1);
+        let slow = tool(&pool, "slow").await;
+        let cancel = CancellationToken::new();
+        let stop = async {
+            until("the call has begun", || noted(folder.path(), "begun") == 1).await;
+            cancel.cancel();
+        };
+        let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), stop);
+        assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
+        until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
+        pool.shut_down().await;
+    }
 }
 
 async fn a_lost_http_session_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let http = Http::start(folder.path()).await;
+    let http = Http::start(folder.path(), true).await;
     let pool = http.pool();
     assert_eq!(call(&pool, "count", json!({})).await.text(), "1");
     http.forget(folder.path());
@@ -285,19 +307,49 @@ async fn a_lost_http_session_is_replaced() {
 }
 
 async fn a_call_over_a_lost_http_connection_is_unknown() {
+    for has_sessions in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let http = Http::start(folder.path(), has_sessions).await;
+        let pool = http.pool();
+        let slow = tool(&pool, "slow").await;
+        let cut = async {
+            until("the call has begun", || noted(folder.path(), "begun") == 1).await;
+            http.forget(folder.path());
+            http.connections.lock().unwrap().abort_all();
+        };
+        let cancel = CancellationToken::new();
+        let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), cut);
+        assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
+        assert_eq!(noted(folder.path(), "calls"), 1);
+        assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
+        pool.shut_down().await;
+    }
+}
+
+/// The newest revision of the protocol has no session that could keep state.
+async fn a_server_that_is_to_keep_state_is_asked_for_a_session() {
     let folder = tempfile::tempdir().unwrap();
-    let http = Http::start(folder.path()).await;
+    let http = Http::start(folder.path(), false).await;
+    let pool = http.pool_of("session");
+    let count = tool(&pool, "count").await;
+    let (a, b) = (session(), session());
+    for session in [a, b, a] {
+        call_as(&*count, session, json!({}), &CancellationToken::new()).await.text();
+    }
+    // One for the list, one for each session.
+    assert_eq!(*http.sessions.lock().unwrap(), 3);
+    pool.shut_down().await;
+}
+
+/// A server without sessions tells of changed tools only who listens for that.
+async fn a_server_without_sessions_tells_of_a_new_tool() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = Http::start(folder.path(), false).await;
     let pool = http.pool();
-    let slow = tool(&pool, "slow").await;
-    let cut = async {
-        until("the call has begun", || noted(folder.path(), "begun") == 1).await;
-        http.forget(folder.path());
-        http.connections.lock().unwrap().abort_all();
-    };
-    let cancel = CancellationToken::new();
-    let (called, ()) = tokio::join!(call_as(&*slow, session(), json!({}), &cancel), cut);
-    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
-    assert_eq!(noted(folder.path(), "calls"), 1);
     assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
+    until("it listens", || noted(folder.path(), "listening") == 1).await;
+    assert!(!names(&pool).await.contains(&"added".to_owned()));
+    call(&pool, "add", json!({ "text": "Is new." })).await.text();
+    until("the tool is offered", || pool.offered().1.iter().any(|tool| tool.spec().name == "mcp__t__added")).await;
     pool.shut_down().await;
 }

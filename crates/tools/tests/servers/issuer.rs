@@ -44,7 +44,7 @@ pub(crate) struct Book {
     pub(crate) forbidden: Option<String>,
     /// Parameter `iss` of the way back, instead of the issuer's name.
     pub(crate) iss: Option<String>,
-    /// Refuses `initialize`, as a server of a revision without sessions does.
+    /// Knows the revision without sessions alone, and else only those with them.
     pub(crate) has_no_sessions: bool,
     challenges: BTreeMap<String, String>,
     made: usize,
@@ -182,9 +182,10 @@ async fn answer(State(issuer): State<Issuer>, request: Request) -> Response {
             let (parts, body) = request.into_parts();
             let body = to_bytes(body, 1 << 20).await.unwrap();
             let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
-            if asked["method"] == "initialize" && issuer.book().has_no_sessions {
-                let error = json!({ "code": -32022, "message": "Unsupported protocol version", "data": {} });
-                return plain(400, "", json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }));
+            let unknown = if issuer.book().has_no_sessions { "initialize" } else { "server/discover" };
+            if asked["method"] == unknown {
+                let error = json!({ "code": -32601, "message": "Method not found" });
+                return plain(404, "", json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }));
             }
             let forbidden = issuer.book().forbidden.clone().filter(|_| asked["method"] == "tools/call");
             if let Some(challenge) = forbidden {

@@ -1,7 +1,7 @@
 //! Lists: kept on disk, changed between steps, and accepted by people.
 
 use meerkat_service::tool::{ToolError, ToolScope, ToolServerState, ToolSource as _};
-use meerkat_tools::servers::{ServerState, Servers, servers};
+use meerkat_tools::servers::{Servers, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,7 @@ async fn a_listed_server_is_not_started_for_a_list() {
         servers(options).unwrap()
     };
     let first = make();
-    assert_eq!(first.status()[0].state, ServerState::Configured);
+    assert_eq!(first.status()[0].state, ToolServerState::Configured);
     let listed = names(&first).await;
     assert_eq!(listed.len(), 12);
     assert_eq!(*told.lock().unwrap(), ["Listing the tools of the server t."]);
@@ -40,10 +40,10 @@ async fn a_listed_server_is_not_started_for_a_list() {
     let second = make();
     assert_eq!(names(&second).await, listed);
     let status = &second.status()[0];
-    assert_eq!((status.state, noted(folder.path(), "starts")), (ServerState::Listed, 1));
+    assert_eq!((status.state, noted(folder.path(), "starts")), (ToolServerState::Listed, 1));
     assert!(status.tokens > 0 && status.tokens == status.tools.iter().map(|tool| tool.tokens).sum::<u64>());
     assert_eq!(call(&second, "echo", json!({ "text": "a" })).await.text(), "a");
-    assert_eq!(second.status()[0].state, ServerState::Running { connections: 1 });
+    assert_eq!(second.status()[0].connections, 1);
     assert_eq!((noted(folder.path(), "starts"), told.lock().unwrap().len()), (2, 1));
     second.shut_down().await;
 }
@@ -64,6 +64,9 @@ async fn globs_choose_the_tools() {
     let pool = pool(config(folder.path(), "", json!({ "only": ["*o*", "fail"], "without": ["sl*"] })));
     assert_eq!(names(&pool).await, ["count", "echo", "environment", "fail"]);
     pool.shut_down().await;
+    let none = crate::support::pool(config(folder.path(), "", json!({ "only": ["*"], "without": ["*"] })));
+    assert_eq!(names(&none).await, [""; 0]);
+    none.shut_down().await;
 }
 
 async fn a_bad_schema_is_put_aside_alone() {

@@ -10,9 +10,9 @@ use std::{
 use meerkat_service::{
     model::vendors::network,
     redact::Secrets,
-    tool::{ToolError, ToolSource as _},
+    tool::{ToolError, ToolServerState, ToolSource as _},
 };
-use meerkat_tools::servers::{Login, LoginOptions, Logout, ServerState, Servers, servers};
+use meerkat_tools::servers::{Login, LoginOptions, Logout, Servers, servers};
 use serde_json::{Value, json};
 
 use crate::{
@@ -49,7 +49,7 @@ fn pool_with(folder: &Path, keys: Value) -> Arc<Servers> {
     servers(options).unwrap()
 }
 
-fn pool(folder: &Path, issuer: &Issuer) -> Arc<Servers> {
+pub(crate) fn pool(folder: &Path, issuer: &Issuer) -> Arc<Servers> {
     pool_with(folder, json!({ "url": format!("{}/mcp", issuer.url) }))
 }
 
@@ -67,7 +67,7 @@ async fn agree(login: &Login) -> String {
     to
 }
 
-async fn log_in(pool: &Servers) {
+pub(crate) async fn log_in(pool: &Servers) {
     let login = pool.login("t", LoginOptions::default()).await.unwrap();
     let address = agree(&login).await;
     pool.paste_login("t", login, &address).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_person_logs_in_with_a_browser() {
     let secrets = Secrets::default();
     pool.redact_with(&secrets);
     let status = pool.check("t").await.unwrap();
-    assert_eq!(status.state, ServerState::LoginNeeded);
+    assert_eq!(status.state, ToolServerState::LoginNeeded);
     assert!(status.last_error.as_ref().unwrap().contains("run `meerkat servers login t`"), "{status:?}");
 
     let login = pool.login("t", LoginOptions::default()).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_person_logs_in_with_a_browser() {
 
     // The server is asked again at once.
     assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
-    assert_eq!(pool.status()[0].state, ServerState::Running { connections: 1 });
+    assert_eq!(pool.status()[0].connections, 1);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&logins(folder.path())), 0o700);
     let files: Vec<PathBuf> = fs::read_dir(logins(folder.path())).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -126,8 +126,8 @@ async fn an_address_is_pasted() {
     moved.url = Some(format!("{}/mcp?a=b", issuer.url));
     renamed.servers = [("other".to_owned(), config), ("moved".to_owned(), moved)].into();
     let others = servers(renamed).unwrap();
-    assert_eq!(others.check("other").await.unwrap().state, ServerState::Running { connections: 1 });
-    assert_eq!(others.check("moved").await.unwrap().state, ServerState::LoginNeeded);
+    assert_eq!(others.check("other").await.unwrap().connections, 1);
+    assert_eq!(others.check("moved").await.unwrap().state, ToolServerState::LoginNeeded);
     let login = others.login("moved", LoginOptions::default()).await.unwrap();
     let address = agree(&login).await;
     others.paste_login("moved", login, &address).await.unwrap();
@@ -247,11 +247,11 @@ async fn a_revoked_login_is_needed_again() {
     assert!(why.contains("did not run the call") && why.contains("run `meerkat servers login t`"), "{why}");
     assert_eq!(noted(folder.path(), "calls"), 2);
     let status = &pool.status()[0];
-    assert_eq!(status.state, ServerState::LoginNeeded, "{status:?}");
+    assert_eq!(status.state, ToolServerState::LoginNeeded, "{status:?}");
     assert!(status.last_error.as_ref().unwrap().contains("run `meerkat servers login t`"), "{status:?}");
     // The issuer has said no once for all.
     let refreshes = issuer.book().refreshes;
-    assert_eq!(pool.check("t").await.unwrap().state, ServerState::LoginNeeded);
+    assert_eq!(pool.check("t").await.unwrap().state, ToolServerState::LoginNeeded);
     assert_eq!(issuer.book().refreshes, refreshes);
     log_in(&pool).await;
     assert_eq!(call(&pool, "count", json!({})).await.text(), "3");
@@ -266,7 +266,7 @@ async fn a_token_follows_no_redirect() {
     for status in [301, 302, 307, 308] {
         let to = (status, format!("{}/mcp", thief.url), json!({}));
         issuer.book().instead.insert("/mcp".to_owned(), to);
-        assert_eq!(pool.check("t").await.unwrap().state, ServerState::Failed);
+        assert_eq!(pool.check("t").await.unwrap().state, ToolServerState::Failed);
     }
     issuer.book().instead.clear();
     for path in ["/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server", "/register"] {
@@ -278,7 +278,7 @@ async fn a_token_follows_no_redirect() {
     issuer.book().instead.insert("/token".to_owned(), (307, format!("{}/token", thief.url), json!({})));
     issuer.book().access.clear();
     let status = pool.check("t").await.unwrap();
-    assert_eq!(status.state, ServerState::Failed);
+    assert_eq!(status.state, ToolServerState::Failed);
     assert_eq!(thief.book().asked, Vec::<String>::new());
     pool.shut_down().await;
 }
@@ -345,7 +345,7 @@ async fn a_configured_header_wins() {
     logged_in.shut_down().await;
     let keys = json!({ "url": format!("{}/mcp", issuer.url), "headers": { "authorization": "Bearer configured" } });
     let pool = pool_with(folder.path(), keys);
-    assert_eq!(pool.check("t").await.unwrap().state, ServerState::Failed);
+    assert_eq!(pool.check("t").await.unwrap().state, ToolServerState::Failed);
     assert_eq!(issuer.book().tokens_seen, ["Bearer configured".to_owned()].into());
     let error = refusal(&pool).await;
     assert!(error.contains("servers.t.headers has its own Authorization"), "{error}");
@@ -381,7 +381,7 @@ async fn a_server_without_sessions_is_used() {
     log_in(&pool).await;
     assert_eq!(call(&pool, "count", json!({})).await.text(), "1");
     assert_eq!(call(&pool, "count", json!({})).await.text(), "2");
-    assert_eq!(pool.status()[0].state, ServerState::Running { connections: 1 });
+    assert_eq!(pool.status()[0].connections, 1);
     pool.shut_down().await;
 }
 
@@ -406,7 +406,7 @@ async fn a_refusal_without_a_challenge_is_one() {
     issuer.book().refresh.clear();
     let failed = call(&pool, "count", json!({})).await.result.unwrap_err();
     assert!(matches!(&failed, ToolError::Failed(why) if why.contains("run `meerkat servers login t`")), "{failed:?}");
-    assert_eq!((pool.status()[0].state, noted(folder.path(), "calls")), (ServerState::LoginNeeded, 3));
+    assert_eq!((pool.status()[0].state, noted(folder.path(), "calls")), (ToolServerState::LoginNeeded, 3));
     pool.shut_down().await;
 }
 

@@ -6,7 +6,7 @@
 
 mod bounds;
 mod calls;
-mod cost;
+mod hostile;
 mod issuer;
 mod lists;
 mod logins;
@@ -45,7 +45,7 @@ fn main() {
         lists::TESTS,
         pool::TESTS,
         processes::TESTS,
-        cost::TESTS,
+        hostile::TESTS,
         logins::TESTS,
         questions::TESTS,
     ]

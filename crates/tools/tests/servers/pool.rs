@@ -1,13 +1,13 @@
 //! The pool: few processes for many sessions, failures that pass, ends.
 
-use meerkat_service::tool::{ToolError, ToolSource as _};
-use meerkat_tools::servers::{ServerState, servers};
+use meerkat_service::tool::{ToolError, ToolServerState, ToolSource as _};
+use meerkat_tools::servers::{ServersOptions, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     server::noted,
-    support::{call, call_as, config, names, options, pool, session, step, tool, until},
+    support::{Moved, call, call_as, config, names, options, pool, session, step, tool, until},
 };
 
 crate::tests!(
@@ -44,9 +44,9 @@ async fn sessions_may_have_their_own() {
     }
     // One for the list, one for each session.
     assert_eq!(noted(folder.path(), "starts"), 3);
-    until("only theirs run", || pool.status()[0].state == ServerState::Running { connections: 2 }).await;
+    until("only theirs run", || pool.status()[0].connections == 2).await;
     pool.end_session(a).await;
-    until("one is left", || pool.status()[0].state == ServerState::Running { connections: 1 }).await;
+    until("one is left", || pool.status()[0].connections == 1).await;
     pool.shut_down().await;
 }
 
@@ -54,17 +54,21 @@ async fn an_idle_server_ends_and_starts_again() {
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(config(folder.path(), "", json!({ "idle_ms": 50 })));
     assert_eq!(call(&pool, "count", json!({})).await.text(), "1");
-    until("it has ended", || pool.status()[0].state == ServerState::Listed).await;
+    until("it has ended", || pool.status()[0].state == ToolServerState::Listed).await;
+    // On a slow machine it may have ended already between its list and its call.
+    let starts = noted(folder.path(), "starts");
     assert_eq!(call(&pool, "count", json!({})).await.text(), "2");
-    assert_eq!(noted(folder.path(), "starts"), 2);
+    assert_eq!(noted(folder.path(), "starts"), starts + 1);
     pool.shut_down().await;
 }
 
 async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
     let (folder, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clock = Moved::new();
     let make = || {
         let mut options = options(config(folder.path(), "refusing", json!({})));
         options.cache_dir = Some(lists.path().to_owned());
+        options.clock = clock.clone();
         servers(options).unwrap()
     };
     std::fs::write(folder.path().join("allowed"), "").unwrap();
@@ -84,18 +88,11 @@ async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
     }
     // The second was not tried.
     assert_eq!(noted(folder.path(), "starts"), 2);
-    assert_eq!(pool.status()[0].state, ServerState::Failed);
+    assert_eq!(pool.status()[0].state, ToolServerState::Failed);
     assert!(pool.status()[0].last_error.as_deref().unwrap().contains("exit status: 5"));
     std::fs::write(folder.path().join("allowed"), "").unwrap();
-    let mut called = call_as(&*echo, session(), json!({ "text": "a" }), &cancel).await;
-    let mut looks = tokio::time::interval(std::time::Duration::from_millis(50));
-    for _ in 0..100 {
-        if called.result.is_ok() {
-            break;
-        }
-        looks.tick().await;
-        called = call_as(&*echo, session(), json!({ "text": "a" }), &cancel).await;
-    }
+    clock.pass(1_000);
+    let called = call_as(&*echo, session(), json!({ "text": "a" }), &cancel).await;
     assert_eq!(called.text(), "a");
     assert_eq!(noted(folder.path(), "starts"), 3);
     assert_eq!(pool.status()[0].last_error, None);
@@ -104,8 +101,14 @@ async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
 
 async fn a_slow_start_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = pool(config(folder.path(), "silent", json!({ "start_timeout_ms": 100 })));
-    assert!(names(&pool).await.is_empty());
+    let clock = Moved::new();
+    let config = config(folder.path(), "silent", json!({ "start_timeout_ms": 100 }));
+    let pool = servers(ServersOptions { clock: clock.clone(), ..options(config) }).unwrap();
+    let pass = async {
+        until("it starts", || noted(folder.path(), "starts") == 1).await;
+        clock.pass(100);
+    };
+    assert!(tokio::join!(names(&pool), pass).0.is_empty());
     let error = pool.status()[0].last_error.clone().unwrap();
     assert!(error.contains("not ready after 100 ms"), "{error}");
     // The next step waits for nothing and tries nothing.
@@ -122,6 +125,6 @@ async fn a_missing_variable_concerns_one_server() {
     assert_eq!(step(&pool).await.1.len(), 12);
     let status = &pool.status()[0];
     assert!(status.last_error.as_deref().unwrap().contains("NOT_SET_ANYWHERE is not set"));
-    assert_eq!(status.state, ServerState::Failed);
+    assert_eq!(status.state, ToolServerState::Failed);
     pool.shut_down().await;
 }

@@ -16,7 +16,12 @@ use crate::{
     support::{call, config, names, pool, runtime, until},
 };
 
-crate::tests!(nothing_survives_a_killed_program, nothing_survives_an_orderly_end, five_hundred_starts_leave_nothing,);
+crate::tests!(
+    nothing_survives_a_killed_program,
+    nothing_survives_an_orderly_end,
+    five_hundred_starts_leave_nothing,
+    a_server_inherits_no_descriptor,
+);
 
 /// Milliseconds within which everything has ended.
 const END_MS: u128 = 3_000;
@@ -26,7 +31,7 @@ const STARTS: usize = 500;
 const AT_ONCE: usize = 10;
 
 /// Lists the processes that have the folder in their environment, but not those that have ended and are not reaped.
-fn of(folder: &Path) -> Vec<i32> {
+pub(crate) fn of(folder: &Path) -> Vec<i32> {
     let wanted = format!("TESTED={}", folder.display());
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let has_it = |pid: &i32| {
@@ -61,6 +66,20 @@ async fn nothing_survives_a_killed_program() {
     parent.wait().unwrap();
     until("none is left", || of(folder.path()).is_empty()).await;
     assert!(killed.elapsed().as_millis() < END_MS, "{:?}", killed.elapsed());
+}
+
+/// The program that starts us may have left us anything.
+async fn a_server_inherits_no_descriptor() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = fs::File::create(folder.path().join("ours")).unwrap();
+    let _inherited = rustix::io::dup(&ours).unwrap();
+    let pool = pool(config(folder.path(), "", json!({})));
+    call(&pool, "echo", json!({})).await.text();
+    let pid = fs::read_to_string(folder.path().join("starts")).unwrap();
+    let open = fs::read_dir(format!("/proc/{}/fd", pid.trim())).unwrap();
+    let open: Vec<_> = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
+    assert!(open.len() >= 3 && !open.contains(&folder.path().join("ours")), "{open:?}");
+    pool.shut_down().await;
 }
 
 async fn nothing_survives_an_orderly_end() {

@@ -15,6 +15,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    issuer::Issuer,
+    logins,
     server::noted,
     support::{call, call_heard, config, invocation, pool, session, tool, until},
 };
@@ -22,6 +24,7 @@ use crate::{
 crate::tests!(
     a_person_answers_during_a_turn,
     a_question_belongs_to_a_single_call,
+    without_a_session_a_question_is_the_answer_to_its_call,
     a_link_is_no_form,
     a_cancelled_call_cancels_its_question,
 );
@@ -125,6 +128,31 @@ async fn a_question_belongs_to_a_single_call() {
     // The stopped call may still be at work over there, and the question its own.
     let (result, asked) = ask(&*asks, &form(), answer(), &CancellationToken::new()).await;
     assert_eq!((result.unwrap().as_str(), asked.len()), (r#"{"action":"decline"}"#, 0));
+    pool.shut_down().await;
+}
+
+async fn without_a_session_a_question_is_the_answer_to_its_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start(folder.path()).await;
+    issuer.book().has_no_sessions = true;
+    let pool = logins::pool(folder.path(), &issuer);
+    logins::log_in(&pool).await;
+    let asks = tool(&pool, "ask").await;
+    let given = Answer::Accepted(RawJson::parse(r#"{"name":"Ann"}"#).unwrap());
+    let accepted = json!({ "action": "accept", "content": { "name": "Ann" } });
+    for (answer, said) in [(given, accepted), (Answer::Declined, json!({ "action": "decline" }))] {
+        let (result, asked) = ask(&*asks, &form(), Some(answer), &CancellationToken::new()).await;
+        let expected = json!({ "answers": { "first": said, "second": said }, "state": "asked" });
+        assert_eq!(result.unwrap(), expected.to_string());
+        assert_eq!(asked, ["Who\\u{1b}[2J?", "Who\\u{1b}[2J?"]);
+    }
+    assert_eq!(noted(folder.path(), "calls"), 4);
+    let later = call(&pool, "ask", json!({ "text": "later" })).await.text();
+    assert_eq!(later, r#"{"answers":null,"state":"later"}"#);
+    // A stopped call is not sent on.
+    let (result, asked) = ask(&*asks, &form(), None, &CancellationToken::new()).await;
+    assert!(matches!(result, Err(ToolError::Unknown(_))), "{result:?}");
+    assert_eq!((asked.len(), noted(folder.path(), "calls")), (1, 7));
     pool.shut_down().await;
 }
 

@@ -12,12 +12,14 @@ use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt as _,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, ClientResult, ContentBlock, ElicitRequest,
-        InitializeResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
-        ServerRequest, Tool, ToolAnnotations,
+        InitializeResult, InputRequest, InputRequiredResult, ListToolsResult, PaginatedRequestParams,
+        ProgressNotificationParam, ServerCapabilities, ServerNotification, ServerRequest, SubscriptionFilter, Tool,
+        ToolAnnotations,
     },
-    service::RequestContext,
+    service::{RequestContext, SubscriptionContext},
 };
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 /// First argument of this program as a server.
 pub(crate) const MARK: &str = "--server";
@@ -28,16 +30,24 @@ pub(crate) const HUGE_BYTES: usize = 5 * 1024 * 1024;
 /// Tools that the manner `many` adds.
 const MANY: usize = 100;
 
+/// Bytes of a text that is longer than anybody wants to read.
+const LONG_BYTES: usize = 1024 * 1024;
+
+/// Questions at once, more than the pipe to the server has room for answers.
+const QUESTIONS: usize = 20_000;
+
 #[derive(Clone)]
 pub(crate) struct Tested {
     folder: PathBuf,
     /// Tools that were added or changed, by name with their description.
     changed: Arc<Mutex<Vec<(String, String)>>>,
+    /// Fires at each such change, for those that listen.
+    changes: Arc<Notify>,
 }
 
 impl Tested {
     pub(crate) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), changed: Arc::default() }
+        Self { folder: folder.to_owned(), changed: Arc::default(), changes: Arc::default() }
     }
 
     /// Asks the client's person; without a question it says if the client can ask one.
@@ -77,6 +87,25 @@ impl ServerHandler for Tested {
         InitializeResult::new(ServerCapabilities::builder().enable_tools().enable_tool_list_changed().build())
     }
 
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let mut changed = std::pin::pin!(self.changes.notified());
+        changed.as_mut().enable();
+        self.note("listening", "once");
+        tokio::select! {
+            () = context.cancelled() => {}
+            () = changed => {
+                let changed = ServerNotification::ToolListChangedNotification(Default::default());
+                context.sink().send(changed).await.unwrap();
+                context.cancelled().await;
+            }
+        }
+        Ok(())
+    }
+
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
@@ -112,6 +141,17 @@ impl ServerHandler for Tested {
         let result = match name.as_str() {
             "echo" => CallToolResult::success(vec![ContentBlock::text(text)]),
             "count" => CallToolResult::success(vec![ContentBlock::text(noted(&self.folder, "calls").to_string())]),
+            // Without a session a question is the answer to a call, which then goes on with the answers.
+            "ask" if request.request_state.is_some() => {
+                let rest = json!({ "answers": request.input_responses, "state": request.request_state });
+                CallToolResult::success(vec![ContentBlock::text(rest.to_string())])
+            }
+            "ask" if text == "later" => return Ok(InputRequiredResult::from_request_state("later").into()),
+            "ask" if !text.is_empty() && context.meta.protocol_version().is_some() => {
+                let question = || InputRequest::Elicitation(ElicitRequest::new(serde_json::from_str(&text).unwrap()));
+                let questions = ["first", "second"].map(|key| (key.to_owned(), question())).into();
+                return Ok(InputRequiredResult::new(Some(questions), Some("asked".to_owned())).into());
+            }
             "ask" => {
                 let answer = self.ask(&text, &context).await;
                 self.note("answers", &answer);
@@ -147,6 +187,7 @@ impl ServerHandler for Tested {
                 let changed = if name == "add" { "added" } else { "echo" };
                 self.changed.lock().unwrap().push((changed.to_owned(), text));
                 context.peer.notify_tool_list_changed().await.ok();
+                self.changes.notify_waiters();
                 CallToolResult::success(vec![])
             }
             name if name.starts_with("issue_") => CallToolResult::success(vec![ContentBlock::text(name)]),
@@ -183,7 +224,9 @@ pub(crate) fn main(arguments: &[String]) {
             tested.changed.lock().unwrap().extend((0..MANY).map(tool));
             serve(tested);
         }
-        "careless" => careless(),
+        manner @ ("careless" | "deaf" | "endless" | "flooding" | "rambling" | "rubbish" | "stalling" | "talkative") => {
+            by_hand(&tested, manner);
+        }
         _ => serve(tested),
     }
 }
@@ -196,23 +239,59 @@ fn serve(tested: Tested) {
     });
 }
 
-/// Answers by hand, with tools that no library would list.
-fn careless() {
-    println!("Welcome to the server!");
+/// Answers by hand, as no library would.
+fn by_hand(tested: &Tested, manner: &str) {
+    match manner {
+        "careless" => println!("Welcome to the server!"),
+        "rubbish" => return std::io::stdout().write_all(&b"\xff\xfe\0{[\n".repeat(1000)).unwrap(),
+        _ => {}
+    }
     for line in std::io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        let result = match request["method"].as_str().unwrap() {
-            "initialize" => json!({
+        let result = match (request["method"].as_str().unwrap(), manner) {
+            ("initialize", "rambling") => json!({ "protocolVersion": "x".repeat(LONG_BYTES) }),
+            ("initialize", _) => json!({
                 "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": { "name": "c", "version": "1" },
             }),
-            "tools/list" => json!({ "tools": [
-                { "name": "bad", "inputSchema": ["no", "object"] },
-                { "name": "good", "description": "works", "inputSchema": { "type": "object" } },
-                { "name": "none" },
-            ] }),
-            "tools/call" => json!({ "content": [{ "type": "text", "text": "done" }] }),
+            ("tools/list", "stalling") if noted(&tested.folder, "lists") > 0 => {
+                tested.note("lists", "without an answer");
+                continue;
+            }
+            ("tools/list", "endless") => {
+                let tool = json!({ "name": "long", "description": "x".repeat(LONG_BYTES), "inputSchema": {} });
+                json!({ "tools": [tool], "nextCursor": "more" })
+            }
+            ("tools/list", _) => {
+                tested.note("lists", "list");
+                json!({ "tools": [
+                    { "name": "bad", "inputSchema": ["no", "object"] },
+                    { "name": "good", "description": "works", "inputSchema": { "type": "object" } },
+                    { "name": "none" },
+                ] })
+            }
+            ("tools/call", "flooding") => {
+                json!({ "content": [{ "type": "text", "text": "x".repeat(HUGE_BYTES * 20) }] })
+            }
+            ("tools/call", "talkative") => {
+                let asked =
+                    (0..QUESTIONS).map(|id| json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }).to_string());
+                println!("{}", asked.collect::<Vec<_>>().join("\n"));
+                break;
+            }
+            ("tools/call", _) => json!({ "content": [{ "type": "text", "text": "done" }] }),
             _ => continue,
         };
         println!("{}", json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
+        if request["method"] == "tools/list" {
+            match manner {
+                "deaf" => break,
+                "stalling" => println!("{}", json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" })),
+                _ => {}
+            }
+        }
+    }
+    // From here on it reads nothing, not even the end of its input.
+    while ["deaf", "talkative"].contains(&manner) {
+        std::thread::park();
     }
 }

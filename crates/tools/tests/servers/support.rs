@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt as _, future::BoxFuture};
 use meerkat_service::{
     SessionId,
-    clock::{IdSource as _, RandomIds, Timestamp},
+    clock::{Clock, IdSource as _, RandomIds, Timestamp},
     redact::Secrets,
     session::message::{Body, RawJson},
     store::MemoryBlobStore,
@@ -17,13 +18,41 @@ use meerkat_service::{
 };
 use meerkat_tools::servers::{ServerConfig, Servers, ServersOptions, servers};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Longest wait for what a test expects.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// Clock that a test moves.
+pub(crate) struct Moved(watch::Sender<Duration>);
+
+impl Moved {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(Duration::ZERO)))
+    }
+
+    pub(crate) fn pass(&self, milliseconds: u64) {
+        self.0.send_modify(|now| *now += Duration::from_millis(milliseconds));
+    }
+}
+
+impl Clock for Moved {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(0)
+    }
+
+    fn elapsed(&self) -> Duration {
+        *self.0.borrow()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let (mut now, end) = (self.0.subscribe(), self.elapsed() + duration);
+        async move { drop(now.wait_for(|now| *now >= end).await) }.boxed()
+    }
+}
 
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()

@@ -22,7 +22,7 @@ const LOOK_NS: i64 = 1_000_000;
 /// Runs a job to its end and returns the exit code: that of the command, or 128 and the signal that ended it.
 pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     setsid().ok();
-    close_inherited()?;
+    close_inherited().map_err(|error| failed("list its descriptors", error))?;
     let temporary = make_temporary(&job.temporary)?;
     let code = run(job, &temporary);
     // Every process that could write there has ended.
@@ -75,10 +75,9 @@ fn failed(doing: &str, error: impl std::fmt::Display) -> String {
     format!("the keeper of the command cannot {doing}: {error}")
 }
 
-/// Closes what the service left open: only the control socket and the output are meant.
-fn close_inherited() -> Result<(), String> {
-    let open: Vec<i32> = fs::read_dir("/proc/self/fd")
-        .map_err(|error| failed("list its descriptors", error))?
+/// Closes what the service left open besides input, output and error output: it may have inherited that itself.
+pub(crate) fn close_inherited() -> std::io::Result<()> {
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2)
         .collect();

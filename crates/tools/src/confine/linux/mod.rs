@@ -16,7 +16,7 @@ use std::{
 
 use super::{Confinement, GitGuard, Job, code_of, guard, keeper, make_temporary};
 
-pub(crate) use keep::keep;
+pub(crate) use keep::{close_inherited, keep};
 
 /// Program that the kernel finds also after the file was replaced by an update.
 const SELF: &str = "/proc/self/exe";

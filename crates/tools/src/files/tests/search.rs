@@ -41,8 +41,15 @@ async fn grep_finds_lines_of_text_files_that_are_not_ignored() {
     assert!(matches!(&bad, Err(ToolError::Arguments(why)) if why.contains("unclosed group")), "{bad:?}");
     let huge = fixture.run("grep", json!({ "pattern": "((a{1000}){1000}){1000}" })).await;
     assert!(matches!(&huge, Err(ToolError::Arguments(why)) if why.contains("size")), "{huge:?}");
-    let bad = fixture.run("grep", json!({ "pattern": "a", "glob": "{a" })).await;
-    assert!(matches!(bad, Err(ToolError::Arguments(_))), "{bad:?}");
+    // The second is a glob, but no expression that can be built.
+    for glob in ["{a".to_owned(), "{".repeat(300) + "a" + &"}".repeat(300)] {
+        for (name, arguments) in
+            [("grep", json!({ "pattern": "a", "glob": glob })), ("glob", json!({ "pattern": glob }))]
+        {
+            let bad = fixture.run(name, arguments).await;
+            assert!(matches!(&bad, Err(ToolError::Arguments(why)) if why.contains("is no glob")), "{name}: {bad:?}");
+        }
+    }
     let missing = fixture.run("grep", json!({ "pattern": "a", "path": "scr" })).await.unwrap_err();
     assert!(missing.to_string().contains("does not exist"), "{missing}");
 }

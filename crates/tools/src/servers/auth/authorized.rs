@@ -13,7 +13,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::{super::transport::MESSAGE_BYTES_MAX, Account};
+use super::Account;
 
 /// Failure of a request.
 type Failure = StreamableHttpError<reqwest::Error>;
@@ -62,21 +62,9 @@ impl<C: StreamableHttpClient<Error = reqwest::Error> + Sync> StreamableHttpClien
         _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        self.post_message_with_max_sse_event_size(uri, message, session, None, headers, MESSAGE_BYTES_MAX).await
-    }
-
-    async fn post_message_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session: Option<Arc<str>>,
-        _: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-        max: usize,
-    ) -> Result<StreamableHttpPostResponse, Failure> {
         self.send(|token| {
             let (message, headers) = (message.clone(), headers.clone());
-            self.http.post_message_with_max_sse_event_size(uri.clone(), message, session.clone(), token, headers, max)
+            self.http.post_message(uri.clone(), message, session.clone(), token, headers)
         })
         .await
     }
@@ -99,21 +87,9 @@ impl<C: StreamableHttpClient<Error = reqwest::Error> + Sync> StreamableHttpClien
         _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
-        self.get_stream_with_max_sse_event_size(uri, session, last, None, headers, MESSAGE_BYTES_MAX).await
-    }
-
-    async fn get_stream_with_max_sse_event_size(
-        &self,
-        uri: Arc<str>,
-        session: Option<Arc<str>>,
-        last: Option<String>,
-        _: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-        max: usize,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
         self.send(|token| {
             let (session, last, headers) = (session.clone(), last.clone(), headers.clone());
-            self.http.get_stream_with_max_sse_event_size(uri.clone(), session, last, token, headers, max)
+            self.http.get_stream(uri.clone(), session, last, token, headers)
         })
         .await
     }

@@ -159,17 +159,21 @@ impl Account {
         Ok(Some(record.access_token))
     }
 
-    /// Notes that the server wants a login, or more than this one allows: the scopes that it names.
-    fn refuse(&self, scope: Option<&str>) {
+    /// Says what the server wants: a login, or one with the scopes that it names.
+    pub(super) fn wanted(&self, scope: Option<&str>) -> String {
         let scope = scope.filter(|scope| !scope.is_empty() && scope.chars().all(is_scope_char));
-        let why = match scope.map(clean) {
+        match scope.map(clean) {
             None => format!("it wants a login: run `meerkat servers login {}`", self.server),
             Some(scope) => {
                 let option = format!("--scope '{scope}'");
                 format!("its login lacks a permission: run `meerkat servers login {} {option}`", self.server)
             }
-        };
-        self.state().refused = Some(why);
+        }
+    }
+
+    /// Notes what the server wants. Another request may be accepted at any time.
+    fn refuse(&self, scope: Option<&str>) {
+        self.state().refused = Some(self.wanted(scope));
     }
 
     fn accept(&self) {

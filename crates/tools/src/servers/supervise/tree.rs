@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{GRACE_MS, NOT_STARTED, TERM_MS};
-use crate::confine::code_of;
+use crate::confine::{close_inherited, code_of};
 
 /// Milliseconds for which killed processes are waited for; the kernel may hold one for longer.
 const KILL_MS: u32 = 2_000;
@@ -25,8 +25,9 @@ const LOOK_MS: u32 = 5;
 /// Seconds between two looks for orphans that have ended.
 const REAP_SECONDS: i64 = 30;
 
-/// Becomes the parent of every orphan that the server leaves.
+/// Becomes the parent of every orphan that the server leaves, and leaves the server no descriptor but its pipes.
 pub(super) fn prepare() -> Result<(), String> {
+    close_inherited().map_err(|error| format!("cannot list its descriptors: {error}"))?;
     set_child_subreaper(Some(getpid())).map_err(|error| format!("cannot become a subreaper: {error}"))
 }
 

@@ -1,0 +1,127 @@
+//! Servers that are broken or hostile: each fails alone, soon, and with a reason that people and models can read.
+
+use std::time::Duration;
+
+use meerkat_service::{
+    AgentBuildConfig,
+    clock::World,
+    service::{ReadEvents, StartTurn},
+    tool::{ToolError, ToolServerState, ToolSource as _},
+};
+use meerkat_tools::servers::{ServersOptions, servers};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    processes::of,
+    server::noted,
+    support::{Moved, call, call_as, config, names, options, pool, session, tool, until},
+};
+
+crate::tests!(
+    a_server_that_cannot_be_used_says_why_in_a_few_words,
+    an_answer_without_end_ends_the_call,
+    a_server_that_asks_and_does_not_listen_is_lost,
+    nothing_is_left_of_a_server_that_reads_nothing,
+    a_server_that_does_not_list_again_keeps_nobody_waiting,
+    an_answer_after_the_timeout_belongs_to_no_call,
+);
+
+/// Bytes of a reason.
+const REASON_BYTES_MAX: usize = 4 * 1024;
+/// Longest wait for a call that has to end by itself.
+const END: Duration = Duration::from_secs(300);
+/// Wait for an answer that does not come.
+const GIVEN_UP: Duration = Duration::from_millis(300);
+
+async fn a_server_that_cannot_be_used_says_why_in_a_few_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let by = |manner: &str| config(folder.path(), manner, json!({}));
+    let missing = serde_json::from_value(json!({ "command": "/none/such", "args": [] })).unwrap();
+    for (config, words) in [
+        (missing, "cannot start /none/such"),
+        (by("refusing"), "there is no database"),
+        (by("rubbish"), "exit status: 0"),
+        (by("rambling"), "xxx"),
+        (by("endless"), "its list of tools has more than"),
+    ] {
+        let args = config.args.clone();
+        // Of time each has enough, also on a slow machine.
+        let pool = servers(ServersOptions { clock: Moved::new(), ..options(config) }).unwrap();
+        assert_eq!(names(&pool).await, [""; 0]);
+        let status = pool.status().remove(0);
+        let why = status.last_error.unwrap();
+        assert_eq!(status.state, ToolServerState::Failed, "{args:?}");
+        assert!(why.contains(words) && why.len() <= REASON_BYTES_MAX, "{args:?}: {} bytes, {why:.200}", why.len());
+        pool.shut_down().await;
+    }
+}
+
+async fn an_answer_without_end_ends_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "flooding", json!({})));
+    let called = tokio::time::timeout(END, call(&pool, "good", json!({}))).await.unwrap();
+    assert!(matches!(&called.result, Err(ToolError::Unknown(why)) if why.contains("was lost")), "{:?}", called.result);
+    pool.shut_down().await;
+}
+
+/// Broken once: its questions were answered one by one, and all these answers waited for it in memory.
+async fn a_server_that_asks_and_does_not_listen_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "talkative", json!({})));
+    let called = tokio::time::timeout(END, call(&pool, "good", json!({}))).await.expect("the call ends");
+    assert!(matches!(&called.result, Err(ToolError::Unknown(why)) if why.contains("was lost")), "{:?}", called.result);
+    pool.shut_down().await;
+}
+
+/// Broken once: what waited to be written to it kept its input open, so that nobody ended it.
+async fn nothing_is_left_of_a_server_that_reads_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "deaf", json!({ "env": { "TESTED": folder.path() } })));
+    let good = tool(&pool, "good").await;
+    assert_eq!(of(folder.path()).len(), 2, "its supervisor and itself");
+    // More than its pipe has room for, so that the rest waits.
+    let arguments = json!({ "text": "x".repeat(1024 * 1024) });
+    let cancel = CancellationToken::new();
+    let called = call_as(&*good, session(), arguments, &cancel);
+    assert!(tokio::time::timeout(GIVEN_UP, called).await.is_err(), "it answers nothing");
+    pool.shut_down().await;
+    assert_eq!(of(folder.path()), Vec::<i32>::new());
+}
+
+/// Broken once: the end of the pool waited for the list, and left the server.
+async fn a_server_that_does_not_list_again_keeps_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "stalling", json!({ "env": { "TESTED": folder.path() } })));
+    assert_eq!(call(&pool, "good", json!({})).await.text(), "done");
+    until("it is asked for the changed list", || noted(folder.path(), "lists") == 2).await;
+    assert_eq!(call(&pool, "good", json!({})).await.text(), "done");
+    pool.shut_down().await;
+    assert_eq!(of(folder.path()), Vec::<i32>::new());
+}
+
+async fn an_answer_after_the_timeout_belongs_to_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = pool(config(folder.path(), "", json!({ "approval": "allow", "call_timeout_ms": 200 })));
+    pool.ready().await;
+    let clock = Moved::new();
+    let world = World { clock: clock.clone(), ..World::system() };
+    let agent = AgentBuildConfig::new().tool_source(pool.clone()).world(world).build().unwrap();
+    let session_id = agent.create_session().await.unwrap().session_id;
+    // The server answers the slow call once it is told to stop it.
+    let prompt = r#"@call mcp__t__slow {} @step @call mcp__t__echo {"text":"second"} @step @echo last_result"#;
+    let pass = async {
+        until("the slow call has begun", || noted(folder.path(), "begun") == 1).await;
+        clock.pass(200);
+    };
+    let said = tokio::join!(agent.service().start_turn(StartTurn::new(session_id, prompt)), pass).0.unwrap().text;
+    assert_eq!(said, "last_result: second");
+    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let events = agent.service().events(read).await.unwrap().items;
+    let events = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let finished: Vec<Value> = events.filter(|event| event["type"] == "tool_finished").collect();
+    assert_eq!(finished[0]["outcome"], "unknown");
+    assert!(finished[0]["output"].as_str().unwrap().contains("stopped after 200 ms"), "{finished:?}");
+    until("the server heard of it", || noted(folder.path(), "cancelled") == 1).await;
+    pool.shut_down().await;
+}
