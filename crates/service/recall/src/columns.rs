@@ -4,52 +4,14 @@
 
 use std::collections::HashMap;
 
-use super::tables::SessionRow;
+use super::tables::{Doc, SessionRow};
 use meerkat_words::ids::{Seq, SessionId};
 
 /// Number of no text.
 pub(super) const NONE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Doc {
-    pub(super) session: u32,
-    pub(super) part: u32,
-    pub(super) seq: Seq,
-    pub(super) to_seq: Seq,
-    pub(super) time_ms: i64,
-    /// Index into the names.
-    pub(super) role: u16,
-    /// Index into the names.
-    pub(super) source: u16,
-    /// Number of its word terms, capped.
-    pub(super) words: u16,
-    /// Number of its run terms, capped.
-    pub(super) runs: u16,
-    /// True if it ends with a question.
-    pub(super) asks: bool,
-    /// True if it names a time.
-    pub(super) names_time: bool,
-}
-
-impl Doc {
-    const GONE: Self = Self {
-        session: NONE,
-        part: 0,
-        seq: 0,
-        to_seq: 0,
-        time_ms: 0,
-        role: 0,
-        source: 0,
-        words: 0,
-        runs: 0,
-        asks: false,
-        names_time: false,
-    };
-
-    pub(super) const fn place(&self) -> (Seq, u32) {
-        (self.seq, self.part)
-    }
-}
+const GONE: Doc =
+    Doc { session: NONE, part: 0, seq: 0, to_seq: 0, time_ms: 0, role: 0, source: 0, text: 0, words: 0, asks: false };
 
 /// Session with its texts, ordered by position.
 #[derive(Clone, Debug)]
@@ -60,19 +22,19 @@ pub(super) struct Session {
 
 #[derive(Clone, Default)]
 pub(super) struct Columns {
-    /// By number; a removed text is [`Doc::GONE`].
+    /// By number; a removed text is [`GONE`].
     docs: Vec<Doc>,
-    /// Numbers of word and run terms, packed for the search; zeros for a removed text.
-    lengths: Vec<[u16; 2]>,
+    /// Numbers of terms, packed for the search; 0 for a removed text.
+    lengths: Vec<u16>,
     /// Texts before and after each in its session, or [`NONE`].
     beside: Vec<[u32; 2]>,
     sessions: Vec<Option<Session>>,
     ordinals: HashMap<SessionId, u32>,
     names: Vec<String>,
+    numbers: HashMap<String, u32>,
     pub(super) live: u32,
-    /// Sums over the texts that are not removed.
+    /// Sum of the terms of the texts that are not removed.
     pub(super) words: u64,
-    pub(super) runs: u64,
 }
 
 impl Columns {
@@ -83,14 +45,14 @@ impl Columns {
     /// Skips the numbers of removed texts up to `next`: they are not used again.
     pub(super) fn skip_to(&mut self, next: u32) {
         let length = self.docs.len().max(next as usize);
-        self.docs.resize(length, Doc::GONE);
-        self.lengths.resize(length, [0; 2]);
+        self.docs.resize(length, GONE);
+        self.lengths.resize(length, 0);
         self.beside.resize(length, [NONE; 2]);
     }
 
-    /// Returns the numbers of a text's word and run terms; zeros if it is removed.
-    pub(super) fn lengths(&self, doc: u32) -> [u16; 2] {
-        self.lengths.get(doc as usize).copied().unwrap_or([0; 2])
+    /// Returns the number of a text's terms; 0 if it is removed.
+    pub(super) fn words_of(&self, doc: u32) -> u16 {
+        self.lengths.get(doc as usize).copied().unwrap_or(0)
     }
 
     /// Returns a text that is not removed.
@@ -128,8 +90,12 @@ impl Columns {
         u32::try_from(self.sessions.len()).unwrap_or(NONE)
     }
 
-    pub(super) fn name(&self, number: u16) -> &str {
-        self.names.get(usize::from(number)).map_or("", String::as_str)
+    pub(super) fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("", String::as_str)
+    }
+
+    pub(super) fn number_of(&self, name: &str) -> Option<u32> {
+        self.numbers.get(name).copied()
     }
 
     pub(super) fn names(&self) -> &[String] {
@@ -137,6 +103,7 @@ impl Columns {
     }
 
     pub(super) fn add_name(&mut self, name: String) {
+        self.numbers.insert(name.clone(), u32::try_from(self.names.len()).unwrap_or(NONE));
         self.names.push(name);
     }
 
@@ -146,7 +113,8 @@ impl Columns {
         session.docs.get(found).copied()
     }
 
-    fn place(&self, doc: u32) -> (Seq, u32) {
+    /// Returns a text's position in its session.
+    pub(super) fn place(&self, doc: u32) -> (Seq, u32) {
         self.docs.get(doc as usize).map_or((0, 0), Doc::place)
     }
 
@@ -165,11 +133,10 @@ impl Columns {
     pub(super) fn push(&mut self, number: u32, doc: Doc) {
         self.skip_to(number);
         self.docs.push(doc);
-        self.lengths.push([doc.words, doc.runs]);
+        self.lengths.push(doc.words);
         self.beside.push([NONE; 2]);
         self.live += 1;
         self.words += u64::from(doc.words);
-        self.runs += u64::from(doc.runs);
         let Some(Some(session)) = self.sessions.get_mut(doc.session as usize) else { return };
         let at = session
             .docs
@@ -195,12 +162,11 @@ impl Columns {
         let mut touched: Vec<u32> = Vec::new();
         for number in numbers {
             let Some(slot) = self.docs.get_mut(*number as usize).filter(|doc| doc.session != NONE) else { continue };
-            let doc = std::mem::replace(slot, Doc::GONE);
+            let doc = std::mem::replace(slot, GONE);
             self.live -= 1;
             self.words -= u64::from(doc.words);
-            self.runs -= u64::from(doc.runs);
             touched.push(doc.session);
-            self.lengths[*number as usize] = [0; 2];
+            self.lengths[*number as usize] = 0;
             let [before, after] = std::mem::replace(&mut self.beside[*number as usize], [NONE; 2]);
             self.link(Some(before).filter(|doc| *doc != NONE), Some(after).filter(|doc| *doc != NONE));
         }

@@ -12,15 +12,14 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use super::{
-    file::{MemoryFile, Trouble},
+    file::{FILE_NAME, MemoryFile, Trouble, discard_copies},
     log::{Entry, Forgetting, MemoryLog},
     opened::Opened,
-    vector::VectorLane,
 };
 use meerkat_journal::{
     RealDisk,
@@ -31,14 +30,13 @@ use meerkat_words::{
     store::StoreError,
 };
 
-pub(super) const FILE_NAME: &str = "memory.redb";
 /// Entries of the log that are applied together.
 const REPLAYED_ENTRIES: usize = 256;
 
 /// Memory of one directory, or of this process alone.
 pub(super) struct Core {
     pub(super) dir: Option<PathBuf>,
-    pub(super) embedder: Arc<dyn Embedder>,
+    pub(super) embedder: Option<Arc<dyn Embedder>>,
     /// True if the embedder failed the last time.
     pub(super) is_embedder_failing: AtomicBool,
     /// True if no journal outlives the process: memory's own log then records what is taken in.
@@ -55,11 +53,15 @@ pub(super) struct Core {
     changing: Mutex<()>,
     /// True once nothing may be opened any more.
     is_shut: AtomicBool,
+    /// Number of files that were made because there was none that could be used.
+    files_made: AtomicU64,
+    /// That number when it was last asked if sessions have to be added again.
+    files_at_rebuild: AtomicU64,
 }
 
 impl Core {
     /// Makes a memory without opening its files.
-    pub(super) fn new(dir: Option<PathBuf>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
+    pub(super) fn new(dir: Option<PathBuf>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> Self {
         Self {
             dir,
             embedder,
@@ -72,6 +74,8 @@ impl Core {
             log: Mutex::default(),
             changing: Mutex::default(),
             is_shut: AtomicBool::new(false),
+            files_made: AtomicU64::new(0),
+            files_at_rebuild: AtomicU64::new(0),
         }
     }
 
@@ -175,7 +179,7 @@ impl Core {
             }
             settled => settled.map(|()| true)?,
         };
-        self.load_lane()?;
+        self.load_vectors()?;
         if let Err(error) = self.renew_if_due() {
             tracing::warn!(?error, "what was forgotten is found no more, but its bytes are still in memory.redb");
         }
@@ -191,6 +195,17 @@ impl Core {
         let known = opened.log_position;
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         Ok(known)
+    }
+
+    /// Returns true if sessions have to be added from their beginnings, and begins to wait for all of them.
+    pub(super) fn needs_rebuild(&self) -> Result<bool, Trouble> {
+        self.files_at_rebuild.store(self.files_made.load(Ordering::Acquire), Ordering::Release);
+        Ok(!self.records_intake && self.read(|open| Ok(!open.is_whole))?)
+    }
+
+    /// Returns true if the file was lost again since [`Self::needs_rebuild`].
+    pub(super) fn is_lost_again(&self) -> bool {
+        self.files_made.load(Ordering::Acquire) != self.files_at_rebuild.load(Ordering::Acquire)
     }
 
     /// Uses another file from now on.
@@ -210,20 +225,22 @@ impl Core {
             (opened, _) => opened,
         };
         let opened = match (opened, &path) {
-            (Err(Trouble::Damaged(why)), Some(path)) => {
-                set_aside(path, &why)?;
+            (Err(Trouble::Damaged(why)), Some(_)) => {
+                self.put_aside(&why)?;
                 open()
             }
             (opened, _) => opened,
         };
         let (opened, is_new) = opened?;
-        if let Some(dir) = self.dir.as_deref().filter(|_| is_new) {
-            // The graph belongs to another file's texts.
-            if let Err(error) = VectorLane::discard(dir) {
-                tracing::warn!(%error, "an old graph of vectors cannot be removed");
-            }
-        }
+        self.files_made.fetch_add(u64::from(is_new), Ordering::AcqRel);
         Ok(opened)
+    }
+
+    /// Sets a damaged file aside, and removes those before it.
+    fn put_aside(&self, why: &str) -> Result<(), Trouble> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        discard_copies(dir)?;
+        set_aside(&dir.join(FILE_NAME), why)
     }
 
     /// Lets redb check a file that something panicked on.
@@ -308,8 +325,8 @@ impl Core {
         };
         if open.take_if(is_to_blame).is_some() {
             self.is_ready.store(false, Ordering::Release);
-            if let (Trouble::Damaged(why), Some(dir)) = (&trouble, &self.dir) {
-                set_aside(&dir.join(FILE_NAME), why)?;
+            if let Trouble::Damaged(why) = &trouble {
+                self.put_aside(why)?;
             }
         }
         Err(trouble)

@@ -3,8 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use super::{
-    core::FILE_NAME,
-    file::{MemoryFile, Trouble},
+    file::{FILE_NAME, MemoryFile, Trouble},
     log::{self, Entry, Examined, Forgetting, MemoryLog},
     opened::{Meta, forgotten},
     tables::meta,

@@ -3,6 +3,7 @@
 //! redb blocks its thread and panics on a damaged file: call this on a thread that may block, and catch panics.
 
 use std::{
+    fs, io,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -15,6 +16,11 @@ use super::tables::{self, LAYOUT, meta};
 
 pub(super) use meerkat_journal::derived::Trouble;
 
+pub(super) const FILE_NAME: &str = "memory.redb";
+/// End of the name of a copy that is examined.
+const EXAMINED: &str = ".examined";
+/// Graphs that an older version saved.
+const OLD_GRAPHS: [&str; 2] = ["vectors.graph", "vectors.graph.new"];
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
 #[cfg(test)]
@@ -104,6 +110,28 @@ impl MemoryFile {
 
     pub(super) fn read(&self) -> Result<redb::ReadTransaction, Trouble> {
         self.file.begin_read()
+    }
+}
+
+/// Removes copies of the file: damaged ones that were set aside, and the graph that an older version saved.
+pub(super) fn discard_copies(dir: &Path) -> Result<(), Trouble> {
+    let is_copy = |name: &str| {
+        name.strip_prefix(FILE_NAME).is_some_and(|rest| rest.starts_with(".set-aside-") || rest == EXAMINED)
+            || OLD_GRAPHS.contains(&name)
+    };
+    for entry in fs::read_dir(dir).map_err(redb::Error::Io)? {
+        let entry = entry.map_err(redb::Error::Io)?;
+        if entry.file_name().to_str().is_some_and(is_copy) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn remove(path: &Path) -> Result<(), Trouble> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(redb::Error::Io(error).into()),
+        _ => Ok(()),
     }
 }
 

@@ -4,16 +4,17 @@
 //! brings the texts back. It covers what was taken in so far, not what comes later. It also covers the session's forks,
 //! which have its records, even after the session is deleted. Before a forgetting answers, the file is written anew.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+use redb::ReadableTable as _;
 
 use super::{
-    columns::{Doc, Session},
+    columns::{Columns, Session},
     core::Core,
-    file::Trouble,
-    intake::{put_number, to_json},
+    file::{Trouble, discard_copies},
     log::Forgetting,
     opened::Opened,
-    tables::{self, SessionRow, meta},
+    tables::{self, Doc, SessionRow, meta, put_number, to_json},
 };
 use meerkat_words::{
     clock::Timestamp,
@@ -27,27 +28,42 @@ const END_OF_TIME_MS: i64 = 253_370_764_800_000;
 const TAKEN_OUT: usize = 4_096;
 
 impl Core {
-    /// Forgets passages; returns how many.
-    pub(super) fn forget(&self, request: &ForgetMemory) -> Result<u64, Trouble> {
-        let forgettings = self.read(|open| Ok(forgettings(open, request)))?;
+    /// Decides what a request forgets.
+    pub(super) fn to_forget(&self, request: &ForgetMemory) -> Result<Vec<ForgetMemory>, Trouble> {
+        self.read(|open| Ok(forgettings(open, request).into_iter().map(decided).collect()))
+    }
+
+    /// Forgets passages, as it was decided; returns how many. What is forgotten already is not recorded again.
+    pub(super) fn forget(&self, decided: Vec<ForgetMemory>) -> Result<u64, Trouble> {
         let mut forgotten = 0;
-        if !forgettings.is_empty() {
+        if !decided.is_empty() {
+            let forgettings: Vec<Forgetting> = self.read(|open| {
+                let forks = forks(open);
+                let is_due = |it: &Forgetting| !is_known(open, it) || !covered(open, &forks, it).is_empty();
+                Ok(decided.into_iter().map(forgetting).filter(is_due).collect())
+            })?;
             let position = self.record_forgetting(&forgettings)?;
-            forgotten = self.forget_now(forgettings, position)?;
+            // They may hold what is forgotten.
+            self.dir.as_deref().map_or(Ok(()), discard_copies)?;
+            if !forgettings.is_empty() {
+                forgotten = self.forget_now(forgettings, position)?;
+            }
         }
         self.renew_if_due()?;
         Ok(forgotten)
     }
 
+    /// Lists what was forgotten.
+    pub(super) fn forgotten(&self) -> Result<Vec<ForgetMemory>, Trouble> {
+        self.read(|open| Ok(open.forgotten.values().flatten().map(|(_, it)| decided(it.clone())).collect()))
+    }
+
     /// Applies forgettings that are recorded up to this position of the log.
     pub(super) fn forget_now(&self, forgettings: Vec<Forgetting>, position: Option<u64>) -> Result<u64, Trouble> {
         let (file, numbered, docs) = self.read(|open| {
-            let known = |it: &Forgetting| {
-                open.forgotten.get(&it.session_id).is_some_and(|known| known.iter().any(|(_, known)| known == it))
-            };
             let forks = forks(open);
             let docs: Vec<u32> = forgettings.iter().flat_map(|it| covered(open, &forks, it)).collect();
-            let new = forgettings.iter().filter(|it| !known(it)).cloned();
+            let new = forgettings.iter().filter(|it| !is_known(open, it)).cloned();
             let numbered: Vec<(u32, Forgetting)> = (open.next_forgotten..).zip(new).collect();
             Ok((open.file.clone(), numbered, docs))
         })?;
@@ -109,24 +125,24 @@ impl Core {
         docs.dedup();
         for docs in docs.chunks(TAKEN_OUT) {
             let file = self.read(|open| Ok(open.file.clone()))?;
+            let orphans = self.read(|open| Ok(orphans(&open.columns, docs)))?;
             file.write(|transaction| {
                 let mut columns = transaction.open_table(tables::COLUMNS)?;
                 let mut texts = transaction.open_table(tables::TEXTS)?;
-                let mut vectors = transaction.open_table(tables::VECTORS)?;
                 for doc in docs {
                     columns.remove(*doc)?;
                     texts.remove(*doc)?;
-                    vectors.remove(*doc)?;
+                }
+                let mut vectors = transaction.open_table(tables::VECTORS)?;
+                for row in transaction.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
+                    let number = row?.0.value();
+                    orphans.iter().try_for_each(|text| vectors.remove((number, *text)).map(drop))?;
                 }
                 Ok(())
             })?;
             self.change(&file, |open| {
+                open.vectors.remove(docs);
                 open.columns.remove(docs);
-                open.with_lane(|lane| {
-                    for doc in docs {
-                        lane.as_mut().map(|lane| lane.remove(*doc));
-                    }
-                });
                 open.refresh()
             })?;
         }
@@ -134,27 +150,52 @@ impl Core {
     }
 }
 
+/// Returns the hashes of these texts that no other text has.
+fn orphans(columns: &Columns, docs: &[u32]) -> HashSet<u64> {
+    let mut orphans: HashSet<u64> = docs.iter().filter_map(|doc| columns.doc(*doc)).map(|doc| doc.text).collect();
+    let others = columns.docs().filter(|(doc, _)| docs.binary_search(doc).is_err());
+    for (_, other) in others {
+        orphans.remove(&other.text);
+    }
+    orphans
+}
+
 /// Makes the forgettings of a request, one per session, each up to what was taken in so far.
 fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
     let forks = forks(open);
     let asked = open.columns.sessions().filter(|(_, it)| request.session_id.is_none_or(|id| id == it.row.id));
-    let forgetting = |(_, session): (u32, &Session)| {
+    let of_session = |(_, session): (u32, &Session)| {
         let last = session.docs.iter().filter_map(|doc| open.columns.doc(*doc)).map(|doc| doc.to_seq);
         let known: Seq = last.fold(session.row.up_to, Seq::max);
         let (from_seq, to_seq) = (request.from_seq.unwrap_or(0), request.to_seq.unwrap_or(known).min(known));
-        let forgetting = Forgetting {
+        let forgetting = forgetting(ForgetMemory {
             session_id: Some(session.row.id),
-            from_seq,
+            from_seq: Some(from_seq),
             to_seq: Some(to_seq),
             source: request.source.clone(),
-            // The seqs are the limit: clocks may stop or go back.
-            until: Timestamp::from_millis(END_OF_TIME_MS),
-        };
+        });
         // A session without texts of the source gets no forgetting, unless it was named.
         let is_any = request.session_id.is_some() || !covered(open, &forks, &forgetting).is_empty();
         (is_any && from_seq <= to_seq).then_some(forgetting)
     };
-    asked.filter_map(forgetting).collect()
+    asked.filter_map(of_session).collect()
+}
+
+fn forgetting(decided: ForgetMemory) -> Forgetting {
+    let ForgetMemory { session_id, from_seq, to_seq, source } = decided;
+    // The seqs are the limit: clocks may stop or go back.
+    let until = Timestamp::from_millis(END_OF_TIME_MS);
+    Forgetting { session_id, from_seq: from_seq.unwrap_or(0), to_seq, source, until }
+}
+
+fn decided(forgetting: Forgetting) -> ForgetMemory {
+    let Forgetting { session_id, from_seq, to_seq, source, until: _ } = forgetting;
+    ForgetMemory { session_id, from_seq: Some(from_seq), to_seq, source }
+}
+
+fn is_known(open: &Opened, forgetting: &Forgetting) -> bool {
+    let known = open.forgotten.get(&forgetting.session_id);
+    known.is_some_and(|known| known.iter().any(|(_, known)| known == forgetting))
 }
 
 fn forks(open: &Opened) -> HashMap<SessionId, Vec<&Session>> {

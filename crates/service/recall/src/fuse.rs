@@ -1,23 +1,23 @@
-//! Ranking: three lanes (words, runs of letters, vectors) give one score, and hits under a floor are not answered.
+//! Ranking: words, words spelt alike and vectors give one score, a text's session adds to it, and hits under a floor are
+//! not answered.
 //!
-//! Filters apply before ranking. Scores compare hits of one answer only.
+//! Filters apply before ranking. Equal texts of one role come once. Scores compare hits of one answer only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
 use super::{
-    columns::{Columns, Doc},
+    columns::Columns,
     core::Core,
-    embed::HashedEmbedder,
     file::Trouble,
     lexical::{self, Scores, Window},
     opened::Opened,
+    tables::Doc,
     text::{self, Terms, head},
     tuning, when,
 };
 use meerkat_words::{
     answers::SearchHit,
     clock::Timestamp,
-    memory::Embedder as _,
     requests::{SearchMemory, SearchScope},
 };
 
@@ -34,7 +34,7 @@ const VECTORS_PER_HIT: usize = 4;
 pub(super) struct Filter {
     /// By ordinal; all sessions if `None`.
     sessions: Option<Vec<bool>>,
-    role: Option<u16>,
+    role: Option<u32>,
     since_ms: i64,
     until_ms: i64,
 }
@@ -44,7 +44,7 @@ impl Filter {
     pub(super) fn of(columns: &Columns, request: &SearchMemory) -> Option<Self> {
         let role = match &request.role {
             None => None,
-            Some(role) => Some((0..).zip(columns.names()).find(|(_, name)| *name == role)?.0),
+            Some(role) => Some(columns.number_of(role)?),
         };
         let session = match request.scope {
             SearchScope::Session => Some(columns.ordinal(request.session_id?)?),
@@ -77,22 +77,22 @@ impl Filter {
 #[derive(Clone, Copy, Debug, Default)]
 struct Candidate {
     doc: u32,
-    session: u32,
-    time_ms: i64,
+    /// By the query's words.
     words: f32,
-    runs: f32,
+    /// By words that are spelt like one that no text holds.
+    alike: f32,
     cosine: f32,
     score: f32,
 }
 
 impl Core {
-    /// Analyses a request; also returns true if there are vectors to compare with, or `None` if nothing can be found.
-    pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, bool)>, Trouble> {
+    /// Analyses a request; also returns what is to be embedded of it, or `None` if nothing can be found.
+    pub(super) fn asked(&self, request: &SearchMemory) -> Result<Option<(Terms, Option<String>)>, Trouble> {
         let terms = text::analyse_query(head(&request.query, QUERY_BYTES_MAX));
-        if terms.words.is_empty() && terms.runs.is_empty() || request.limit == Some(0) {
+        if terms.words.is_empty() || request.limit == Some(0) {
             return Ok(None);
         }
-        Ok(Some((terms, self.has_vectors()?)))
+        Ok(Some((terms, self.question(&request.query)?)))
     }
 
     /// Finds the best hits; also returns true if some texts lack vectors.
@@ -105,6 +105,21 @@ impl Core {
         let is_behind = self.is_behind()?;
         Ok((self.read(|open| best(open, request, terms, vector))?, is_behind))
     }
+
+    /// Returns the text before each hit in its session, else the one after it.
+    pub(super) fn beside(&self, hits: &[SearchHit]) -> Result<Vec<Option<String>>, Trouble> {
+        self.read(|open| {
+            let columns = &open.columns;
+            let near = |hit: &SearchHit| {
+                let session = columns.session(hit.session_id)?;
+                let own = |doc: &u32| columns.doc(*doc).is_some_and(|doc| doc.seq == hit.from_seq);
+                let first = session.docs.iter().position(own)?;
+                let last = session.docs.iter().rposition(own)?;
+                first.checked_sub(1).or(Some(last + 1)).and_then(|at| session.docs.get(at)).copied()
+            };
+            hits.iter().map(|hit| near(hit).map(|doc| open.snapshot.text(doc)).transpose()).collect()
+        })
+    }
 }
 
 fn best(
@@ -113,159 +128,156 @@ fn best(
     terms: &Terms,
     vector: Option<&[f32]>,
 ) -> Result<Vec<SearchHit>, Trouble> {
-    let Some(filter) = Filter::of(&open.columns, request) else { return Ok(Vec::new()) };
+    let columns = &open.columns;
+    let Some(filter) = Filter::of(columns, request) else { return Ok(Vec::new()) };
     let limit = request.limit.unwrap_or(HITS).min(HITS_MAX);
-    let words = lexical::score(open, &terms.words, 0, &tuning::WORDS)?;
-    let runs = lexical::score(open, &terms.runs, 1, &tuning::RUNS)?;
-    let cosines = vector.map_or_else(HashMap::new, |vector| nearest(open, vector, limit, &filter));
-    let speakers = lexical::score(open, &terms.speakers, 0, &tuning::WORDS)?;
-    let mut ranked = candidates(&open.columns, &filter, &words, &runs, &cosines);
-    let is_builtin = open.embedder == HashedEmbedder.id();
-    let vector_weight = if is_builtin { tuning::BUILTIN_WEIGHT } else { tuning::VECTOR_WEIGHT };
-    fuse(&open.columns, &mut ranked, vector_weight);
-    weigh(&open.columns, &mut ranked, terms, &speakers, &request.query, limit);
-    keep_best(&open.columns, &mut ranked, limit);
-    if !ranked.iter().take(limit).any(|it| is_answer(&open.columns, it, &words, &runs)) {
+    let scores = lexical::score(open, terms)?;
+    let cosines = vector.map_or_else(Vec::new, |vector| nearest(open, vector, limit, &filter));
+    let mut ranked = candidates(columns, &filter, &scores, &cosines);
+    fuse(&mut ranked);
+    add_sessions(columns, &mut ranked);
+    weigh(columns, &mut ranked, &request.query);
+    let mut ranked = distinct(columns, ranked, limit);
+    let is_answer =
+        |it: &Candidate| scores.covered(columns, it.doc) >= tuning::COVERED_MIN || it.cosine >= tuning::COSINE_MIN;
+    if !ranked.iter().any(is_answer) {
         return Ok(Vec::new());
     }
     let best = ranked.first().map_or(0.0, |best| best.score);
     ranked.retain(|it| it.score >= best * tuning::SHARE_OF_BEST_MIN);
-    ranked.truncate(limit);
     ranked.iter().map(|candidate| hit(open, candidate)).collect()
 }
 
-fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> HashMap<u32, f32> {
+/// Returns the cosine of each text that is near, by its number.
+fn nearest(open: &Opened, vector: &[f32], limit: usize, filter: &Filter) -> Vec<f32> {
     let passes = |doc: u32| open.columns.doc(doc).is_some_and(|doc| filter.passes(doc));
-    let lane = open.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let wanted = VECTORS_MIN.max(limit * VECTORS_PER_HIT);
-    lane.as_ref().map_or_else(HashMap::new, |lane| lane.search(vector, wanted, &passes).into_iter().collect())
+    let lane = open.vectors.searched.lane.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    lane.as_ref().map_or_else(Vec::new, |lane| lane.search(vector, VECTORS_MIN.max(limit * VECTORS_PER_HIT), &passes))
 }
 
 /// Collects the texts that pass the filter and that some lane found.
-fn candidates(
-    columns: &Columns,
-    filter: &Filter,
-    words: &Scores,
-    runs: &Scores,
-    cosines: &HashMap<u32, f32>,
-) -> Vec<Candidate> {
+fn candidates(columns: &Columns, filter: &Filter, scores: &Scores, cosines: &[f32]) -> Vec<Candidate> {
     let passing = columns.docs().filter(|(_, doc)| filter.passes(doc));
-    let scored = passing.map(|(number, doc)| {
-        let window = Window::of(columns, number);
-        Candidate {
-            doc: number,
-            session: doc.session,
-            time_ms: doc.time_ms,
-            words: words.windowed(&window),
-            runs: runs.windowed(&window),
-            cosine: cosines.get(&number).copied().unwrap_or(0.0).max(0.0),
-            score: 0.0,
-        }
+    let scored = passing.map(|(doc, _)| {
+        let [words, alike] = scores.windowed(&Window::of(columns, doc));
+        let cosine = cosines.get(doc as usize).copied().unwrap_or(0.0).max(0.0);
+        Candidate { doc, words, alike, cosine, score: 0.0 }
     });
-    scored.filter(|it| it.words > 0.0 || it.runs > 0.0 || it.cosine > 0.0).collect()
+    scored.filter(|it| it.words > 0.0 || it.alike > 0.0 || it.cosine > 0.0).collect()
 }
 
-/// Scores each candidate by its lanes and by the best of its session.
-fn fuse(columns: &Columns, candidates: &mut [Candidate], vector_weight: f32) {
-    let best = candidates.iter().fold(Candidate::default(), |best, it| Candidate {
-        words: best.words.max(it.words),
-        runs: best.runs.max(it.runs),
-        cosine: best.cosine.max(it.cosine),
-        ..best
-    });
-    let mut best_of_session = vec![0.0_f32; columns.next_ordinal() as usize];
-    for it in candidates.iter_mut() {
-        it.score = tuning::WORDS_WEIGHT * share(it.words, best.words)
-            + tuning::RUNS_WEIGHT * share(it.runs, best.runs)
-            + vector_weight * share(it.cosine, best.cosine);
-        let session = best_of_session.get_mut(it.session as usize);
-        session.into_iter().for_each(|best| *best = best.max(it.score));
-    }
+/// Scores each candidate by the best of each lane.
+fn fuse(candidates: &mut [Candidate]) {
+    let most = |of: fn(&Candidate) -> f32| candidates.iter().map(of).fold(0.0, f32::max);
+    let (words, cosine) = (most(|it| it.words + it.alike), most(|it| it.cosine));
     for it in candidates {
-        it.score += tuning::SESSION * best_of_session.get(it.session as usize).copied().unwrap_or(0.0);
+        it.score = share(it.words + it.alike, words) + tuning::VECTOR_WEIGHT * share(it.cosine, cosine);
     }
 }
 
-/// Applies bonuses and maluses, after dropping candidates that these cannot bring among the best.
-fn weigh(
-    columns: &Columns,
-    candidates: &mut Vec<Candidate>,
-    terms: &Terms,
-    speakers: &Scores,
-    query: &str,
-    limit: usize,
-) {
-    let times = candidates.iter().map(|it| it.time_ms);
+/// Adds to each candidate a share of its session's best text, the less the further away that is: one text must not lift
+/// all of a very long session.
+fn add_sessions(columns: &Columns, candidates: &mut [Candidate]) {
+    let place = |doc: u32| {
+        let doc = columns.doc(doc)?;
+        let session = columns.session_at(doc.session)?;
+        let at = session.docs.binary_search_by_key(&doc.place(), |other| columns.place(*other));
+        Some((doc.session, at.unwrap_or_else(|at| at)))
+    };
+    let mut places: Vec<(u32, usize, usize)> = Vec::with_capacity(candidates.len());
+    for (nth, it) in candidates.iter().enumerate() {
+        places.extend(place(it.doc).map(|(session, at)| (session, at, nth)));
+    }
+    places.sort_unstable();
+    let mut lift = vec![0.0_f32; candidates.len()];
+    let mut pass = |places: &mut dyn Iterator<Item = &(u32, usize, usize)>| {
+        let mut last: Option<(u32, usize, f32)> = None;
+        for (session, at, nth) in places {
+            let decayed = last.filter(|(of, ..)| of == session).map_or(0.0, |(_, before, score)| {
+                let away = i32::try_from(before.abs_diff(*at)).unwrap_or(i32::MAX);
+                score * tuning::SESSION_DECAY.powi(away)
+            });
+            let score = decayed.max(candidates.get(*nth).map_or(0.0, |it| it.score));
+            if let Some(lift) = lift.get_mut(*nth) {
+                *lift = lift.max(score);
+            }
+            last = Some((*session, *at, score));
+        }
+    };
+    pass(&mut places.iter());
+    pass(&mut places.iter().rev());
+    for (it, lift) in candidates.iter_mut().zip(lift) {
+        it.score += tuning::SESSION * lift;
+    }
+}
+
+/// Applies the month that the question names, and that a question seldom answers.
+fn weigh(columns: &Columns, candidates: &mut [Candidate], query: &str) {
+    let times = candidates.iter().filter_map(|it| columns.doc(it.doc)).map(|doc| doc.time_ms);
     let (oldest, newest) = times.fold((i64::MAX, i64::MIN), |(low, high), time| (low.min(time), high.max(time)));
     let months = when::months(head(query, QUERY_BYTES_MAX), oldest, newest);
-    let tool_results = (0..).zip(columns.names()).find(|(_, name)| *name == "tool_results").map(|(number, _)| number);
-    keep_possible(candidates, limit);
     for it in candidates {
         let Some(doc) = columns.doc(it.doc) else { continue };
-        let more = |applies: bool, by: f32| if applies { 1.0 + by } else { 1.0 };
-        let is_dated = months.iter().any(|(from, to)| (*from..*to).contains(&it.time_ms));
-        it.score *= more(speakers.holds_any(it.doc), tuning::SPEAKER)
-            * more(is_dated, tuning::DATED)
-            * more(terms.asks_when && doc.names_time, tuning::NAMES_TIME)
-            * more(doc.asks, -tuning::ASKS)
-            * more(Some(doc.role) == tool_results, -tuning::TOOL_RESULTS)
-            * (1.0 + tuning::NEWEST * recency(it.time_ms, oldest, newest));
+        let factor = |applies: bool, by: f32| if applies { by } else { 1.0 };
+        let is_dated = months.iter().any(|(from, to)| (*from..*to).contains(&doc.time_ms));
+        it.score *= factor(is_dated, tuning::DATED) * factor(doc.asks, tuning::ASKS);
     }
 }
 
-/// Largest and smallest factor that `weigh` applies.
-const MOST: f32 = (1.0 + tuning::SPEAKER) * (1.0 + tuning::DATED) * (1.0 + tuning::NAMES_TIME) * (1.0 + tuning::NEWEST);
-const LEAST: f32 = (1.0 - tuning::ASKS) * (1.0 - tuning::TOOL_RESULTS);
-
-/// Drops candidates that no factor can bring among the best.
-fn keep_possible(candidates: &mut Vec<Candidate>, limit: usize) {
-    if limit == 0 || candidates.len() <= limit {
-        return;
-    }
-    let mut scores: Vec<f32> = candidates.iter().map(|it| it.score).collect();
-    let (_, last, _) = scores.select_nth_unstable_by(limit - 1, |a, b| b.total_cmp(a));
-    // Rounding errors are smaller than this.
-    let least = *last * (LEAST / MOST) * 0.999;
-    candidates.retain(|it| it.score >= least);
-}
-
-/// Keeps the best `limit`, best first.
-fn keep_best(columns: &Columns, candidates: &mut Vec<Candidate>, limit: usize) {
+/// Keeps the best `limit` of different texts, best first. Of a message and its copy in a fork, the older session's is
+/// kept.
+fn distinct(columns: &Columns, mut candidates: Vec<Candidate>, limit: usize) -> Vec<Candidate> {
     // Ties do not depend on the texts' numbers: the newer text first, then by session and position.
+    let session = |doc: &Doc| columns.session_at(doc.session).map(|session| session.row.id);
     let tie = |it: &Candidate| {
         let doc = columns.doc(it.doc);
-        let session = doc.and_then(|doc| columns.session_at(doc.session)).map(|session| session.row.id);
-        (doc.map(|doc| -doc.time_ms), session, doc.map(Doc::place))
+        (doc.map(|doc| -doc.time_ms), doc.and_then(session), doc.map(Doc::place))
     };
     let order = |a: &Candidate, b: &Candidate| b.score.total_cmp(&a.score).then_with(|| tie(a).cmp(&tie(b)));
-    if candidates.len() > limit {
-        candidates.select_nth_unstable_by(limit, order);
-        candidates.truncate(limit);
+    let (mut kept, mut known) = (Vec::<Candidate>::new(), HashMap::new());
+    let mut sorted = 0;
+    for at in 0..candidates.len() {
+        if at == sorted {
+            if kept.len() >= limit {
+                break;
+            }
+            // A part at a time: few are needed, unless many are copies.
+            let part = (limit * 2).max(at).min(candidates.len() - at);
+            if at + part < candidates.len() {
+                candidates[at..].select_nth_unstable_by(part, order);
+            }
+            candidates[at..at + part].sort_unstable_by(order);
+            sorted = at + part;
+        }
+        let it = candidates[at];
+        let Some(doc) = columns.doc(it.doc) else { continue };
+        match known.entry((doc.text, doc.role)) {
+            Entry::Vacant(entry) => {
+                entry.insert(kept.len());
+                kept.push(it);
+            }
+            Entry::Occupied(entry) => {
+                let Some(kept) = kept.get_mut(*entry.get()) else { continue };
+                let is_copy = |kept: &Doc| (kept.seq, kept.time_ms) == (doc.seq, doc.time_ms);
+                if columns.doc(kept.doc).is_some_and(|kept| is_copy(kept) && session(doc) < session(kept)) {
+                    kept.doc = it.doc;
+                }
+            }
+        }
     }
-    candidates.sort_unstable_by(order);
+    kept.truncate(limit);
+    kept
 }
 
 fn share(score: f32, best: f32) -> f32 {
     if best > 0.0 { score / best } else { 0.0 }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a share")]
-fn recency(time_ms: i64, oldest: i64, newest: i64) -> f32 {
-    if newest > oldest { (time_ms - oldest) as f32 / (newest - oldest) as f32 } else { 0.0 }
-}
-
-/// Returns true if a candidate is more than noise.
-fn is_answer(columns: &Columns, candidate: &Candidate, words: &Scores, runs: &Scores) -> bool {
-    words.covered(columns, candidate.doc) >= tuning::WORDS_COVERED_MIN
-        || runs.covered(columns, candidate.doc) >= tuning::RUNS_COVERED_MIN
-        || candidate.cosine >= tuning::COSINE_MIN
-}
-
 fn hit(open: &Opened, candidate: &Candidate) -> Result<SearchHit, Trouble> {
     let gone = || super::opened::damaged("a text has no row");
     let doc = open.columns.doc(candidate.doc).ok_or_else(gone)?;
     let session = open.columns.session_at(doc.session).ok_or_else(gone)?;
-    let lanes = [("words", candidate.words), ("ngrams", candidate.runs), ("vector", candidate.cosine)];
+    let lanes = [("words", candidate.words), ("ngrams", candidate.alike), ("vector", candidate.cosine)];
     let lanes: BTreeMap<String, f64> = lanes
         .into_iter()
         .filter(|(_, score)| *score > 0.0)
@@ -281,31 +293,4 @@ fn hit(open: &Opened, candidate: &Candidate) -> Result<SearchHit, Trouble> {
         score: f64::from(candidate.score),
         lanes,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Whatever the factors, none of the best is dropped before.
-        #[test]
-        fn nothing_is_left_out_that_could_be_among_the_best(
-            texts in prop::collection::vec((0.0_f32..2.0, LEAST..MOST), 1..60),
-            limit in 0_usize..20,
-        ) {
-            let weighed = |it: &Candidate| it.score * texts[it.doc as usize].1;
-            let best = |mut candidates: Vec<Candidate>| {
-                candidates.sort_by(|a, b| weighed(b).total_cmp(&weighed(a)).then(a.doc.cmp(&b.doc)));
-                candidates.iter().take(limit).map(|it| it.doc).collect::<Vec<_>>()
-            };
-            let all = (0..).zip(&texts).map(|(doc, (score, _))| Candidate { doc, score: *score, ..Candidate::default() });
-            let all: Vec<Candidate> = all.collect();
-            let mut possible = all.clone();
-            keep_possible(&mut possible, limit);
-            prop_assert_eq!(best(possible), best(all));
-        }
-    }
 }

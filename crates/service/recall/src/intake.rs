@@ -4,21 +4,22 @@
 //! and stored passages change nothing.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use redb::WriteTransaction;
+use sha2::{Digest as _, Sha256};
 
 use super::{
-    columns::Doc,
     core::Core,
     file::{MemoryFile, Trouble},
     forget::forgotten_in,
     log::Entry,
     opened::Opened,
-    tables::{self, SessionRow, meta},
-    text::{self, Terms},
+    tables::{self, Doc, SessionRow, meta, put_number, to_json},
+    text::{self, Spelt, Terms},
+    vocabulary,
 };
 use meerkat_words::{
     ids::SessionId,
@@ -87,15 +88,9 @@ impl Core {
         while !queue.is_empty() {
             let mut chunk = self.read(|open| Chunk::next(open, &mut queue, is_recorded))?;
             chunk.log_position = log_position.filter(|_| queue.is_empty());
-            let texts = chunk.docs.iter().map(|new| (new.number, &*new.text));
-            let vectors = self.vectors_at_once(texts, chunk.next_doc)?;
             let file = chunk.file.clone();
-            file.write(|transaction| {
-                chunk.write(transaction)?;
-                vectors.as_ref().map_or(Ok(()), |vectors| vectors.write(transaction))
-            })?;
+            file.write(|transaction| chunk.write(transaction))?;
             self.change(&file, |open| chunk.apply(open))?;
-            vectors.map_or(Ok(()), |vectors| self.add_to_lane(&file, vectors))?;
             self.flush(false)?;
         }
         Ok(())
@@ -142,8 +137,8 @@ impl Chunk {
             next_doc: columns.next_doc(),
             log_position: None,
         };
-        let mut numbers: HashMap<String, u16> = HashMap::new();
-        let mut places = std::collections::HashSet::new();
+        let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut places = HashSet::new();
         let (mut new_ordinals, mut bytes) = (HashMap::<SessionId, u32>::new(), 0);
         while let Some((intake, passages)) = queue.front_mut() {
             let id = intake.session_id;
@@ -178,27 +173,20 @@ impl Chunk {
     fn take(
         &mut self,
         open: &Opened,
-        numbers: &mut HashMap<String, u16>,
+        numbers: &mut HashMap<String, u32>,
         session: u32,
         passage: Passage,
     ) -> Result<(), Trouble> {
-        if numbers.is_empty() {
-            let known = open.columns.names().iter().cloned();
-            numbers.extend(known.zip(0..));
-        }
-        let mut number = |name: String| -> Result<u16, Trouble> {
-            if let Some(number) = numbers.get(&name) {
-                return Ok(*number);
-            }
-            let next = u16::try_from(self.first_name + self.names.len());
-            let next = next.map_err(|_| Trouble::Failed("there are too many sources".to_owned()))?;
-            numbers.insert(name.clone(), next);
-            self.names.push(name);
-            Ok(next)
+        let mut number = |name: String| {
+            open.columns.number_of(&name).or(numbers.get(&name).copied()).unwrap_or_else(|| {
+                let next = u32::try_from(self.first_name + self.names.len()).unwrap_or(u32::MAX);
+                numbers.insert(name.clone(), next);
+                self.names.push(name);
+                next
+            })
         };
-        let (role, source) = (number(passage.role)?, number(passage.source)?);
+        let (role, source) = (number(passage.role), number(passage.source));
         let terms = text::analyse(&passage.text);
-        let length = |terms: &[u32]| u16::try_from(terms.len()).unwrap_or(u16::MAX);
         let doc = Doc {
             session,
             part: passage.part,
@@ -207,10 +195,9 @@ impl Chunk {
             time_ms: passage.time.as_millis(),
             role,
             source,
-            words: length(&terms.words),
-            runs: length(&terms.runs),
+            text: text_hash(&passage.text),
+            words: u16::try_from(terms.words.len()).unwrap_or(u16::MAX),
             asks: terms.asks,
-            names_time: terms.names_time,
         };
         self.docs.push(NewDoc { number: self.next_doc, doc, terms, text: passage.text });
         self.next_doc = self.next_doc.checked_add(1).ok_or_else(|| Trouble::Failed("the memory is full".to_owned()))?;
@@ -220,7 +207,7 @@ impl Chunk {
     fn write(&self, transaction: &WriteTransaction) -> Result<(), Trouble> {
         let mut names = transaction.open_table(tables::NAMES)?;
         for (number, name) in (self.first_name..).zip(&self.names) {
-            names.insert(u16::try_from(number).unwrap_or(u16::MAX), &**name)?;
+            names.insert(u32::try_from(number).unwrap_or(u32::MAX), &**name)?;
         }
         let mut sessions = transaction.open_table(tables::SESSIONS)?;
         for (ordinal, row) in &self.sessions {
@@ -232,6 +219,8 @@ impl Chunk {
             columns.insert(new.number, &tables::encode_doc(&new.doc))?;
             texts.insert(new.number, &*tables::encode_text(new.number, &new.text))?;
         }
+        let spelt: HashSet<&Spelt> = self.docs.iter().flat_map(|new| &new.terms.spelt).collect();
+        vocabulary::put(transaction, spelt.into_iter())?;
         put_number(transaction, meta::NEXT_DOC, u64::from(self.next_doc))?;
         self.log_position.map_or(Ok(()), |position| put_number(transaction, meta::LOG, position))
     }
@@ -254,11 +243,8 @@ impl Chunk {
     }
 }
 
-pub(super) fn put_number(transaction: &WriteTransaction, name: &str, number: u64) -> Result<(), Trouble> {
-    transaction.open_table(tables::META)?.insert(name, &number.to_le_bytes()[..])?;
-    Ok(())
-}
-
-pub(super) fn to_json<T: serde::Serialize>(row: &T) -> Result<Vec<u8>, Trouble> {
-    serde_json::to_vec(row).map_err(|error| Trouble::Failed(error.to_string()))
+/// Hashes a text so that no other text can be made to have its hash.
+fn text_hash(text: &str) -> u64 {
+    let hash = Sha256::digest(text);
+    hash.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

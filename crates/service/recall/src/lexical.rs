@@ -1,30 +1,41 @@
-//! The lanes of words and of runs: BM25 over the stored texts, with a share of their neighbours' scores.
+//! The lane of words: BM25 over the stored texts, with a share of their neighbours' scores.
 //!
-//! A score depends on the texts alone, not on segments or on what was forgotten. Its cost is bounded: a query's rarest
-//! terms count, up to a number of terms and of postings; of a term that has more alone, the newest texts count.
+//! A score depends on the texts alone, not on segments or on what was forgotten. A word that no text holds is looked for
+//! in the words that are spelt alike. The cost is bounded: a query's rarest words count, up to a number of words and of
+//! postings; of a word that has more alone, the newest texts count.
 
 use super::{
     columns::Columns,
     file::Trouble,
     opened::Opened,
     postings::{Found, Posting},
-    tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, Lane as Tuning},
+    text::{self, Terms},
+    tuning::{AFTER, ASKED_BEFORE, BEFORE, BEFORE_TWO, LENGTH, SATURATION, TEXTS_MIN},
+    vocabulary,
 };
 
-/// Terms of a query in one lane: one bit each.
+/// Terms of a query: one bit each.
 pub(super) const TERMS_MAX: usize = 64;
 /// Terms of a query that are looked up, to find the rarest.
 const LOOKED_UP_MAX: usize = 256;
-/// Postings that a lane reads, rarest terms first: a few milliseconds.
+/// Postings that are read, rarest terms first: a few milliseconds.
 const POSTINGS_MAX: u64 = if cfg!(test) { 2_500 } else { 200_000 };
+/// Words of a query that are looked for by their spelling.
+const MISSPELT_MAX: usize = 8;
+/// Words that stand in for one.
+const ALIKE_MAX: usize = 4;
 
+#[derive(Default)]
 pub(super) struct Scores {
     /// By number; without the neighbours' shares.
-    own: Vec<f32>,
+    words: Vec<f32>,
+    /// By number; what words that are spelt alike add. Empty if every word was found.
+    alike: Vec<f32>,
     /// By number; the terms that a text holds, as bits.
     holds: Vec<u64>,
+    /// Of each bit: the rarity that a text covers that holds it.
     rarity: Vec<f32>,
-    /// Sum of all rarities, including terms that no text holds.
+    /// Sum of the rarities of all words, including those that no text holds.
     mass: f32,
 }
 
@@ -55,48 +66,83 @@ impl Window {
     }
 }
 
-/// Scores the texts by these terms; `lane` is 0 for words, 1 for runs.
-pub(super) fn score(open: &Opened, terms: &[u32], lane: usize, tuning: &Tuning) -> Result<Scores, Trouble> {
-    let columns = &open.columns;
-    let terms = rarest(open, terms)?;
-    // If no text holds any, the lists stay empty.
-    let texts = if terms.iter().any(|term| term.count > 0) { columns.next_doc() as usize } else { 0 };
-    let mut scores = Scores { own: vec![0.0; texts], holds: vec![0; texts], rarity: Vec::new(), mass: 0.0 };
-    let mut postings = Vec::new();
-    for (bit, term) in terms.iter().enumerate() {
-        postings.clear();
-        let tail = open.tail.terms.get(&term.term).map_or(&[][..], Vec::as_slice);
-        postings.extend(tail.iter().filter(|posting| columns.lengths(posting.doc) != [0; 2]));
-        // Newest first.
-        let mut older = term.found.iter().rev();
-        while let Some(found) = older.next().filter(|_| (postings.len() as u64) < POSTINGS_MAX) {
-            found.newest(columns, POSTINGS_MAX, &mut postings);
+/// Scores the texts by a query's words.
+#[expect(clippy::cast_precision_loss, reason = "scores need no more")]
+pub(super) fn score(open: &Opened, query: &Terms) -> Result<Scores, Trouble> {
+    let mut looked_up = Vec::new();
+    for term in distinct(&query.words) {
+        looked_up.push(Term::look_up(open, term)?);
+    }
+    let (found, mut missing): (Vec<Term>, Vec<Term>) = looked_up.into_iter().partition(|term| term.count > 0);
+    let mut scores = Scores::default();
+    for term in rarest(found) {
+        // Of a word in removed texts alone no posting is left.
+        if !scores.add(&open.columns, &term, &term.postings(open), 1.0, false) {
+            missing.push(term);
         }
-        let holding = if term.count > POSTINGS_MAX { term.count } else { postings.len() as u64 };
-        scores.add(bit, &postings, holding, columns, tuning, lane);
+    }
+    scores.mass += rarity(&open.columns, 0) * missing.len() as f32;
+    if missing.is_empty() {
+        return Ok(scores);
+    }
+    let transaction = open.file.read()?;
+    for term in missing.iter().take(MISSPELT_MAX) {
+        let Some(spelt) = query.spelt.iter().find(|it| it.term == term.term) else { continue };
+        let mut left = ALIKE_MAX;
+        for (alike, likeness) in vocabulary::alike(&transaction, &spelt.word)? {
+            let term = Term::look_up(open, alike)?;
+            left -= usize::from(scores.add(&open.columns, &term, &term.postings(open), likeness, true));
+            if left == 0 {
+                break;
+            }
+        }
     }
     Ok(scores)
 }
 
-/// Chooses the rarest terms, in the order of the query.
-fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
-    let mut wanted: Vec<u32> = Vec::new();
+/// Counts the texts that hold a word, about.
+pub(super) fn holding(open: &Opened, word: &str) -> Result<u64, Trouble> {
+    let term = text::analyse(word).words.first().copied();
+    term.map_or(Ok(0), |term| Term::look_up(open, term).map(|term| term.count))
+}
+
+fn distinct(terms: &[u32]) -> Vec<u32> {
+    let mut distinct: Vec<u32> = Vec::new();
     for term in terms {
-        if wanted.len() < LOOKED_UP_MAX && !wanted.contains(term) {
-            wanted.push(*term);
+        if distinct.len() < LOOKED_UP_MAX && !distinct.contains(term) {
+            distinct.push(*term);
         }
     }
-    let mut looked_up = Vec::with_capacity(wanted.len());
-    for term in wanted {
+    distinct
+}
+
+impl Term {
+    fn look_up(open: &Opened, term: u32) -> Result<Self, Trouble> {
         let mut found = Vec::new();
         for segment in &open.segments {
             found.extend(Found::look_up(&open.snapshot.postings, segment, term)?);
         }
         let tail = open.tail.terms.get(&term).map_or(0, Vec::len) as u64;
         let count = found.iter().map(|found| u64::from(found.count)).sum::<u64>() + tail;
-        looked_up.push(Term { term, found, count });
+        Ok(Self { term, found, count })
     }
-    let mut counts: Vec<u64> = looked_up.iter().map(|term| term.count).collect();
+
+    /// Reads its postings, newest first, up to the most that are looked at.
+    fn postings(&self, open: &Opened) -> Vec<Posting> {
+        let tail = open.tail.terms.get(&self.term).map_or(&[][..], Vec::as_slice);
+        let mut postings: Vec<Posting> =
+            tail.iter().filter(|posting| open.columns.words_of(posting.doc) != 0).copied().collect();
+        let mut older = self.found.iter().rev();
+        while let Some(found) = older.next().filter(|_| (postings.len() as u64) < POSTINGS_MAX) {
+            found.newest(&open.columns, POSTINGS_MAX, &mut postings);
+        }
+        postings
+    }
+}
+
+/// Keeps the rarest terms, in the order of the query.
+fn rarest(mut terms: Vec<Term>) -> Vec<Term> {
+    let mut counts: Vec<u64> = terms.iter().map(|term| term.count).collect();
     counts.sort_unstable();
     let mut left = POSTINGS_MAX;
     let fits = |count: &&u64| {
@@ -107,47 +153,65 @@ fn rarest(open: &Opened, terms: &[u32]) -> Result<Vec<Term>, Trouble> {
     // The rarest one counts however many texts hold it.
     let rarest = counts.first().copied().unwrap_or(0);
     let most = counts.iter().take(TERMS_MAX).take_while(fits).last().copied().unwrap_or(rarest);
-    looked_up.retain(|term| term.count <= most);
-    looked_up.truncate(TERMS_MAX);
-    Ok(looked_up)
+    terms.retain(|term| term.count <= most);
+    terms.truncate(TERMS_MAX);
+    terms
+}
+
+/// Returns how much a word says about a text that holds it.
+#[expect(clippy::cast_precision_loss, reason = "scores need no more")]
+fn rarity(columns: &Columns, holding: u64) -> f32 {
+    let texts = f64::from(columns.live.max(TEXTS_MIN));
+    let holding = (holding as f64).min(texts);
+    (1.0 + (texts - holding + 0.5) / (holding + 0.5)).ln() as f32
 }
 
 #[expect(clippy::cast_precision_loss, reason = "scores need no more")]
 impl Scores {
-    fn add(&mut self, bit: usize, postings: &[Posting], holding: u64, columns: &Columns, tuning: &Tuning, lane: usize) {
-        let texts = f64::from(columns.live);
-        let holding = (holding as f64).min(texts);
-        let rarity = (1.0 + (texts - holding + 0.5) / (holding + 0.5)).ln() as f32;
-        self.rarity.push(rarity);
-        self.mass += rarity;
-        let total = if lane == 0 { columns.words } else { columns.runs };
-        let mean = (total as f64 / texts.max(1.0)).max(1.0) as f32;
-        let flat = tuning.saturation * (1.0 - tuning.length);
-        let by_length = tuning.saturation * tuning.length / mean;
-        let worth = rarity.powi(tuning.rarity);
+    /// Adds a term's postings; those of a word that is spelt alike count by their likeness. Returns false if there are
+    /// none.
+    fn add(&mut self, columns: &Columns, term: &Term, postings: &[Posting], likeness: f32, is_alike: bool) -> bool {
+        let bit = self.rarity.len();
+        if postings.is_empty() || bit >= u64::BITS as usize {
+            return false;
+        }
+        let holding = if term.count > POSTINGS_MAX { term.count } else { postings.len() as u64 };
+        let worth = rarity(columns, holding) * likeness;
+        self.rarity.push(worth);
+        if !is_alike {
+            self.mass += worth;
+        }
+        let texts = columns.next_doc() as usize;
+        self.words.resize(texts, 0.0);
+        self.holds.resize(texts, 0);
+        if is_alike {
+            self.alike.resize(texts, 0.0);
+        }
+        let mean = (columns.words as f64 / f64::from(columns.live.max(1))).max(1.0) as f32;
+        let flat = SATURATION * (1.0 - LENGTH);
+        let by_length = SATURATION * LENGTH / mean;
+        let own = if is_alike { &mut self.alike } else { &mut self.words };
         for posting in postings {
-            let length = f32::from(columns.lengths(posting.doc)[lane]);
+            let length = f32::from(columns.words_of(posting.doc));
             let count = posting.count as f32;
-            let gain = worth * count * (tuning.saturation + 1.0) / (count + flat + by_length * length);
+            let gain = worth * count * (SATURATION + 1.0) / (count + flat + by_length * length);
             if let (Some(own), Some(holds)) =
-                (self.own.get_mut(posting.doc as usize), self.holds.get_mut(posting.doc as usize))
+                (own.get_mut(posting.doc as usize), self.holds.get_mut(posting.doc as usize))
             {
                 *own += gain;
                 *holds |= 1 << bit;
             }
         }
+        true
     }
 
-    /// Returns a text's score with its neighbours' shares.
-    pub(super) fn windowed(&self, window: &Window) -> f32 {
-        let own = |doc: u32| self.own.get(doc as usize).copied().unwrap_or(0.0);
-        let before = window.share_of_before * own(window.before) + BEFORE_TWO * own(window.further_before);
-        own(window.doc) + (AFTER * own(window.after) + before)
-    }
-
-    /// Returns true if a text itself holds any of the terms.
-    pub(super) fn holds_any(&self, doc: u32) -> bool {
-        self.holds.get(doc as usize).is_some_and(|holds| *holds != 0)
+    /// Returns a text's score by the query's words, and by words spelt alike, each with its neighbours' shares.
+    pub(super) fn windowed(&self, window: &Window) -> [f32; 2] {
+        [&self.words, &self.alike].map(|scores| {
+            let own = |doc: u32| scores.get(doc as usize).copied().unwrap_or(0.0);
+            let before = window.share_of_before * own(window.before) + BEFORE_TWO * own(window.further_before);
+            own(window.doc) + (AFTER * own(window.after) + before)
+        })
     }
 
     /// Returns the share of the query's rarity that a text and its neighbours hold.

@@ -1,5 +1,4 @@
-//! Project memory: finds what was said. Texts, postings and vectors are in one redb file, a graph of the vectors is
-//! beside it.
+//! Project memory: finds what was said. Texts, postings and vectors are in one redb file.
 //!
 //! The redb file is derived: it may be deleted, and is rebuilt from the journals and from the log of what was
 //! forgotten. No type of a backend leaves this crate.
@@ -11,7 +10,6 @@ mod opened;
 
 mod embedding;
 mod forget;
-mod graph;
 mod intake;
 mod rebuild;
 mod renew;
@@ -21,6 +19,7 @@ mod fuse;
 mod lexical;
 mod text;
 mod tuning;
+mod vocabulary;
 mod when;
 
 mod columns;
@@ -32,8 +31,9 @@ mod log;
 
 mod doctor;
 
+mod codes;
 mod embed;
-mod vector;
+mod vectors;
 
 #[cfg(test)]
 mod tests;
@@ -41,9 +41,9 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 pub use doctor::{examine_log, mend_log};
-pub use embed::{EndpointEmbedder, EndpointOptions, HashedEmbedder, LocalEmbedder};
+pub use embed::{EndpointEmbedder, EndpointOptions, LocalEmbedder};
 pub use store::HnswMemoryStore;
-pub use vector::{Stamp, VectorError, VectorLane};
+pub use vectors::{VectorError, VectorLane};
 
 use meerkat_words::memory::{Embedder, EndpointAccess, MemoryOptions, SharedMemory};
 use meerkat_words::{
@@ -58,8 +58,7 @@ use meerkat_words::{
 /// # Errors
 /// None in this build.
 pub fn open_memory(data_dir: Option<&Path>, options: MemoryOptions) -> Result<SharedMemory, SessionError> {
-    let embedder: Arc<dyn Embedder> = options.embedder.unwrap_or_else(|| Arc::new(HashedEmbedder));
-    Ok(Arc::new(HnswMemoryStore::new(data_dir, embedder, options.records_intake)))
+    Ok(Arc::new(HnswMemoryStore::new(data_dir, options.embedder, options.records_intake)))
 }
 
 /// Makes an embedder over a server. Nothing is sent yet.

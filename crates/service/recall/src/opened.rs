@@ -2,24 +2,18 @@
 //!
 //! It always equals the file after the last commit. It changes only through [`super::core`], after a commit.
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use redb::ReadTransaction;
 
 use super::{
     columns::Columns,
     file::{MemoryFile, Trouble},
-    graph::Building,
     log::Forgetting,
-    postings::Segment,
-    segments::Tail,
+    postings::{Segment, Tail},
     tables::{self, SessionRow, Snapshot, meta},
     text,
-    vector::VectorLane,
+    vectors::Sets,
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
@@ -37,20 +31,12 @@ pub(super) struct Opened {
     pub(super) tail: Tail,
     pub(super) forgotten: HashMap<Option<SessionId>, Vec<(u32, Forgetting)>>,
     pub(super) next_forgotten: u32,
-    /// Embedder that made the vectors.
-    pub(super) embedder: String,
-    /// Texts before this one have vectors.
-    pub(super) embedded_to: u32,
-    pub(super) generation: u64,
     pub(super) log_position: u64,
     pub(super) is_whole: bool,
     /// True if the file has pages with what was forgotten.
     pub(super) is_to_renew: bool,
-    /// Vectors are added one at a time, so that no search waits for many.
-    pub(super) lane: Arc<RwLock<Option<VectorLane>>>,
-    /// Graph that will replace it.
-    pub(super) building: Option<Building>,
-    pub(super) saved_vectors: usize,
+    /// Empty until they are loaded.
+    pub(super) vectors: Sets,
 }
 
 impl Opened {
@@ -73,15 +59,10 @@ impl Opened {
             tail: Tail::default(),
             forgotten: HashMap::new(),
             next_forgotten: 0,
-            embedder: String::from_utf8(meta.get(meta::EMBEDDER)?.unwrap_or_default()).unwrap_or_default(),
-            embedded_to: meta.number(meta::EMBEDDED_TO)?,
-            generation: meta.long(meta::GENERATION)?,
             log_position: meta.long(meta::LOG)?,
             is_whole: meta.get(meta::WHOLE)?.is_some(),
             is_to_renew: meta.get(meta::RENEW)?.is_some(),
-            lane: Arc::default(),
-            building: None,
-            saved_vectors: 0,
+            vectors: Sets::default(),
             segments,
             snapshot,
             file,
@@ -133,10 +114,6 @@ impl Opened {
         self.snapshot = Snapshot::new(&self.file.read()?)?;
         Ok(())
     }
-
-    pub(super) fn with_lane<T>(&self, change: impl FnOnce(&mut Option<VectorLane>) -> T) -> T {
-        change(&mut self.lane.write().unwrap_or_else(PoisonError::into_inner))
-    }
 }
 
 pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
@@ -169,7 +146,7 @@ pub(super) fn forgotten(transaction: &ReadTransaction) -> Result<Vec<(u32, Forge
 
 fn columns(transaction: &ReadTransaction, next_doc: u32) -> Result<Columns, Trouble> {
     let mut columns = Columns::default();
-    for row in transaction.open_table(tables::NAMES)?.range::<u16>(..)? {
+    for row in transaction.open_table(tables::NAMES)?.range::<u32>(..)? {
         columns.add_name(row?.1.value().to_owned());
     }
     for row in transaction.open_table(tables::SESSIONS)?.range::<u32>(..)? {

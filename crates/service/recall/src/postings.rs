@@ -4,16 +4,26 @@
 //! merged. So a text costs what it adds, however many terms there are. Invalid bytes read as nothing and never cause a
 //! panic.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::{HashMap, VecDeque},
+    ops::Range,
+};
 
-use redb::{AccessGuard, ReadOnlyTable};
+use redb::AccessGuard;
 
-use super::{columns::Columns, file::Trouble, tables::BlockKey};
+use super::{
+    columns::Columns,
+    file::Trouble,
+    tables::{BlockKey, BlockTable},
+    text,
+};
 
+/// Texts that fill a segment; few in unit tests, so that merges happen.
+pub(super) const TAIL_DOCS: u32 = if cfg!(test) { 8 } else { 1_024 };
+/// Bytes of text that fill a segment: a start must analyse those outside again.
+const TAIL_BYTES: usize = 1024 * 1024;
 /// Bytes of a block; with its key it fills a page of redb.
 const BLOCK_BYTES: usize = 3_900;
-
-pub(super) type BlockTable = ReadOnlyTable<BlockKey, &'static [u8]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Posting {
@@ -54,6 +64,45 @@ impl Segment {
             live_docs: field(row, 3),
         };
         Ok(rows.iter().map(segment).collect())
+    }
+}
+
+/// Terms of the newest texts.
+#[derive(Default)]
+pub(super) struct Tail {
+    pub(super) terms: HashMap<u32, Vec<Posting>>,
+    pub(super) docs: u32,
+    bytes: usize,
+}
+
+impl Tail {
+    pub(super) fn put(&mut self, doc: u32, terms: &text::Terms, bytes: usize) {
+        let mut sorted: Vec<u32> = terms.words.clone();
+        sorted.sort_unstable();
+        for same in sorted.chunk_by(|a, b| a == b) {
+            let Some(term) = same.first() else { continue };
+            let count = u32::try_from(same.len()).unwrap_or(u32::MAX);
+            self.terms.entry(*term).or_default().push(Posting { doc, count });
+        }
+        self.docs += 1;
+        self.bytes += bytes;
+    }
+
+    /// Writes the postings of the texts that are there.
+    pub(super) fn blocks(&self, first_doc: u32, is_there: impl Fn(u32) -> bool) -> BlockWriter {
+        let mut terms: Vec<_> = self.terms.iter().collect();
+        terms.sort_unstable_by_key(|(term, _)| **term);
+        let mut writer = BlockWriter::new(first_doc);
+        for (term, postings) in terms {
+            let there = postings.iter().copied().filter(|posting| is_there(posting.doc));
+            writer.term(*term, &there.collect::<Vec<_>>());
+        }
+        writer.close();
+        writer
+    }
+
+    pub(super) fn holds(&self, share: u32) -> bool {
+        self.docs >= TAIL_DOCS / share || self.bytes >= TAIL_BYTES / share as usize
     }
 }
 
@@ -196,7 +245,7 @@ fn decode(base: u32, mut bytes: &[u8], columns: &Columns, into: &mut Vec<Posting
     while let Some(value) = take(&mut bytes) {
         let count = if value & 1 == 1 { take_short(&mut bytes).unwrap_or(1) } else { 1 };
         doc = doc.saturating_add(u32::try_from(value >> 1).unwrap_or(u32::MAX));
-        if columns.lengths(doc) != [0; 2] {
+        if columns.words_of(doc) != 0 {
             into.push(Posting { doc, count });
         }
     }

@@ -4,18 +4,19 @@
 //! The new file gets its name when it is complete, and a kill leaves the old one, which says that it has to be replaced.
 //! Texts are numbered again.
 
-use std::{fs, io, path::Path};
+use std::{collections::HashSet, fs, path::Path};
+
+use redb::ReadTransaction;
 
 use super::{
     columns::NONE,
-    core::{Core, FILE_NAME},
-    file::{MemoryFile, Trouble},
-    intake::{put_number, to_json},
+    core::Core,
+    file::{FILE_NAME, MemoryFile, Trouble, remove},
     opened::Opened,
-    postings::Segment,
+    postings::{Posting, Segment},
     segments::{put_segments, write_merged},
-    tables::{self, meta},
-    vector::VectorLane,
+    tables::{self, meta, put_number, to_json},
+    vocabulary,
 };
 
 /// File that replaces the other one.
@@ -44,11 +45,7 @@ impl Core {
             Some(dir) => {
                 let (path, new) = (dir.join(FILE_NAME), dir.join(NEW_NAME));
                 remove(&new)?;
-                let copied = self.copied(Some(&new)).and_then(|opened| {
-                    // It has the vectors of what was forgotten, and the old numbers.
-                    VectorLane::discard(dir).map_err(redb::Error::Io)?;
-                    Ok(opened)
-                });
+                let copied = self.copied(Some(&new));
                 // A full disk gets back what an incomplete copy took.
                 let opened = copied.inspect_err(|_| drop(fs::remove_file(&new)))?;
                 let renamed = fs::rename(&new, &path).and_then(|()| fs::File::open(dir)?.sync_all());
@@ -58,7 +55,7 @@ impl Core {
             None => self.copied(None)?,
         };
         self.replace(opened)?;
-        self.load_lane()
+        self.load_vectors()
     }
 
     /// Copies what is there into a new file.
@@ -69,11 +66,33 @@ impl Core {
     }
 }
 
-fn remove(path: &Path) -> Result<(), Trouble> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(redb::Error::Io(error).into()),
-        _ => Ok(()),
+/// Copies the vectors of the texts that are there, of every embedder.
+fn copy_vectors(open: &Opened, from: &ReadTransaction, into: &MemoryFile) -> Result<(), Trouble> {
+    let live: HashSet<u64> = open.columns.docs().map(|(_, doc)| doc.text).collect();
+    for row in from.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
+        let (number, id) = row?;
+        let number = number.value();
+        into.write(|transaction| {
+            transaction.open_table(tables::EMBEDDERS)?.insert(number, id.value())?;
+            Ok(())
+        })?;
+        let mut rows = from.open_table(tables::VECTORS)?.range((number, 0)..=(number, u64::MAX))?;
+        let mut has_more = true;
+        while has_more {
+            has_more = into.write(|transaction| {
+                let mut copies = transaction.open_table(tables::VECTORS)?;
+                for _ in 0..ROWS {
+                    let Some(row) = rows.next() else { return Ok(false) };
+                    let (key, code) = row?;
+                    if live.contains(&key.value().1) {
+                        copies.insert(key.value(), code.value())?;
+                    }
+                }
+                Ok(true)
+            })?;
+        }
     }
+    Ok(())
 }
 
 fn copy(open: &Opened, into: &MemoryFile) -> Result<(), Trouble> {
@@ -82,20 +101,15 @@ fn copy(open: &Opened, into: &MemoryFile) -> Result<(), Trouble> {
     for (new, old) in (0..).zip(&live) {
         numbers[*old as usize] = new;
     }
-    let vectors = open.file.read()?.open_table(tables::VECTORS)?;
     for rows in live.chunks(ROWS) {
         into.write(|transaction| {
             let mut columns = transaction.open_table(tables::COLUMNS)?;
             let mut texts = transaction.open_table(tables::TEXTS)?;
-            let mut copies = transaction.open_table(tables::VECTORS)?;
             for old in rows {
                 let Some(doc) = open.columns.doc(*old) else { continue };
                 let new = numbers[*old as usize];
                 columns.insert(new, &tables::encode_doc(doc))?;
                 texts.insert(new, &*tables::encode_text(new, &open.snapshot.text(*old)?))?;
-                if let Some(vector) = vectors.get(*old)? {
-                    copies.insert(new, vector.value())?;
-                }
             }
             Ok(())
         })?;
@@ -103,7 +117,13 @@ fn copy(open: &Opened, into: &MemoryFile) -> Result<(), Trouble> {
     let before = |end: u32| live.partition_point(|doc| *doc < end);
     let end_doc = u32::try_from(before(open.tail_start())).unwrap_or(NONE);
     let segment = Segment { number: 0, first_doc: 0, end_doc, live_docs: end_doc };
-    write_merged(open, into, &segment, &open.segments, |doc| numbers.get(doc as usize).copied().unwrap_or(NONE))?;
+    let number = |doc: u32| numbers.get(doc as usize).copied().unwrap_or(NONE);
+    let held = write_merged(open, into, &segment, &open.segments, number)?;
+    let in_tail = |postings: &Vec<Posting>| postings.iter().any(|posting| open.columns.doc(posting.doc).is_some());
+    let is_held = |term| held.contains(&term) || open.tail.terms.get(&term).is_some_and(in_tail);
+    let before_copy = open.file.read()?;
+    into.write(|transaction| vocabulary::copy(&before_copy, transaction, is_held))?;
+    copy_vectors(open, &before_copy, into)?;
     into.write(|transaction| {
         let mut names = transaction.open_table(tables::NAMES)?;
         for (number, name) in (0..).zip(open.columns.names()) {
@@ -118,11 +138,7 @@ fn copy(open: &Opened, into: &MemoryFile) -> Result<(), Trouble> {
             forgotten.insert(*number, &*to_json(forgetting)?)?;
         }
         put_segments(transaction, if end_doc == 0 { &[] } else { std::slice::from_ref(&segment) })?;
-        transaction.open_table(tables::META)?.insert(meta::EMBEDDER, open.embedder.as_bytes())?;
         put_number(transaction, meta::NEXT_DOC, live.len() as u64)?;
-        put_number(transaction, meta::EMBEDDED_TO, before(open.embedded_to) as u64)?;
-        // A graph with the old numbers is of another generation.
-        put_number(transaction, meta::GENERATION, open.generation + 1)?;
         put_number(transaction, meta::LOG, open.log_position)?;
         if open.is_whole { put_number(transaction, meta::WHOLE, 1) } else { Ok(()) }
     })

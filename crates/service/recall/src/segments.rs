@@ -4,7 +4,7 @@
 //! A segment counts once a transaction lists it; a kill may leave blocks of an unlisted one, which the next start
 //! removes. Nothing here changes what a search finds.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use redb::WriteTransaction;
 
@@ -12,60 +12,18 @@ use super::{
     core::Core,
     file::{MemoryFile, Trouble},
     opened::Opened,
-    postings::{Block, BlockWriter, Posting, Segment, Terms as TermsOf},
+    postings::{Block, BlockWriter, Posting, Segment, TAIL_DOCS, Tail, Terms},
     tables::{self, meta},
-    text::Terms,
 };
 
-/// Texts that fill a segment; few in unit tests, so that merges happen.
-const TAIL_DOCS: u32 = if cfg!(test) { 8 } else { 1_024 };
-/// Bytes of text that fill a segment: a start must analyse those outside again.
-const TAIL_BYTES: usize = 1024 * 1024;
 /// Divisor of both limits at the end of a process; fewer texts are analysed again by the next start.
 const SHARE_AT_END: u32 = 16;
 /// Segments of similar size that are merged into one.
 const MERGED_AT_ONCE: usize = 4;
+/// Texts of a segment that is merged no more: a deletion waits for one merge at most.
+pub(super) const MERGED_DOCS_MAX: u32 = 64 * TAIL_DOCS;
 /// Bytes of blocks of one transaction.
 const WRITTEN_BYTES: usize = 4 * 1024 * 1024;
-
-/// Terms of the newest texts.
-#[derive(Default)]
-pub(super) struct Tail {
-    pub(super) terms: HashMap<u32, Vec<Posting>>,
-    docs: u32,
-    bytes: usize,
-}
-
-impl Tail {
-    pub(super) fn put(&mut self, doc: u32, terms: &Terms, bytes: usize) {
-        let mut sorted: Vec<u32> = terms.words.iter().chain(&terms.runs).copied().collect();
-        sorted.sort_unstable();
-        for same in sorted.chunk_by(|a, b| a == b) {
-            let Some(term) = same.first() else { continue };
-            let count = u32::try_from(same.len()).unwrap_or(u32::MAX);
-            self.terms.entry(*term).or_default().push(Posting { doc, count });
-        }
-        self.docs += 1;
-        self.bytes += bytes;
-    }
-
-    /// Writes the postings of the texts that are there.
-    pub(super) fn blocks(&self, first_doc: u32, is_there: impl Fn(u32) -> bool) -> BlockWriter {
-        let mut terms: Vec<_> = self.terms.iter().collect();
-        terms.sort_unstable_by_key(|(term, _)| **term);
-        let mut writer = BlockWriter::new(first_doc);
-        for (term, postings) in terms {
-            let there = postings.iter().copied().filter(|posting| is_there(posting.doc));
-            writer.term(*term, &there.collect::<Vec<_>>());
-        }
-        writer.close();
-        writer
-    }
-
-    fn holds(&self, share: u32) -> bool {
-        self.docs >= TAIL_DOCS / share || self.bytes >= TAIL_BYTES / share as usize
-    }
-}
 
 impl Core {
     /// Writes the newest texts as a segment if there are enough of them; at the end fewer suffice.
@@ -102,10 +60,14 @@ impl Core {
 
     /// Merges segments until they are few.
     pub(super) fn merge(&self) -> Result<(), Trouble> {
-        while let Some(range) = self.read(|open| Ok(due(open)))? {
-            self.merge_range(range)?;
-        }
+        while self.merge_some()? {}
         Ok(())
+    }
+
+    /// Merges some segments if they are many; returns true if it did.
+    pub(super) fn merge_some(&self) -> Result<bool, Trouble> {
+        let Some(range) = self.read(|open| Ok(due(open)))? else { return Ok(false) };
+        self.merge_range(range).map(|()| true)
     }
 
     fn merge_range(&self, range: std::ops::Range<usize>) -> Result<(), Trouble> {
@@ -176,36 +138,42 @@ fn due(open: &Opened) -> Option<std::ops::Range<usize>> {
     // Each level has segments four times as large as the level below.
     let level = |segment: &Segment| (segment.live_docs / TAIL_DOCS).max(1).ilog(4);
     let last = level(segments.last()?);
-    let alike = segments.iter().rev().take_while(|segment| level(segment) <= last).count();
+    let is_alike = |segment: &&Segment| level(segment) <= last && segment.live_docs < MERGED_DOCS_MAX;
+    let alike = segments.iter().rev().take_while(is_alike).count();
     (alike >= MERGED_AT_ONCE).then(|| segments.len() - alike..segments.len())
 }
 
 /// Writes the blocks of a segment merged from others into a file, in bounded transactions; `number` gives each text its
-/// number there.
+/// number there. Returns the terms that they hold.
 pub(super) fn write_merged(
     open: &Opened,
     into: &MemoryFile,
     segment: &Segment,
     merged: &[Segment],
     number: impl Fn(u32) -> u32,
-) -> Result<(), Trouble> {
-    let of = |old| TermsOf::of(&open.snapshot.postings, old, &open.columns);
+) -> Result<HashSet<u32>, Trouble> {
+    let mut held = HashSet::new();
+    let of = |old| Terms::of(&open.snapshot.postings, old, &open.columns);
     let mut sources = merged.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let mut writer = BlockWriter::new(segment.first_doc);
     let mut postings = Vec::new();
-    while let Some(term) = sources.iter().filter_map(TermsOf::next_term).min() {
+    while let Some(term) = sources.iter().filter_map(Terms::next_term).min() {
         postings.clear();
         for source in &mut sources {
             source.take(term, &mut postings)?;
         }
         postings.iter_mut().for_each(|posting: &mut Posting| posting.doc = number(posting.doc));
+        if !postings.is_empty() {
+            held.insert(term);
+        }
         writer.term(term, &postings);
         if writer.done_bytes >= WRITTEN_BYTES {
             write_blocks(into, segment.number, &mut writer)?;
         }
     }
     writer.close();
-    write_blocks(into, segment.number, &mut writer)
+    write_blocks(into, segment.number, &mut writer)?;
+    Ok(held)
 }
 
 pub(super) fn write_blocks(file: &MemoryFile, number: u32, writer: &mut BlockWriter) -> Result<(), Trouble> {

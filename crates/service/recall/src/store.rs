@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::{
     runtime::Handle,
-    sync::{Mutex, mpsc, watch},
+    sync::{Mutex, Semaphore, watch},
     task::JoinError,
 };
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::Core,
     file::{Trouble, unavailable},
+    rebuild::Rebuild,
 };
 use meerkat_words::{
     SessionError,
@@ -31,9 +32,13 @@ use meerkat_words::{
 /// Longest wait for vectors at the end; a later process makes the rest.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// Memory with postings and vectors in redb, and a graph over the vectors.
+/// Searches that run at once; others wait. Each needs some bytes for every text.
+const SEARCHES: usize = 3;
+
+/// Memory with postings and vectors in redb, and a graph over many vectors.
 pub struct HnswMemoryStore {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
+    pub(super) searches: Semaphore,
     writer: Arc<Mutex<()>>,
     /// State of the worker that makes vectors in the background.
     making: Arc<watch::Sender<Making>>,
@@ -59,9 +64,10 @@ impl Drop for Alone<'_> {
 impl HnswMemoryStore {
     /// Makes the memory in `data_dir`, or in this process alone. Its files are opened when they are first needed.
     #[must_use]
-    pub fn new(data_dir: Option<&Path>, embedder: Arc<dyn Embedder>, records_intake: bool) -> Self {
+    pub fn new(data_dir: Option<&Path>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
-        Self { core: Arc::new(core), writer: Arc::default(), making: Arc::default(), closing: CancellationToken::new() }
+        let (writer, making, closing) = (Arc::default(), Arc::default(), CancellationToken::new());
+        Self { core: Arc::new(core), searches: Semaphore::new(SEARCHES), writer, making, closing }
     }
 
     fn worker(&self) -> Worker {
@@ -241,12 +247,17 @@ impl MemoryStore for HnswMemoryStore {
 
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError> {
         let asked = request.clone();
-        let Some((terms, has_vectors)) = self.read(move |core| core.asked(&asked)).await? else {
+        let Some((terms, question)) = self.read(move |core| core.asked(&asked)).await? else {
             return Ok(Page::whole(Vec::new()));
         };
-        let vector = if has_vectors { self.core.embed_query(&request.query).await } else { None };
+        let vector = match question {
+            Some(question) => self.core.embed_question(question).await,
+            None => None,
+        };
+        let permit = self.searches.acquire().await;
         let found = self.read(move |core| core.search(&request, &terms, vector.as_deref()));
         let (items, is_behind) = found.await?;
+        drop(permit);
         // A failed embedder is asked again when more is taken in, not by every search.
         if is_behind && !self.core.is_embedder_failing.load(Ordering::Relaxed) {
             self.catch_up();
@@ -254,9 +265,22 @@ impl MemoryStore for HnswMemoryStore {
         Ok(Page { items, next_cursor: None })
     }
 
-    async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
-        let forgotten = self.change(move |core| core.forget(&request)).await?;
+    async fn beside(&self, hits: &[SearchHit]) -> Result<Vec<Option<String>>, SessionError> {
+        let hits = hits.to_vec();
+        self.read(move |core| core.beside(&hits)).await
+    }
+
+    async fn to_forget(&self, request: ForgetMemory) -> Result<Vec<ForgetMemory>, SessionError> {
+        self.read(move |core| core.to_forget(&request)).await
+    }
+
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError> {
+        let forgotten = self.change(move |core| core.forget(decided)).await?;
         Ok(Forgotten { forgotten })
+    }
+
+    async fn forgotten(&self) -> Result<Vec<ForgetMemory>, SessionError> {
+        self.read(Core::forgotten).await
     }
 
     async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {
@@ -264,24 +288,18 @@ impl MemoryStore for HnswMemoryStore {
     }
 
     async fn reindex(&self, progress: ProgressSink<'_>) -> Result<Reindexed, SessionError> {
-        let (told, mut tells) = mpsc::unbounded_channel();
-        let work = self.change(move |core| {
-            let tell = |done: u64, of: u64| {
-                // The caller may have stopped waiting.
-                let _ = told.send((done, of));
-            };
-            let indexed = core.rebuild_postings(&tell)?;
-            core.drop_vectors(&core.embedder.id())?;
-            Ok(indexed)
-        });
-        tokio::pin!(work);
-        let indexed = loop {
-            tokio::select! {
-                biased;
-                Some((done, of)) = tells.recv() => progress(done, of),
-                indexed = &mut work => break indexed?,
-            }
-        };
+        // Others change the memory between the steps.
+        let mut rebuild = Rebuild::default();
+        loop {
+            let step = self.change(move |core| Ok((core.rebuild_step(&mut rebuild)?, rebuild))).await?;
+            let Some((done, of)) = step.0 else { break };
+            progress(done, of);
+            rebuild = step.1;
+        }
+        while self.change(Core::merge_some).await? {}
+        let indexed =
+            self.change(|core| core.begin_vectors().and_then(|()| core.read(|open| Ok(open.columns.live)))).await?;
+        progress(u64::from(indexed), u64::from(indexed));
         let (alone, worker) = (self.alone().await, self.worker());
         loop {
             match worker.step().await? {
@@ -296,11 +314,11 @@ impl MemoryStore for HnswMemoryStore {
         drop(alone);
         // More may have been taken in meanwhile.
         self.catch_up();
-        Ok(Reindexed { indexed })
+        Ok(Reindexed { indexed: u64::from(indexed) })
     }
 
     async fn needs_rebuild(&self) -> Result<bool, SessionError> {
-        self.read(|core| Ok(!core.records_intake && core.read(|open| Ok(!open.is_whole))?)).await
+        self.read(Core::needs_rebuild).await
     }
 
     async fn rebuilt(&self) -> Result<(), SessionError> {
@@ -314,10 +332,7 @@ impl MemoryStore for HnswMemoryStore {
         }
         self.closing.cancel();
         let _ = tokio::time::timeout(END_MAX, self.made()).await;
-        let saved = self.change(|core| {
-            core.flush(true)?;
-            core.save_at_end()
-        });
+        let saved = self.change(|core| core.flush(true));
         if let Err(error) = saved.await {
             tracing::debug!(%error, "the memory's next start takes longer");
         }

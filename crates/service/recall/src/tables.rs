@@ -8,7 +8,10 @@
 //! | columns | text | the fixed row of [`encode_doc`] |
 //! | texts | text | CRC-32C, then the text |
 //! | postings | segment, first term, part | a block of [`super::postings`] |
-//! | vectors | text | `f32`s, little-endian |
+//! | forms | hash of a word as it is spelt | its term, how many runs of letters it has, its first letter |
+//! | runs | run of letters, form | nothing |
+//! | embedders | number of a set of vectors | id of the embedder that made it |
+//! | vectors | set, hash of the text | `i16`s, little-endian; none if it has no direction |
 //! | forgotten | number | what was forgotten (JSON) |
 //!
 //! A text's number is not used again in the same file. Any change here, or to the analysis of texts, needs a new layout number.
@@ -17,25 +20,19 @@ use redb::{ReadOnlyTable, ReadTransaction, TableDefinition, WriteTransaction};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use super::{columns::Doc, file::Trouble, postings::BlockTable};
+use super::file::Trouble;
 use meerkat_words::{
     ids::{Seq, SessionId},
     memory::Intake,
 };
 
 /// Version of the tables and of the analysis of texts.
-pub(super) const LAYOUT: u32 = 2;
+pub(super) const LAYOUT: u32 = 4;
 
 /// Rows of the table `meta`.
 pub(super) mod meta {
     pub(in super::super) const LAYOUT: &str = "layout";
     pub(in super::super) const NEXT_DOC: &str = "next_doc";
-    /// Embedder that made the vectors.
-    pub(in super::super) const EMBEDDER: &str = "embedder";
-    /// Texts before this one have vectors.
-    pub(in super::super) const EMBEDDED_TO: &str = "embedded_to";
-    /// Times that all vectors were deleted.
-    pub(in super::super) const GENERATION: &str = "generation";
     /// Position up to which memory's log is applied.
     pub(in super::super) const LOG: &str = "log";
     /// Segments in the order of their texts.
@@ -48,14 +45,18 @@ pub(super) mod meta {
 
 /// Segment, first term of the block, and part if one term has several blocks.
 pub(super) type BlockKey = (u32, u32, u32);
+pub(super) type BlockTable = ReadOnlyTable<BlockKey, &'static [u8]>;
 
 pub(super) const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 pub(super) const SESSIONS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("sessions");
-pub(super) const NAMES: TableDefinition<'static, u16, &str> = TableDefinition::new("names");
+pub(super) const NAMES: TableDefinition<'static, u32, &str> = TableDefinition::new("names");
 pub(super) const COLUMNS: TableDefinition<'static, u32, &[u8; DOC_BYTES]> = TableDefinition::new("columns");
 pub(super) const TEXTS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("texts");
 pub(super) const POSTINGS: TableDefinition<'static, BlockKey, &[u8]> = TableDefinition::new("postings");
-pub(super) const VECTORS: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("vectors");
+pub(super) const FORMS: TableDefinition<'static, u32, (u32, u8, char)> = TableDefinition::new("forms");
+pub(super) const RUNS: TableDefinition<'static, (u32, u32), ()> = TableDefinition::new("runs");
+pub(super) const EMBEDDERS: TableDefinition<'static, u32, &str> = TableDefinition::new("embedders");
+pub(super) const VECTORS: TableDefinition<'static, (u32, u64), &[u8]> = TableDefinition::new("vectors");
 pub(super) const FORGOTTEN: TableDefinition<'static, u32, &[u8]> = TableDefinition::new("forgotten");
 
 pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
@@ -65,6 +66,9 @@ pub(super) fn make_all(transaction: &WriteTransaction) -> Result<(), Trouble> {
     transaction.open_table(COLUMNS)?;
     transaction.open_table(TEXTS)?;
     transaction.open_table(POSTINGS)?;
+    transaction.open_table(FORMS)?;
+    transaction.open_table(RUNS)?;
+    transaction.open_table(EMBEDDERS)?;
     transaction.open_table(VECTORS)?;
     transaction.open_table(FORGOTTEN)?;
     Ok(())
@@ -129,9 +133,37 @@ fn decode_text(doc: u32, row: &[u8]) -> Option<String> {
     is_whole.then(|| String::from_utf8(text.to_vec()).ok()).flatten()
 }
 
-pub(super) const DOC_BYTES: usize = 46;
+/// Text without its letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doc {
+    pub(super) session: u32,
+    pub(super) part: u32,
+    pub(super) seq: Seq,
+    pub(super) to_seq: Seq,
+    pub(super) time_ms: i64,
+    /// Index into the names.
+    pub(super) role: u32,
+    /// Index into the names.
+    pub(super) source: u32,
+    /// Hash of its text: equal texts collapse in answers, and have one vector.
+    pub(super) text: u64,
+    /// Number of its terms, capped.
+    pub(super) words: u16,
+    /// True if it ends with a question.
+    pub(super) asks: bool,
+}
 
-/// Encodes session, part, seq, last seq, time, role, source, words, runs, `asks`, `names_time`.
+impl Doc {
+    pub(super) const fn place(&self) -> (Seq, u32) {
+        (self.seq, self.part)
+    }
+}
+
+pub(super) const DOC_BYTES: usize = 55;
+/// Bytes before the checksum.
+const DOC_SUMMED: usize = DOC_BYTES - 4;
+
+/// Encodes session, part, seq, last seq, time, role, source, text's hash, terms, `asks`.
 pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
     let mut row = [0; DOC_BYTES];
     row[0..4].copy_from_slice(&doc.session.to_le_bytes());
@@ -139,14 +171,13 @@ pub(super) fn encode_doc(doc: &Doc) -> [u8; DOC_BYTES] {
     row[8..16].copy_from_slice(&doc.seq.to_le_bytes());
     row[16..24].copy_from_slice(&doc.to_seq.to_le_bytes());
     row[24..32].copy_from_slice(&doc.time_ms.to_le_bytes());
-    row[32..34].copy_from_slice(&doc.role.to_le_bytes());
-    row[34..36].copy_from_slice(&doc.source.to_le_bytes());
-    row[36..38].copy_from_slice(&doc.words.to_le_bytes());
-    row[38..40].copy_from_slice(&doc.runs.to_le_bytes());
-    row[40] = u8::from(doc.asks);
-    row[41] = u8::from(doc.names_time);
-    let sum = crc32c::crc32c(&row[..42]);
-    row[42..46].copy_from_slice(&sum.to_le_bytes());
+    row[32..36].copy_from_slice(&doc.role.to_le_bytes());
+    row[36..40].copy_from_slice(&doc.source.to_le_bytes());
+    row[40..48].copy_from_slice(&doc.text.to_le_bytes());
+    row[48..50].copy_from_slice(&doc.words.to_le_bytes());
+    row[50] = u8::from(doc.asks);
+    let sum = crc32c::crc32c(&row[..DOC_SUMMED]);
+    row[DOC_SUMMED..].copy_from_slice(&sum.to_le_bytes());
     row
 }
 
@@ -154,7 +185,7 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
     fn at<const N: usize>(row: &[u8], from: usize) -> [u8; N] {
         row.get(from..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
-    if crc32c::crc32c(&row[..42]) != u32::from_le_bytes(at(row, 42)) {
+    if crc32c::crc32c(&row[..DOC_SUMMED]) != u32::from_le_bytes(at(row, DOC_SUMMED)) {
         return Err(Trouble::Damaged("a row is not as it was written".to_owned()));
     }
     Ok(Doc {
@@ -163,19 +194,27 @@ pub(super) fn decode_doc(row: &[u8; DOC_BYTES]) -> Result<Doc, Trouble> {
         seq: u64::from_le_bytes(at(row, 8)),
         to_seq: u64::from_le_bytes(at(row, 16)),
         time_ms: i64::from_le_bytes(at(row, 24)),
-        role: u16::from_le_bytes(at(row, 32)),
-        source: u16::from_le_bytes(at(row, 34)),
-        words: u16::from_le_bytes(at(row, 36)),
-        runs: u16::from_le_bytes(at(row, 38)),
-        asks: row[40] != 0,
-        names_time: row[41] != 0,
+        role: u32::from_le_bytes(at(row, 32)),
+        source: u32::from_le_bytes(at(row, 36)),
+        text: u64::from_le_bytes(at(row, 40)),
+        words: u16::from_le_bytes(at(row, 48)),
+        asks: row[50] != 0,
     })
 }
 
-pub(super) fn encode_vector(vector: &[f32]) -> Vec<u8> {
-    vector.iter().flat_map(|value| value.to_le_bytes()).collect()
+pub(super) fn encode_code(code: &[i16]) -> Vec<u8> {
+    code.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-pub(super) fn decode_vector(row: &[u8]) -> Vec<f32> {
-    row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+pub(super) fn decode_code(row: &[u8]) -> Vec<i16> {
+    row.as_chunks::<2>().0.iter().map(|bytes| i16::from_le_bytes(*bytes)).collect()
+}
+
+pub(super) fn put_number(transaction: &WriteTransaction, name: &str, number: u64) -> Result<(), Trouble> {
+    transaction.open_table(META)?.insert(name, &number.to_le_bytes()[..])?;
+    Ok(())
+}
+
+pub(super) fn to_json<T: Serialize>(row: &T) -> Result<Vec<u8>, Trouble> {
+    serde_json::to_vec(row).map_err(|error| Trouble::Failed(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Embedders: the built-in one, and one over a server that plays answers on loopback.
+//! The embedder over a server, which plays answers on loopback.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
 
@@ -16,7 +16,7 @@ use std::{
 
 use meerkat_errors::ErrorCode;
 use meerkat_models::RetryPolicy;
-use meerkat_recall::{EndpointEmbedder, EndpointOptions, HashedEmbedder};
+use meerkat_recall::{EndpointEmbedder, EndpointOptions};
 use meerkat_words::{
     SessionError,
     clock::World,
@@ -29,52 +29,6 @@ const KEY: &str = "sk-embed-1234567890";
 
 fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|&text| text.to_owned()).collect()
-}
-
-fn cosine(one: &[f32], other: &[f32]) -> f32 {
-    one.iter().zip(other).map(|(one, other)| one * other).sum()
-}
-
-#[test]
-fn the_built_in_embedder_brings_texts_near_that_share_rare_words() {
-    let vector = HashedEmbedder::vector;
-    let near = [
-        ("The deployment failed with error E4711.", "what was error e4711 about?"),
-        ("Marguerite moved to Lisbon in March", "when did Marguerite move to Lisbon"),
-        ("we chose PostgreSQL for the billing service", "billing database postgresql"),
-        ("Die Katze heißt Mimi", "Wie heißt die Katze?"),
-        ("数据库迁移失败", "数据库"),
-    ];
-    let far = vector("the weather is nice today and we will go for a walk");
-    for texts in near {
-        let (one, other) = (vector(texts.0), vector(texts.1));
-        assert!((cosine(&one, &one) - 1.0).abs() < 1e-4 && one.len() == 256);
-        assert!(cosine(&one, &other) > 0.3, "{texts:?}: {}", cosine(&one, &other));
-        assert!(cosine(&one, &other) > 2.0 * cosine(&one, &far), "{}", cosine(&one, &far));
-    }
-    // Common words alone bring nothing near.
-    assert!(
-        cosine(
-            &vector("what was it that you said about the zebra"),
-            &vector("what was it that you said about the fjord")
-        ) < 0.3
-    );
-}
-
-#[tokio::test]
-async fn the_built_in_embedder_knows_nothing_of_case_and_answers_anything() {
-    let vector = HashedEmbedder::vector;
-    let vectors = HashedEmbedder.embed(&texts(&["one", "", "two"]), EmbedFor::Query).await.unwrap();
-    assert_eq!(vectors, ["one", "", "two"].map(vector));
-    assert_eq!(HashedEmbedder.id(), "hashed-256-1");
-    assert_eq!(vector("Zürich 2026!"), vector("zürich, 2026"));
-    for nothing in ["", " \n", "?!…—", "\u{0}\u{7f}"] {
-        assert_eq!(vector(nothing), vec![0.0; 256], "{nothing:?}");
-    }
-    for long in ["x".repeat(1 << 20), "слово ".repeat(1 << 15), "\u{301}".repeat(1 << 12), "🦦 otter 🦦".to_owned()]
-    {
-        assert!(vector(&long).iter().all(|component| component.is_finite()));
-    }
 }
 
 /// Makes the server's answer with some vectors, each with its index.

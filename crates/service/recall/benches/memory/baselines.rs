@@ -61,44 +61,6 @@ impl Search for Exact {
     }
 }
 
-/// Vectors of hashed words with signs, compared by cosine, as often shipped as local embeddings.
-pub(crate) struct Hashed {
-    places: Vec<Place>,
-    vectors: Vec<Vec<f32>>,
-}
-
-/// Length of common small sentence encoders' vectors.
-const DIMENSIONS: usize = 384;
-
-impl Hashed {
-    pub(crate) fn new(sessions: &[Intake]) -> Self {
-        let (places, vectors) = messages(sessions).map(|(place, words)| (place, hashed(&words))).unzip();
-        Self { places, vectors }
-    }
-}
-
-fn hashed(words: &[String]) -> Vec<f32> {
-    let mut vector = vec![0.0_f32; DIMENSIONS];
-    for word in words {
-        // FNV-1a
-        let hash = word
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        vector[(hash >> 1) as usize % DIMENSIONS] += if hash & 1 == 0 { 1.0 } else { -1.0 };
-    }
-    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-    vector.iter_mut().for_each(|value| *value /= length);
-    vector
-}
-
-impl Search for Hashed {
-    fn search(&self, query: &str, limit: usize) -> Vec<Place> {
-        let asked = hashed(&words(query));
-        let cosine = |vector: &Vec<f32>| vector.iter().zip(&asked).map(|(one, other)| f64::from(one * other)).sum();
-        best(self.vectors.iter().map(cosine).zip(0..).collect(), &self.places, limit)
-    }
-}
-
 /// BM25 over the words of single messages, with the usual constants and without stop words.
 pub(crate) struct PlainBm25 {
     places: Vec<Place>,

@@ -90,7 +90,8 @@ struct LocomoTurn {
     blip_caption: Option<String>,
 }
 
-/// Parses LoCoMo; each sample is a haystack. A turn has its speaker, its text and its picture's description.
+/// Parses LoCoMo; each sample is a haystack. A turn has its text and its picture's description, and no name before it:
+/// memory stores a message's text alone, and the speaker is its role.
 pub(crate) fn locomo(file: impl Read, mut take: impl FnMut(Haystack)) -> serde_json::Result<()> {
     let mut seed = 0;
     each(file, |sample: LocomoSample| {
@@ -119,7 +120,7 @@ fn locomo_haystack(seed: u64, sample: LocomoSample) -> Haystack {
             let Some(id) = dia_ids(&turn.dia_id).first().copied() else { continue };
             let picture = turn.blip_caption.map_or(String::new(), |shows| format!("[shows {shows}] "));
             let role = if turn.speaker == first_speaker { "user" } else { "assistant" };
-            say(&mut session, id.1, role, started_ms, format!("{}: {picture}{}", turn.speaker, turn.text));
+            say(&mut session, id.1, role, started_ms, format!("{picture}{}", turn.text));
             known.insert(id, (session.session_id, id.1));
         }
         sessions.push(session);

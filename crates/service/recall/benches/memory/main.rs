@@ -1,13 +1,15 @@
 //! Quality and speed of memory's search, offline.
 //!
 //! `cargo bench -p meerkat-recall -- retrieval speed vectors` runs the named parts, or all if none is named. `--locomo
-//! PATH` and `--longmemeval PATH` measure those files too, `--messages N` sets the size of `speed`. The corpora are
-//! generated from a seed; constants are tuned on one, results reported on the other. Milliseconds are never asserted.
+//! PATH` and `--longmemeval PATH` measure those files too, `--model DIR` adds a model's vectors to these (with the feature
+//! `local-embeddings`), `--messages N` sets the size of `speed`. The corpora are generated from a seed; constants are
+//! tuned on one, results reported on the other. Milliseconds are never asserted.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+mod agents;
 mod baselines;
 mod book;
 mod corpus;

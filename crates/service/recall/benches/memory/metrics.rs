@@ -1,4 +1,5 @@
-//! Metrics: share and rank of the found evidence, and abstention on questions without evidence.
+//! Metrics: share and rank of the found evidence, abstention on questions without evidence, and differences between two
+//! ways over the same questions with their standard errors.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,18 @@ pub(crate) struct Score {
     empty: f64,
     unanswerable: f64,
     abstained: f64,
+    /// Of each answerable question in order: recall@20, and the reciprocal rank.
+    each: Vec<[f64; 2]>,
+}
+
+/// Mean of the differences between two ways over the same questions, and its standard error.
+pub(crate) fn paired(one: &[f64], other: &[f64]) -> (f64, f64) {
+    assert_eq!(one.len(), other.len(), "these are not the same questions");
+    let differences: Vec<f64> = one.iter().zip(other).map(|(one, other)| one - other).collect();
+    let count = differences.len() as f64;
+    let mean = differences.iter().sum::<f64>() / count;
+    let variance = differences.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    (mean, (variance / count).sqrt())
 }
 
 impl Score {
@@ -34,9 +47,13 @@ impl Score {
             let there = question.evidence.iter().filter(|place| within.contains(place)).count();
             *recall += there as f64 / question.evidence.len() as f64;
         }
+        let within = &found[..found.len().min(DEEP)];
+        let there = question.evidence.iter().filter(|place| within.contains(place)).count();
+        self.each.push([there as f64 / question.evidence.len() as f64, 0.0]);
         if let Some(rank) = found.iter().take(DEEP).position(|place| question.evidence.contains(place)) {
             self.hits += 1.0;
             self.reciprocal_ranks += 1.0 / (rank + 1) as f64;
+            self.each.last_mut().unwrap()[1] = 1.0 / (rank + 1) as f64;
         }
     }
 
@@ -48,6 +65,11 @@ impl Score {
     /// Returns the mean reciprocal rank of the first evidence.
     pub(crate) fn mrr(&self) -> f64 {
         self.reciprocal_ranks / self.answerable
+    }
+
+    /// Returns recall@20 and the reciprocal rank of each answerable question.
+    pub(crate) fn each(&self) -> &[[f64; 2]] {
+        &self.each
     }
 
     /// Returns the share of unanswerable questions for which nothing was found.

@@ -1,57 +1,131 @@
-//! Retrieval on the two corpora, and on the public datasets that are named.
+//! Retrieval on the generated corpora, and on the public datasets that are named.
+//!
+//! `--model DIR` measures memory with that model's vectors too, on the public datasets. `--save FILE` keeps the result of every question, and
+//! `--against FILE` prints the differences from an earlier run: what a change of the ranking is worth.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use meerkat_recall::LocalEmbedder;
+use meerkat_words::memory::Embedder;
 
 use super::{
+    agents,
     corpus::Size,
     load::{self, ADVERSARIAL},
-    metrics::Scores,
+    metrics::{Scores, paired},
     option,
-    questions::{report, tune},
-    ways::measure,
+    questions::{Haystack, report, tune},
+    ways::{MEMORY, WITH_MODEL, measure},
 };
 
-/// Size of both corpora.
+/// Size of the corpora of dialogues.
 const FULL: Size = Size { sessions: 130, messages: 36, people: 7 };
 
 /// First conversations of LoCoMo, which constants may be tuned on.
 const LOCOMO_TUNING: usize = 5;
 
-/// Measures the two corpora, and the named files.
+/// Results of every question, by corpus and way.
+type Results = BTreeMap<String, Vec<[f64; 2]>>;
+
+/// Measures the generated corpora, and the named files.
 pub(crate) fn run(args: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for (name, haystack) in [("tuning", tune(FULL)), ("reporting", report(FULL))] {
+    let model =
+        option(args, "--model").map(|dir| Arc::new(LocalEmbedder::open(Path::new(dir)).unwrap()) as Arc<dyn Embedder>);
+    let mut results = Results::new();
+    let generated: [(&str, Haystack); 4] = [
+        ("dialogues, tuning", nameless(tune(FULL))),
+        ("dialogues, held out", nameless(report(FULL))),
+        ("agents, tuning", agents::tune(agents::FULL)),
+        ("agents, held out", agents::report(agents::FULL)),
+    ];
+    for (name, haystack) in generated {
         let mut scores = Scores::default();
         let messages: usize = haystack.sessions.iter().map(|session| session.passages.len()).sum();
-        runtime.block_on(measure(&haystack, &mut scores));
-        let title = format!(
-            "\nThe corpus for {name}: {} sessions, {messages} messages, {} questions",
-            haystack.sessions.len(),
-            haystack.questions.len()
+        runtime.block_on(measure(&haystack, None, &mut scores));
+        let (sessions, questions) = (haystack.sessions.len(), haystack.questions.len());
+        println!(
+            "{}",
+            scores.table(&format!("\n{name}: {sessions} sessions, {messages} messages, {questions} questions"))
         );
-        println!("{}", scores.table(&title));
-        assert!(scores.of("hashed words").recall() < 0.5, "the corpus does not discriminate");
         assert!(scores.of("exact match").recall() < 0.7, "the corpus does not discriminate");
+        keep(&mut results, name, &scores);
     }
     if let Some(path) = option(args, "--locomo") {
         let mut halves = [Scores::with_apart(&[ADVERSARIAL]), Scores::with_apart(&[ADVERSARIAL])];
-        let file = std::fs::File::open(path).unwrap();
+        let file = fs::File::open(path).unwrap();
         let mut nth = 0;
         let take = |haystack| {
             let is_held_out = nth >= LOCOMO_TUNING;
-            runtime.block_on(measure(&haystack, &mut halves[usize::from(is_held_out)]));
+            runtime.block_on(measure(&haystack, model.clone(), &mut halves[usize::from(is_held_out)]));
             nth += 1;
         };
         load::locomo(file, take).unwrap();
-        let [tuning, held_out] = halves;
-        println!("{}", tuning.table("\nLoCoMo, its first five conversations, which constants were chosen by"));
-        println!(
-            "{}",
-            held_out.table("\nLoCoMo, the other conversations, held out; adversarial questions are counted apart")
-        );
+        for (name, scores) in ["LoCoMo, tuning", "LoCoMo, held out"].into_iter().zip(&halves) {
+            println!("{}", scores.table(&format!("\n{name}; adversarial questions are counted apart")));
+            keep(&mut results, name, scores);
+        }
     }
     if let Some(path) = option(args, "--longmemeval") {
         let mut scores = Scores::default();
-        let file = std::fs::File::open(path).unwrap();
-        load::longmemeval(file, |haystack| runtime.block_on(measure(&haystack, &mut scores))).unwrap();
+        let file = fs::File::open(path).unwrap();
+        let take = |haystack: Haystack| runtime.block_on(measure(&haystack, model.clone(), &mut scores));
+        load::longmemeval(file, take).unwrap();
         println!("{}", scores.table("\nLongMemEval, held out, evidence by turn"));
+        keep(&mut results, "LongMemEval", &scores);
     }
+    compare(&results, option(args, "--against"));
+    if let Some(path) = option(args, "--save") {
+        fs::write(path, serde_json::to_vec(&results).unwrap()).unwrap();
+    }
+}
+
+/// Removes the speaker's name before each prompt: memory stores a message's text alone.
+fn nameless(mut haystack: Haystack) -> Haystack {
+    for passage in haystack.sessions.iter_mut().flat_map(|session| &mut session.passages) {
+        if let Some((_, text)) = passage.text.split_once(": ").filter(|_| passage.role == "user") {
+            passage.text = text.to_owned();
+        }
+    }
+    haystack
+}
+
+fn keep(results: &mut Results, corpus: &str, scores: &Scores) {
+    for way in ["plain BM25", MEMORY, WITH_MODEL] {
+        let each = scores.of(way).each().to_vec();
+        if !each.is_empty() {
+            results.insert(format!("{corpus}: {way}"), each);
+        }
+    }
+}
+
+/// Prints what memory gains over plain BM25, what the model gains, and the differences from an earlier run.
+fn compare(results: &Results, before: Option<&str>) {
+    println!("\ndifferences, with standard errors             recall@20                MRR");
+    let line = |title: &str, one: &[[f64; 2]], other: &[[f64; 2]]| {
+        let of = |nth: usize| paired(&column(one, nth), &column(other, nth));
+        let ((recall, recall_error), (rank, rank_error)) = (of(0), of(1));
+        println!("{title:<44}{recall:>+8.3} ± {recall_error:.3}   {rank:>+8.3} ± {rank_error:.3}");
+    };
+    for (name, each) in results {
+        for (way, than) in [(MEMORY, "plain BM25"), (WITH_MODEL, MEMORY)] {
+            if let Some(corpus) = name.strip_suffix(&format!(": {way}"))
+                && let Some(other) = results.get(&format!("{corpus}: {than}"))
+            {
+                line(&format!("{corpus}: {way} - {than}"), each, other);
+            }
+        }
+    }
+    let Some(path) = before else { return };
+    let before: Results = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    println!("since the earlier run");
+    for (name, each) in results {
+        if let Some(other) = before.get(name).filter(|other| other.len() == each.len()) {
+            line(name, each, other);
+        }
+    }
+}
+
+fn column(each: &[[f64; 2]], nth: usize) -> Vec<f64> {
+    each.iter().map(|it| it[nth]).collect()
 }

@@ -13,7 +13,7 @@ use meerkat_recall::open_memory;
 use meerkat_words::{
     clock::Timestamp,
     memory::{Intake, MemoryOptions, SharedMemory},
-    requests::SearchMemory,
+    requests::{ForgetMemory, SearchMemory},
 };
 
 use super::{
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) {
     let messages = option(args, "--messages").unwrap_or("100000");
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     println!("\nspeed: {messages} messages");
-    for role in ["add", "search"] {
+    for role in ["add", "search", "forget"] {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let child = child.env(ROLE, role).env(PLACE, dir.path()).env(MESSAGES, messages);
         assert!(child.status().unwrap().success(), "{role} failed");
@@ -57,6 +57,7 @@ pub(crate) fn in_child(role: &str) {
     match role {
         "add" => runtime.block_on(add(&place, messages)),
         "search" => runtime.block_on(search(&place)),
+        "forget" => runtime.block_on(forget(&place)),
         other => panic!("there is no role {other}"),
     }
 }
@@ -94,10 +95,32 @@ async fn add(place: &Path, messages: usize) {
     memory.close().await;
     println!("  closing          {:.1?}", started.elapsed());
     println!("  memory           {} MiB more resident after {told} messages", mib(resident_bytes() - before));
-    println!("  text             {} MiB", mib(bytes as u64));
-    for (file, bytes) in files(place) {
-        println!("  file             {} MiB {}", mib(bytes), file.strip_prefix(place).unwrap().display());
+    println!("  texts            {} MiB, {} bytes each", mib(bytes as u64), bytes / told);
+    print_files(place, bytes);
+}
+
+/// Prints what the files take beside the texts.
+fn print_files(place: &Path, texts: usize) {
+    let all: u64 = files(place).iter().map(|(_, bytes)| bytes).sum();
+    println!("  files            {} MiB, {:.2} x the texts", mib(all), all as f64 / texts as f64);
+}
+
+/// Forgets one message, which writes a new file without it, and then a hundred at once.
+async fn forget(place: &Path) {
+    let memory = open(place);
+    for limit in [1, 100] {
+        let found = memory.search(request("report", limit)).await.unwrap().items;
+        let requests = found.iter().map(|hit| ForgetMemory {
+            session_id: Some(hit.session_id),
+            from_seq: Some(hit.from_seq),
+            to_seq: Some(hit.to_seq),
+            source: None,
+        });
+        let started = Instant::now();
+        let forgotten = memory.forget(requests.collect()).await.unwrap();
+        println!("  forgetting       {:.2?} for {} messages", started.elapsed(), forgotten.forgotten);
     }
+    memory.close().await;
 }
 
 /// Adds a filter to a request.
@@ -186,7 +209,8 @@ fn sessions(messages: usize) -> Vec<Intake> {
     for (nth, session) in sessions.iter_mut().enumerate() {
         session.labels.insert("team".to_owned(), (nth % 10).to_string());
         for passage in &mut session.passages {
-            for _ in 0..6 + random.below(24) {
+            // A message has some 500 bytes.
+            for _ in 0..30 + random.below(126) {
                 passage.text.push(' ');
                 passage.text.push_str(&word(&mut random));
             }

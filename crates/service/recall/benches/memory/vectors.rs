@@ -1,89 +1,62 @@
-//! The vector lane by itself: recall against exact search, speed, memory and reload, for 100,000 clustered vectors of 384
+//! The vector lane by itself: recall against exact search, speed and memory, for 100,000 clustered vectors of 384
 //! components, a fifth of them removed. `--vectors N` takes another number. All times are the processor's, on the one
 //! thread that works, so that other load on the machine matters less.
 
-use std::{fs, hint::black_box, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
-use meerkat_recall::{Stamp, VectorLane};
+use meerkat_recall::VectorLane;
 
 const DIMENSION: usize = 384;
-const QUERIES: usize = 500;
+const QUERIES: usize = 300;
 const HITS: usize = 10;
-/// Times that the file is read and loaded.
-const ROUNDS: usize = 5;
 
 /// Runs it with the arguments of the benchmark.
 pub(crate) fn run(args: &[String]) {
-    let value = |name: &str| args.iter().skip_while(|arg| *arg != name).nth(1);
-    let count = value("--vectors").map_or(100_000, |count| count.parse().unwrap());
-    let dir = std::env::temp_dir().join(format!("meerkat-vectors-{}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
-    measure(count, &dir);
-    fs::remove_dir_all(&dir).unwrap();
-}
-
-fn measure(count: usize, dir: &Path) {
+    let count = super::option(args, "--vectors").map_or(100_000, |count| count.parse().unwrap());
     let (vectors, queries) = Mixture::new(7).split(count);
     println!("vectors: {count} x {DIMENSION}, {QUERIES} queries, {HITS} hits each, a fifth removed");
     let before = resident_bytes();
-    let (mut lane, took) = timed(|| {
-        let mut lane = VectorLane::new(DIMENSION);
-        for (id, vector) in (0..).zip(vectors.chunks(DIMENSION)) {
-            lane.insert(id, vector).unwrap();
-        }
-        lane
-    });
-    (0..u32::try_from(count).unwrap()).filter(|&id| is_removed(id)).for_each(|id| assert!(lane.remove(id)));
-    let each = took.as_secs_f64() * 1e6 / count as f64;
-    println!("  build            {:.1} s, {each:.0} µs each", took.as_secs_f64());
-    println!("  memory           {:.0} MiB more resident", (resident_bytes() - before) as f64 / 1048576.0);
-    reload(&lane, dir);
+    let mut lane = VectorLane::new(DIMENSION);
+    for (id, vector) in (0..).zip(vectors.chunks(DIMENSION)) {
+        lane.insert(id, u64::from(id), vector).unwrap();
+    }
+    println!("  vectors          {:.0} MiB more resident", (resident_bytes() - before) as f64 / 1048576.0);
+    let all = |id: u32| !is_removed(id);
     let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| exact(&vectors, query)).collect();
-    let scan = answer(&queries[..50 * DIMENSION], &truth, |query| lane.search_exact(query, HITS, &|_| true));
-    println!("  each looked at   {:.0} queries/s, recall@{HITS} {:.4}", scan.0, scan.1);
-    for percent in [50, 20, 10, 5, 1] {
-        let passes = move |id: u32| mixed(u64::from(id) + 99) % 100 < percent;
-        filtered(&lane, &queries, percent, &passes);
+    answer("scan", &lane, &queries, &truth, &all);
+    let ((), took) = timed(|| while lane.extend_graph() {});
+    let each = took.as_secs_f64() * 1e6 / count as f64;
+    println!("  building         {:.1} s, {each:.0} µs each", took.as_secs_f64());
+    println!("  with the graph   {:.0} MiB more resident", (resident_bytes() - before) as f64 / 1048576.0);
+    (0..u32::try_from(count).unwrap()).filter(|&id| is_removed(id)).for_each(|id| lane.remove(id));
+    answer("graph", &lane, &queries, &truth, &all);
+    for percent in [50, 20, 5] {
+        let passes = move |id: u32| !is_removed(id) && mixed(u64::from(id) + 99) % 100 < percent;
+        let truth: Vec<Vec<u32>> = queries.chunks(DIMENSION).map(|query| nearest(&vectors, query, &passes)).collect();
+        answer(&format!("{percent} % pass"), &lane, &queries, &truth, &passes);
     }
-    let (speed, recall) = answer(&queries, &truth, |query| lane.search(query, HITS, &|_| true));
-    println!("  graph            {speed:.0} queries/s, recall@{HITS} {recall:.4}");
 }
 
-fn filtered(lane: &VectorLane, queries: &[f32], percent: u64, passes: &dyn Fn(u32) -> bool) {
-    let some = &queries[..100 * DIMENSION];
-    let truth: Vec<Vec<u32>> =
-        some.chunks(DIMENSION).map(|query| ids(&lane.search_exact(query, HITS, passes))).collect();
-    let (speed, recall) = answer(some, &truth, |query| lane.search(query, HITS, passes));
-    println!("  {percent:>3} % pass       {speed:.0} queries/s, recall@{HITS} {recall:.4}");
-}
-
-fn reload(lane: &VectorLane, dir: &Path) {
-    let stamp = Stamp { embedder: 1, count: lane.len() as u64, generation: 1 };
-    let ((), saved) = timed(|| lane.save(dir, stamp).unwrap());
-    let file = fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
-    let (mut reads, mut loads) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        reads.push(timed(|| black_box(fs::read(&file).unwrap())).1.as_secs_f64());
-        loads.push(timed(|| black_box(VectorLane::load(dir, stamp).unwrap())).1.as_secs_f64());
-    }
-    let (read, load) = (median(&mut reads) * 1e3, median(&mut loads) * 1e3);
-    let mib = fs::metadata(&file).unwrap().len() as f64 / 1048576.0;
-    println!("  save             {:.0} ms, {mib:.0} MiB", saved.as_secs_f64() * 1e3);
-    println!("  reload           {load:.1} ms, reading the file {read:.1} ms: {:.2} x", load / read);
-    fs::remove_file(file).unwrap();
-}
-
-/// Queries a second, and the share of the truth that was found.
-fn answer(queries: &[f32], truth: &[Vec<u32>], search: impl Fn(&[f32]) -> Vec<(u32, f32)>) -> (f64, f64) {
-    let (found, took) = timed(|| queries.chunks(DIMENSION).map(|query| ids(&search(query))).collect::<Vec<_>>());
+/// Prints queries a second, and the share of the truth that was found.
+fn answer(title: &str, lane: &VectorLane, queries: &[f32], truth: &[Vec<u32>], passes: &dyn Fn(u32) -> bool) {
+    let found = |query: &[f32]| -> Vec<u32> {
+        let cosines = lane.search(query, HITS, passes);
+        (0..).zip(cosines).filter(|(_, cosine)| *cosine != 0.0).map(|(id, _)| id).collect()
+    };
+    let (found, took) = timed(|| queries.chunks(DIMENSION).map(found).collect::<Vec<_>>());
     let hits: usize =
         found.iter().zip(truth).map(|(found, truth)| found.iter().filter(|id| truth.contains(id)).count()).sum();
-    let wanted: usize = truth.iter().take(found.len()).map(Vec::len).sum();
-    (found.len() as f64 / took.as_secs_f64(), hits as f64 / wanted as f64)
+    let wanted: usize = truth.iter().map(Vec::len).sum();
+    let speed = found.len() as f64 / took.as_secs_f64();
+    println!("  {title:<17}{speed:.0} queries/s, recall@{HITS} {:.4}", hits as f64 / wanted as f64);
 }
 
-/// The nearest by looking at every float.
 fn exact(vectors: &[f32], query: &[f32]) -> Vec<u32> {
+    nearest(vectors, query, &|id| !is_removed(id))
+}
+
+/// Finds the nearest by comparing every float.
+fn nearest(vectors: &[f32], query: &[f32], passes: &dyn Fn(u32) -> bool) -> Vec<u32> {
     let dot = |vector: &[f32]| {
         let mut sums = [0.0_f32; 16];
         for (ones, others) in vector.as_chunks::<16>().0.iter().zip(query.as_chunks::<16>().0) {
@@ -93,14 +66,10 @@ fn exact(vectors: &[f32], query: &[f32]) -> Vec<u32> {
         }
         sums.iter().sum::<f32>()
     };
-    let all = (0..).zip(vectors.chunks(DIMENSION)).filter(|(id, _)| !is_removed(*id));
+    let all = (0..).zip(vectors.chunks(DIMENSION)).filter(|(id, _)| passes(*id));
     let mut all: Vec<(f32, u32)> = all.map(|(id, vector)| (dot(vector), id)).collect();
     all.select_nth_unstable_by(HITS, |one, other| other.0.total_cmp(&one.0));
     all[..HITS].iter().map(|(_, id)| *id).collect()
-}
-
-fn ids(hits: &[(u32, f32)]) -> Vec<u32> {
-    hits.iter().map(|(id, _)| *id).collect()
 }
 
 fn is_removed(id: u32) -> bool {
@@ -174,11 +143,6 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 fn worked() -> Duration {
     let told = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn resident_bytes() -> u64 {

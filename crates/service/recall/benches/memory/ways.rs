@@ -1,35 +1,37 @@
-//! Measured ways of searching: memory's lanes alone, their fusion, and the baselines.
+//! Measured ways of searching: memory with and without a model, and the baselines.
+
+use std::sync::Arc;
 
 use meerkat_recall::open_memory;
 use meerkat_words::{
-    answers::SearchHit,
-    memory::{Intake, MemoryOptions, SharedMemory},
+    memory::{Embedder, Intake, MemoryOptions, SharedMemory},
     requests::SearchMemory,
 };
 
 use super::{
-    baselines::{Exact, Hashed, PlainBm25, Search},
+    baselines::{Exact, PlainBm25, Search},
     corpus::Place,
     metrics::{DEEP, Scores},
     questions::Haystack,
 };
 
-/// Lanes of memory.
-pub(crate) const LANES: [&str; 3] = ["words", "ngrams", "vector"];
-/// All lanes together.
-pub(crate) const FUSION: &str = "fusion";
-
-/// Most hits of a search; a lane's own best are nearly always among them.
-const ALL: usize = 100;
+/// Memory without a model.
+pub(crate) const MEMORY: &str = "memory";
+/// Memory with the vectors of a model.
+pub(crate) const WITH_MODEL: &str = "memory and model";
 
 /// Sessions added at once.
 const BATCH: usize = 20;
 
-/// Makes a memory with these sessions.
-async fn memory(sessions: &[Intake]) -> SharedMemory {
-    let memory = open_memory(None, MemoryOptions::default()).unwrap();
+/// Makes a memory with these sessions, and all of their vectors.
+async fn memory(sessions: &[Intake], embedder: Option<Arc<dyn Embedder>>) -> SharedMemory {
+    let has_model = embedder.is_some();
+    let memory = open_memory(None, MemoryOptions { embedder, ..MemoryOptions::default() }).unwrap();
     for batch in sessions.chunks(BATCH) {
         memory.add(batch.to_vec()).await.unwrap();
+    }
+    if has_model {
+        memory.reindex(&|_, _| ()).await.unwrap();
     }
     memory
 }
@@ -40,35 +42,24 @@ pub(crate) fn request(query: &str, limit: usize) -> SearchMemory {
 }
 
 /// Asks the baselines and memory all questions of a haystack.
-pub(crate) async fn measure(haystack: &Haystack, scores: &mut Scores) {
-    let baselines: [(&'static str, Box<dyn Search>); 3] = [
+pub(crate) async fn measure(haystack: &Haystack, model: Option<Arc<dyn Embedder>>, scores: &mut Scores) {
+    let baselines: [(&'static str, Box<dyn Search>); 2] = [
         ("exact match", Box::new(Exact::new(&haystack.sessions))),
-        ("hashed words", Box::new(Hashed::new(&haystack.sessions))),
         ("plain BM25", Box::new(PlainBm25::new(&haystack.sessions))),
     ];
-    let memory = memory(&haystack.sessions).await;
     for question in &haystack.questions {
         for (way, baseline) in &baselines {
             scores.count(way, question, &baseline.search(&question.text, DEEP));
         }
-        let hits = memory.search(request(&question.text, ALL)).await.unwrap().items;
-        for lane in LANES {
-            scores.count(lane, question, &by_lane(&hits, lane));
-        }
-        let hits = memory.search(request(&question.text, DEEP)).await.unwrap().items;
-        scores.count(FUSION, question, &places(&hits));
     }
-    memory.close().await;
-}
-
-/// Returns the answer of one lane alone.
-fn by_lane(hits: &[SearchHit], lane: &str) -> Vec<Place> {
-    let mut given: Vec<(f64, &SearchHit)> =
-        hits.iter().filter_map(|hit| hit.lanes.get(lane).map(|score| (*score, hit))).collect();
-    given.sort_by(|one, other| other.0.total_cmp(&one.0));
-    given.iter().take(DEEP).map(|(_, hit)| (hit.session_id, hit.from_seq)).collect()
-}
-
-fn places(hits: &[SearchHit]) -> Vec<Place> {
-    hits.iter().map(|hit| (hit.session_id, hit.from_seq)).collect()
+    let with_model = model.map(|model| (WITH_MODEL, Some(model)));
+    for (way, embedder) in [(MEMORY, None)].into_iter().chain(with_model) {
+        let memory = memory(&haystack.sessions, embedder).await;
+        for question in &haystack.questions {
+            let hits = memory.search(request(&question.text, DEEP)).await.unwrap().items;
+            let places: Vec<Place> = hits.iter().map(|hit| (hit.session_id, hit.from_seq)).collect();
+            scores.count(way, question, &places);
+        }
+        memory.close().await;
+    }
 }

@@ -4,7 +4,6 @@ use std::{path::Path, sync::Arc};
 
 use super::{Core, Trouble};
 use crate::{
-    HashedEmbedder,
     file::{WRITES_LEFT, unavailable},
     log::MemoryLog,
     postings::Terms,
@@ -16,7 +15,7 @@ use meerkat_journal::simulated::SimulatedDisk;
 use meerkat_words::requests::ForgetMemory;
 
 fn core(dir: &Path, records_intake: bool) -> Core {
-    Core::new(Some(dir.to_owned()), Arc::new(HashedEmbedder), records_intake)
+    Core::new(Some(dir.to_owned()), None, records_intake)
 }
 
 fn full() -> Trouble {
@@ -63,11 +62,11 @@ fn a_log_without_room_answers_so_and_searches_go_on() {
     let file = opened(&core);
     let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
     disk.limit(Some(disk.used()));
-    let refused = core.work_alone(|| core.forget(&forget)).unwrap_err();
+    let refused = core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap_err();
     assert_eq!(unavailable(&refused).code(), ErrorCode::StoreFull);
     assert_eq!((found(&core, "bassoon"), opened(&core)), (1, file), "what is open stays open");
     disk.limit(None);
-    assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "there is room again");
+    assert_eq!(core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap(), 1, "there is room again");
     assert_eq!(found(&core, "bassoon"), 0);
 }
 
@@ -101,10 +100,10 @@ fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> 
     }
     WRITES_LEFT.set(None);
     let forget = ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() };
-    assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1, "it is known by then");
+    assert_eq!(core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap(), 1, "it is known by then");
     seen.push(all(&core));
     drop(core);
-    seen.push(all(&Core::new(Some(dir.path().to_owned()), Arc::new(HashedEmbedder), true)));
+    seen.push(all(&Core::new(Some(dir.path().to_owned()), None, true)));
     seen
 }
 
@@ -212,7 +211,7 @@ fn has_no_posting(core: &Core, word: &str) -> bool {
     !in_segments.unwrap()
 }
 
-/// Forgotten text once stayed in pages of the file, in postings and in the saved graph.
+/// Forgotten text once stayed in pages of the file and in postings.
 #[test]
 fn what_is_forgotten_is_in_no_file_when_it_is_answered() {
     for taken_in in [1, 20] {
@@ -220,13 +219,12 @@ fn what_is_forgotten_is_in_no_file_when_it_is_answered() {
         let core = core(dir.path(), true);
         let notes = (1..=taken_in).map(|seq| said(seq, "user", &format!("note number{seq} of the harbour")));
         core.work_alone(|| core.add(vec![intake(2, notes.collect()), talk(1, &["The bassoon is there."])])).unwrap();
-        core.work_alone(|| core.flush(true).and_then(|()| core.save_at_end())).unwrap();
+        core.work_alone(|| core.flush(true)).unwrap();
         assert!(!holding(dir.path(), b"bassoon").is_empty());
         let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
-        assert_eq!(core.work_alone(|| core.forget(&forget)).unwrap(), 1);
+        assert_eq!(core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap(), 1);
         assert_eq!(holding(dir.path(), b"bassoon"), [""; 0]);
         assert!(has_no_posting(&core, "bassoon") && !has_no_posting(&core, "harbour"));
-        assert!(!dir.path().join("vectors.graph").exists());
         assert_eq!(found(&core, "harbour").min(10) as u64, taken_in.min(10), "the rest is found");
         drop(core);
         let core = self::core(dir.path(), true);
@@ -244,7 +242,7 @@ fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
         let core = core(dir.path(), true);
         core.work_alone(|| core.add(vec![talk(1, &["The bassoon is there."]), talk(2, &["The harbour."])])).unwrap();
         WRITES_LEFT.set(Some(refused));
-        let answered = core.work_alone(|| core.forget(&forget));
+        let answered = core.work_alone(|| core.forget(core.to_forget(&forget)?));
         WRITES_LEFT.set(None);
         let is_answered = answered.is_ok();
         assert_eq!(is_answered, holding(dir.path(), b"bassoon").is_empty(), "{refused}: {answered:?}");

@@ -1,21 +1,18 @@
-//! Embedders turn texts into vectors: the built-in one, which needs nothing, a server with OpenAI's interface, and, with
-//! the feature `local-embeddings`, a model in a local directory.
+//! Embedders turn texts into vectors: a server with OpenAI's interface, and, with the feature `local-embeddings`, a model
+//! in a local directory.
 //!
 //! A vector is a guess at what a text is about. Nothing here decides what is found.
 
 #[cfg(not(feature = "local-embeddings"))]
 mod absent;
 mod endpoint;
-mod hashed;
 #[cfg(feature = "local-embeddings")]
 mod local;
-mod words;
 
 #[cfg(not(feature = "local-embeddings"))]
 pub use absent::LocalEmbedder;
 
 pub use endpoint::{EndpointEmbedder, EndpointOptions};
-pub use hashed::HashedEmbedder;
 #[cfg(feature = "local-embeddings")]
 pub use local::LocalEmbedder;
 

@@ -1,6 +1,12 @@
 //! Filters, neighbours, scripts and odd queries.
 
-use super::*;
+use super::{
+    super::{
+        lexical::{self, Window},
+        text::analyse_query,
+    },
+    *,
+};
 
 fn labelled(n: u64, label: (&str, &str), texts: &[&str]) -> Intake {
     let labels = BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]);
@@ -48,14 +54,41 @@ async fn an_answer_is_found_by_the_question_beside_it() {
     assert!(answer <= 1, "{hits:?}");
 }
 
+/// Of two texts, both with the word, it says little about either; a question for it still means them.
 #[tokio::test]
-async fn a_question_for_a_time_is_answered_by_a_text_that_names_one() {
+async fn the_only_thing_that_was_said_is_found_by_a_question() {
     let store = open(None, false);
-    let texts = ["The tulips in the yard bloomed nicely.", "The tulips in the yard bloomed yesterday."];
-    store.add(vec![talk(1, &texts[..1]), talk(2, &texts[1..]), talk(3, &["Rain.", "Snow."])]).await.unwrap();
-    assert_eq!(find(&store, "When did the tulips in the yard bloom?").await[0].text, texts[1]);
-    store.add(vec![talk(4, &["When did the tulips bloom?"])]).await.unwrap();
-    assert_eq!(find(&store, "When did the tulips bloom?").await[0].text, texts[1]);
+    let said = "For the index we chose redb as the database.";
+    store.add(vec![talk(1, &[said, &format!("Hello! You said: \"{said}\"")])]).await.unwrap();
+    for question in ["which database did we choose", "databse", "why redb and no other database"] {
+        assert_eq!(find(&store, question).await.len(), 2, "{question}");
+    }
+    assert_eq!(find(&store, "a kangaroo in the garden").await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_text_that_tells_comes_before_one_that_asks() {
+    let store = open(None, false);
+    let texts = ["The tulips in the yard bloom.", "The tulips in the yard bloom?"];
+    // Of equal scores the older session comes first.
+    store.add(vec![talk(1, &texts[1..]), talk(2, &texts[..1]), talk(3, &["Rain.", "Snow."])]).await.unwrap();
+    let found = find(&store, "tulips in the yard").await;
+    assert_eq!(found.iter().map(|hit| hit.text.as_str()).collect::<Vec<_>>(), texts);
+}
+
+#[tokio::test]
+async fn a_named_month_comes_first() {
+    let store = open(None, false);
+    let at = |n: u64, day: &str, text: &str| {
+        let time = Timestamp::from_millis(day.parse::<jiff::Timestamp>().unwrap().as_millisecond());
+        intake(n, vec![Passage { time, ..said(1, "user", text) }])
+    };
+    let texts = ["Red tulips bloom in the yard.", "Red tulips wilt in the yard."];
+    let (may, june) = (at(1, "2024-05-07T10:00:00Z", texts[0]), at(2, "2024-06-07T10:00:00Z", texts[1]));
+    store.add(vec![may, june, talk(3, &["Rain.", "Snow."])]).await.unwrap();
+    for (month, text) in [("May", texts[0]), ("June", texts[1])] {
+        assert_eq!(find(&store, &format!("red tulips in the yard in {month} 2024")).await[0].text, text);
+    }
 }
 
 #[tokio::test]
@@ -103,6 +136,95 @@ async fn a_word_of_very_many_texts_finds_the_newest_of_them() {
     let hits = find(&store, "errors").await;
     assert_eq!(hits.len(), 10);
     assert!(hits.iter().all(|hit| hit.from_seq > 100), "{hits:?}");
+}
+
+/// A word that occurs nowhere made a query of a frequent word find nothing.
+#[tokio::test]
+async fn a_word_of_very_many_texts_finds_them_beside_a_word_of_none() {
+    let store = open(None, false);
+    let texts = (1..=2_600).map(|seq| said(seq, "user", &format!("error {seq}")));
+    store.add(vec![intake(1, texts.collect())]).await.unwrap();
+    let terms = analyse_query("errors zyzzyva");
+    let newest = store.core.read(|open| Ok(lexical::score(open, &terms)?.windowed(&Window::of(&open.columns, 2_599))));
+    assert!(newest.unwrap()[0] > 0.0);
+}
+
+/// Fifty copies of each text once left one of ten in the answer.
+#[tokio::test]
+async fn equal_texts_come_once_and_name_the_oldest_session() {
+    let store = open(None, false);
+    let facts: Vec<String> = (0..10).map(|n| format!("The harbour has fact number{n}.")).collect();
+    let facts: Vec<&str> = facts.iter().map(String::as_str).collect();
+    let fork = |n: u64| Intake { inherited: [(session(1), 10)].into(), ..talk(n, &facts) };
+    store.add([talk(1, &facts)].into_iter().chain((2..=50).map(fork)).collect()).await.unwrap();
+    let hits = find(&store, "harbour fact").await;
+    let distinct: std::collections::BTreeSet<&str> = hits.iter().map(|hit| hit.text.as_str()).collect();
+    assert_eq!((hits.len(), distinct.len()), (10, 10));
+    assert!(hits.iter().all(|hit| hit.session_id == session(1)), "{hits:?}");
+}
+
+/// A single letter is found in the words of a script without spaces, and a misspelt word in those spelt alike.
+#[tokio::test]
+async fn a_word_of_no_text_finds_those_spelt_alike() {
+    let store = open(None, false);
+    let texts = ["黒猫が寝ている", "The electrician came.", "Nothing else."];
+    store.add((1..).zip(texts).map(|(n, text)| talk(n, &[text])).collect()).await.unwrap();
+    for (query, text) in [("猫", texts[0]), ("electricain", texts[1])] {
+        let hits = find(&store, query).await;
+        assert_eq!(hits.iter().map(|hit| hit.text.as_str()).collect::<Vec<_>>(), [text]);
+        assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams"]);
+    }
+    assert!(
+        find(&store, "electricain",).await[0].lanes["ngrams"] < find(&store, "electrician").await[0].lanes["words"]
+    );
+}
+
+/// One hit once lifted every text of a very long session above the hits of others.
+#[tokio::test]
+async fn a_hit_lifts_its_neighbours_and_not_a_whole_long_session() {
+    let store = open(None, false);
+    let long = (1..=400).map(|seq| {
+        said(
+            seq,
+            "user",
+            &if seq == 1 { "The harbour and the tulips.".to_owned() } else { format!("tulips number{seq}") },
+        )
+    });
+    let rain = (1..=1_000).map(|seq| said(seq, "user", &format!("rain number{seq}")));
+    store
+        .add(vec![
+            intake(1, long.collect()),
+            talk(2, &["tulips a", "tulips b", "tulips elsewhere", "tulips d", "tulips e"]),
+            intake(3, rain.collect()),
+        ])
+        .await
+        .unwrap();
+    let hits = store.search(SearchMemory { limit: Some(1_000), ..query("harbour tulips") }).await.unwrap().items;
+    let place = |text: &str| hits.iter().position(|hit| hit.text == text).unwrap();
+    assert_eq!(place("The harbour and the tulips."), 0);
+    assert!(place("tulips number3") < place("tulips elsewhere"));
+    let (far, other) = (&hits[place("tulips number399")], &hits[place("tulips elsewhere")]);
+    assert!(
+        far.score < hits[place("tulips number20")].score && far.score < 1.1 * other.score,
+        "{} {}",
+        far.score,
+        other.score
+    );
+}
+
+/// Each search needs some bytes for every text: without a limit, many of them took all memory.
+#[tokio::test(start_paused = true)]
+async fn a_search_waits_while_as_many_run_as_may() {
+    let store = open(None, false);
+    store.add(vec![talk(1, &["the quick brown fox"])]).await.unwrap();
+    let all = u32::try_from(store.searches.available_permits()).unwrap();
+    assert!(all < 10);
+    let running = store.searches.acquire_many(all).await.unwrap();
+    let mut search = std::pin::pin!(find(&store, "fox"));
+    // The clock goes on once nothing else does.
+    assert!(tokio::time::timeout(std::time::Duration::from_secs(1), &mut search).await.is_err());
+    drop(running);
+    assert_eq!(search.await.len(), 1);
 }
 
 #[tokio::test]

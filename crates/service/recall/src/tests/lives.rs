@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::*;
-use meerkat_words::requests::ForgetMemory;
+use super::{super::segments::MERGED_DOCS_MAX, *};
 
 const TALK: [&str; 4] = [
     "We deploy with the blue pipeline on Fridays.",
@@ -29,7 +28,7 @@ async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
         assert_eq!((hits[0].session_id, hits[0].from_seq, hits[0].to_seq), (session(1), 3, 3));
         assert_eq!((hits[0].role.as_str(), hits[0].time), ("user", said(3, "user", "").time));
         assert_eq!(hits.iter().filter(|hit| hit.from_seq == 3).count(), 1);
-        assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["ngrams", "vector", "words"]);
+        assert_eq!(hits[0].lanes.keys().collect::<Vec<_>>(), ["words"]);
     }
 }
 
@@ -59,8 +58,8 @@ async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
         let dir = tempfile::tempdir_in(dir.path()).unwrap();
         let store = open(Some(dir.path()), false);
         store.add(vec![talk(1, &TALK)]).await.unwrap();
-        assert!(store.forget(request.clone()).await.unwrap().forgotten > 0);
-        assert_eq!(store.forget(request.clone()).await.unwrap().forgotten, 0);
+        assert!(forgets(&store, request.clone()).await > 0);
+        assert_eq!(forgets(&store, request.clone()).await, 0);
         let is_gone = async |store: &HnswMemoryStore| find(store, "bassoon").await.iter().all(|hit| hit.from_seq != 3);
         assert!(is_gone(&store).await);
         store.add(vec![talk(1, &TALK)]).await.unwrap();
@@ -84,7 +83,7 @@ async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
 async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_stays_so_in_its_forks() {
     let store = open(None, false);
     store.add(vec![talk(1, &TALK), talk(2, &["The bassoon again."])]).await.unwrap();
-    store.forget(ForgetMemory { from_seq: Some(1), to_seq: Some(1), ..forgetting(1) }).await.unwrap();
+    forgets(&store, ForgetMemory { from_seq: Some(1), to_seq: Some(1), ..forgetting(1) }).await;
     store.gone(session(1)).await.unwrap();
     store.gone(session(1)).await.unwrap();
     assert_eq!(store.taken_in(session(1)).await.unwrap(), 0);
@@ -96,12 +95,46 @@ async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_
     assert!(hits.iter().all(|hit| hit.from_seq != 1), "{hits:?}");
 }
 
+/// What another node decided comes before the texts, and again at each start.
+#[tokio::test]
+async fn what_was_decided_elsewhere_keeps_texts_out_that_are_not_taken_in_yet() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), open(None, false));
+    other.add(vec![talk(1, &TALK), talk(2, &["Another bassoon."])]).await.unwrap();
+    let mut decided = other.to_forget(ForgetMemory { from_seq: Some(3), ..forgetting(1) }).await.unwrap();
+    decided.extend(other.to_forget(ForgetMemory { to_seq: Some(1), ..forgetting(2) }).await.unwrap());
+    let of = |hits: Vec<SearchHit>, word: &str| hits.iter().filter(|hit| hit.text.contains(word)).count();
+    assert_eq!(of(find(&other, "bassoon").await, "bassoon"), 2, "it is only decided");
+    let log_bytes = || {
+        let files = std::fs::read_dir(dir.path().join("memory")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+    };
+    let mut logged = None;
+    for _ in 0..2 {
+        let store = open(Some(dir.path()), false);
+        assert_eq!(store.forget(decided.clone()).await.unwrap().forgotten, 0);
+        assert_eq!(*logged.get_or_insert_with(log_bytes), log_bytes(), "the second time nothing is recorded");
+        let mut forgotten = store.forgotten().await.unwrap();
+        forgotten.sort_by_key(|it| decided.iter().position(|decided| decided == it));
+        assert_eq!(forgotten, decided);
+        let fork = Intake { inherited: [(session(2), 1)].into(), ..talk(3, &TALK[2..]) };
+        store.add(vec![talk(1, &TALK), fork]).await.unwrap();
+        assert!(find(&store, "bassoon").await.is_empty());
+        assert_eq!(find(&store, "rare instrument").await[0].session_id, session(3));
+        assert_eq!(of(find(&store, "pipeline").await, "pipeline"), 2);
+    }
+    // A text that came in all the same is forgotten by the same decision.
+    let store = open(None, false);
+    store.add(vec![talk(1, &TALK)]).await.unwrap();
+    assert_eq!(store.forget(decided.clone()).await.unwrap().forgotten, 2);
+    assert!(find(&store, "bassoon").await.is_empty());
+}
+
 /// A long fork is taken in by parts, and only a later part may name its parent.
 #[tokio::test]
 async fn what_is_forgotten_leaves_a_fork_when_it_is_known_whose_it_is() {
     let store = open(None, false);
     store.add(vec![talk(1, &TALK)]).await.unwrap();
-    store.forget(ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) }).await.unwrap();
+    forgets(&store, ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) }).await;
     store.add(vec![talk(2, &TALK)]).await.unwrap();
     assert_eq!(find(&store, "bassoon").await[0].session_id, session(2));
     let later = intake(2, vec![said(7, "user", "Later words.")]);
@@ -116,7 +149,7 @@ async fn what_has_no_journal_comes_back_from_the_memorys_own() {
     let store = open(Some(dir.path()), true);
     store.add(vec![talk(1, &TALK)]).await.unwrap();
     store.add(vec![talk(2, &["The bassoon again."])]).await.unwrap();
-    store.forget(forgetting(1)).await.unwrap();
+    forgets(&store, forgetting(1)).await;
     store.add(vec![talk(3, &TALK)]).await.unwrap();
     store.gone(session(3)).await.unwrap();
     drop(store);
@@ -160,7 +193,7 @@ async fn vectors_come_once_the_embedder_works() {
     };
     for id in ["one", "other"] {
         let embedder = Faulty::new(id, true);
-        let store = HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false);
+        let store = HnswMemoryStore::new(Some(dir.path()), Some(embedder.clone()), false);
         store.add(vec![talk(1, &TALK)]).await.unwrap();
         assert!(!has_vector(&store).await, "{id}");
         if id == "one" {
@@ -171,7 +204,7 @@ async fn vectors_come_once_the_embedder_works() {
             store.close().await;
             drop(store);
             embedder.fails.store(false, Ordering::Relaxed);
-            HnswMemoryStore::new(Some(dir.path()), embedder.clone(), false)
+            HnswMemoryStore::new(Some(dir.path()), Some(embedder.clone()), false)
         } else {
             embedder.fails.store(false, Ordering::Relaxed);
             store
@@ -191,7 +224,7 @@ async fn building_anew_changes_nothing_that_is_found() {
     let store = open(Some(dir.path()), false);
     let notes = (1..=50).map(|seq| said(seq, "user", &format!("note number{seq} about the harbour"))).collect();
     store.add(vec![talk(1, &TALK), intake(2, notes)]).await.unwrap();
-    store.forget(ForgetMemory { from_seq: Some(20), to_seq: Some(30), ..forgetting(2) }).await.unwrap();
+    forgets(&store, ForgetMemory { from_seq: Some(20), to_seq: Some(30), ..forgetting(2) }).await;
     let before = find(&store, "harbour bassoon number7").await;
     let told = std::sync::Mutex::new(Vec::new());
     let indexed = store.reindex(&|done, of| told.lock().unwrap().push((done, of))).await.unwrap();
@@ -202,28 +235,50 @@ async fn building_anew_changes_nothing_that_is_found() {
     assert_eq!(find(&open(Some(dir.path()), false), "harbour bassoon number7").await, before);
 }
 
-/// Vectors are made by parts, in the background; the saved graph may be older than the file, or missing.
+/// A deletion once waited until all postings were made again.
 #[tokio::test]
-async fn a_graph_that_is_old_or_gone_is_made_good() {
-    let dir = tempfile::tempdir().unwrap();
-    let notes = |from: u64, to: u64| (from..to).map(|seq| said(seq, "user", &format!("note number{seq}"))).collect();
-    let store = open(Some(dir.path()), false);
-    store.add(vec![intake(1, notes(1, 40))]).await.unwrap();
-    store.close().await;
-    drop(store);
-    let store = open(Some(dir.path()), false);
-    store.add(vec![intake(1, notes(40, 80))]).await.unwrap();
-    store.forget(ForgetMemory { from_seq: Some(2), to_seq: Some(30), ..forgetting(1) }).await.unwrap();
-    let before = find(&store, "number1 number35 number79").await;
-    assert!(before.iter().all(|hit| hit.lanes.contains_key("vector")));
-    drop(store);
-    for _ in 0..2 {
-        let store = open(Some(dir.path()), false);
-        assert_eq!(find(&store, "number1 number35 number79").await, before);
-        // A third of the graph's vectors is removed, so it is rebuilt.
-        store.add(vec![intake(1, Vec::new())]).await.unwrap();
-        assert_eq!(find(&store, "number1 number35 number79").await, before);
-        drop(store);
-        std::fs::remove_file(dir.path().join("vectors.graph")).unwrap_or_default();
+async fn a_deletion_and_an_addition_run_between_the_steps_of_a_rebuild() {
+    let store = open(None, false);
+    let notes =
+        |of: u64| (1..=200).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}"))).collect();
+    store.add(vec![intake(1, notes(1)), intake(2, notes(2))]).await.unwrap();
+    let is_built = AtomicBool::new(false);
+    let rebuild = async {
+        store.reindex(&|_, _| ()).await.unwrap();
+        is_built.store(true, Ordering::Relaxed);
+    };
+    let meanwhile = async {
+        store.gone(session(1)).await.unwrap();
+        store.add(vec![intake(3, notes(3))]).await.unwrap();
+        assert!(!is_built.load(Ordering::Relaxed));
+    };
+    tokio::join!(rebuild, meanwhile);
+    for (word, count) in [("harbour1", 0), ("harbour2", 200), ("harbour3", 200)] {
+        let found = store.search(SearchMemory { limit: Some(1_000), ..query(word) }).await.unwrap().items;
+        assert_eq!(found.iter().filter(|hit| hit.text.contains(word)).count(), count, "{word}");
     }
+}
+
+/// A merge of all postings once kept a deletion waiting, the longer the more there were.
+#[tokio::test]
+async fn no_merge_is_larger_than_its_limit() {
+    let store = open(None, false);
+    for first in (0..5 * u64::from(MERGED_DOCS_MAX)).step_by(8) {
+        let notes = (first + 1..=first + 8).map(|seq| said(seq, "user", &format!("note number{seq}"))).collect();
+        store.add(vec![intake(1, notes)]).await.unwrap();
+    }
+    let sizes = store.core.read(|open| Ok(open.segments.iter().map(|it| it.live_docs).collect::<Vec<_>>())).unwrap();
+    assert_eq!(sizes, [MERGED_DOCS_MAX; 5]);
+    assert_eq!(find(&store, "number3").await[0].from_seq, 3);
+}
+
+/// The file once grew with everything that was ever said.
+#[tokio::test]
+async fn texts_are_numbered_again_once_many_are_gone() {
+    let store = open(None, false);
+    let notes = |of: u64| (1..=20).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}")));
+    store.add(vec![intake(1, notes(1).collect()), intake(2, notes(2).collect())]).await.unwrap();
+    store.gone(session(1)).await.unwrap();
+    assert_eq!(store.core.read(|open| Ok(open.columns.next_doc())).unwrap(), 20);
+    assert_eq!(find(&store, "harbour2 number7").await[0].text, "note number7 of harbour2");
 }

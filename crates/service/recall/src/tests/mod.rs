@@ -6,6 +6,7 @@ mod lives;
 mod model;
 mod postings;
 mod troubles;
+mod vectors;
 mod words;
 
 use std::{
@@ -13,19 +14,19 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use async_trait::async_trait;
 
-use super::{HashedEmbedder, HnswMemoryStore};
+use super::HnswMemoryStore;
 use meerkat_words::{
     SessionError, SessionId,
     answers::SearchHit,
     clock::{IdSource as _, SeededIds, Timestamp},
     memory::{EmbedFor, Embedder, Intake, MemoryStore as _, Passage},
-    requests::{SearchMemory, SearchScope},
+    requests::{ForgetMemory, SearchMemory, SearchScope},
 };
 
 /// Returns the n-th session.
@@ -62,13 +63,19 @@ pub(super) fn query(text: &str) -> SearchMemory {
     SearchMemory { query: text.to_owned(), ..SearchMemory::default() }
 }
 
-/// Makes a store with the built-in embedder.
+/// Makes a store that has no embedder.
 pub(super) fn open(dir: Option<&Path>, records_intake: bool) -> HnswMemoryStore {
-    HnswMemoryStore::new(dir, Arc::new(HashedEmbedder), records_intake)
+    HnswMemoryStore::new(dir, None, records_intake)
 }
 
 pub(super) async fn find(store: &HnswMemoryStore, text: &str) -> Vec<SearchHit> {
     store.search(query(text)).await.unwrap().items
+}
+
+/// Forgets for a request; returns how many texts.
+pub(super) async fn forgets(store: &HnswMemoryStore, request: ForgetMemory) -> u64 {
+    let decided = store.to_forget(request).await.unwrap();
+    store.forget(decided).await.unwrap().forgotten
 }
 
 /// Returns the texts of the hits, best first.
@@ -76,15 +83,30 @@ pub(super) async fn texts(store: &HnswMemoryStore, request: SearchMemory) -> Vec
     store.search(request).await.unwrap().items.into_iter().map(|hit| hit.text).collect()
 }
 
-/// Embedder that fails on demand.
+/// Makes a vector of a text's words, so that texts with common words are near.
+pub(super) fn toy(text: &str) -> Vec<f32> {
+    let mut vector = vec![0.0; 64];
+    for word in text.to_lowercase().split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()) {
+        let hash = word.bytes().fold(7_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut mixed = hash;
+        for component in &mut vector {
+            mixed = mixed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *component += if mixed >> 63 == 0 { 1.0 } else { -1.0 };
+        }
+    }
+    vector
+}
+
+/// Embedder that counts the texts that it embeds, and fails on demand.
 pub(super) struct Faulty {
     pub(super) id: &'static str,
     pub(super) fails: AtomicBool,
+    pub(super) embedded: AtomicUsize,
 }
 
 impl Faulty {
     pub(super) fn new(id: &'static str, fails: bool) -> Arc<Self> {
-        Arc::new(Self { id, fails: AtomicBool::new(fails) })
+        Arc::new(Self { id, fails: AtomicBool::new(fails), embedded: AtomicUsize::new(0) })
     }
 }
 
@@ -98,6 +120,9 @@ impl Embedder for Faulty {
         if self.fails.load(Ordering::Relaxed) {
             return Err(SessionError::MemoryDisabled { configured: false });
         }
-        HashedEmbedder.embed(texts, purpose).await
+        if purpose == EmbedFor::Passage {
+            self.embedded.fetch_add(texts.len(), Ordering::Relaxed);
+        }
+        Ok(texts.iter().map(|text| toy(text)).collect())
     }
 }

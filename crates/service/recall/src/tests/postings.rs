@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use redb::{Database, ReadableDatabase as _, backends::InMemoryBackend};
 
 use super::super::{
-    columns::{Columns, Doc},
+    columns::Columns,
     postings::{BlockWriter, Found, Posting, Segment, Terms},
-    tables::{POSTINGS, SessionRow},
+    tables::{Doc, POSTINGS, SessionRow},
 };
 
 fn columns(docs: u32) -> Columns {
@@ -23,10 +23,9 @@ fn columns(docs: u32) -> Columns {
             time_ms: 0,
             role: 0,
             source: 0,
+            text: seq,
             words: 1,
-            runs: 1,
             asks: false,
-            names_time: false,
         };
         columns.push(number, doc);
     }

@@ -9,10 +9,11 @@ fn forms_of_a_word_are_one_word() {
         ["plan", "plans", "planned", "planning"],
         ["study", "studies", "studied", "studying"],
         ["make", "makes", "Making", "MAKE"],
-        ["happy", "happily", "Happy", "happy's"],
+        ["happy", "HAPPY", "Happy", "happy's"],
+        ["use", "used", "using", "uses"],
+        ["й", "и\u{306}", "Й", "И\u{306}"],
+        ["각", "\u{1100}\u{1161}\u{11a8}", "각", "각"],
         ["box", "boxes", "boxed", "boxing"],
-        ["buy", "buys", "bought", "buying"],
-        ["write", "wrote", "written", "writing"],
         ["stop", "stopped", "stops", "stopping"],
         ["play", "plays", "played", "playing"],
         ["day", "days", "Day", "day’s"],
@@ -53,34 +54,23 @@ fn parts_and_wholes_are_both_terms() {
     }
 }
 
+/// The stop words of eight languages ate words that matter, and an irregular form made `won't` a victory.
 #[test]
-fn runs_are_shared_by_what_is_written_alike() {
-    let (right, wrong) = (analyse("bassoon").runs, analyse("basoon").runs);
-    assert!(wrong.iter().filter(|run| right.contains(run)).count() >= 3);
-    assert_eq!(analyse("ab").runs.len(), 1);
-    assert!(analyse("a ?! \u{0}").runs.is_empty());
+fn a_query_loses_english_stop_words_alone() {
+    for word in ["hat", "war", "die", "US", "MIT", "go", "C", "das", "un", "oder"] {
+        assert_eq!(analyse_query(&format!("what is {word}")).words, analyse(word).words, "{word}");
+    }
+    assert!(analyse_query("which of the").words.len() == 3, "they are kept if there is nothing else");
+    assert_ne!(analyse("won't").words, analyse("win").words);
 }
 
 #[test]
-fn what_asks_and_what_names_a_time_is_known() {
+fn what_asks_is_known() {
     for asks in ["Where is it?", "And then? ", "(really?)", "「どこ？」", "أين هو؟"] {
         assert!(analyse(asks).asks, "{asks}");
     }
     for tells in ["It is there.", "Why? Because.", "a?b", ""] {
         assert!(!analyse(tells).asks, "{tells}");
-    }
-    for timed in ["I went yesterday", "in June", "since 2019", "vor einer Woche", "l'année dernière, en août", "вчера"]
-    {
-        assert!(analyse(timed).names_time, "{timed}");
-    }
-    for timeless in ["I went there", "an apple, mes amis", "port 7432", "3019 of them", ""] {
-        assert!(!analyse(timeless).names_time, "{timeless}");
-    }
-    for question in ["When did she leave?", "which year was it", "Wann war das?", "когда?"] {
-        assert!(analyse_query(question).asks_when, "{question}");
-    }
-    for question in ["Where was it last year?", "what did the day bring", "whenever", ""] {
-        assert!(!analyse_query(question).asks_when, "{question}");
     }
 }
 
@@ -89,5 +79,5 @@ fn a_huge_text_is_bounded() {
     let terms = analyse(&"word ".repeat(1_000_000));
     assert!(terms.words.len() <= 64 * 1024 / 5 + 1);
     let terms = analyse(&"x".repeat(1_000_000));
-    assert!(terms.words.len() == 1 && terms.runs.len() <= 64);
+    assert!(terms.words.len() == 1 && terms.spelt.len() == 1);
 }

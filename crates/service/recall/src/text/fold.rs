@@ -1,4 +1,20 @@
 //! Folding of letters for comparison: lower case, no marks, plain width.
+//!
+//! Unicode's normal forms do most of it, so that composed and decomposed spellings meet; a few letters without a
+//! decomposition are listed.
+
+use std::borrow::Cow;
+
+use icu_normalizer::{
+    ComposingNormalizerBorrowed,
+    properties::{CanonicalDecompositionBorrowed, Decomposed},
+};
+
+/// Brings a text to one spelling (NFKC): full-width letters, ligatures and decomposed syllables become plain ones.
+pub(super) fn normal(text: &str) -> Cow<'_, str> {
+    const NFKC: ComposingNormalizerBorrowed<'static> = ComposingNormalizerBorrowed::new_nfkc();
+    NFKC.normalize(text)
+}
 
 /// Role of a letter between words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,55 +88,41 @@ pub(super) fn plain_sign(sign: char) -> char {
     }
 }
 
-/// Folds a letter to one letter or a few.
+/// Folds a letter to one letter or two.
 pub(super) fn folded(letter: char) -> impl Iterator<Item = char> {
-    let wide = u32::from(letter);
-    let narrow =
-        if (0xff01..=0xff5e).contains(&wide) { char::from_u32(wide - 0xfee0).unwrap_or(letter) } else { letter };
-    narrow.to_lowercase().filter(|small| !is_ignored(*small)).flat_map(|small| {
-        let (first, second) = plain(small);
+    letter.to_lowercase().filter(|small| !is_ignored(*small)).flat_map(|small| {
+        let (first, second) = plain(without_marks(small));
         [Some(first), second].into_iter().flatten()
     })
 }
 
-/// Removes the marks of a lower-case letter; the ranges also hold upper-case ones, which never come.
-fn plain(small: char) -> (char, Option<char>) {
+/// Removes a letter's marks. Syllables that decompose to letters stay whole.
+fn without_marks(mut letter: char) -> char {
+    const PARTS: CanonicalDecompositionBorrowed<'static> = CanonicalDecompositionBorrowed::new();
+    while !letter.is_ascii()
+        && let Decomposed::Expansion(base, mark) = PARTS.decompose(letter)
+        && is_ignored(mark)
+    {
+        letter = base;
+    }
+    letter
+}
+
+/// Spells a lower-case letter that has no decomposition in plain letters.
+const fn plain(small: char) -> (char, Option<char>) {
     let one = match small {
-        _ if small.is_ascii() => small,
         'ß' => return ('s', Some('s')),
         'æ' => return ('a', Some('e')),
         'œ' => return ('o', Some('e')),
         'þ' => return ('t', Some('h')),
-        'ĳ' => return ('i', Some('j')),
-        'à'..='å' | 'ā'..='ą' | 'ǎ' | 'ȁ'..='ȃ' | 'ạ'..='ặ' => 'a',
-        'ç' | 'ć'..='č' => 'c',
-        'ð' | 'ď'..='đ' => 'd',
-        'è'..='ë' | 'ē'..='ě' | 'ẹ'..='ệ' => 'e',
-        'ĝ'..='ģ' => 'g',
-        'ĥ'..='ħ' => 'h',
-        'ì'..='ï' | 'ĩ'..='ı' | 'ỉ'..='ị' => 'i',
-        'ĵ' => 'j',
-        'ķ' => 'k',
-        'ĺ'..='ł' => 'l',
-        'ñ' | 'ń'..='ň' => 'n',
-        'ò'..='ö' | 'ø' | 'ō'..='ő' | 'ơ' | 'ọ'..='ợ' => 'o',
-        'ŕ'..='ř' => 'r',
-        'ś'..='š' | 'ș' => 's',
-        'ţ'..='ŧ' | 'ț' => 't',
-        'ù'..='ü' | 'ũ'..='ų' | 'ư' | 'ụ'..='ự' => 'u',
-        'ŵ' => 'w',
-        'ý' | 'ÿ' | 'ŷ' | 'ỳ'..='ỹ' => 'y',
-        'ź'..='ž' => 'z',
-        'ά' => 'α',
-        'έ' => 'ε',
-        'ή' => 'η',
-        'ί' | 'ϊ' | 'ΐ' => 'ι',
-        'ό' => 'ο',
-        'ύ' | 'ϋ' | 'ΰ' => 'υ',
-        'ώ' => 'ω',
+        'ð' | 'đ' => 'd',
+        'ħ' => 'h',
+        'ı' => 'i',
+        'ł' => 'l',
+        'ø' => 'o',
+        'ŧ' => 't',
         'ς' => 'σ',
-        'ё' => 'е',
-        'أ' | 'إ' | 'آ' | 'ٱ' => 'ا',
+        'ٱ' => 'ا',
         'ى' => 'ي',
         'ة' => 'ه',
         _ => small,

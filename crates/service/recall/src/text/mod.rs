@@ -1,15 +1,15 @@
-//! Analysis of texts into terms: of their words, and of the short runs of letters in these.
+//! Analysis of texts into terms: stemmed words, and whole names, paths and numbers.
 //!
 //! Texts and queries are analysed alike, so a change needs a new layout of the file. It uses no dictionary, allocates
 //! in proportion to the text, and never fails.
 
 mod common;
 mod fold;
-mod irregular;
-mod manner;
-mod stem;
+
+use std::sync::LazyLock;
 
 use fold::{Kind, kind};
+use rust_stemmers::{Algorithm, Stemmer};
 
 /// Bytes of a text that are analysed; the rest is stored, but not searched.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -19,60 +19,47 @@ const WORD_LETTERS_MAX: usize = 64;
 const WHOLE_LETTERS_MAX: usize = 128;
 /// Signs between two letters that join them, at most, as in `foo::bar` or `a://b`.
 const JOINT_SIGNS_MAX: usize = 3;
-/// Letters of a run; a word's two ends count as letters.
-const RUN_LETTERS: usize = 4;
-
 /// Marks the joint of camel case in a name.
 const CAMEL: char = '\u{0}';
-/// Marks a word's end in a run.
-const END: char = '\u{1}';
-/// Marks a word as a speaker's name.
-const SPEAKER: char = '\u{2}';
-/// Bytes of a text that may name its speaker.
-const SPEAKER_BYTES_MAX: usize = 64;
-/// Bit that distinguishes terms of runs from terms of words.
-const RUN_BIT: u32 = 1 << 31;
+
+/// Begins a terminal's control sequence.
+const ESCAPE: char = '\u{1b}';
+
+/// Word as it is spelt, folded, with the term that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Spelt {
+    pub(super) word: String,
+    pub(super) term: u32,
+}
 
 /// Terms of a text, each as often as it occurs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
     /// Words, and whole names, paths and numbers.
     pub(super) words: Vec<u32>,
-    pub(super) runs: Vec<u32>,
-    /// Of a query: its words as names of speakers.
-    pub(super) speakers: Vec<u32>,
+    /// Words among them that may be misspelt: of letters alone.
+    pub(super) spelt: Vec<Spelt>,
     /// It ends with a question.
     pub(super) asks: bool,
-    /// It names a time, such as `yesterday` or `June`.
-    pub(super) names_time: bool,
-    /// Of a query: true if it asks for a time.
-    pub(super) asks_when: bool,
 }
 
 pub(super) fn analyse(text: &str) -> Terms {
     let mut terms = Analysis::default().all(text);
-    terms.asks = manner::asks(text);
-    if let Some(speaker) = speaker(text) {
-        terms.words.push(speaker_term(&speaker));
-    }
+    terms.asks = asks(text);
     terms
 }
 
 /// Analyses a query; drops its stop words if it has other words.
 pub(super) fn analyse_query(text: &str) -> Terms {
     let telling = Analysis { is_query: true, ..Analysis::default() }.all(text);
-    if !telling.words.is_empty() {
-        return telling;
-    }
-    Terms { asks_when: telling.asks_when, ..Analysis::default().all(text) }
+    if telling.words.is_empty() { Analysis::default().all(text) } else { telling }
 }
 
-/// Returns the speaker if a text begins with a name and a colon.
-fn speaker(text: &str) -> Option<Vec<char>> {
-    let name: Vec<char> = head(text, SPEAKER_BYTES_MAX).split_once(": ")?.0.chars().collect();
-    let is_name = name.first().is_some_and(|letter| letter.is_uppercase() || !letter.is_lowercase());
-    (is_name && name.iter().all(|letter| letter.is_alphabetic()))
-        .then(|| name.into_iter().flat_map(fold::folded).collect())
+/// Returns true if a text ends with a question.
+fn asks(text: &str) -> bool {
+    let closes =
+        |letter: char| letter.is_whitespace() || matches!(letter, ')' | ']' | '"' | '\'' | '”' | '’' | '»' | '」');
+    matches!(text.trim_end_matches(closes).chars().next_back(), Some('?' | '？' | '؟'))
 }
 
 /// Returns the beginning of a text, cut between two characters.
@@ -93,8 +80,6 @@ struct Analysis {
     unspaced: Vec<char>,
     has_joint: bool,
     is_query: bool,
-    /// Of a query: true if the last word was like `which`.
-    after_which: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,8 +91,15 @@ enum Case {
 
 impl Analysis {
     fn all(mut self, text: &str) -> Terms {
-        for letter in head(text, TEXT_BYTES_MAX).chars() {
-            self.take(letter);
+        let text = fold::normal(head(text, TEXT_BYTES_MAX));
+        let mut letters = text.chars().peekable();
+        while let Some(letter) = letters.next() {
+            if letter == ESCAPE && letters.next_if_eq(&'[').is_some() {
+                // A colour, say: its last letter belongs to no word.
+                while letters.next().is_some_and(|letter| letter.is_ascii_digit() || letter == ';') {}
+            } else {
+                self.take(letter);
+            }
         }
         self.end_name();
         self.end_unspaced();
@@ -131,7 +123,7 @@ impl Analysis {
             Kind::Symbol => {
                 self.end_name();
                 self.end_unspaced();
-                self.terms.words.push(word_term([letter]));
+                self.terms.words.push(term([letter]));
             }
             Kind::Joint | Kind::Space => {
                 self.end_name();
@@ -192,27 +184,13 @@ impl Analysis {
         };
         let word = &word[..word.len().min(WORD_LETTERS_MAX)];
         let spelt: String = word.iter().collect();
-        self.time(&spelt);
         if word.is_empty() || self.is_query && common::is_common(word) {
             return;
         }
-        if self.is_query {
-            self.terms.speakers.push(speaker_term(word));
-        }
-        let plain = irregular::plain(&spelt).map(|plain| plain.chars().collect::<Vec<_>>());
-        self.terms.words.push(word_term(stem::stem(plain.as_deref().unwrap_or(word))));
-        if word.len() > 1 {
-            let ended: Vec<char> = [END].into_iter().chain(word.iter().copied()).chain([END]).collect();
-            self.terms.runs.extend(ended.windows(RUN_LETTERS).map(|run| run_term(run.iter().copied())));
-        }
-    }
-
-    fn time(&mut self, word: &str) {
-        let names_time = manner::names_time(word);
-        self.terms.names_time |= names_time;
-        if self.is_query {
-            self.terms.asks_when |= self.after_which && names_time || manner::asks_when(word);
-            self.after_which = manner::asks_which(word);
+        let term = term(stem(&spelt).chars());
+        self.terms.words.push(term);
+        if word.len() > 1 && word.iter().all(|letter| letter.is_alphabetic()) {
+            self.terms.spelt.push(Spelt { word: spelt, term });
         }
     }
 
@@ -224,42 +202,41 @@ impl Analysis {
         let files = name.split(is_path).filter(|piece| piece.contains(&'.'));
         let all = name.iter().any(is_path).then_some(name);
         for whole in pieces.chain(files).chain(all).filter(|whole| whole.len() <= WHOLE_LETTERS_MAX) {
-            let whole: Vec<char> = whole.iter().copied().filter(|letter| *letter != CAMEL).collect();
-            self.terms.words.push(word_term(stem::stem(&whole)));
+            let whole: String = whole.iter().filter(|letter| **letter != CAMEL).collect();
+            self.terms.words.push(term(stem(&whole).chars()));
         }
     }
 
     /// Ends a run without spaces: its pairs of letters serve as words.
     fn end_unspaced(&mut self) {
         let letters = std::mem::take(&mut self.unspaced);
-        if let [letter] = letters[..] {
-            self.terms.words.push(word_term([letter]));
+        for word in letters.windows(letters.len().clamp(1, 2)) {
+            let term = term(word.iter().copied());
+            self.terms.words.push(term);
+            self.terms.spelt.push(Spelt { word: word.iter().collect(), term });
         }
-        self.terms.words.extend(letters.windows(2).map(|pair| word_term(pair.iter().copied())));
-        self.terms.runs.extend(letters.iter().map(|letter| run_term([*letter])));
         self.unspaced = letters;
         self.unspaced.clear();
     }
+}
+
+/// Removes a word's endings by the rules of English; a word with other than plain Latin letters stays as it is.
+fn stem(word: &str) -> std::borrow::Cow<'_, str> {
+    static ENGLISH: LazyLock<Stemmer> = LazyLock::new(|| Stemmer::create(Algorithm::English));
+    if word.bytes().all(|letter| letter.is_ascii_lowercase()) { ENGLISH.stem(word) } else { word.into() }
+}
+
+/// Returns true for a letter of a script without spaces between words.
+pub(super) fn is_unspaced(letter: char) -> bool {
+    kind(letter) == Kind::Unspaced
 }
 
 fn is_joint(letter: char) -> bool {
     letter == CAMEL || letter != '\'' && kind(letter) == Kind::Joint
 }
 
-fn word_term(letters: impl IntoIterator<Item = char>) -> u32 {
-    term(letters) & !RUN_BIT
-}
-
-fn speaker_term(word: &[char]) -> u32 {
-    word_term([SPEAKER].into_iter().chain(word.iter().copied()))
-}
-
-fn run_term(letters: impl IntoIterator<Item = char>) -> u32 {
-    term(letters) | RUN_BIT
-}
-
 /// Hashes the letters with FNV-1a, mixed; collisions are rarer than words with two meanings.
-fn term(letters: impl IntoIterator<Item = char>) -> u32 {
+pub(super) fn term(letters: impl IntoIterator<Item = char>) -> u32 {
     let mixed = letters.into_iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, letter| {
         (hash ^ u64::from(u32::from(letter))).wrapping_mul(0x0100_0000_01b3)
     });
