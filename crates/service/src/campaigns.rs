@@ -1,7 +1,7 @@
 //! Length of the tests that try chances or places in great numbers.
 //!
 //! They are short in `cargo test`. `MEERKAT_CAMPAIGNS` names parts, separated by commas, whose tests run at full
-//! length: `store`, `journal`, `memory`, or `all`. `.ci/run` names the parts that have changed.
+//! length: `store`, `journal`, `memory`, `nodes`, or `all`. `.ci/run` names the parts that have changed.
 
 /// Part of the program whose tests have two lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ impl Part {
                     "store" => self == Self::Store,
                     "journal" => self == Self::Journal,
                     "memory" => self == Self::Memory,
+                    // The trials over a database.
+                    "nodes" => false,
                     other => panic!("MEERKAT_CAMPAIGNS names {other:?}, which is no part"),
                 }
         })

@@ -2,8 +2,8 @@
 //! people, memory. Copies may be deleted and come back from the journals; no turn waits for them.
 
 use std::{
-    collections::BTreeSet,
     ops::Deref,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     agent::{Observer, Ports, shared::Shared},
-    consumers::{memory::MemoryHandle, projector::ProjectorHandle, readers::Readers},
+    consumers::{changes::Changes, memory::MemoryHandle, projector::ProjectorHandle, readers::Readers},
     follow::live::LiveHub,
     ids::{Seq, SessionId},
     service::SessionSummary,
@@ -54,6 +54,8 @@ impl Engine {
 pub(crate) struct Derived {
     pub(crate) index: Arc<dyn SessionIndex>,
     pub(crate) readers: Arc<Readers>,
+    /// What has changed in lists, for those who follow them.
+    pub(crate) changes: Changes,
     pub(crate) pruner: Option<Arc<dyn JournalPruner>>,
     /// Sessions whose journals are due for compaction.
     pub(crate) schedule: Schedule,
@@ -63,6 +65,10 @@ pub(crate) struct Derived {
     pub(crate) memory: Option<MemoryHandle>,
     /// Tasks of sessions that left memory and whose rows are not durable yet.
     pub(crate) settling: TaskTracker,
+    /// Directory of the sessions, if they are not in a database or in memory.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Held by the one examination of the directory that runs.
+    pub(crate) examining: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Derived {
@@ -71,15 +77,18 @@ impl Derived {
         readers: Arc<Readers>,
         pruner: Option<Arc<dyn JournalPruner>>,
     ) -> Self {
-        let (schedule, settling) = (Schedule::default(), TaskTracker::new());
-        Self { index, readers, pruner, schedule, projector: None, memory: None, settling }
+        let (changes, schedule, settling) = (Changes::default(), Schedule::default(), TaskTracker::new());
+        let (projector, memory, data_dir, examining) = (None, None, None, Arc::default());
+        Self { index, readers, changes, pruner, schedule, projector, memory, settling, data_dir, examining }
     }
 
     /// Puts a session's summary into lists and notifies readers: the session has changed, or was found like this. Its
     /// records are durable.
-    pub(crate) async fn publish(&self, summary: SessionSummary, has_changed: bool) -> Result<(), StoreError> {
+    pub(crate) async fn publish(&self, summary: Arc<SessionSummary>, has_changed: bool) -> Result<(), StoreError> {
         let (session_id, last_seq) = (summary.session_id, summary.last_seq);
-        let put = if has_changed { self.index.put(summary).await } else { self.index.put_found(summary).await };
+        let row = SessionSummary::clone(&summary);
+        let put = if has_changed { self.index.put(row).await } else { self.index.put_found(row).await };
+        self.changes.listed(summary);
         self.readers.touched(session_id, last_seq);
         put
     }
@@ -88,10 +97,35 @@ impl Derived {
     pub(crate) async fn list(&self, shared: &Shared, durable: Seq) -> Result<(), StoreError> {
         let mut listed = shared.listed.lock().await;
         let Some(view) = shared.view(durable).filter(|view| view.summary.last_seq != *listed) else { return Ok(()) };
-        self.publish(SessionSummary::clone(&view.summary), *listed != 0).await?;
+        self.publish(view.summary.clone(), *listed != 0).await?;
         *listed = view.summary.last_seq;
         // A deletion may have removed the row just before.
-        if shared.is_deleted.load(Ordering::Acquire) { self.index.remove(shared.session_id).await } else { Ok(()) }
+        if shared.is_deleted.load(Ordering::Acquire) { self.unlist(shared.session_id).await } else { Ok(()) }
+    }
+
+    /// Notes a change in lists that another node may have made; `None` is a deletion.
+    pub(crate) fn heard(&self, session_id: SessionId, summary: Option<SessionSummary>) {
+        match summary {
+            Some(summary) => {
+                let last_seq = summary.last_seq;
+                if self.changes.lacks(session_id, Some(last_seq)) {
+                    self.changes.listed(Arc::new(summary));
+                }
+                self.readers.touched(session_id, last_seq);
+            }
+            None if self.changes.lacks(session_id, None) => {
+                self.changes.deleted(session_id);
+                self.readers.note_deleted(session_id);
+            }
+            None => {}
+        }
+    }
+
+    /// Removes a session from lists.
+    pub(crate) async fn unlist(&self, session_id: SessionId) -> Result<(), StoreError> {
+        let removed = self.index.remove(session_id).await;
+        self.changes.deleted(session_id);
+        removed
     }
 
     /// Like [`Self::list`], for lists that may have an older state since.
@@ -132,13 +166,6 @@ impl Observer for Derived {
         });
     }
 
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        match &self.pruner {
-            Some(pruner) => pruner.drop_blobs(session_id, names).await,
-            None => Ok(()),
-        }
-    }
-
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError> {
         if let Some(memory) = self.memory.as_ref().filter(|_| !ports.is_stored) {
             memory.catch_up().await;
@@ -163,7 +190,7 @@ impl Observer for Derived {
         }
         // Otherwise the row stays: by it the next start finds the session, and deletes it again.
         if forgotten.is_ok() {
-            self.index.remove(session_id).await?;
+            self.unlist(session_id).await?;
         }
         if !ports.is_stored {
             // The session left memory and was not deleted: readers keep what they have of it.

@@ -11,7 +11,9 @@ use crate::{
     capability::{Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
-    consumers::{memory::MemoryHandle, projection::Projection, projector::ProjectorHandle, readers::Readers},
+    consumers::{
+        changes::Changes, memory::MemoryHandle, projection::Projection, projector::ProjectorHandle, readers::Readers,
+    },
     engine::{Derived, Engine},
     memory::{MemoryOptions, SharedMemory, open_memory, recall},
     model::{ModelClient, ModelResolver, StaticModels, scripted::ScriptedModel},
@@ -25,7 +27,7 @@ use crate::{
         validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
-    store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
+    store::{DirectoryOwner, MemoryUse, Router, Stores, open_stores, own_directory},
     tool::{RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
 
@@ -42,6 +44,7 @@ pub struct AgentBuildConfig {
     secrets: Vec<secrecy::SecretString>,
     store: Option<PathBuf>,
     stores: Option<Stores>,
+    owner: Option<DirectoryOwner>,
     is_store_enabled: Option<bool>,
     compaction: Option<CompactionConfig>,
     compactor: Option<SharedCompactor>,
@@ -49,6 +52,7 @@ pub struct AgentBuildConfig {
     notes: Option<Arc<dyn WorkspaceNotes>>,
     world: Option<World>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
+    router: Option<Arc<dyn Router>>,
 }
 
 /// Source of the memory.
@@ -129,10 +133,26 @@ impl AgentBuildConfig {
         self
     }
 
+    /// Sets the directory of this process that is owned already, beside [`Self::stores`]: it is held as long as the
+    /// service lives. A memory in it needs no other owner.
+    #[must_use]
+    pub fn owner(mut self, owner: DirectoryOwner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
     /// Switches persistence off if the build has it.
     #[must_use]
     pub const fn ephemeral(mut self) -> Self {
         self.is_store_enabled = Some(false);
+        self
+    }
+
+    /// Sets the way to the other nodes that share the stores of [`Self::stores`]. Without it, a request for a session of
+    /// another node is refused with the node's name.
+    #[must_use]
+    pub fn router(mut self, router: Arc<dyn Router>) -> Self {
+        self.router = Some(router);
         self
     }
 
@@ -187,6 +207,8 @@ impl AgentBuildConfig {
     pub fn build(self) -> Result<Agent, SessionError> {
         let mut capabilities = Capabilities::compiled();
         let store_dir = self.store.clone().filter(|_| self.stores.is_none() && self.is_store_enabled != Some(false));
+        let data_dir = store_dir.clone();
+        let store_dir = self.owner.as_ref().map(|owner| owner.data_dir().to_owned()).or(store_dir);
         let stores = match (self.is_store_enabled, self.stores, self.store) {
             (Some(false), _, _) | (_, None, None) => None,
             (_, Some(stores), _) => {
@@ -208,6 +230,7 @@ impl AgentBuildConfig {
             Some(source) => open(source, store_dir, stores.is_some(), &self.options.memory, &world)?,
             None => (None, None),
         };
+        let owner = self.owner.or(owner);
         let scripted = || -> Arc<dyn ModelResolver> {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
@@ -232,9 +255,12 @@ impl AgentBuildConfig {
         let held = Arc::new(MemoryUse::new(max_bytes));
         let is_stored = stores.is_some();
         let in_memory = || Stores::in_memory(self.options.ephemeral.session_event_bytes, &held);
-        let Stores { events, blobs, snapshots, index, readers, pruner } = stores.unwrap_or_else(in_memory);
+        let Stores { events, blobs, snapshots, index, readers, pruner, inbox } = stores.unwrap_or_else(in_memory);
         let readers = Arc::new(Readers::new(readers, events.clone(), index.clone(), world.clock.clone()));
         let mut derived = Derived::new(index, readers.clone(), pruner);
+        derived.data_dir = data_dir;
+        let (now_ms, chance) = (world.clock.now().as_millis(), world.ids.jitter(u64::from(u32::MAX)));
+        derived.changes = Changes::new(format!("{now_ms:x}{chance:08x}"));
         let dir = self.options.projection.dir.clone().filter(|_| is_stored && self.options.projection.enabled);
         derived.projector = dir.map(|dir| {
             let projection = Projection::new(dir, events.id());
@@ -276,6 +302,8 @@ impl AgentBuildConfig {
             observer: derived.clone(),
             capabilities,
             held,
+            router: self.router,
+            inbox,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,

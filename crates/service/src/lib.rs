@@ -57,11 +57,11 @@ mod factory;
 pub use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_models as model;
 pub(crate) use meerkat_words::ids;
-pub use meerkat_words::{Operation, SessionError, clock, operation, operations, options, redact};
+pub use meerkat_words::{Operation, SessionError, clock, operation, operations, options, redact, request_of};
 
 pub use capability::{Capabilities, CapabilitiesView, Capability};
 pub use factory::{Agent, AgentBuildConfig};
 pub use ids::{Seq, SessionId, TurnNumber};
 pub use service::SessionService;
 pub use session::Session;
-pub use upkeep::doctor;
+pub use upkeep::{copy, doctor};

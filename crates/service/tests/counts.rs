@@ -73,6 +73,7 @@ fn stored() -> Option<Agent> {
         index: Arc::<MemoryIndex>::default(),
         readers: Arc::<MemoryReaders>::default(),
         pruner: None,
+        inbox: None,
         events,
     };
     Capabilities::compiled().require(Capability::SessionStore).ok()?;

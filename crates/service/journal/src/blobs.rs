@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{Disk, DiskFile, create_anew, ensure_dir, failed, if_there, is_full, read_range, write_all},
+    disk::{DiskFile, create_anew, ensure_dir, failed, if_there, is_full, read_range, write_all},
     executor::on,
     fork::abandon,
     layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
@@ -94,6 +94,23 @@ impl BlobStore for FileBlobs {
             Ok(None)
         })
         .await
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        let disk = self.context.disk.clone();
+        let list = move || {
+            let names = if_there(disk.list(&session_dir(session_id).join(BLOBS))).map_err(failed)?;
+            Ok(names.unwrap_or_default().into_iter().collect())
+        };
+        on(self.context.executor.as_ref(), list).await
+    }
+
+    /// Removes blobs, without a sync: one that reappears after a power failure takes room until it is found again.
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        let (disk, names, dir) = (self.context.disk.clone(), names.clone(), session_dir(session_id).join(BLOBS));
+        let remove =
+            move || names.iter().try_for_each(|name| if_there(disk.remove(&dir.join(name))).map(drop).map_err(failed));
+        on(self.context.executor.as_ref(), remove).await
     }
 
     /// Removes the blobs of a session that was never made; a session's own go with its directory.
@@ -193,18 +210,6 @@ impl BlobWriter for FileBlobWriter {
         self.file = None;
         Ok((hash, self.written))
     }
-}
-
-/// Lists the names of a session's blobs.
-pub fn blobs_of(disk: &dyn Disk, id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-    let names = if_there(disk.list(&session_dir(id).join(BLOBS))).map_err(failed)?;
-    Ok(names.unwrap_or_default().into_iter().collect())
-}
-
-/// Removes blobs, without a sync: one that reappears after a power failure takes room until it is found again.
-pub fn drop_blobs(disk: &dyn Disk, id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-    let dir = session_dir(id).join(BLOBS);
-    names.iter().try_for_each(|name| if_there(disk.remove(&dir.join(name))).map(drop).map_err(failed))
 }
 
 /// Gives a blob its name in its session's directory. With `is_sure`, the blobs' folder is durable if it exists.

@@ -40,8 +40,15 @@ impl Log {
             return Err(damage.clone());
         }
         let follows = entries.iter().zip(state.staged + 1..).all(|(entry, seq)| entry.seq == seq);
-        if state.is_over || state.epoch != epoch || !follows {
+        if state.epoch == 0 && !state.is_over {
+            // Nobody else has the session.
+            return Err(StoreError::Failed("an earlier write failed, and the session must be leased again".to_owned()));
+        }
+        if state.is_over || state.epoch != epoch {
             return Err(StoreError::Fenced);
+        }
+        if !follows {
+            return Err(StoreError::OutOfOrder);
         }
         let Some(last) = entries.last() else {
             // An empty batch does not wait for earlier ones.

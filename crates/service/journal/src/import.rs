@@ -72,7 +72,7 @@ impl Import {
         let mut before = self.place.seq;
         let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
         if !rises || (self.place.seq == 0 && entries.first().is_some_and(|entry| entry.seq != 1)) {
-            return Err(StoreError::Fenced);
+            return Err(StoreError::OutOfOrder);
         }
         self.write(entries).map_err(failed)
     }

@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use meerkat_words::ids::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
-pub use blobs::{FileBlobs, blobs_of, drop_blobs};
+pub use blobs::FileBlobs;
 pub use check::{Checked, Damage, Mended, check, cut, mend_marks};
 pub use disk::{Disk, RealDisk, is_unreadable};
 pub use executor::{Executor, Pool, on};

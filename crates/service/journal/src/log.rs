@@ -39,7 +39,7 @@ pub struct Log {
 pub(super) struct State {
     /// True if the session's directory exists.
     pub(super) exists: bool,
-    /// Epoch of the newest lease, which alone may append.
+    /// Epoch of the newest lease, which alone may append; 0 if there is none, or a write failed since.
     pub(super) epoch: u64,
     is_leased: bool,
     /// True if the session is deleted, or this state differs from the disk: it must be opened again.

@@ -10,12 +10,12 @@ use super::{
     frame::MUST_UNDERSTAND,
     lock,
     log::{Log, State},
-    recovery::Segment,
+    recovery::{Segment, version},
     segment::{Mark, Step, remember},
 };
 use meerkat_words::{
     ids::Seq,
-    store::{Frame, FramePage, Origin, ReadLimit, StoreError},
+    store::{Frame, FramePage, ReadLimit, StoreError},
 };
 
 /// Reads durable frames after `after`; `None` if the session does not exist.
@@ -25,7 +25,7 @@ pub async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option
         if !state.exists {
             return Ok(None);
         }
-        if limit.frames == 0 { Some(FramePage::default()) } else { cached(&state, after, limit) }
+        if limit.frames == 0 { Some(nothing(&state)) } else { cached(&state, after, limit) }
     };
     let page = match page {
         Some(page) => page,
@@ -60,7 +60,7 @@ impl State {
 fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> {
     let readable = state.readable();
     if after >= readable {
-        return Some(FramePage::default());
+        return Some(nothing(state));
     }
     let first = state.cache.frames.front().map(|frame| frame.seq)?;
     let skip = usize::try_from((after + 1).checked_sub(first)?).ok()?;
@@ -71,12 +71,13 @@ fn cached(state: &State, after: Seq, mut limit: ReadLimit) -> Option<FramePage> 
         }
         frames.push(frame.clone());
     }
-    // The cache is dropped when a segment is replaced, so the origins are current.
-    let origin = |frame: Option<&Frame>| {
-        let holds = |segment: &&Segment| frame.is_some_and(|frame| segment.start.place.seq < frame.seq);
-        state.segments.iter().rev().find(holds).map_or_else(Origin::default, Segment::origin)
-    };
-    Some(FramePage { origins: (origin(frames.first()), origin(frames.last())), frames })
+    // The cache is dropped when a segment is replaced, so its frames are of this version.
+    Some(FramePage { frames, version: version(&state.segments) })
+}
+
+/// Makes a page without frames.
+fn nothing(state: &State) -> FramePage {
+    FramePage { frames: Vec::new(), version: version(&state.segments) }
 }
 
 /// Part of a page, from one segment.
@@ -92,10 +93,17 @@ struct Part {
 
 fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, StoreError> {
     let disk = log.context.disk.as_ref();
-    let (mut page, mut at, mut first) = (FramePage::default(), after, None);
+    let (mut page, mut at) = (nothing(&lock(&log.state)), after);
     loop {
         let (segment, file, readable) = {
             let state = lock(&log.state);
+            if version(&state.segments) != page.version {
+                if !page.frames.is_empty() {
+                    // The next page has the other version.
+                    return Ok(page);
+                }
+                page.version = version(&state.segments);
+            }
             let holder = state.segments.iter().rposition(|segment| segment.start.place.seq <= at);
             let Some(segment) = holder.and_then(|holder| state.segments.get(holder)) else { return Ok(page) };
             let is_last = segment.number == state.head.number;
@@ -115,12 +123,7 @@ fn from_disk(log: &Log, after: Seq, mut limit: ReadLimit) -> Result<FramePage, S
         let is_over = part.is_full || part.end.place.seq <= at;
         at = part.end.place.seq.max(at);
         let is_damaged = learn(log, &segment, &part);
-        // Set even without frames: records after another page may have been dropped since.
-        page.origins.0 = *first.get_or_insert(segment.origin());
-        if !part.frames.is_empty() {
-            page.origins.1 = segment.origin();
-            page.frames.extend(part.frames);
-        }
+        page.frames.extend(part.frames);
         if is_damaged || is_over {
             return Ok(page);
         }

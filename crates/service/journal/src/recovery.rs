@@ -14,7 +14,7 @@ use super::{
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
-    store::{Origin, StoreError, TailRepair},
+    store::{StoreError, TailRepair},
 };
 
 /// Segment with a good header.
@@ -65,13 +65,14 @@ impl Segment {
         Ok(found)
     }
 
-    pub(super) const fn origin(&self) -> Origin {
-        Origin { part: self.number, generation: self.generation }
-    }
-
     pub(super) fn name(&self) -> String {
         segment_name(self.number, self.generation)
     }
+}
+
+/// Counts the replacements of a journal's segments.
+pub(super) fn version(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.generation - 1).sum()
 }
 
 /// Position of the next batch.

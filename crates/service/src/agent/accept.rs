@@ -119,7 +119,7 @@ impl Actor {
     pub(super) async fn acknowledge(&mut self) -> Result<(), StoreError> {
         let Some(Unacknowledged { ticket, handle, reply }) = self.waiting.unacknowledged.take() else { return Ok(()) };
         let durable = ticket.durable().await;
-        let answer = durable.as_ref().map(|_| handle).map_err(Self::store_failed);
+        let answer = durable.as_ref().map(|_| handle).map_err(|error| self.discard(error));
         if durable.is_ok() {
             self.publish().await;
         }

@@ -261,7 +261,7 @@ impl Actor {
                 self.notify_settled(Ok(()));
             }
             if self.leaves_its_turn() {
-                self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
+                self.departure = self.registry.upgrade().map(|registry| registry.depart(&self.shared));
                 return Some(Exit::Left);
             }
             let done = match self.decide() {
@@ -327,7 +327,7 @@ impl Actor {
     async fn rest(&mut self) -> Result<Option<Command>, Exit> {
         let is_leaving = !self.waiting.deletions.is_empty() || (self.control.is_draining && self.ports.is_stored);
         if let (true, Some(registry)) = (is_leaving, self.registry.upgrade()) {
-            self.departure = Some(registry.depart(self.session.id()));
+            self.departure = Some(registry.depart(&self.shared));
             return Err(Exit::Left);
         }
         self.release_drains();
@@ -348,7 +348,7 @@ impl Actor {
         if self.control.is_turn_held || self.is_owed_to_memory(&registry) {
             return false;
         }
-        self.departure = registry.leave(self.session.id(), || self.mailbox.is_empty());
+        self.departure = registry.leave(&self.shared, || self.mailbox.is_empty());
         self.departure.is_some()
     }
 
@@ -494,8 +494,14 @@ impl Actor {
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
     }
 
-    /// Lets the turn that a former process left go on, because somebody asks for it.
+    /// Lets queued turns go on that a former owner left, because their callers may wait elsewhere.
+    pub(crate) fn release_queue(&mut self) {
+        self.control.is_queue_held = false;
+    }
+
+    /// Lets the turns that a former process left go on, because somebody asks for one.
     pub(super) fn release_turn(&mut self) {
+        self.release_queue();
         if std::mem::take(&mut self.control.is_turn_held) {
             self.turn_goes_on();
         }
@@ -518,13 +524,19 @@ impl Actor {
         self.ports.observer.published(&self.shared, durable).await;
     }
 
-    /// Discards the state in memory, because the store failed.
+    /// Discards the state in memory, because the store failed. If the session was taken over, this actor leaves the
+    /// registry before its caller is answered, so that nobody asks it again.
     pub(super) fn discard(&mut self, error: &StoreError) -> SessionError {
         self.store_failure.get_or_insert_with(|| error.clone());
-        match error {
-            StoreError::Fenced => SessionError::TakenOver(self.session.id()),
-            error => Self::store_failed(error),
+        if *error != StoreError::Fenced {
+            return Self::store_failed(error);
         }
+        // After another failure the session is loaded again, which finds out whose it is.
+        let is_fenced = self.store_failure == Some(StoreError::Fenced);
+        if is_fenced && self.ports.is_stored && self.departure.is_none() {
+            self.departure = self.registry.upgrade().map(|registry| registry.depart(&self.shared));
+        }
+        SessionError::TakenOver(self.session.id())
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) enum Command {
     UndoCompaction { compaction: Option<Seq>, reply: Reply<Changed> },
     /// Take blobs away that no record up to `last_seq` names, unless something is recorded or made meanwhile.
     DropBlobs { names: BTreeSet<String>, last_seq: Seq, reply: Reply<()> },
+    /// Leave memory, because another node has the session; answered then.
+    GiveWay { reply: Reply<()> },
     /// Start no further turn; answered when none runs.
     Drain { drain_ms: u64, reply: Reply<()> },
 }
@@ -66,6 +68,7 @@ impl Command {
                 drop(reply.send(Err(error.clone())));
             }
             Self::DropBlobs { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::GiveWay { .. } => {}
             Self::Drain { reply, .. } => drop(reply.send(Ok(()))),
         }
     }

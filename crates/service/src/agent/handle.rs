@@ -15,6 +15,7 @@ use crate::{
         CONTEXT_RUNS_MAX,
         event::{Event, Pinned, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned},
     },
+    store::StoreError,
 };
 
 impl Actor {
@@ -49,6 +50,10 @@ impl Actor {
             Command::PreviewCompaction { config, reply } => drop(reply.send(self.preview_compaction(config))),
             Command::UndoCompaction { compaction, reply } => drop(reply.send(self.undo_compaction(compaction).await)),
             Command::DropBlobs { names, last_seq, reply } => drop(reply.send(self.drop_blobs(&names, last_seq).await)),
+            Command::GiveWay { reply } => {
+                self.discard(&StoreError::Fenced);
+                drop(reply);
+            }
             Command::Drain { drain_ms, reply } => {
                 self.control.is_draining = true;
                 self.drain_until = Some(self.ports.world.clock.elapsed() + Duration::from_millis(drain_ms));
@@ -71,7 +76,7 @@ impl Actor {
             // The next compaction finds them.
             return Ok(());
         }
-        Ok(self.ports.observer.drop_blobs(self.session.id(), names).await?)
+        Ok(self.ports.blobs.remove(self.session.id(), names).await?)
     }
 
     /// Deletes the session as soon as nothing runs.

@@ -48,7 +48,7 @@ use crate::{
     service::TurnResult,
     session::{Session, TurnEnd, event::Event, message::Body},
     store::{
-        BlobStore, EventStore, MemoryUse, ReadLimit, SessionStore, StoreError,
+        BlobStore, EventStore, Inbox, MemoryUse, ReadLimit, Router, SessionStore, StoreError,
         restore::{self, decode},
     },
     tool::{RuleKeeper, ToolRegistry, ToolScope, Toolbox, WorkspaceNotes},
@@ -73,6 +73,10 @@ pub(crate) struct Ports {
     pub(crate) capabilities: Capabilities,
     /// Bytes that the service holds in memory, and their limit.
     pub(crate) held: Arc<MemoryUse>,
+    /// Finds the services of other nodes that share the store.
+    pub(crate) router: Option<Arc<dyn Router>>,
+    /// Letters between the nodes that share the store.
+    pub(crate) inbox: Option<Arc<dyn Inbox>>,
     /// True if the service takes no new work.
     pub(crate) is_shutting_down: AtomicBool,
     /// Config of sessions that have none of their own.
@@ -144,7 +148,7 @@ impl Ports {
 
     /// The session's last durable seq, if the store can say it.
     pub(crate) async fn durable(&self, session_id: SessionId) -> Option<Seq> {
-        self.events.watch(session_id).await.ok().flatten().map(|tail| *tail.borrow())
+        self.events.tail(session_id).await.ok().flatten()
     }
 
     /// A body's whole text.

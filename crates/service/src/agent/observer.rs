@@ -1,7 +1,5 @@
 //! The seam to whatever keeps copies of sessions. The engine knows nothing of lists, readers, files or memory.
 
-use std::collections::BTreeSet;
-
 use async_trait::async_trait;
 
 use super::{Ports, shared::Shared};
@@ -29,7 +27,4 @@ pub(crate) trait Observer: Send + Sync {
 
     /// Deletes a session and all that is derived of it; those who follow it by `live` are notified when that is durable.
     async fn delete(&self, ports: &Ports, session_id: SessionId, live: Option<&LiveHub>) -> Result<(), StoreError>;
-
-    /// Deletes blobs that no record of the session names.
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
 }

@@ -37,8 +37,9 @@ impl Actor {
         batch.extend(new);
         let shared = self.shared.clone();
         let ticket = shared.show(|| {
-            let ticket = self.ports.events.stage(&self.lease, &batch)?;
-            Ok((self.apply(&batch[applied..])?, ticket))
+            let view = self.apply(&batch[applied..])?;
+            let ticket = self.ports.events.stage_listed(&self.lease, &batch, &view.summary)?;
+            Ok((view, ticket))
         })?;
         Ok((self.session.last_seq(), ticket))
     }

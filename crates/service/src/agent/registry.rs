@@ -63,8 +63,7 @@ pub(crate) struct Reservation {
 pub(crate) struct Passage {
     registry: Weak<Registry>,
     session_id: SessionId,
-    has_arrived: bool,
-    _over: watch::Sender<()>,
+    over: watch::Sender<()>,
 }
 
 impl Registry {
@@ -126,27 +125,33 @@ impl Registry {
     /// Takes the actor out if it is not needed; `is_mailbox_empty` is called under the lock.
     pub(crate) fn leave(
         self: &Arc<Self>,
-        session_id: SessionId,
+        shared: &Arc<Shared>,
         is_mailbox_empty: impl FnOnce() -> bool,
     ) -> Option<Passage> {
         let mut entries = self.entries();
-        let Some(Entry::Live(live)) = entries.get(&session_id) else { return None };
+        let Some(Entry::Live(live)) = entries.get(&shared.session_id) else { return None };
         let is_free = live.reserved == 0 && !live.shared.has_interrupts();
-        if !(is_free && is_mailbox_empty()) {
+        if !(Arc::ptr_eq(&live.shared, shared) && is_free && is_mailbox_empty()) {
             return None;
         }
-        Some(self.pass(&mut entries, session_id))
+        Some(self.pass(&mut entries, shared.session_id))
     }
 
-    /// Takes the actor out whatever is asked of it.
-    pub(crate) fn depart(self: &Arc<Self>, session_id: SessionId) -> Passage {
-        self.pass(&mut self.entries(), session_id)
+    /// Takes the actor out whatever is asked of it; one that has come in its place stays.
+    pub(crate) fn depart(self: &Arc<Self>, shared: &Arc<Shared>) -> Passage {
+        let mut entries = self.entries();
+        match entries.get(&shared.session_id) {
+            Some(Entry::Live(live)) if !Arc::ptr_eq(&live.shared, shared) => {
+                Passage { registry: Arc::downgrade(self), session_id: shared.session_id, over: watch::Sender::new(()) }
+            }
+            _ => self.pass(&mut entries, shared.session_id),
+        }
     }
 
     fn pass(self: &Arc<Self>, entries: &mut HashMap<SessionId, Entry>, session_id: SessionId) -> Passage {
         let (sender, over) = watch::channel(());
         entries.insert(session_id, Entry::Passing(over));
-        Passage { registry: Arc::downgrade(self), session_id, has_arrived: false, _over: sender }
+        Passage { registry: Arc::downgrade(self), session_id, over: sender }
     }
 
     /// Waits while the session's actor comes or goes.
@@ -188,25 +193,35 @@ impl Live {
 }
 
 impl Passage {
-    /// Puts the actor in.
+    /// Puts the actor in; `None` if it has left already.
     pub(crate) fn arrive(
-        mut self,
+        self,
         registry: &Arc<Registry>,
         shared: Arc<Shared>,
         mailbox: mpsc::Sender<Command>,
-    ) -> Reservation {
-        let mut live = Live { mailbox, shared, reserved: 0 };
-        let reservation = live.reserve(registry);
-        registry.entries().insert(self.session_id, Entry::Live(live));
-        self.has_arrived = true;
-        reservation
+    ) -> Option<Reservation> {
+        let mut entries = registry.entries();
+        self.is_in(&entries).then(|| {
+            let mut live = Live { mailbox, shared, reserved: 0 };
+            let reservation = live.reserve(registry);
+            entries.insert(self.session_id, Entry::Live(live));
+            reservation
+        })
+    }
+
+    /// Returns true if those who want the session wait for this.
+    fn is_in(&self, entries: &HashMap<SessionId, Entry>) -> bool {
+        let Some(Entry::Passing(over)) = entries.get(&self.session_id) else { return false };
+        over.same_channel(&self.over.subscribe())
     }
 }
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        if let (false, Some(registry)) = (self.has_arrived, self.registry.upgrade()) {
-            registry.entries().remove(&self.session_id);
+        let Some(registry) = self.registry.upgrade() else { return };
+        let mut entries = registry.entries();
+        if self.is_in(&entries) {
+            entries.remove(&self.session_id);
         }
     }
 }

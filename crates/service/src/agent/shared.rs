@@ -101,9 +101,14 @@ impl Shared {
         self.views().back().map(|view| view.summary.updated_at)
     }
 
+    /// The last event that was made, perhaps not yet durable.
+    pub(crate) fn newest_seq(&self) -> Seq {
+        self.views().back().map_or(0, |view| view.summary.last_seq)
+    }
+
     /// Returns true if lists may lack a record.
     pub(crate) fn is_unlisted(&self) -> bool {
-        let newest = self.views().back().map_or(0, |view| view.summary.last_seq);
+        let newest = self.newest_seq();
         // A task that holds the lock may be listing an older record.
         self.listed.try_lock().map_or(true, |listed| *listed != newest)
     }

@@ -12,7 +12,7 @@ use crate::{
     SessionError,
     ids::Seq,
     service::Changed,
-    session::{OpenTurn, View},
+    session::View,
     store::{
         StoreError,
         restore::{Trouble, replay},
@@ -27,13 +27,18 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
         let (lost, failed) = match exit {
             Ok(Exit::Left) => return actor.depart().await,
+            Ok(Exit::Discarded(StoreError::Fenced)) if actor.ports.is_stored => return actor.be_taken_over().await,
             Ok(Exit::Discarded(error)) => (SessionError::StoreFailed, Some(error)),
+            // It had lost its lease before, and was leaving.
+            Err(_) if actor.departure.is_some() => return actor.be_taken_over().await,
             Err(_) => (SessionError::Internal("the session's actor panicked".to_owned()), None),
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         actor.release_waiters(&lost);
-        let is_taken_over = failed.as_ref() == Some(&StoreError::Fenced);
-        let reloaded = AssertUnwindSafe(Box::pin(actor.reload(is_taken_over))).catch_unwind().await;
+        let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
+        if matches!(reloaded, Ok(Err(StoreError::Fenced))) && actor.ports.is_stored {
+            return actor.be_taken_over().await;
+        }
         if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
             // Callers that follow a turn by its events are notified behind everything durable. A lease that could not
             // be renewed does not know the durable seq.
@@ -81,11 +86,15 @@ async fn serve_refusals(actor: &mut Actor) {
             Some(super::command::Command::Drain { reply, .. }) => {
                 let _ = reply.send(Ok(()));
             }
+            Some(super::command::Command::GiveWay { .. }) => {
+                let lost = actor.discard(&StoreError::Fenced);
+                return actor.give_up(&lost).await;
+            }
             Some(command) => actor.handle(command).await,
             None => {}
         }
         if !actor.waiting.deletions.is_empty() {
-            actor.departure = actor.registry.upgrade().map(|registry| registry.depart(shared.session_id));
+            actor.departure = actor.registry.upgrade().map(|registry| registry.depart(&shared));
             return actor.depart().await;
         }
     }
@@ -143,10 +152,28 @@ impl Actor {
         self.release_drains();
     }
 
+    /// Leaves memory because another owner has the session by now, and records nothing: what is left of its work is the
+    /// other's to end. Callers that wait are notified, and ask or follow the session again wherever it is.
+    async fn be_taken_over(&mut self) {
+        let session_id = self.session.id();
+        tracing::warn!(%session_id, seq = self.session.last_seq(), "a session was taken over by another owner");
+        let lost = self.discard(&StoreError::Fenced);
+        if self.session.open_turn().is_some() || !self.session.queue().is_empty() {
+            let tail = self.ports.durable(session_id).await.unwrap_or(self.lease.tail);
+            // First: a caller that is released below may follow the session at once.
+            self.shared.live.lose(tail, &lost);
+        }
+        self.release_waiters(&lost);
+        for wish in self.shared.take_interrupts() {
+            drop(wish.reply.send(Err(lost.clone())));
+        }
+        self.give_up(&lost).await;
+    }
+
     /// Leaves memory at once: the journal has everything durable, and the next caller loads the session.
     async fn give_up(&mut self, error: &SessionError) {
         // New callers that wait for a turn load the session again.
-        self.departure = self.registry.upgrade().map(|registry| registry.depart(self.session.id()));
+        self.departure = self.departure.take().or_else(|| Some(self.registry.upgrade()?.depart(&self.shared)));
         self.ports.events.give_up(self.lease).await;
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
@@ -161,9 +188,8 @@ impl Actor {
         self.release_drains();
     }
 
-    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end. Only if
-    /// another actor had the session meanwhile, a turn that waits for approval goes on.
-    async fn reload(&mut self, is_taken_over: bool) -> Result<(), StoreError> {
+    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end.
+    async fn reload(&mut self) -> Result<(), StoreError> {
         self.store_failure = None;
         self.journalled.deferred.clear();
         self.running.summary = Summary::None;
@@ -173,9 +199,10 @@ impl Actor {
         self.control = Control { is_draining, is_queue_held, is_turn_held, interrupt: left_open, ..Control::default() };
         let session_id = self.session.id();
         self.lease = self.ports.events.lease(session_id).await?;
-        // If applied records never became durable, only the journal is right.
+        // If applied records never became durable, only the journal is right. Where other nodes append too, a tail that
+        // is as far shows nothing: it may be that of records in their place.
         let is_ahead = self.lease.tail < self.session.last_seq();
-        let replayed = match is_ahead {
+        let replayed = match is_ahead || self.ports.events.node().is_some() {
             true => Err(Trouble::Torn),
             false => replay(self.ports.events.as_ref(), session_id, &mut self.session).await,
         };
@@ -186,10 +213,16 @@ impl Actor {
                 self.session = self.ports.restore(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
             }
         }
+        // Another owner has had the lease since.
+        if self.session.last_seq() > self.lease.tail {
+            return Err(StoreError::Fenced);
+        }
+        // What failed may have been the end of that turn, and be durable all the same.
+        let open = self.session.open_turn().map(|open| open.turn);
+        self.control.interrupt.take_if(|(turn, _)| Some(*turn) != open);
         self.shared.show_only(View::of(&self.session));
         self.publish().await;
-        let goes_on = |open: &OpenTurn| is_taken_over && open.outlives_its_process();
-        if self.session.open_turn().is_some_and(|open| !goes_on(open)) && left_open.is_none() {
+        if self.session.open_turn().is_some() && self.control.interrupt.is_none() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())

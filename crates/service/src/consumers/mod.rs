@@ -6,6 +6,8 @@
 
 pub(crate) mod readers;
 
+pub(crate) mod changes;
+
 mod driver;
 
 pub(crate) mod projection;

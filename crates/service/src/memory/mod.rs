@@ -16,9 +16,7 @@ pub(crate) use absent as recall;
 pub(crate) use meerkat_recall as recall;
 
 #[cfg(feature = "memory-store")]
-pub use meerkat_recall::{
-    EndpointEmbedder, EndpointOptions, HashedEmbedder, HnswMemoryStore, LocalEmbedder, Stamp, VectorError, VectorLane,
-};
+pub use meerkat_recall::{EndpointEmbedder, EndpointOptions, HnswMemoryStore, LocalEmbedder, VectorError, VectorLane};
 pub use meerkat_words::memory::{
     EmbedFor, Embedder, EndpointAccess, Intake, MemoryOptions, MemoryStore, Passage, ProgressSink, SharedMemory,
 };

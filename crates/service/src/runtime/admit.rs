@@ -1,8 +1,12 @@
 //! The door of the service: every operation is admitted first, in one place, by its row of the table.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::FutureExt as _;
+use meerkat_words::reply::Reply;
+use serde_json::json;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +15,7 @@ use crate::{
     SessionError,
     agent::command::Command,
     capability::Capabilities,
-    follow::Follower,
+    follow::{Follower, turn},
     ids::{SessionId, TurnNumber},
     operation::Operation,
     service::*,
@@ -30,6 +34,46 @@ impl Sessions {
         self.settle().await?;
         Ok(Admitted(self))
     }
+
+    /// Returns true if no request can be handed to another node.
+    fn is_alone(&self) -> bool {
+        self.engine().router.is_none() && self.engine().inbox.is_none()
+    }
+
+    /// Makes the handle of a turn that another node accepted: its events say how it ends.
+    fn begun(&self, accepted: Bytes, wait: bool) -> Result<TurnHandle, SessionError> {
+        let accepted: TurnAccepted = Reply::read(&accepted)?;
+        let (service, begun) = (self.clone(), accepted.clone());
+        let result = async move { turn::result(&service, begun).await };
+        Ok(TurnHandle { accepted, wait, result: result.boxed() })
+    }
+
+    /// Returns the service of the node that has the session of a refused request, to hand the request to.
+    async fn elsewhere(&self, refusal: Option<&SessionError>) -> Option<Arc<dyn SessionService>> {
+        match (&self.engine().router, refusal) {
+            (Some(router), Some(SessionError::HeldBy { session_id, holder })) => {
+                router.route(*session_id, &holder.node).await
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Asks here and, if another node has the session, there: over the router, or by its inbox. `$ask` is written once for
+/// both services; `$read` makes the answer of what the inbox brought.
+macro_rules! wherever_it_is {
+    ($sessions:expr, $here:expr, |$there:ident| $ask:expr, $operation:ident, $params:expr, $read:expr) => {
+        loop {
+            let here = $here;
+            let Err(refusal @ SessionError::HeldBy { .. }) = here else { return here };
+            if let Some($there) = $sessions.elsewhere(Some(&refusal)).await {
+                return $ask;
+            }
+            if let Some(answer) = $sessions.by_inbox(Operation::$operation, &$params, refusal).await? {
+                return $read(answer);
+            }
+        }
+    };
 }
 
 macro_rules! declare {
@@ -40,6 +84,10 @@ macro_rules! declare {
         impl SessionService for Sessions {
             fn capabilities(&self) -> Capabilities {
                 self.engine().capabilities
+            }
+
+            fn node(&self) -> Option<&str> {
+                self.engine().events.node()
             }
 
             async fn ready(&self) -> Result<(), SessionError> {
@@ -58,18 +106,46 @@ macro_rules! declare {
 
             async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
                 self.admit(Operation::StartTurn).await?;
-                self.accept(request, false).await
+                if self.is_alone() {
+                    return self.accept(request, false).await;
+                }
+                wherever_it_is!(
+                    self,
+                    self.accept(request.clone(), false).await,
+                    |there| there.begin_turn(request).await,
+                    StartTurn,
+                    json!(StartTurn { wait: false, ..request.clone() }),
+                    |accepted| self.begun(accepted, request.wait)
+                )
             }
 
             async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
                 self.admit(Operation::Resume).await?;
                 let is_continuation = request.prompt.is_none();
-                self.accept(request.on(*session_id), is_continuation).await
+                if self.is_alone() {
+                    return self.accept(request.on(*session_id), is_continuation).await;
+                }
+                let mut params = json!(ResumeTurn { wait: false, ..request.clone() });
+                params["session_id"] = json!(session_id);
+                wherever_it_is!(
+                    self,
+                    self.accept(request.clone().on(*session_id), is_continuation).await,
+                    |there| there.begin_resume(session_id, request).await,
+                    Resume,
+                    params,
+                    |accepted| self.begun(accepted, request.wait)
+                )
             }
 
             async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
                 self.admit(Operation::Events).await?;
                 self.check_exists(*session_id).await?;
+                // Durable events are seen from here too; those of a running step only where it runs.
+                if self.engine().router.is_some()
+                    && let Some(there) = self.elsewhere(self.check_here(*session_id).await.err().as_ref()).await
+                {
+                    return there.follow(session_id, since_seq).await;
+                }
                 let (engine, hub) = (self.engine(), self.inner.registry.hub(*session_id));
                 Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
             }
@@ -80,6 +156,11 @@ macro_rules! declare {
                 turn: TurnNumber,
                 since_seq: u64,
             ) -> Result<Follower, SessionError> {
+                if self.engine().router.is_some()
+                    && let Some(there) = self.elsewhere(self.check_here(*session_id).await.err().as_ref()).await
+                {
+                    return there.follow_turn(session_id, turn, since_seq).await;
+                }
                 let follower = self.follow(session_id, since_seq).await?.waiting();
                 self.go_on(*session_id, turn, since_seq).await;
                 Ok(follower)
@@ -95,7 +176,15 @@ macro_rules! declare {
                 request: CompactSession,
                 cancel: CancellationToken,
             ) -> Result<CompactionReceipt, SessionError> {
-                self.admit(Operation::Compact).await?.compact_until(request, cancel).await
+                let admitted = self.admit(Operation::Compact).await?;
+                wherever_it_is!(
+                    self,
+                    admitted.compact_until(request.clone(), cancel.clone()).await,
+                    |there| there.compact_until(request, cancel).await,
+                    Compact,
+                    json!(request),
+                    |receipt| Reply::read(&receipt)
+                )
             }
 
             async fn memory_to_index(&self) -> Option<u64> {
@@ -108,7 +197,18 @@ macro_rules! declare {
 
             $(
                 async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
-                    self.admit(Operation::$operation).await?.$name($( $argument ),*).await
+                    let admitted = self.admit(Operation::$operation).await?;
+                    if self.is_alone() {
+                        return admitted.$name($( $argument ),*).await;
+                    }
+                    wherever_it_is!(
+                        self,
+                        admitted.$name($( Clone::clone(&$argument) ),*).await,
+                        |there| there.$name($( $argument ),*).await,
+                        $operation,
+                        json!(crate::request_of!($request $( $argument )*)),
+                        |answer| Reply::read(&answer)
+                    )
                 }
             )*
         }
@@ -123,9 +223,9 @@ impl Sessions {
     async fn go_on(&self, session_id: SessionId, turn: TurnNumber, since_seq: u64) {
         if self.look(session_id).await.is_ok_and(|view| view.summary.state != SessionState::Idle) {
             match self.reserve(session_id).await {
-                // An actor that has left loads nothing more.
                 Ok(reservation) => drop(reservation.mailbox.send(Command::GoOn { turn }).await),
-                Err(SessionError::ShuttingDown) => {}
+                // An actor that has left, or that another node has, loads nothing here.
+                Err(SessionError::ShuttingDown | SessionError::HeldBy { .. }) => {}
                 Err(error) => {
                     let tail = self.engine().durable(session_id).await.unwrap_or(since_seq);
                     self.inner.registry.hub(session_id).lose(tail, &error);

@@ -34,18 +34,30 @@ impl Sessions {
     pub(super) async fn publish_all(&self) -> Result<(), SessionError> {
         let engine = self.engine();
         for shared in self.inner.registry.unlisted() {
-            let tail = match engine.events.watch(shared.session_id).await {
-                Ok(Some(tail)) => tail,
-                Ok(None) => continue,
-                Err(error) => {
-                    tracing::warn!(session_id = %shared.session_id, %error, "a list may show a session as it was");
-                    continue;
-                }
+            let durable = async {
+                let tail = engine.events.tail(shared.session_id).await?;
+                let Some(durable) = tail else { return Ok(None) };
+                Ok(self.is_own(&shared, durable).await?.then_some(durable))
             };
-            let durable = *tail.borrow();
-            engine.derived.list(&shared, durable).await?;
+            match durable.await {
+                Ok(Some(durable)) => engine.derived.list(&shared, durable).await?,
+                Ok(None) => {}
+                Err(error) => {
+                    let error: StoreError = error;
+                    tracing::warn!(session_id = %shared.session_id, %error, "a list may show a session as it was");
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Lists stored sessions before one by id, newest first.
+    pub(super) async fn stored_before(
+        &self,
+        before: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionSummary>, SessionError> {
+        self.ask_index(|index| async move { index.sessions(before, limit).await }).await
     }
 
     /// Lists every stored session, oldest first.
@@ -54,8 +66,7 @@ impl Sessions {
         self.publish_all().await?;
         loop {
             let before = sessions.last().map(|session| session.session_id);
-            let ask = |index: Arc<dyn SessionIndex>| async move { index.sessions(before, IDS_READ).await };
-            let found = self.ask_index(ask).await?;
+            let found = self.stored_before(before, IDS_READ).await?;
             if found.is_empty() {
                 sessions.reverse();
                 return Ok(sessions);
@@ -187,7 +198,7 @@ impl Sessions {
     pub(super) async fn drop_row_of_deleted(&self, session_id: SessionId) -> Result<(), SessionError> {
         let engine = self.engine();
         if engine.events.journal_bytes(session_id).await? == 0 {
-            engine.derived.index.remove(session_id).await?;
+            engine.derived.unlist(session_id).await?;
             // A new session may have this id meanwhile.
             self.index_stored(session_id).await?;
         }
@@ -260,11 +271,10 @@ impl Sessions {
             // The session may have been deleted or changed since it was read. This check opens nothing.
             let after = engine.events.journal_bytes(session_id).await?;
             let put = if after == 0 {
-                derived.index.remove(session_id).await
+                derived.unlist(session_id).await
             } else if let Some(shared) = self.inner.registry.shared(session_id)
-                && let Some(tail) = engine.events.watch(session_id).await?
+                && let Some(durable) = engine.events.tail(session_id).await?
             {
-                let durable = *tail.borrow();
                 derived.list_again(&shared, durable).await
             } else if after != before {
                 // Its actor has left meanwhile, and its row was newer.

@@ -11,7 +11,6 @@ use super::sessions::{Inner, Sessions};
 use crate::{
     SessionError,
     agent::command::{Change, Command},
-    engine::Derived,
     ids::{Seq, SessionId},
     service::{CompactJournal, JournalCompactionReport},
     upkeep::pruning::{CompactionPolicy, Due, History, reach, survey, unnamed_blobs},
@@ -71,7 +70,7 @@ impl Sessions {
             self.record(session_id, Change::SnapshotHistory { pruned_to, keys_up_to }).await?;
         }
         let report = if dropped == 0 { survey.report(0) } else { survey.carry_out(engine, derived).await? };
-        if let Err(error) = self.drop_blobs(derived, session_id).await {
+        if let Err(error) = self.drop_blobs(session_id).await {
             tracing::warn!(%session_id, %error, "unnamed blobs stay until the next compaction");
         }
         Ok((report, is_early))
@@ -79,9 +78,8 @@ impl Sessions {
 
     /// Drops the blobs that only dropped records named. The session's actor does it, now that the records are durably
     /// gone.
-    async fn drop_blobs(&self, derived: &Derived, session_id: SessionId) -> Result<(), SessionError> {
-        let Some(pruner) = &derived.pruner else { return Ok(()) };
-        let (names, last_seq) = unnamed_blobs(self.engine(), pruner.as_ref(), session_id).await?;
+    async fn drop_blobs(&self, session_id: SessionId) -> Result<(), SessionError> {
+        let (names, last_seq) = unnamed_blobs(self.engine(), session_id).await?;
         if names.is_empty() {
             return Ok(());
         }

@@ -2,10 +2,12 @@
 
 mod admit;
 mod operations;
+mod overview;
 mod sessions;
 
 mod indexed;
 
+mod nodes;
 mod persistent;
 
 mod creations;

@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{admit::Admitted, sessions::Sessions, validate};
@@ -17,8 +18,8 @@ use crate::{
     ids::{SessionId, TurnNumber},
     service::{
         AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, EventPage, ExportSession, FetchReader,
-        ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
+        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EventPage, ExportSession,
+        FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
         JournalCompactionReport, ListTools, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob,
         ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit,
         SearchMemory, SessionQuery, SessionSummary, SessionView, ToolServerView, ToolView, UndoCompaction, Unpin,
@@ -30,17 +31,24 @@ use crate::{
     },
     store::ReadLimit,
     tool::{ListedSession, Offer, ToolScope, is_copy},
-    upkeep::{bundle, pruning::CompactionPolicy},
+    upkeep::{
+        bundle,
+        doctor::{self, Examination},
+        pruning::CompactionPolicy,
+    },
 };
 
 /// Most bytes of events, or of their history, in one page.
 pub(super) const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most findings of an examination in one answer.
+const FINDINGS_MAX: usize = 1000;
 
 impl Sessions {
     /// Returns the readers, after the index is complete.
     async fn readers(&self) -> Result<&Readers, SessionError> {
         // A reader's lag is counted from the rows, so none may be missing.
         self.complete_index().await?;
+        self.hear().await?;
         Ok(&self.engine().derived.readers)
     }
 
@@ -54,11 +62,12 @@ impl Sessions {
     /// ended with its process, in memory.
     async fn publish_to_memory(&self, session_id: Option<SessionId>) -> Result<(), SessionError> {
         if let Some(session_id) = session_id
-            && self.engine().events.watch(session_id).await?.is_none()
+            && self.engine().events.tail(session_id).await?.is_none()
             && self.memory()?.taken_in(session_id).await? == 0
         {
             return Err(SessionError::NotFound(session_id));
         }
+        self.hear().await?;
         self.publish_all().await
     }
 
@@ -83,12 +92,20 @@ impl Sessions {
 
 impl Admitted<'_> {
     pub(super) async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
-        let Some(reservation) = self.0.inner.registry.reserve(request.session_id) else {
-            self.0.check_exists(request.session_id).await?;
-            return Err(SessionError::NotRunning { turn: request.turn });
+        let InterruptTurn { session_id, turn } = request;
+        let not_running = || Err(SessionError::NotRunning { turn });
+        let answer = match self.0.inner.registry.reserve(session_id) {
+            Some(reservation) => match reservation.shared.wish_interrupt(turn) {
+                Ok(answer) => answer.await.unwrap_or_else(|_| not_running()),
+                Err(refused) => Err(refused),
+            },
+            None => self.0.check_exists(session_id).await.and_then(|()| not_running()),
         };
-        let answer = reservation.shared.wish_interrupt(request.turn)?;
-        answer.await.map_err(|_| SessionError::NotRunning { turn: request.turn })?
+        if matches!(answer, Err(SessionError::NotRunning { .. } | SessionError::TakenOver(_))) {
+            // It may run on another node.
+            self.0.check_here(session_id).await?;
+        }
+        answer
     }
 
     pub(super) async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {
@@ -323,6 +340,34 @@ impl Admitted<'_> {
         let off = "there is no projection: set projection.enabled, and a folder for it";
         let projector = self.0.engine().derived.projector.as_ref();
         projector.ok_or_else(|| SessionError::invalid("projection", off))?.rebuild(self.0).await
+    }
+
+    pub(super) async fn diagnose(&self) -> Result<Diagnosis, SessionError> {
+        let derived = &self.0.engine().derived;
+        let Some(data_dir) = derived.data_dir.clone() else { return Ok(doctor::of_database()) };
+        let what = Examination { data_dir, projection: None, is_repair: false };
+        let turn = derived.examining.clone().lock_owned().await;
+        let left = CancellationToken::new();
+        let _left = left.clone().drop_guard();
+        // It reads much from the disk, and ends at the next session when its caller has left.
+        let examined = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            Handle::current().block_on(doctor::examine(what, &|_, _| !left.is_cancelled()))
+        });
+        let ended = |_| SessionError::Internal("an examination ended too early".to_owned());
+        let mut found = examined.await.map_err(ended)??;
+        if found.findings.len() > FINDINGS_MAX {
+            let more = found.findings.len() - FINDINGS_MAX;
+            found.findings.truncate(FINDINGS_MAX);
+            let last = found.findings.last().cloned().into_iter();
+            found.findings.extend(last.map(|last| Finding {
+                session_id: None,
+                what: format!("there are {more} further findings"),
+                remedy: "`meerkat doctor` lists all of them.".to_owned(),
+                ..last
+            }));
+        }
+        Ok(found)
     }
 
     pub(super) async fn export_session(&self, request: ExportSession) -> Result<BundlePage, SessionError> {

@@ -18,7 +18,7 @@ use crate::{
         ForkPoint, ForkedHistory, HistoryFold,
         event::{Event, HistorySnapshot, Record},
     },
-    store::{ReadLimit, restore::decode},
+    store::{ReadLimit, StoreError, restore::decode},
     upkeep::{bundle::piece, retention::doomed},
 };
 
@@ -59,6 +59,8 @@ impl Sessions {
                         tracing::warn!(%session_id, %error, "what is left of a deleted session stays until the next start");
                     }
                 }
+                // Another node took it over just before.
+                Err(SessionError::HeldBy { .. }) => {}
                 // The next start goes on.
                 Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
@@ -80,6 +82,7 @@ impl Sessions {
         // No await from here on: if the caller gave up at one, each of these would begin twice.
         self.begin_consumers();
         self.compact_on_schedule();
+        self.work_with_others();
         Ok(())
     }
 
@@ -174,8 +177,7 @@ impl Sessions {
                     return Err(error);
                 }
                 let events = self.engine().events.as_ref();
-                let tail = events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-                let seq = *tail.borrow();
+                let seq = events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
                 self.engine().delete(session_id, Some(&*self.inner.registry.hub(session_id))).await?;
                 Ok(Changed { session_id, seq })
             }
@@ -187,36 +189,45 @@ impl Sessions {
         let ForkSession { session_id: parent, turn } = request;
         let engine = self.engine();
         let _whole = self.journal(parent).read().await;
-        // A missing session is reported before a full disk.
-        let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
-        engine.events.room().await?;
-        let at = match session.fork_at(turn)? {
-            ForkPoint::After(seq) => seq,
-            ForkPoint::EndOf { turn, from } => {
-                let is_whole = session.pruned_to() == 0;
-                let missing = if is_whole { SessionError::ItemNotFound("turn") } else { SessionError::HistoryPruned };
-                self.end_of(parent, turn, from).await?.ok_or(missing)?
+        loop {
+            // A missing session is reported before a full disk.
+            let page = engine.events.read(parent, 0, ReadLimit::frames(1)).await?;
+            let version = page.ok_or(SessionError::NotFound(parent))?.version;
+            let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
+            engine.events.room().await?;
+            let at = match session.fork_at(turn)? {
+                ForkPoint::After(seq) => seq,
+                ForkPoint::EndOf { turn, from } => {
+                    let is_whole = session.pruned_to() == 0;
+                    let missing =
+                        if is_whole { SessionError::ItemNotFound("turn") } else { SessionError::HistoryPruned };
+                    self.end_of(parent, turn, from).await?.ok_or(missing)?
+                }
+            };
+            if at < session.pruned_to() {
+                return Err(SessionError::HistoryPruned);
             }
-        };
-        if at < session.pruned_to() {
-            return Err(SessionError::HistoryPruned);
+            let now = engine.world.clock.now();
+            let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
+            let (session_id, seq) = (first.session_id, first.seq);
+            let imported = session.fork_import_record(at, &first);
+            let mut records = vec![first];
+            records.extend(imported);
+            if session.pruned_to() > 0
+                && let Some(snapshot) = self.history_at(parent, at).await?
+            {
+                let event = Event::HistorySnapshot(snapshot);
+                let seq = records.last().map_or(seq, |last| last.seq);
+                records.push(Record { session_id, seq: seq + 1, turn: None, time: now, event });
+            }
+            match engine.events.fork_unpruned(parent, version, at, &records).await {
+                // Another node has dropped some that its own records do not replace.
+                Err(StoreError::Fenced) => continue,
+                forked => forked?,
+            }
+            self.index_made(session_id).await?;
+            return Ok(Changed { session_id, seq });
         }
-        let now = engine.world.clock.now();
-        let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
-        let (session_id, seq) = (first.session_id, first.seq);
-        let imported = session.fork_import_record(at, &first);
-        let mut records = vec![first];
-        records.extend(imported);
-        if session.pruned_to() > 0
-            && let Some(snapshot) = self.history_at(parent, at).await?
-        {
-            let event = Event::HistorySnapshot(snapshot);
-            let seq = records.last().map_or(seq, |last| last.seq);
-            records.push(Record { session_id, seq: seq + 1, turn: None, time: now, event });
-        }
-        engine.events.fork(parent, at, &records).await?;
-        self.index_made(session_id).await?;
-        Ok(Changed { session_id, seq })
     }
 
     /// Makes the history snapshot for a fork after `at`, which replaces dropped records; `None` if the journal up to

@@ -56,12 +56,13 @@ impl Tool for PinFact {
         &self.spec
     }
 
-    fn usual_plan(&self) -> Option<Plan> {
-        Some(Plan::idempotent())
+    fn has_checked_schema(&self) -> bool {
+        // A test checks it.
+        true
     }
 
-    async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
-        Ok(Plan::idempotent())
+    fn usual_plan(&self) -> Option<Plan> {
+        Some(Plan::idempotent())
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
@@ -99,5 +100,30 @@ impl ToolSource for PinsInWorkspaces {
 
     fn origin(&self, _: &str) -> String {
         ENGINE.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        runtime::read_blob::ReadBlob,
+        store::MemoryBlobStore,
+        tool::{SearchTools, check_schema},
+    };
+
+    /// A start checks none of them.
+    #[test]
+    fn the_schemas_of_the_engines_own_tools_can_be_used() {
+        let blobs = Arc::new(MemoryBlobStore::default());
+        let tools: [Arc<dyn Tool>; 3] = [
+            PinFact::new().unwrap(),
+            Arc::new(ReadBlob::new(blobs, 1024).unwrap()),
+            Arc::new(SearchTools::new().unwrap()),
+        ];
+        for tool in tools {
+            assert!(tool.has_checked_schema());
+            assert_eq!(check_schema(&tool.spec().schema), Ok(()), "{}", tool.spec().name);
+        }
     }
 }

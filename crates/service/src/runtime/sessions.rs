@@ -12,10 +12,11 @@ use std::{
     },
 };
 
+use futures::FutureExt as _;
 use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{creations::Creations, validate};
+use super::{creations::Creations, nodes::Others, validate};
 use crate::{
     SessionError,
     agent::{
@@ -29,14 +30,15 @@ use crate::{
     },
     capability::Capability,
     engine::Engine,
-    ids::SessionId,
+    follow::turn,
+    ids::{Seq, SessionId},
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         KEY_KEPT_MS, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
         message::Body,
     },
-    store::{IndexedKey, Lease, StoreError},
+    store::{Creation, IndexedKey, Lease, StoreError},
     upkeep::bundle::{Exports, Uploads},
 };
 
@@ -66,6 +68,10 @@ pub(super) struct Inner {
     pub(super) is_ready: OnceCell<()>,
     /// Task that compacts journals on schedule; it ends with the service.
     pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
+    /// Tasks for a store that several nodes share; they end with the service.
+    pub(super) with_others: std::sync::OnceLock<[AbortOnDropHandle<()>; 3]>,
+    /// What is known here of the other nodes of the store.
+    pub(super) others: Others,
     /// Held while the index is rebuilt.
     pub(super) completing: Mutex<()>,
     /// Loss of the index since which every session was put into it, perhaps not yet durably.
@@ -86,6 +92,8 @@ impl Sessions {
             journals: std::array::from_fn(|_| RwLock::default()),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
+            with_others: std::sync::OnceLock::new(),
+            others: Others::default(),
             completing: Mutex::default(),
             index_filled_at: AtomicU64::new(0),
             earlier_model: OnceCell::new(),
@@ -122,25 +130,36 @@ impl Sessions {
     pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
         loop {
             match self.inner.registry.find(session_id) {
-                Found::Live(reservation) => return Ok(reservation),
+                Found::Live(reservation) => {
+                    if self.engine().events.holds(session_id).await? {
+                        return Ok(reservation);
+                    }
+                    // Its state is that of the past.
+                    let (reply, gone) = oneshot::channel();
+                    drop(reservation.mailbox.send(Command::GiveWay { reply }).await);
+                    drop((reservation, gone.await));
+                }
                 // Nothing is ever sent: the channel closes when the actor has arrived or left.
                 Found::Passing(mut over) => drop(over.changed().await),
                 Found::Absent(arrival) => {
                     // A task of its own: the caller may leave, and the actor still has to be registered.
                     let service = self.clone();
                     let brought = tokio::spawn(async move { service.bring_in(session_id, arrival).await });
-                    return brought
-                        .await
-                        .unwrap_or_else(|_| Err(SessionError::Internal("a session could not be loaded".to_owned())));
+                    let brought = brought.await;
+                    let lost = |_| Err(SessionError::Internal("a session could not be loaded".to_owned()));
+                    if let Some(reservation) = brought.unwrap_or_else(lost)? {
+                        return Ok(reservation);
+                    }
                 }
             }
         }
     }
 
-    /// Loads a stored session, and settles the turn that a former process left open.
-    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Reservation, SessionError> {
+    /// Loads a stored session, and settles the turn that a former process left open. `None` if another owner has had it
+    /// meanwhile.
+    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Option<Reservation>, SessionError> {
         let engine = &self.inner.engine;
-        if engine.events.watch(session_id).await?.is_none() {
+        if engine.events.tail(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
         }
         if engine.is_shutting_down.load(Ordering::Acquire) {
@@ -148,15 +167,19 @@ impl Sessions {
         }
         let lease = engine.events.lease(session_id).await?;
         let session = match engine.restore(session_id).await {
-            Ok(Some(session)) => session,
+            Ok(Some(session)) if session.last_seq() <= lease.tail => session,
             restored => {
                 engine.events.give_up(lease).await;
-                return Err(restored.err().map_or(SessionError::NotFound(session_id), SessionError::from));
+                return restored?.map(|_| None).ok_or(SessionError::NotFound(session_id));
             }
         };
         let (shared, mailbox, mut actor) = self.actor(session, lease);
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
+        // After the start it was another node's, whose callers may still wait.
+        if engine.events.node().is_some() && self.inner.is_ready.initialized() {
+            actor.release_queue();
+        }
         self.spawn(actor);
         // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
@@ -181,8 +204,15 @@ impl Sessions {
     pub(super) async fn look(&self, session_id: SessionId) -> Result<View, SessionError> {
         let engine = self.engine();
         if let Some(shared) = self.inner.registry.shared(session_id) {
-            let durable = engine.events.watch(session_id).await?.map_or(0, |tail| *tail.borrow());
-            if let Some(view) = shared.view(durable) {
+            let durable = match engine.events.tail(session_id).await? {
+                // Another node may have deleted it.
+                None if engine.is_stored => return Err(SessionError::NotFound(session_id)),
+                durable => durable.unwrap_or(0),
+            };
+            if self.is_own(&shared, durable).await?
+                // An older one is of before another node took the session.
+                && let Some(view) = shared.view(durable).filter(|view| view.summary.last_seq >= durable)
+            {
                 return Ok(view);
             }
         }
@@ -191,9 +221,23 @@ impl Sessions {
         Ok(View::of(&restored.ok_or(SessionError::NotFound(session_id))?))
     }
 
+    /// Returns true if a session's durable records are those of its actor here. Records that nobody was shown yet may have
+    /// gone lost, and another node's may be in their place.
+    pub(super) async fn is_own(&self, shared: &Shared, durable: Seq) -> Result<bool, StoreError> {
+        Ok(shared.shown_seq() == durable || self.engine().events.holds(shared.session_id).await?)
+    }
+
+    /// Checks that no other node has the session.
+    pub(super) async fn check_here(&self, session_id: SessionId) -> Result<(), SessionError> {
+        match self.engine().events.holder(session_id).await? {
+            Some(holder) => Err(SessionError::HeldBy { session_id, holder }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that a session exists.
     pub(super) async fn check_exists(&self, session_id: SessionId) -> Result<(), SessionError> {
-        match self.engine().events.watch(session_id).await? {
+        match self.engine().events.tail(session_id).await? {
             Some(_) => Ok(()),
             None => Err(SessionError::NotFound(session_id)),
         }
@@ -278,7 +322,16 @@ impl Sessions {
         let request = Arc::new(request);
         let command =
             |reply| Command::StartTurn { request: request.clone(), hash: hash.clone(), is_continuation, reply };
-        self.ask(session_id, command).await
+        let TurnHandle { accepted, wait, result } = self.ask(session_id, command).await?;
+        let (inner, taken_over) = (Arc::downgrade(&self.inner), accepted.clone());
+        let result = async move {
+            match (result.await, inner.upgrade()) {
+                // The new owner ends the turn, and its events say how.
+                (Err(SessionError::TakenOver(_)), Some(inner)) => turn::result(&Self::of(inner), taken_over).await,
+                (ended, _) => ended,
+            }
+        };
+        Ok(TurnHandle { accepted, wait, result: result.boxed() })
     }
 
     /// Checks that another session may be created, besides those in flight.
@@ -382,13 +435,10 @@ impl Sessions {
         let Some(key) = key else { return Ok(None) };
         let Some(known) = self.store_key(&key.key).await? else { return Ok(None) };
         let age_ms = self.engine().world.clock.now().as_millis() - known.time.as_millis();
-        if age_ms >= KEY_KEPT_MS || self.engine().events.watch(known.session_id).await?.is_none() {
+        if age_ms >= KEY_KEPT_MS || self.engine().events.tail(known.session_id).await?.is_none() {
             return Ok(None);
         }
-        if known.key.request != key.request {
-            return Err(SessionError::IdempotencyConflict { what: "idempotency_key" });
-        }
-        Ok(Some(SessionCreated { session_id: known.session_id, seq: 1, created_at: known.time }))
+        answer_of(&known, Some(key)).map(Some)
     }
 
     /// Finds the folder of a session: a path, or one of the configured folders by its name.
@@ -448,16 +498,17 @@ impl Sessions {
         let mut event = Event::SessionCreated(created);
         externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
         let record = Record { session_id, seq: 1, turn: None, time: now, event };
-        let lease = engine.events.lease(session_id).await.map_err(failed)?;
-        let made = match engine.events.stage(&lease, std::slice::from_ref(&record)) {
-            Ok(ticket) => ticket.durable().await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = made {
-            engine.events.give_up(lease).await;
-            return Err(failed(error));
-        }
         let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let (row, key) = (session.summary(), IndexedKey::of(&session, now));
+        let made = engine.events.create(std::slice::from_ref(&record), &row, key.as_ref()).await;
+        let lease = match made.map_err(failed)? {
+            Creation::Made(lease) => lease,
+            Creation::Exists(known) => {
+                // Its blobs have no session.
+                engine.blobs.forget(session_id).await;
+                return answer_of(&known, session.created_key());
+            }
+        };
         let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
         self.inner.registry.insert(shared, mailbox);
         self.spawn(actor);
@@ -469,18 +520,9 @@ impl Sessions {
     /// failure the next start puts them again.
     pub(super) async fn index(&self, session: &Session, has_changed: bool) {
         let (derived, is_stored) = (&self.engine().derived, self.engine().is_stored);
-        let age_ms = self.engine().world.clock.now().as_millis() - session.created_at().as_millis();
-        // An imported session may be old, and its key expired. A session from a time when the clock was ahead is not
-        // old. Keys of sessions in memory are kept by `creations` alone.
-        let key = session.created_key().filter(|_| is_stored && age_ms < KEY_KEPT_MS);
-        let key = key.map(|key| IndexedKey {
-            scope: None,
-            key: key.clone(),
-            session_id: session.id(),
-            turn: None,
-            time: session.created_at(),
-        });
-        let mut done = derived.publish(session.summary(), has_changed).await;
+        // Keys of sessions in memory are kept by `creations` alone.
+        let key = IndexedKey::of(session, self.engine().world.clock.now()).filter(|_| is_stored);
+        let mut done = derived.publish(Arc::new(session.summary()), has_changed).await;
         if let (Ok(()), Some(key)) = (&done, &key) {
             done = derived.index.put_key(key).await;
         }
@@ -488,4 +530,12 @@ impl Sessions {
             tracing::error!(session_id = %session.id(), %error, "the index did not take a session in; it will at the next start");
         }
     }
+}
+
+/// Answers a create with the session that has its key, unless that was another request.
+fn answer_of(known: &IndexedKey, key: Option<&Key>) -> Result<SessionCreated, SessionError> {
+    if key.is_none_or(|key| key.request != known.key.request) {
+        return Err(SessionError::IdempotencyConflict { what: "idempotency_key" });
+    }
+    Ok(SessionCreated { session_id: known.session_id, seq: 1, created_at: known.time })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-pub use meerkat_words::{answers::*, operators::*, requests::*};
+pub use meerkat_words::{answers::*, operators::*, overview::*, requests::*};
 
 use crate::{
     SessionError,
@@ -26,6 +26,11 @@ macro_rules! declare {
         pub trait SessionService: Send + Sync {
             /// Returns the capabilities of this service.
             fn capabilities(&self) -> Capabilities;
+
+            /// Returns the name of this process among those that share its store; `None` if its store has one process.
+            fn node(&self) -> Option<&str> {
+                None
+            }
 
             /// Waits until the service has settled the sessions that a former process left open.
             async fn ready(&self) -> Result<(), SessionError> {
@@ -110,9 +115,9 @@ macro_rules! declare {
 
 crate::operations!(plain declare);
 
-/// Finds the location of a session.
+/// Finds the services of other nodes that share the store.
 #[async_trait]
 pub trait Router: Send + Sync {
-    /// Returns the service that holds the session's lease: this one, or another to hand the request to.
-    async fn route(&self, session_id: SessionId) -> Result<Arc<dyn SessionService>, SessionError>;
+    /// Returns the service of the node that has the session, to hand the request to; `None` if it cannot be reached.
+    async fn route(&self, session_id: SessionId, node: &str) -> Option<Arc<dyn SessionService>>;
 }

@@ -162,7 +162,7 @@ impl Context {
     pub(super) fn bytes_if_undone(&self) -> Option<u64> {
         let last = self.rebuilds.undoable.back()?;
         let before = last.before.as_ref()?;
-        Some(before.entries.bytes() + self.bytes_from(self.live.place_behind(last.seq)))
+        Some(before.entries.bytes() + self.bytes_from(before.entries.place_behind(last.seq, &self.live)))
     }
 
     /// Bytes of messages that left the context and can return without the journal.

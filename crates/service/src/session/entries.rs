@@ -116,11 +116,6 @@ impl Entries {
         up_to(self.list.last()) - up_to(start.checked_sub(1).and_then(|last| self.list.get(last)))
     }
 
-    /// The place of the first entry that an event behind `seq` brought.
-    pub(super) fn place_behind(&self, seq: Seq) -> usize {
-        self.list.partition_point(|entry| entry.seq <= seq)
-    }
-
     /// Finds the beginning of the newest whole turns that have at most `bytes` bytes together.
     pub(super) fn start_within(&self, bytes: u64) -> usize {
         let first = self.turns.partition_point(|&(_, start)| self.bytes_from(start) > bytes);
@@ -187,9 +182,17 @@ impl Entries {
         kept
     }
 
-    /// Appends the other's entries of events behind `seq`.
+    /// Finds what the other one got behind `seq` and this one lacks: a turn that runs on behind `seq` and did not fit
+    /// has left its remainder in both.
+    pub(super) fn place_behind(&self, seq: Seq, other: &Self) -> usize {
+        let place = other.list.partition_point(|entry| entry.seq <= seq);
+        let is_here = |entry: &ContextEntry| entry.left.is_some() && self.newest_turn() == Some(entry.turn);
+        place + usize::from(other.list.get(place).is_some_and(is_here))
+    }
+
+    /// Appends what the other one got behind `seq`.
     pub(super) fn extend_from(&mut self, other: &Self, seq: Seq) {
-        for (entry, bytes) in other.sized().skip(other.place_behind(seq)) {
+        for (entry, bytes) in other.sized().skip(self.place_behind(seq, other)) {
             self.append(entry.clone(), bytes);
         }
     }

@@ -7,7 +7,6 @@ mod compaction;
 mod files;
 mod finished;
 mod live;
-mod window;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -35,7 +34,7 @@ use crate::{
 
 pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
-pub use window::ContextTokens;
+pub use meerkat_words::overview::ContextTokens;
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Time for which an idempotency key is kept, in milliseconds.
-pub(crate) const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+pub const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Rules that a session may be allowed.
 pub(crate) const RULES_MAX: usize = 256;

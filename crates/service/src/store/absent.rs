@@ -23,13 +23,21 @@ pub fn open_stores(_data_dir: &Path) -> Result<Stores, SessionError> {
 }
 
 /// Owned data directory; this build has none.
-pub(crate) struct DirectoryOwner;
+#[derive(Debug)]
+pub struct DirectoryOwner;
+
+impl DirectoryOwner {
+    /// Returns the directory; this build has none.
+    pub(crate) fn data_dir(&self) -> &Path {
+        Path::new("")
+    }
+}
 
 /// Owns `data_dir`.
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
-pub(crate) fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+pub fn own_directory(_data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
     Err(SessionError::PersistenceDisabled { configured: false })
 }
 

@@ -17,7 +17,7 @@ use crate::{
 const READ_EVENTS: usize = 1024;
 
 /// Encodes a session's snapshot.
-pub(super) fn encode(session: &Session) -> Result<Vec<u8>, SessionStoreError> {
+pub fn encode(session: &Session) -> Result<Vec<u8>, SessionStoreError> {
     Ok(serde_json::to_vec(&Snapshot::of(session))?)
 }
 
@@ -26,12 +26,12 @@ fn decode(bytes: &[u8]) -> Result<Snapshot, SessionStoreError> {
 }
 
 /// Refuses a snapshot that counts fewer messages than the stored one.
-pub(super) fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStoreError> {
+pub fn guard(incoming: &Session, stored: &[u8]) -> Result<(), SessionStoreError> {
     super::guard_count(incoming, decode(stored)?.meta().message_count)
 }
 
 /// Lists these snapshots, newest first.
-pub(super) fn list<'a>(
+pub fn list<'a>(
     stored: impl IntoIterator<Item = &'a [u8]>,
     filter: &SessionFilter,
 ) -> Result<Vec<SessionMeta>, SessionStoreError> {
@@ -45,11 +45,7 @@ pub(super) fn list<'a>(
 }
 
 /// Decodes a snapshot and reads its bodies from the journal; `None` if there is no journal.
-pub(super) async fn load(
-    id: SessionId,
-    stored: &[u8],
-    events: &dyn EventStore,
-) -> Result<Option<Session>, SessionStoreError> {
+pub async fn load(id: SessionId, stored: &[u8], events: &dyn EventStore) -> Result<Option<Session>, SessionStoreError> {
     let snapshot = decode(stored)?;
     if snapshot.meta().id != id {
         return Err(SessionStoreError::Corrupted(id));
@@ -70,7 +66,7 @@ pub(super) async fn load(
 }
 
 /// Decodes a snapshot without its messages; `None` if something in it is open.
-pub(super) fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, SessionStoreError> {
+pub fn outline(id: SessionId, stored: &[u8]) -> Result<Option<Session>, SessionStoreError> {
     let snapshot = decode(stored)?;
     if snapshot.meta().id != id {
         return Err(SessionStoreError::Corrupted(id));

@@ -5,7 +5,7 @@
 mod derived;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -85,6 +85,7 @@ impl Stores {
             index: Arc::new(MemoryIndex::default()),
             pruner: None,
             readers: Arc::new(MemoryReaders::default()),
+            inbox: None,
             events,
         }
     }
@@ -102,13 +103,15 @@ struct Journal {
     frames: VecDeque<Frame>,
     bytes: u64,
     epoch: u64,
+    /// Number of frames that were dropped.
+    version: u64,
     tail: watch::Sender<Seq>,
 }
 
 impl Journal {
     fn new(frames: VecDeque<Frame>, last: Seq) -> Self {
         let bytes = frames.iter().map(|frame| frame.line.len() as u64).sum();
-        Self { frames, bytes, epoch: 0, tail: watch::Sender::new(last) }
+        Self { frames, bytes, epoch: 0, version: 0, tail: watch::Sender::new(last) }
     }
 }
 
@@ -140,8 +143,11 @@ impl EventStore for MemoryEventStore {
         let mut journals = self.journals();
         let journal = journals.get_mut(&lease.session_id).ok_or(StoreError::Fenced)?;
         let tail = *journal.tail.borrow();
-        if journal.epoch != lease.epoch || batch.iter().zip(tail + 1..).any(|(record, seq)| record.seq != seq) {
+        if journal.epoch != lease.epoch {
             return Err(StoreError::Fenced);
+        }
+        if batch.iter().zip(tail + 1..).any(|(record, seq)| record.seq != seq) {
+            return Err(StoreError::OutOfOrder);
         }
         for (record, line) in batch.iter().zip(lines) {
             journal.bytes += line.len() as u64;
@@ -151,6 +157,7 @@ impl EventStore for MemoryEventStore {
         // The newest event stays even if it alone exceeds the limit.
         while journal.bytes > self.session_bytes_max && journal.frames.len() > 1 {
             let Some(oldest) = journal.frames.pop_front() else { break };
+            journal.version += 1;
             journal.bytes -= oldest.line.len() as u64;
             self.held.shrink(oldest.line.len() as u64);
         }
@@ -174,7 +181,7 @@ impl EventStore for MemoryEventStore {
         let wanted = journal.frames.iter().skip(skip).enumerate();
         let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
         let frames = frames.map(|(_, frame)| frame.clone()).collect();
-        Ok(Some(FramePage { frames, ..FramePage::default() }))
+        Ok(Some(FramePage { frames, version: journal.version }))
     }
 
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
@@ -220,7 +227,7 @@ impl EventStore for MemoryEventStore {
             for (record, line) in part {
                 let last = frames.back().map_or(0, |frame: &Frame| frame.seq);
                 if record.seq <= last || (last == 0 && record.seq != 1) {
-                    return Err(StoreError::Fenced);
+                    return Err(StoreError::OutOfOrder);
                 }
                 frames.push_back(Frame { seq: record.seq, line });
             }
@@ -293,6 +300,20 @@ impl BlobStore for MemoryBlobStore {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
         }))
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(blobs.get(&session_id).into_iter().flat_map(HashMap::keys).cloned().collect())
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(blobs) = blobs.get_mut(&session_id) {
+            let removed = names.iter().filter_map(|name| blobs.remove(name));
+            self.held.shrink(removed.map(|blob| blob.len() as u64).sum());
+        }
+        Ok(())
     }
 
     async fn forget(&self, session_id: SessionId) {

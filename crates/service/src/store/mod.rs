@@ -6,7 +6,8 @@
 pub(crate) mod absent;
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub(crate) mod directory;
-mod load;
+mod inbox;
+pub mod load;
 mod memory;
 mod readers;
 pub(crate) mod restore;
@@ -24,24 +25,28 @@ use tokio::sync::watch;
 #[cfg(not(any(feature = "session-store", feature = "memory-store")))]
 pub(crate) use absent as directory;
 
-pub(crate) use directory::{DirectoryOwner, own_directory, step_back};
+pub(crate) use directory::step_back;
+pub use directory::{DirectoryOwner, glance, open_stores, own_directory};
 #[cfg(any(feature = "session-store", feature = "memory-store"))]
 pub use directory::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
-pub use directory::{glance, open_stores};
+pub use inbox::{Fate, Inbox, Letter, TAKEN_WITHIN};
 pub(crate) use meerkat_words::list;
 pub use meerkat_words::store::{
-    BlobStore, BlobWriter, Frame, FramePage, Lease, Origin, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
+    BlobStore, BlobWriter, Frame, FramePage, Holder, Lease, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
     TailRepair, Ticket,
 };
 pub(crate) use meerkat_words::store::{ReaderMark, ReaderMarks, hex};
 use meerkat_words::{
     answers::{Page, SessionSummary},
-    requests::SessionQuery,
+    requests::{ForgetMemory, SessionQuery},
 };
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
 pub use readers::{MemoryReaders, ReaderStore};
 
-pub use crate::{service::Router, session::SessionMeta};
+pub use crate::{
+    service::Router,
+    session::{KEY_KEPT_MS, SessionMeta},
+};
 
 use crate::{
     clock::Timestamp,
@@ -57,13 +62,29 @@ pub trait RecordSource: Send {
     async fn next(&mut self) -> Result<Vec<(Record, Bytes)>, StoreError>;
 }
 
+/// Answer to the creation of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// The session was created, and its first records are durable.
+    Made(Lease),
+    /// Another session was created with the key before; nothing was written.
+    Exists(IndexedKey),
+}
+
 /// Append-only log of each session's records: the only source of truth.
+///
+/// A store may serve several nodes: processes that share its sessions, each through a handle of its own. Such a store
+/// leases a session to one node at a time and renews its leases itself, by its own clock: a lease whose renewal cannot
+/// be confirmed in time is lost, and fences what is staged with it. Epochs are durable there. A store that only one
+/// process can open always grants its leases.
 #[async_trait]
 pub trait EventStore: Send + Sync {
     /// Takes the right to append. A session that does not exist yet has the tail 0, and is created by the first batch.
+    /// A lease that this handle or an earlier process of this node has is replaced; that of another node only if it has
+    /// expired, or if the session has nothing to do.
     ///
     /// # Errors
-    /// `Corrupted` and `FormatNewer` if it can only be read.
+    /// `HeldBy` if another node has it; `Corrupted` and `FormatNewer` if it can only be read.
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError>;
 
     /// Returns the lease: nothing more will be appended for now, and everything staged is durable.
@@ -76,8 +97,47 @@ pub trait EventStore: Send + Sync {
     /// cancelled half-way.
     ///
     /// # Errors
-    /// `Fenced` if the lease is not the newest or the batch does not follow the tail.
+    /// `Fenced` if the lease is not valid any more, `OutOfOrder` if the batch does not follow the tail. A ticket may also
+    /// end with `Fenced`; then nothing of the batch was written.
     fn stage(&self, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError>;
+
+    /// Like [`Self::stage`], with the session's row in lists behind the batch. A store that keeps its lists in the same
+    /// database writes both at once, so that [`SessionIndex::put`] of that row costs nothing more.
+    ///
+    /// # Errors
+    /// Those of [`Self::stage`].
+    fn stage_listed(&self, lease: &Lease, batch: &[Record], row: &SessionSummary) -> Result<Ticket, StoreError> {
+        let _ = row;
+        self.stage(lease, batch)
+    }
+
+    /// Creates a session from its first records, unless another one was created with the key, still exists, and is at
+    /// most [`KEY_KEPT_MS`] older by the keys' times. A store of several nodes decides that together with the write. In
+    /// a store of one process, this default is enough: its engine creates one session per key at a time, and looks the
+    /// key up in the index before.
+    ///
+    /// # Errors
+    /// Those of [`Self::lease`] and [`Self::stage`]; then nothing was created, unless it is `Failed`.
+    async fn create(
+        &self,
+        first: &[Record],
+        row: &SessionSummary,
+        key: Option<&IndexedKey>,
+    ) -> Result<Creation, StoreError> {
+        let _ = key;
+        let lease = self.lease(row.session_id).await?;
+        let made = match self.stage_listed(&lease, first, row) {
+            Ok(ticket) => ticket.durable().await,
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(_) => Ok(Creation::Made(lease)),
+            Err(error) => {
+                self.give_up(lease).await;
+                Err(error)
+            }
+        }
+    }
 
     /// Reads durable frames after `after`, up to `limit`; `None` if there is no such session.
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
@@ -88,18 +148,40 @@ pub trait EventStore: Send + Sync {
         None
     }
 
-    /// Follows the last readable seq; ends when the session is deleted. `None` if there is no such session.
+    /// Returns the last readable seq, if there is such a session.
+    async fn tail(&self, session_id: SessionId) -> Result<Option<Seq>, StoreError> {
+        Ok(self.watch(session_id).await?.map(|tail| *tail.borrow()))
+    }
+
+    /// Follows the last readable seq, whichever node appends; ends when the session is deleted. `None` if there is no
+    /// such session.
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError>;
 
     /// Creates a session from the records of `parent` up to `at`, unchanged, its blobs, and `first`, which continue
     /// under the new session's id. Afterwards either all of it is stored, or nothing.
     async fn fork(&self, parent: SessionId, at: Seq, first: &[Record]) -> Result<(), StoreError>;
 
+    /// Like [`Self::fork`], if no record of the parent was dropped since it had this [`FramePage::version`]. In a store
+    /// of one process, this default is enough: its engine drops none meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Self::fork`]; `Fenced` if records were dropped.
+    async fn fork_unpruned(
+        &self,
+        parent: SessionId,
+        version: u64,
+        at: Seq,
+        first: &[Record],
+    ) -> Result<(), StoreError> {
+        let _ = version;
+        self.fork(parent, at, first).await
+    }
+
     /// Creates a session from imported records: their lines are stored unchanged, with the blobs that were written for
     /// it before. Afterwards either all of it is stored, or nothing.
     ///
     /// # Errors
-    /// `Fenced` if the seqs do not run from 1 without a gap; `Failed` if the session already exists.
+    /// `OutOfOrder` if the seqs do not run from 1 upwards; `Failed` if the session already exists.
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError>;
 
     /// Returns the approximate bytes of a session in this store; 0 if there is no such session.
@@ -113,7 +195,30 @@ pub trait EventStore: Send + Sync {
     /// Deletes a session with its blobs for good; a lease on it is fenced.
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError>;
 
-    /// Lists the sessions that may have changed since their last release, because their owner crashed.
+    /// Returns the name of this handle's node; `None` in a store that only one process can open.
+    fn node(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the other node that has a session, if there is one: [`Self::lease`] would name it.
+    async fn holder(&self, _session_id: SessionId) -> Result<Option<Holder>, StoreError> {
+        Ok(None)
+    }
+
+    /// Returns true if the lease that this handle has of a session is still its own: no other node has taken it since.
+    /// Only an idle session moves away from a node that lives, so that a store need not look at one that works.
+    async fn holds(&self, _session_id: SessionId) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    /// Lists the sessions with something to do whose node has ended: its lease has expired. It is asked about once a
+    /// second.
+    async fn orphaned(&self) -> Result<Vec<SessionId>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// Lists the sessions that may have changed since their last release, because their owner crashed: those of earlier
+    /// processes of this node, and the orphaned ones. It is asked once, at the start.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
 
     /// Visits each line after `after` of a session that is not in use. Returns true if these are all of them and
@@ -134,6 +239,18 @@ pub trait EventStore: Send + Sync {
     /// Returns an id that distinguishes this store, for files that several stores might write; may block.
     fn id(&self) -> Option<String> {
         None
+    }
+
+    /// Records what memory is to forget at every node, before any of them forgets it. What is recorded already changes
+    /// nothing. In a store of one process, the log of its memory is enough.
+    async fn record_forgotten(&self, _decided: &[ForgetMemory]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Lists what was recorded for memory to forget after a place, in order, each with its place: some of it, and
+    /// nothing at the end. Nothing is ever recorded before a place that was listed.
+    async fn forgotten(&self, _after: u64) -> Result<Vec<(u64, ForgetMemory)>, StoreError> {
+        Ok(Vec::new())
     }
 
     /// Checks if new work may begin. Running turns continue in any case.
@@ -159,7 +276,13 @@ pub trait JournalPruner: Send + Sync {
     async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError>;
 
     /// Drops the records up to `up_to` that are not in `keep` and were recorded before `older_than`; returns their
-    /// number. No seq changes. Others may read and append meanwhile.
+    /// number. No seq changes, and [`FramePage::version`] grows. Others may read and append meanwhile.
+    ///
+    /// Whatever `up_to` says, nothing is dropped after the least seq that a registered reader is known to be done with:
+    /// the store reads the registrations and what they are done with in the transaction that drops, so that a reader
+    /// that was registered through another handle holds the records. A reader is done with what
+    /// [`ReaderStore::rely`] says, and in a store whose checkpoints are as durable as its journals, with what its
+    /// checkpoint says.
     async fn prune(
         &self,
         session_id: SessionId,
@@ -167,13 +290,6 @@ pub trait JournalPruner: Send + Sync {
         keep: &BTreeSet<Seq>,
         older_than: Timestamp,
     ) -> Result<u64, StoreError>;
-
-    /// Lists the names of a session's blobs.
-    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError>;
-
-    /// Deletes blobs of a session that no record names, not even one being written. Another session's blob of the same
-    /// name remains.
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
 }
 
 /// Stores of one data directory.
@@ -191,6 +307,8 @@ pub struct Stores {
     pub pruner: Option<Arc<dyn JournalPruner>>,
     /// Its readers.
     pub readers: Arc<dyn ReaderStore>,
+    /// Its way between the nodes that share it, if several may.
+    pub inbox: Option<Arc<dyn Inbox>>,
 }
 
 /// Snapshots: each the fold of a journal up to some seq, derived from it and never ahead of it.
@@ -302,6 +420,13 @@ pub trait SessionIndex: Send + Sync {
     /// Removes a session.
     async fn remove(&self, session_id: SessionId) -> Result<(), StoreError>;
 
+    /// Lists what has changed in lists since a place that this returned before, whichever node changed it, the oldest
+    /// change first: each with its place, and the session's row unless it was deleted. A change may come again. `None`
+    /// asks for the last change alone. A store of one process lists nothing: its engine knows every change.
+    async fn changes(&self, _since: Option<u64>) -> Result<Vec<ListedChange>, StoreError> {
+        Ok(Vec::new())
+    }
+
     /// Returns a page of sessions, most recently changed first.
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError>;
 
@@ -314,8 +439,11 @@ pub trait SessionIndex: Send + Sync {
     /// Finds a key.
     async fn key(&self, session_id: Option<SessionId>, key: &str) -> Result<Option<IndexedKey>, StoreError>;
 
-    /// Stores a reader's checkpoint in a session.
-    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError>;
+    /// Moves a reader's checkpoint in a session to `seq`, unless it is there or further; returns where it is now.
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<Seq, StoreError>;
+
+    /// Sets a reader's checkpoint in a session to 0: it begins there again.
+    async fn reset_checkpoint(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError>;
 
     /// Returns a reader's checkpoint in a session.
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError>;
@@ -348,6 +476,17 @@ pub trait SessionIndex: Send + Sync {
     async fn flush(&self) -> Result<(), StoreError>;
 }
 
+/// Change of a session in lists.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListedChange {
+    /// Place among all changes.
+    pub place: u64,
+    /// The session.
+    pub session_id: SessionId,
+    /// Its row; `None` if it was deleted.
+    pub summary: Option<SessionSummary>,
+}
+
 /// Idempotency key in the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexedKey {
@@ -364,6 +503,14 @@ pub struct IndexedKey {
 }
 
 impl IndexedKey {
+    /// Makes the entry of the key that a session was created with, unless it has expired.
+    pub(crate) fn of(session: &Session, now: Timestamp) -> Option<Self> {
+        // An imported session may be old. One from a time when the clock was ahead is not.
+        let time = session.created_at();
+        let key = session.created_key().filter(|_| now.as_millis() - time.as_millis() < KEY_KEPT_MS)?;
+        Some(Self { scope: None, key: key.clone(), session_id: session.id(), turn: None, time })
+    }
+
     /// Returns true if it replaces the stored one: the latest use wins, in whatever order they are put.
     pub(crate) fn replaces(&self, kept: Option<&Self>) -> bool {
         kept.is_none_or(|kept| (kept.time, kept.session_id) <= (self.time, self.session_id))

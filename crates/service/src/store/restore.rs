@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::{
     ids::SessionId,
     session::{Session, event::Record},
-    store::{EventStore, Frame, FramePage, ReadLimit, SessionStore, StoreError},
+    store::{EventStore, Frame, ReadLimit, SessionStore, StoreError},
     wire::{decode_event, decode_outline},
 };
 
@@ -81,7 +81,7 @@ pub(crate) async fn replay_whole(
 async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, Trouble> {
     let Some(mut session) = first(events, session_id).await? else {
         // A journal without a beginning differs from one that never existed.
-        return match events.watch(session_id).await? {
+        return match events.tail(session_id).await? {
             Some(_) => {
                 let why = "it has no first record".to_owned();
                 Err(StoreError::Corrupted { session_id, last_good_seq: 0, why }.into())
@@ -113,9 +113,9 @@ pub(crate) async fn replay(
     session_id: SessionId,
     session: &mut Session,
 ) -> Result<(), Trouble> {
-    let mut before = FramePage::default();
+    let mut version = None;
     while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
-        if page.is_torn_from(&before) {
+        if *version.get_or_insert(page.version) != page.version {
             return Err(Trouble::Torn);
         }
         if page.frames.is_empty() {
@@ -124,7 +124,6 @@ pub(crate) async fn replay(
         for frame in &page.frames {
             session.apply(&decode(frame)?).map_err(|error| StoreError::Failed(error.to_string()))?;
         }
-        before = page;
     }
     Ok(())
 }

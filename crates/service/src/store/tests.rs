@@ -44,7 +44,7 @@ async fn the_oldest_events_are_pruned_and_the_newest_stay() {
     let line = crate::wire::encode_event(&pinned(1, "0123456789")).unwrap().len() as u64;
     let (store, held) = store(3 * line);
     let lease = filled(&store, 5).await;
-    assert_eq!(store.stage(&lease, &[pinned(6, "x"), pinned(8, "x")]).unwrap_err(), StoreError::Fenced);
+    assert_eq!(store.stage(&lease, &[pinned(6, "x"), pinned(8, "x")]).unwrap_err(), StoreError::OutOfOrder);
     assert_eq!(held.bytes(), 3 * line);
     assert_eq!(read(&store, 0, 9).await, [3, 4, 5]);
     assert_eq!(read(&store, 1, 1).await, [3]);

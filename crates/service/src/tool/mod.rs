@@ -84,11 +84,13 @@ pub trait Tool: Send + Sync {
 
     /// Plans a call: its effect, and if a person decides on it. The arguments fit the schema. Planning changes nothing;
     /// it may be dropped when the turn is interrupted, and asked for again. An approved call is planned once more before
-    /// it runs.
+    /// it runs. By default each call has the usual plan; without that it has an effect, and asks.
     ///
     /// # Errors
     /// Returns the cause if the call cannot run, for the model to read; nobody is asked, and it does not run.
-    async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError>;
+    async fn plan(&self, _invocation: &Invocation) -> Result<Plan, ToolError> {
+        Ok(self.usual_plan().unwrap_or_else(|| Plan::once().ask()))
+    }
 
     /// Runs it. Output goes to `output` as it comes; long work watches `invocation.cancel`.
     ///

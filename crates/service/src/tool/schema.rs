@@ -12,6 +12,8 @@ use crate::session::message::RawJson;
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 /// Depth of a schema.
 const SCHEMA_DEPTH_MAX: usize = 32;
+/// Patterns of a schema: each takes milliseconds to compile.
+const PATTERNS_MAX: usize = 64;
 /// Bytes of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the reason why arguments do not fit.
@@ -73,6 +75,9 @@ impl Compiled {
         if depth(&value) > SCHEMA_DEPTH_MAX {
             return Err(format!("its schema is more than {SCHEMA_DEPTH_MAX} levels deep"));
         }
+        if patterns(&value) > PATTERNS_MAX {
+            return Err(format!("its schema has more than {PATTERNS_MAX} patterns"));
+        }
         work::check_schema(&value)?;
         let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
         let options = jsonschema::options().offline().should_validate_formats(false).with_pattern_options(patterns);
@@ -102,6 +107,22 @@ fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+/// Counts the patterns of texts and of names, which the parser has bounded.
+fn patterns(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Object(fields) => {
+            let own = |(key, value): (&String, &Value)| match (key.as_str(), value) {
+                ("pattern", Value::String(_)) => 1,
+                ("patternProperties", Value::Object(named)) => named.len(),
+                _ => 0,
+            };
+            fields.iter().map(own).sum::<usize>() + fields.values().map(patterns).sum::<usize>()
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
 }
@@ -143,6 +164,23 @@ mod tests {
         assert!(checked(schema, "{}").unwrap_err().contains("required property"));
         // By another program, or a file that somebody changed.
         assert!(checked(r#"{"type":"nothing"}"#, "{}").unwrap_err().contains("cannot be used"));
+    }
+
+    /// Five hundred tools with thousands each would have been compiled for an hour.
+    #[test]
+    fn the_patterns_of_a_schema_are_bounded() {
+        let with = |texts: usize, names: usize| {
+            let text = |n: usize| (format!("t{n}"), serde_json::json!({ "pattern": format!("^a{n}$") }));
+            let name = |n: usize| (format!("^b{n}$"), serde_json::json!({}));
+            let (texts, names): (serde_json::Map<_, _>, serde_json::Map<_, _>) =
+                ((0..texts).map(text).collect(), (0..names).map(name).collect());
+            compile(&serde_json::json!({ "properties": texts, "patternProperties": names }).to_string()).map(drop)
+        };
+        assert_eq!(with(32, 32), Ok(()));
+        for (texts, names) in [(33, 32), (0, 65), (65, 0)] {
+            assert!(with(texts, names).unwrap_err().contains("more than 64 patterns"), "{texts} {names}");
+        }
+        assert!(compile(r#"{"properties":{"pattern":{"type":"string"}}}"#).is_ok());
     }
 
     #[test]

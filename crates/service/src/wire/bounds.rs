@@ -11,8 +11,11 @@ const NOT_BLANK: &str = r"[^\t-\r \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u2
 /// The name of a label, and its value: neither has control characters. A title is as such a value.
 const LABEL_NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
 const LABEL_VALUE: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
-/// A page of sessions goes on behind a place in the order of changes, other pages after a number.
+/// A page of sessions goes on behind a place in the order of changes, one of calls after a session, one of changes after
+/// a change or within the list, other pages after a number.
 const SESSION_CURSOR: &str = "^[0-9a-fA-F]{16}-[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
+const CALL_CURSOR: &str = "^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$";
+const CHANGE_CURSOR: &str = r"^[0-9a-fA-F]{1,32}\.[0-9]{1,18}(\.[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})?$";
 const NUMBER_CURSOR: &str = "^[0-9]{1,18}$";
 const BLOB: &str = "^[0-9a-f]{64}$";
 /// Name of a model, which is safe in events, in URLs and for people.
@@ -40,7 +43,9 @@ pub(super) fn add(operation: Operation, schema: &mut Value) {
         let bounds = match (name.as_str(), operation) {
             ("blob", _) => json!({ "pattern": BLOB }),
             ("cursor", Op::List) => json!({ "pattern": SESSION_CURSOR }),
-            ("cursor", Op::History) => json!({ "pattern": NUMBER_CURSOR }),
+            ("cursor", Op::Changes) => json!({ "pattern": CHANGE_CURSOR }),
+            ("cursor", Op::Approvals) => json!({ "pattern": CALL_CURSOR }),
+            ("cursor", Op::History | Op::Steps | Op::Turns) => json!({ "pattern": NUMBER_CURSOR }),
             ("title", _) => json!({ "pattern": LABEL_VALUE }),
             ("reader", Op::CreateReader | Op::AcknowledgeReader | Op::DeleteReader) => json!({ "pattern": OWN_READER }),
             ("reader", _) => json!({ "pattern": READER }),

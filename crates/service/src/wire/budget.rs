@@ -18,7 +18,7 @@ use super::call::{call, decode_params};
 use crate::{
     SessionError,
     operation::Operation,
-    service::{FetchReader, ReadEvents, SessionService},
+    service::{FetchReader, FollowSessions, ReadEvents, SessionService},
 };
 
 /// Bytes that the answer to one read may have: a page of the largest size, an event that is longer, and their envelope.
@@ -189,6 +189,19 @@ impl Answers {
                 }
                 (page.write()?, room)
             }
+            Operation::Changes => {
+                let request: FollowSessions = decode_params(params)?;
+                let now = FollowSessions { wait_ms: 0, ..request.clone() };
+                let mut room = self.room(operation).await?;
+                let mut page = service.changes(now.clone()).await?;
+                if page.items.is_empty() && !page.restarts && request.wait_ms > 0 {
+                    drop(room);
+                    service.changes(FollowSessions { limit: Some(1), ..request }).await?;
+                    room = self.room(operation).await?;
+                    page = service.changes(now).await?;
+                }
+                (page.write()?, room)
+            }
             _ => {
                 let room = self.room(operation).await?;
                 (call(service, operation, params).await?, room)
@@ -288,6 +301,10 @@ const fn reads_much(operation: Operation) -> bool {
             | Operation::Blob
             | Operation::Read
             | Operation::List
+            | Operation::Changes
+            | Operation::Approvals
+            | Operation::Steps
+            | Operation::Turns
             | Operation::ExportSession
             | Operation::FetchReader
             | Operation::SearchMemory

@@ -136,8 +136,8 @@ macro_rules! declare {
                     encode(&service.capabilities().view())
                 }
                 Operation::Errors => {
-                    let Nothing {} = decode_params(params)?;
-                    encode(&ErrorList::all())
+                    let ListErrors { code } = decode_params(params)?;
+                    encode(&ErrorList::of(code))
                 }
                 $( Operation::$operation => ask!(service.$name($( $argument )*), params, $request)?.write(), )*
             }

@@ -114,6 +114,17 @@ pub fn decode_event(line: &str) -> Result<Record, serde_json::Error> {
     Ok(Record { session_id: head.session_id, seq: head.seq, turn: head.turn, time: head.time, event })
 }
 
+/// Returns the type of an event's line, without decoding the rest.
+pub(crate) fn type_of(line: &str) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        #[serde(rename = "type", borrow)]
+        type_name: &'a str,
+    }
+
+    serde_json::from_str(line).ok().map(|Typed { type_name }| type_name)
+}
+
 /// An event's line, durable or live, in a few words for people.
 #[must_use]
 pub fn words(line: &[u8]) -> Option<String> {

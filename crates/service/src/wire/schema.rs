@@ -54,7 +54,8 @@ macro_rules! declare {
                 Operation::CreateSession => request::<CreateSession>(),
                 Operation::StartTurn => request::<StartTurn>(),
                 Operation::Resume => request::<ResumeParams>(),
-                Operation::Capabilities | Operation::Errors => request::<Nothing>(),
+                Operation::Capabilities => request::<Nothing>(),
+                Operation::Errors => request::<ListErrors>(),
                 $( Operation::$operation => request::<$request>(), )*
             }
         }

@@ -32,6 +32,8 @@ pub(crate) struct Fake {
     /// It does not say how far it has a session.
     pub(crate) is_mute: AtomicBool,
     pub(crate) is_lost: AtomicBool,
+    /// It loses everything once more before it is told that it has everything.
+    pub(crate) is_lost_again: AtomicBool,
     /// Sessions that it fails for.
     pub(crate) failing: Mutex<BTreeSet<SessionId>>,
     /// Number of additions that fail.
@@ -103,17 +105,22 @@ impl MemoryStore for Fake {
         Ok(Page::whole(hits.take(request.limit.unwrap_or(usize::MAX)).collect()))
     }
 
-    async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+    async fn to_forget(&self, request: ForgetMemory) -> Result<Vec<ForgetMemory>, SessionError> {
+        Ok(vec![request])
+    }
+
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError> {
         let mut forgotten = 0;
-        for (id, known) in self.sessions().iter_mut() {
-            let before = known.passages.len();
-            known.passages.retain(|_, passage| {
-                let is_meant = request.session_id.is_none_or(|wanted| wanted == *id)
-                    && request.source.as_ref().is_none_or(|source| *source == passage.source)
-                    && (request.from_seq.unwrap_or(0)..=request.to_seq.unwrap_or(Seq::MAX)).contains(&passage.seq);
-                !is_meant
+        for (id, Known { passages, .. }) in self.sessions().iter_mut() {
+            let before = passages.len();
+            passages.retain(|_, passage| {
+                !decided.iter().any(|request| {
+                    request.session_id.is_none_or(|wanted| wanted == *id)
+                        && request.source.as_ref().is_none_or(|source| *source == passage.source)
+                        && (request.from_seq.unwrap_or(0)..=request.to_seq.unwrap_or(Seq::MAX)).contains(&passage.seq)
+                })
             });
-            forgotten += (before - known.passages.len()) as u64;
+            forgotten += (before - passages.len()) as u64;
         }
         Ok(Forgotten { forgotten })
     }
@@ -136,7 +143,11 @@ impl MemoryStore for Fake {
     }
 
     async fn rebuilt(&self) -> Result<(), SessionError> {
-        self.is_lost.store(false, Ordering::Relaxed);
+        let is_lost = self.is_lost_again.swap(false, Ordering::Relaxed);
+        if is_lost {
+            self.sessions().clear();
+        }
+        self.is_lost.store(is_lost, Ordering::Relaxed);
         Ok(())
     }
 }

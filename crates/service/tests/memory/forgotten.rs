@@ -46,12 +46,13 @@ async fn told(agent: &Agent, text: &str) -> SessionId {
 #[tokio::test]
 async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has_no_journal_is_not() {
     let dir = tempfile::tempdir().unwrap();
-    let text = "@say The bassoon is in the attic.";
+    // Equal texts would be one hit.
+    let text = |whose: &str| format!("@say The bassoon of {whose} is in the attic.");
     let agent = process(dir.path(), false, true).await;
-    let unstored = told(&agent, text).await;
+    let unstored = told(&agent, &text("Ada")).await;
     end(agent).await;
     let agent = process(dir.path(), true, true).await;
-    let (deleted, kept) = (told(&agent, text).await, told(&agent, text).await);
+    let (deleted, kept) = (told(&agent, &text("Ben")).await, told(&agent, &text("Cleo")).await);
     check_found_in(&agent, "bassoon attic", &[unstored, deleted, kept]).await;
     end(agent).await;
     let agent = process(dir.path(), true, false).await;
@@ -60,7 +61,7 @@ async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has
 
     // A process without a store knows of no session that is not its own, and forgets none.
     let agent = process(dir.path(), false, true).await;
-    let last = told(&agent, text).await;
+    let last = told(&agent, &text("Dora")).await;
     check_found_in(&agent, "bassoon attic", &[unstored, deleted, kept, last]).await;
     end(agent).await;
     for is_lost in [false, true] {

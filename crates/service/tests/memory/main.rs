@@ -189,6 +189,23 @@ async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() 
     end(agent).await;
 }
 
+/// What was added before a second loss once stayed lost.
+#[tokio::test]
+async fn a_memory_that_loses_everything_again_while_it_is_filled_is_given_everything_again() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let session = agent.create_session().await.unwrap();
+    agent.turn(&session, "@say One.").await.unwrap();
+    assert_eq!(search(&agent, "One.").await.len(), 2);
+    memory.sessions().clear();
+    memory.is_lost.store(true, Ordering::Relaxed);
+    memory.is_lost_again.store(true, Ordering::Relaxed);
+    search(&agent, "One.").await;
+    end(agent).await;
+    assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
+    assert!(!memory.is_lost.load(Ordering::Relaxed) && !memory.is_lost_again.load(Ordering::Relaxed));
+}
+
 #[tokio::test]
 async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
@@ -354,14 +371,15 @@ async fn nobody_waits_for_an_embedder_that_is_silent() {
 
 #[tokio::test]
 async fn a_limit_counts_what_a_fork_does_not_repeat() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
-    let agent = stored(dir.path(), &memory);
+    let dir = tempfile::tempdir().unwrap();
+    let config = AgentBuildConfig::new().options(options()).store(dir.path().to_owned());
+    let agent = config.memory(Some(dir.path().to_owned()), MemoryOptions::default()).build().unwrap();
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say Shared words.").await.unwrap();
     let parent = session.session_id;
     let fork = agent.service().fork(ForkSession { session_id: parent, turn: None }).await.unwrap().session_id;
     agent.service().start_turn(StartTurn::new(fork, "@say Own words.")).await.unwrap();
-    let request = SearchMemory { limit: Some(4), ..query("words.") };
+    let request = SearchMemory { limit: Some(4), ..query("words") };
     let hits = agent.service().search_memory(request).await.unwrap().items;
     let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
     assert_eq!((of(parent), of(fork)), (2, 2));

@@ -115,14 +115,6 @@ impl JournalPruner for Watched {
         self.pruned.send_modify(|pruned| *pruned += 1);
         pruned.map(|pruned| pruned + dropped)
     }
-
-    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        self.pruner.blobs(session_id).await
-    }
-
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        self.pruner.drop_blobs(session_id, names).await
-    }
 }
 
 #[async_trait]

@@ -117,15 +117,56 @@ fn while_journals_are_read_another_process_may_use_them() {
             let turns = || ids.iter().for_each(|id| drop(place.starts(*id).1.unwrap()));
             std::thread::scope(|scope| scope.spawn(turns).join().unwrap());
         }
+        true
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let found = runtime.block_on(examine(what(false), &use_them)).unwrap();
     assert!(is_used.load(Ordering::Relaxed));
     assert_eq!((found.findings, found.sessions, found.owner_pid), (vec![], 2, None));
     assert_eq!(found.records, place.examine(false).records);
+    // It ends when nobody waits any more.
+    let given_up = runtime.block_on(examine(what(false), &|_, _| false)).unwrap();
+    assert_eq!((given_up.findings, given_up.sessions), (vec![], 0));
     // Who mends has it alone from the beginning.
-    let try_it = |_: u64, _: u64| assert_eq!(place.agent().build().err().unwrap().code(), ErrorCode::StoreLocked);
+    let try_it = |_: u64, _: u64| {
+        assert_eq!(place.agent().build().err().unwrap().code(), ErrorCode::StoreLocked);
+        true
+    };
     assert_eq!(runtime.block_on(examine(what(true), &try_it)).unwrap().findings, []);
+}
+
+/// A service examines its own directory while it works there, and repairs nothing.
+#[test]
+fn a_service_says_what_is_wrong_with_its_own_directory() {
+    let place = Place::new();
+    let ids = [place.stored(&["@say One."]), place.stored(&["@say Two."])];
+    place.process(true, |process| async move {
+        let sound = process.service.diagnose().await.unwrap();
+        assert_eq!((sound.findings, sound.sessions, sound.records), (vec![], 2, 8));
+        assert_eq!(sound.owner_pid, Some(std::process::id()));
+    });
+    let path = first_segment(&place, ids[0]);
+    let said = fs::read(&path).unwrap().windows(9).position(|window| window == b"@say One.").unwrap();
+    change(&path, said as u64);
+    let found = place.process(true, |process| async move { process.service.diagnose().await.unwrap() });
+    let [finding] = found.findings.as_slice() else { panic!("{found:#?}") };
+    assert_eq!((finding.check, finding.session_id), (Check::Journal, Some(ids[0])), "{found:#?}");
+    assert!(!finding.mended && finding.remedy.contains("meerkat doctor"), "{found:#?}");
+}
+
+/// One answer has a thousand findings at most; its last one counts the others.
+#[test]
+fn a_service_answers_with_so_many_findings() {
+    let place = Place::new();
+    place.stored(&["@say One."]);
+    for file in 0..1200 {
+        let file = place.data_dir().join(format!("open-{file}"));
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    }
+    let found = place.process(true, |process| async move { process.service.diagnose().await.unwrap() }).findings;
+    assert_eq!(found.len(), 1001);
+    assert_eq!(found[1000].what, "there are 200 further findings");
 }
 
 #[test]

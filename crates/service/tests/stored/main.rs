@@ -18,6 +18,7 @@ mod journals;
 mod layer;
 mod life;
 mod lists;
+mod overview;
 mod projection;
 mod readers;
 mod waiting;
@@ -73,7 +74,7 @@ impl Place {
         let projection = self.options.projection.dir.clone();
         let what = Examination { data_dir: self.data_dir(), projection, is_repair };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(examine(what, &|_, _| {})).unwrap()
+        runtime.block_on(examine(what, &|_, _| true)).unwrap()
     }
 
     /// A process: it opens the store and does `work`. With `is_clean` it shuts down afterwards, else it just ends: the

@@ -278,14 +278,6 @@ impl JournalPruner for Dying {
         self.1.send(dropped).unwrap();
         std::future::pending().await
     }
-
-    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        self.0.blobs(session_id).await
-    }
-
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        self.0.drop_blobs(session_id, names).await
-    }
 }
 
 #[test]

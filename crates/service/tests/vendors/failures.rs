@@ -305,6 +305,36 @@ async fn unreachable(wire: &Wire, url: &str) -> ModelError {
     error
 }
 
+/// What stands before a server, or at a wrong address, does not speak its language.
+#[tokio::test]
+async fn a_web_page_and_a_redirection_say_what_to_check() {
+    for wire in WIRES {
+        let page = "<!DOCTYPE html>\n<html><head><Title>502 Bad\n Gateway</Title></head><body>nginx</body></html>";
+        let web = move |status, body: &str| Reply {
+            headers: vec![("content-type", "text/html".to_owned())],
+            ..Reply::refusal(status, body)
+        };
+        let error = failure(wire, move || web(502, page)).await;
+        assert!(
+            error.message.ends_with(": status 502: a web page with the title \"502 Bad Gateway\""),
+            "{}: {error}",
+            wire.model
+        );
+        assert_eq!(error.code, ErrorCode::ModelOverloaded);
+        let error = failure(wire, move || web(502, "<html><title></html>")).await;
+        assert!(error.message.ends_with(": status 502: a web page"), "{}: {error}", wire.model);
+        let error = failure(wire, move || web(502, "")).await;
+        assert!(error.message.ends_with(": status 502"), "{}: {error}", wire.model);
+        for body in [page, "", "{\"choices\":[]}"] {
+            let error = failure(wire, move || web(200, body)).await;
+            assert_eq!(error.code, ErrorCode::ModelStreamIncomplete, "{}: {error}", wire.model);
+            let says = |text: &str| assert!(error.message.contains(text), "{}: {error}", wire.model);
+            says("sent no part of an answer; check model.");
+            says(".base_url");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -334,6 +364,7 @@ async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
         });
         let error = error.await;
         assert_eq!((error.code, error.status), (ErrorCode::ModelRejected, Some(307)), "{}: {error}", wire.model);
+        assert!(error.message.contains("it points to /v1/elsewhere; check model."), "{}: {error}", wire.model);
         assert_eq!(asked.load(Ordering::SeqCst), 1, "{}", wire.model);
     }
 }

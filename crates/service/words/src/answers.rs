@@ -433,27 +433,31 @@ pub struct ErrorRow {
     pub retryable: bool,
     /// The default message.
     pub message: &'static str,
+    /// Its page in Markdown: what happened, and what to do. Only if the request names the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page: Option<&'static str>,
 }
 
 /// Answer of `errors`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ErrorList {
-    /// Every code, in the order of the table.
+    /// Every code in the order of the table, or the one that was asked for.
     pub items: Vec<ErrorRow>,
 }
 
 impl ErrorList {
-    /// Returns the whole table.
+    /// Returns the row of a code with its page, or the whole table.
     #[must_use]
-    pub fn all() -> Self {
-        let row = |&code: &ErrorCode| ErrorRow {
-            code,
-            http_status: code.http_status(),
-            rpc_code: code.rpc_code(),
-            exit_code: code.exit_code(),
-            retryable: code.retry().is_retryable(),
-            message: code.message(),
+    pub fn of(code: Option<ErrorCode>) -> Self {
+        let row = |asked: &ErrorCode| ErrorRow {
+            code: *asked,
+            http_status: asked.http_status(),
+            rpc_code: asked.rpc_code(),
+            exit_code: asked.exit_code(),
+            retryable: asked.retry().is_retryable(),
+            message: asked.message(),
+            page: code.map(ErrorCode::page),
         };
-        Self { items: ErrorCode::ALL.iter().map(row).collect() }
+        Self { items: code.as_ref().map_or(ErrorCode::ALL, std::slice::from_ref).iter().map(row).collect() }
     }
 }

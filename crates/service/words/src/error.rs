@@ -11,7 +11,7 @@ use crate::{
     approval::Decision,
     ids::{Seq, SessionId, TurnNumber},
     model::ModelError,
-    store::StoreError,
+    store::{Holder, StoreError},
 };
 
 /// Reason that an operation was refused or failed.
@@ -82,6 +82,16 @@ pub enum SessionError {
     /// Another owner took the session over during the request; nothing of the request was stored.
     #[error("Session {0} was taken over by another part of the store; ask again.")]
     TakenOver(SessionId),
+    /// Another node has the session.
+    #[error(
+        "Session {session_id} is in use by the node {:?}; ask that node, or ask again when it is done.", .holder.node
+    )]
+    HeldBy {
+        /// The session.
+        session_id: SessionId,
+        /// The node, and the end of its lease.
+        holder: Holder,
+    },
     /// The session is archived.
     #[error("Session {0} is archived; bring it back before you change it.")]
     Archived(SessionId),
@@ -185,7 +195,7 @@ pub enum SessionError {
         pid: Option<u32>,
     },
     /// The disk is full.
-    #[error("The disk of the data directory is full; free some space and ask again. Reads go on.")]
+    #[error("The disk with the sessions is full; free some space and ask again. Reads go on.")]
     StoreFull,
     /// The data directory cannot be written.
     #[error(
@@ -285,9 +295,11 @@ impl SessionError {
             Self::MemoryDisabled { .. } => ErrorCode::MemoryStoreDisabled,
             Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
-            Self::Busy { .. } | Self::Compacting | Self::NotNewest { .. } | Self::TakenOver(_) => {
-                ErrorCode::SessionBusy
-            }
+            Self::Busy { .. }
+            | Self::Compacting
+            | Self::NotNewest { .. }
+            | Self::TakenOver(_)
+            | Self::HeldBy { .. } => ErrorCode::SessionBusy,
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
             Self::TooManyAnswers => ErrorCode::TooManyConnections,
@@ -333,6 +345,9 @@ impl SessionError {
             | Self::Archived(id)
             | Self::FormatNewer(id)
             | Self::TakenOver(id) => body.detail("session_id", id.to_string()),
+            Self::HeldBy { session_id, holder } => {
+                body.detail("session_id", session_id.to_string()).detail("node", holder.node.clone())
+            }
             Self::StoreLocked { pid } => body.detail("pid", *pid),
             Self::StoreNotWritable { path, why } => body.detail("path", path.clone()).detail("why", why.clone()),
             Self::BundleInvalid { reason, .. } => body.detail("reason", *reason),
@@ -394,8 +409,9 @@ impl From<StoreError> for SessionError {
             StoreError::Full => Self::StoreFull,
             StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
             StoreError::FormatNewer(id) => Self::FormatNewer(id),
-            StoreError::ReadOnly(why) => Self::StoreNotWritable { path: "The data directory".to_owned(), why },
-            StoreError::Fenced | StoreError::Failed(_) => Self::StoreFailed,
+            StoreError::ReadOnly(why) => Self::StoreNotWritable { path: "The store".to_owned(), why },
+            StoreError::HeldBy { session_id, holder } => Self::HeldBy { session_id, holder },
+            StoreError::Fenced | StoreError::OutOfOrder | StoreError::Failed(_) => Self::StoreFailed,
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod model;
 pub mod operation;
 pub mod operators;
 pub mod options;
+pub mod overview;
 pub mod redact;
 pub mod reminder;
 pub mod reply;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Sessions of a page if the query sets no limit.
-const PAGE_SESSIONS: usize = 50;
+pub const PAGE_SESSIONS: usize = 50;
 
 /// First number of a change. Below are times of change in milliseconds, which order the sessions of a rebuilt index;
 /// later changes come before them.

@@ -66,11 +66,27 @@ pub trait MemoryStore: Send + Sync {
     /// changes nothing.
     async fn add(&self, intakes: Vec<Intake>) -> Result<(), SessionError>;
 
-    /// Finds the best hits, best first.
+    /// Finds the best hits, best first. Equal texts of one role come once: under the oldest session's id if one is a
+    /// copy of the other in a fork.
     async fn search(&self, request: SearchMemory) -> Result<Page<SearchHit>, SessionError>;
 
-    /// Forgets texts of a session and its forks for good: no rebuild restores them.
-    async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError>;
+    /// Returns the text beside each hit in its session: the one before it, else the one after it.
+    async fn beside(&self, hits: &[SearchHit]) -> Result<Vec<Option<String>>, SessionError> {
+        Ok(vec![None; hits.len()])
+    }
+
+    /// Decides what a request forgets of what was added so far: for each session a request with all its limits. Nothing
+    /// is forgotten yet.
+    async fn to_forget(&self, request: ForgetMemory) -> Result<Vec<ForgetMemory>, SessionError>;
+
+    /// Forgets texts of sessions and their forks for good, as it was decided here or at another node: no rebuild restores
+    /// them, and those that are not added yet stay out. Forgetting the same again changes nothing.
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError>;
+
+    /// Lists what [`Self::forget`] was ever given.
+    async fn forgotten(&self) -> Result<Vec<ForgetMemory>, SessionError> {
+        Ok(Vec::new())
+    }
 
     /// Removes everything of a deleted session.
     async fn gone(&self, session_id: SessionId) -> Result<(), SessionError>;
@@ -86,7 +102,8 @@ pub trait MemoryStore: Send + Sync {
         Ok(false)
     }
 
-    /// Confirms that every session was added from its beginning after [`Self::needs_rebuild`].
+    /// Confirms that every session was added from its beginning after [`Self::needs_rebuild`]. If texts were lost again
+    /// meanwhile, it confirms nothing, and another rebuild is needed.
     async fn rebuilt(&self) -> Result<(), SessionError> {
         Ok(())
     }

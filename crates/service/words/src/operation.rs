@@ -5,8 +5,24 @@
 //! test checks that none misses an operation.
 
 use meerkat_errors::ErrorCode;
+use serde_json::Value;
 
 use crate::capability::Capability;
+
+/// Makes the request of a row from the arguments of its method.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! request_of {
+    ($request:ident) => {
+        $request {}
+    };
+    (OneSession $session_id:ident) => {
+        OneSession { session_id: *$session_id }
+    };
+    ($request:ident $argument:ident) => {
+        $argument
+    };
+}
 
 /// Hands the rows of the table to a macro: with `all` every row whole, with `plain` what calls an operation, of the
 /// rows that take a request and give an answer.
@@ -41,8 +57,8 @@ macro_rules! operations {
             ];
             /// Describes this build's capabilities.
             Capabilities "capabilities/get" = capabilities() -> CapabilitiesView, Nothing, None, Reads, [];
-            /// Lists the error codes.
-            Errors "errors/list" = errors() -> ErrorList, Nothing, None, Reads, [];
+            /// Lists the error codes, or shows the page of one.
+            Errors "errors/list" = errors(request: ListErrors) -> ErrorList, ListErrors, None, Reads, [];
         }
         plain {
             /// Ends the running turn.
@@ -91,10 +107,24 @@ macro_rules! operations {
             Read "session/read" = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
             /// Pages through the history.
             History "session/history" = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
+            /// Lists a session's model calls and compactions.
+            ///
+            /// The newest come first, each model call with the window that it saw.
+            Steps "session/steps" = steps(request: ReadHistory) -> Page<StepView>, ReadHistory, SessionStore, Reads, [];
+            /// Lists a session's turns with their cost.
+            ///
+            /// The newest come first.
+            Turns "session/turns" = turns(request: ReadHistory) -> Page<TurnView>, ReadHistory, SessionStore, Reads, [];
             /// Reads a body from a blob.
             Blob "session/blob" = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
             /// Lists sessions.
             List "session/list" = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
+            /// Reads or follows the changes of the list.
+            ///
+            /// Begins with the whole list. Waits for the first change if asked to.
+            Changes "session/changes" = changes(request: FollowSessions) -> ChangePage, FollowSessions, SessionStore, Reads, [];
+            /// Lists the calls of all sessions that wait for approval.
+            Approvals "turn/approvals" = approvals(request: ListApprovals) -> Page<OpenApproval>, ListApprovals, SessionStore, Reads, [];
             /// Changes a session's title and labels.
             Update "session/update" = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
             /// Archives a session.
@@ -159,6 +189,10 @@ macro_rules! operations {
             ];
             /// Rebuilds the projection.
             RebuildProjection "projection/rebuild" = rebuild_projection() -> ProjectionRebuilt, Nothing, SessionStore, Settles, [];
+            /// Examines the data directory.
+            ///
+            /// Reads every journal and repairs nothing.
+            Diagnose "store/diagnose" = diagnose() -> Diagnosis, Nothing, SessionStore, Reads, [StoreNotWritable];
             /// Deletes sessions that are too old or too many.
             Retain "session/retain" = retain(request: Retain) -> Retained, Retain, SessionStore, Destroys, [];
             /// Compacts the live context.
@@ -266,6 +300,19 @@ macro_rules! declare {
             #[must_use]
             pub const fn effect(self) -> OperationEffect {
                 match self { $( Self::$operation => OperationEffect::$effect, )* }
+            }
+
+            /// Returns true if a request with these parameters may be performed twice.
+            #[must_use]
+            pub fn is_repeatable(self, params: &Value) -> bool {
+                match self {
+                    // Without a turn it might interrupt the next one.
+                    Self::Interrupt => !params["turn"].is_null(),
+                    _ => {
+                        matches!(self.effect(), OperationEffect::Reads | OperationEffect::Settles)
+                            || !params["idempotency_key"].is_null()
+                    }
+                }
             }
 
             /// Errors of its own, besides those of a session, of the store and of a capability.

@@ -1,4 +1,4 @@
-//! Requests and answers for operators: readers, journal compaction, the projection, retention, bundles.
+//! Requests and answers for operators: readers, journal compaction, the projection, the examination, retention, bundles.
 
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -204,6 +204,76 @@ pub struct ProjectionRebuilt {
     pub sessions: u64,
     /// Their events.
     pub events: u64,
+}
+
+/// Subject of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// Configuration.
+    Configuration,
+    /// Modes of files and folders.
+    Permissions,
+    /// Room on the disk.
+    DiskSpace,
+    /// Marks of the store.
+    StoreJournal,
+    /// Session's journal.
+    Journal,
+    /// Call without a result.
+    ToolCall,
+    /// Bodies too large for an event.
+    Blob,
+    /// Copies in redb.
+    Index,
+    /// Memory's log of forgotten messages, and of messages without a journal.
+    Memory,
+    /// Readers of the journals.
+    Readers,
+    /// Files made from the journals.
+    Projection,
+    /// Database in place of a data directory.
+    Database,
+}
+
+/// Severity of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Durable data is lost or cannot be used.
+    Error,
+    /// Nothing is lost.
+    Warning,
+}
+
+/// Fault in a data directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// Its subject.
+    pub check: Check,
+    /// Its severity.
+    pub severity: Severity,
+    /// Its session, if it concerns one.
+    pub session_id: Option<SessionId>,
+    /// Description.
+    pub what: String,
+    /// Advice.
+    pub remedy: String,
+    /// True if it was repaired just now.
+    pub mended: bool,
+}
+
+/// Answer of `diagnose`: the report of an examination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnosis {
+    /// Process that owns the directory; what it holds open was not examined.
+    pub owner_pid: Option<u32>,
+    /// Number of examined sessions.
+    pub sessions: u64,
+    /// Number of records read.
+    pub records: u64,
+    /// Faults, worst first.
+    pub findings: Vec<Finding>,
 }
 
 /// Reason that a session is deleted.

@@ -286,7 +286,8 @@ options! {
     StoreOptions {
         /// Milliseconds without a command after which a session is dropped from memory.
         idle_ms: u64 = 60_000,
-        /// Runs turns that were queued when their process ended; otherwise they wait for the next turn.
+        /// Runs turns that were queued when their process ended; otherwise they wait for the next turn, or
+        /// until somebody asks for one of them. Those of another node that has ended run in any case.
         queue_goes_on: bool = false,
         /// Goes on at the start with turns whose calls were decided when their process ended; otherwise they wait until
         /// somebody asks for them. It is no key of a configuration: a program knows if it stays.
@@ -358,7 +359,7 @@ impl RetentionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EmbedderChoice {
-    /// Built-in embedder, which needs neither a download nor a network.
+    /// None: texts are found by their words alone, without a download or a network.
     #[default]
     Builtin,
     /// Server with OpenAI's embeddings endpoint.

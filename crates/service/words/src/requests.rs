@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
+use meerkat_errors::ErrorCode;
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -289,7 +290,7 @@ pub struct OneSession {
     pub session_id: SessionId,
 }
 
-/// Request of `history`.
+/// Request of `history`, `steps` and `turns`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadHistory {
@@ -457,6 +458,14 @@ pub struct ListTools {
     pub session_id: Option<SessionId>,
     /// The new session has a workspace.
     pub with_workspace: bool,
+}
+
+/// Request of `errors`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ListErrors {
+    /// The one code to answer with, and with its page.
+    pub code: Option<ErrorCode>,
 }
 
 /// Request of an operation that takes nothing.

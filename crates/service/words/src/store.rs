@@ -6,18 +6,34 @@ mod readers;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use tokio::sync::oneshot;
 
 pub use readers::{ReaderMark, ReaderMarks, Registration};
 
-use crate::ids::{Seq, SessionId};
+use crate::{
+    clock::Timestamp,
+    ids::{Seq, SessionId},
+};
 
 /// Reason that a store refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The session was leased again since, or the batch does not follow the tail.
+    /// The lease is no longer valid: the session was leased again since, or the lease could not be renewed in time.
+    /// Another owner may append by now, so the session is left to it.
     #[error("the lease is no longer valid")]
     Fenced,
+    /// The seqs of the batch do not follow the last record.
+    #[error("the batch does not follow the last record")]
+    OutOfOrder,
+    /// Another node holds the session's lease.
+    #[error("the node {} holds session {session_id}", .holder.node)]
+    HeldBy {
+        /// The session.
+        session_id: SessionId,
+        /// The node.
+        holder: Holder,
+    },
     /// There is no such session.
     #[error("there is no session {0}")]
     NotFound(SessionId),
@@ -54,6 +70,15 @@ pub struct Lease {
     pub epoch: u64,
     /// The last seq; 0 if the session does not exist yet.
     pub tail: Seq,
+}
+
+/// Node that holds the lease of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name.
+    pub node: String,
+    /// End of its lease by the store's clock, unless it renews it.
+    pub until: Timestamp,
 }
 
 /// Incomplete batch at the end of a journal, which is removed.
@@ -95,33 +120,14 @@ pub struct Frame {
     pub line: Bytes,
 }
 
-/// Origin of a frame: a part of a journal, in one of its generations of journal compaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
-    /// The part.
-    pub part: u64,
-    /// Its generation.
-    pub generation: u64,
-}
-
 /// Page of a session's frames.
 #[derive(Clone, Debug, Default)]
 pub struct FramePage {
     /// Frames, in order, all durable. If seqs are skipped, those between were pruned.
     pub frames: Vec<Frame>,
-    /// Origins of the first frame examined, even if it was left out, and of the last one read. A store that never
-    /// compacts leaves them at their default.
-    pub origins: (Origin, Origin),
-}
-
-impl FramePage {
-    /// Returns true if the page begins in another generation of the part in which `before` ended: the two do not fit
-    /// together.
-    #[must_use]
-    pub const fn is_torn_from(&self, before: &Self) -> bool {
-        let (ended, begins) = (before.origins.1, self.origins.0);
-        ended.part == begins.part && ended.generation != begins.generation
-    }
+    /// Number that grows whenever records of the journal are dropped. A caller that reads several pages compares it, and
+    /// begins again if it has changed: the pages do not fit together.
+    pub version: u64,
 }
 
 /// Bytes of lines to read at once by default.
@@ -170,6 +176,13 @@ pub trait BlobStore: Send + Sync {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError>;
+
+    /// Lists the names of a session's blobs.
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError>;
+
+    /// Deletes blobs of a session that no record names, not even one being written. Another session's blob of the same
+    /// name remains.
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError>;
 
     /// Deletes the blobs of a session whose deletion does not, or whose creation failed.
     async fn forget(&self, session_id: SessionId);

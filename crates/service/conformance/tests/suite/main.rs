@@ -123,7 +123,7 @@ impl EventStore for Naive {
             if !is_next && self.fault != Fault::TakesGaps {
                 let kept = if self.fault == Fault::TakesHalfABatch { before + at } else { before };
                 journal.frames.truncate(kept);
-                return Err(StoreError::Fenced);
+                return Err(StoreError::OutOfOrder);
             }
             let mut line = encode_event(record).unwrap();
             if self.fault == Fault::EncodesAnew {
@@ -187,7 +187,7 @@ impl EventStore for Naive {
                 let last = journal.frames.last().map_or(0, |frame| frame.seq);
                 let rises = if last == 0 { record.seq == 1 } else { record.seq > last };
                 if !rises && self.fault != Fault::ImportsAnyOrder {
-                    return Err(StoreError::Fenced);
+                    return Err(StoreError::OutOfOrder);
                 }
                 let line = if self.fault == Fault::ImportsAnew { encode_event(&record).unwrap() } else { line };
                 journal.frames.push(Frame { seq: record.seq, line });

@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use meerkat_conformance::{Harness, Pair, check, readers};
+use meerkat_conformance::{Harness, Pair, check, readers, shared};
 use meerkat_service::store::{
-    EventStore, IndexFile, MemoryEventStore, MemoryReaders, MemorySessionStore, ReaderStore, RedbSessionStore,
-    Stores as Opened, open_stores,
+    EventStore, IndexFile, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore,
+    ReaderStore, RedbSessionStore, Stores as Opened, open_stores,
 };
 
 use super::Stores;
@@ -105,4 +105,61 @@ async fn snapshots_in_redb_keep_their_promises() {
         open(files.load(Ordering::Relaxed) - 1, events)
     };
     assert_eq!(check(&Stores(fresh, restart)).await, []);
+}
+
+fn in_memory() -> Opened {
+    let events = memory();
+    Opened {
+        blobs: Arc::<MemoryBlobStore>::default(),
+        snapshots: Arc::new(MemorySessionStore::new(events.clone())),
+        index: Arc::<MemoryIndex>::default(),
+        pruner: None,
+        readers: Arc::<MemoryReaders>::default(),
+        inbox: None,
+        events,
+    }
+}
+
+/// Two handles of one store in memory, or two stores.
+struct InMemory {
+    are_one: bool,
+}
+
+#[async_trait]
+impl shared::Harness for InMemory {
+    async fn peers(&self) -> [Opened; 2] {
+        let one = in_memory();
+        let other = if self.are_one { one.clone() } else { in_memory() };
+        [one, other]
+    }
+}
+
+/// Only one process can open a data directory, so its handles are copies of one, and no nodes.
+#[async_trait]
+impl shared::Harness for Directories {
+    async fn peers(&self) -> [Opened; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = open_stores(dir.path()).unwrap();
+        self.0.lock().unwrap().push(dir);
+        [stores.clone(), stores]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_handles_of_a_store_are_one_store() {
+    assert_eq!(shared::check(&InMemory { are_one: true }).await, []);
+    assert_eq!(shared::check(&Directories::default()).await, []);
+}
+
+/// What is about nodes, or about pruning, does not apply to stores in memory.
+#[tokio::test]
+async fn two_stores_are_not_taken_for_one() {
+    let broken = shared::check(&InMemory { are_one: false }).await;
+    let broken: Vec<_> = broken.into_iter().map(|broken| broken.promise).collect();
+    let does_not_apply = |promise: &&str| {
+        ["a_key_has_one_session", "pruning_waits_for_readers_of_either_handle", "a_letter_is_taken_once_and_answered"]
+            .contains(promise)
+    };
+    let due: Vec<_> = shared::PROMISES.iter().copied().filter(|promise| !does_not_apply(promise)).collect();
+    assert_eq!(broken, due);
 }

@@ -152,7 +152,10 @@ impl Reader {
                     let failure = self.failures.class(&error, &self.frames.seen().last);
                     return self.cut_after_its_end(failure);
                 }
-                None => return self.cut_after_its_end(self.failures.cut()),
+                None => {
+                    let failure = self.cut();
+                    return self.cut_after_its_end(failure);
+                }
             };
             self.place_thoughts();
             match event {
@@ -245,12 +248,17 @@ impl Reader {
         self.calls.push(StreamedCall { call_id: call.call_id, name: call.fn_name, arguments, signatures });
     }
 
+    fn cut(&self) -> ModelError {
+        self.failures.cut(&self.frames.seen().last)
+    }
+
     fn finish(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
-        if is_whole(&self.frames.seen().last) { self.answer(end) } else { Err(self.failures.cut()) }
+        let is_whole = is_whole(&self.frames.seen().last);
+        if is_whole { self.answer(end) } else { Err(self.cut()) }
     }
 
     fn answer(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {
-        let Some(stop) = end.captured_stop_reason else { return Err(self.failures.cut()) };
+        let Some(stop) = end.captured_stop_reason else { return Err(self.cut()) };
         let is_cut_short = matches!(stop, VendorStop::MaxTokens(_));
         let mut thoughts = VecDeque::new();
         let mut calls = VecDeque::new();

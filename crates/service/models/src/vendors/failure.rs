@@ -75,14 +75,19 @@ impl Failures {
             Error::ChatResponse { body, .. } => self.in_stream(&body.to_string()),
             // genai gives only a text if OpenAI's responses fail, so the frame itself is read.
             Error::StreamParse { .. } if serde_json::from_str::<Value>(frame).is_ok() => self.in_stream(frame),
-            Error::StreamParse { .. } => self.cut(),
+            Error::StreamParse { .. } => self.cut(frame),
             other => self.failure(ErrorCode::ModelRejected, &other.to_string()),
         }
     }
 
-    /// Makes the failure of a stream that ended before its answer.
-    pub(super) fn cut(&self) -> ModelError {
-        self.failure(ErrorCode::ModelStreamIncomplete, "the answer was cut off")
+    /// Makes the failure of a stream that ended before its answer; `frame` is the last one.
+    pub(super) fn cut(&self, frame: &str) -> ModelError {
+        // A web page in place of the interface also has status 200.
+        let what = match frame.is_empty() {
+            true => format!("the server sent no part of an answer; check {}", self.setting),
+            false => "the answer was cut off".to_owned(),
+        };
+        self.failure(ErrorCode::ModelStreamIncomplete, &what)
     }
 
     /// Makes a failure of this class.
@@ -98,7 +103,13 @@ impl Failures {
     fn answered(&self, status: u16, body: &str, headers: &HeaderMap) -> ModelError {
         let reported = ReportedError::read(body);
         let code = reported.code_by_text().unwrap_or_else(|| code_by_status(status));
-        let mut error = self.failure(code, &format!("status {status}: {}", reported.message));
+        let place = headers.get("location").and_then(|place| place.to_str().ok()).filter(|_| status / 100 == 3);
+        let what = match (place, reported.message.as_str()) {
+            (Some(place), _) => format!("status {status}: it points to {place}; check {}", self.setting),
+            (None, "") => format!("status {status}"),
+            (None, message) => format!("status {status}: {message}"),
+        };
+        let mut error = self.failure(code, &what);
         error.status = Some(status);
         error.retry_after = retry_after(headers).or(reported.retry_after);
         error.is_lasting = is_used_up(&error, body);
@@ -182,7 +193,7 @@ struct ReportedError {
 
 impl ReportedError {
     fn read(body: &str) -> Self {
-        let root: Value = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body.trim()));
+        let root: Value = serde_json::from_str(body).unwrap_or_else(|_| Value::from(words(body)));
         let root = root.get(0).unwrap_or(&root);
         let nested = ["/error", "/response/error"].iter().find_map(|path| root.pointer(path));
         let error = nested.filter(|error| !error.is_null()).unwrap_or(root);
@@ -208,6 +219,18 @@ impl ReportedError {
             says(KEY_PHRASES).then_some(ErrorCode::ModelUnauthorized)
         }
     }
+}
+
+/// Returns the text of a body that is no JSON. Of a web page, as proxies send it, that is the title.
+fn words(body: &str) -> String {
+    let body = body.trim();
+    if !body.starts_with('<') {
+        return body.to_owned();
+    }
+    let begin = body.to_ascii_lowercase().find("<title>").map(|at| at + "<title>".len());
+    let title = begin.and_then(|begin| body[begin..].split('<').next()).unwrap_or_default();
+    let title = title.split_whitespace().collect::<Vec<_>>().join(" ");
+    if title.is_empty() { "a web page".to_owned() } else { format!("a web page with the title {title:?}") }
 }
 
 /// Reads the wait that the vendor asks for: in milliseconds, in seconds, or until a date by its own clock.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Api, CompatibleEndpoint, Preset, network};
 
 /// Longest wait for a server that is asked about itself.
-const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most bytes of its answer.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;

@@ -190,11 +190,12 @@ async fn run_bounded(
         },
         Ended::Returned(Ok(Err(error))) => {
             let error = bounded(secrets, error, options.max_output_bytes);
+            let key = if call.timeout.is_none() { " (tools.timeout_ms)" } else { "" };
+            let late = format!("The tool was stopped after {} ms{key}.", limit.as_millis());
             let (outcome, text, error) = match error {
-                ToolError::Cancelled if timed_out => {
-                    let key = if call.timeout.is_none() { " (tools.timeout_ms)" } else { "" };
-                    let text = format!("The tool was stopped after {} ms{key}.", limit.as_millis());
-                    failed(secrets, ErrorCode::ToolFailed, &text)
+                ToolError::Cancelled if timed_out => failed(secrets, ErrorCode::ToolFailed, &late),
+                ToolError::Unknown(why) if timed_out => {
+                    tool_error(secrets, call.tool.as_ref(), &ToolError::Unknown(format!("{late} {why}")))
                 }
                 error => tool_error(secrets, call.tool.as_ref(), &error),
             };

@@ -1,6 +1,7 @@
 //! A panic or a failure in every part that the engine calls: the turn fails, the session and the process go on.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -395,6 +396,14 @@ impl BlobStore for FaultyBlobs {
     ) -> Result<Option<Bytes>, StoreError> {
         self.1.panic("read");
         self.0.read(session_id, blob, offset, limit).await
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        self.0.list(session_id).await
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.0.remove(session_id, names).await
     }
 
     async fn forget(&self, session_id: SessionId) {

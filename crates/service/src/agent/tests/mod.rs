@@ -11,12 +11,14 @@ mod faults;
 mod forms;
 mod interleavings;
 mod listed;
+mod nodes;
 mod overflow;
 mod pins;
 mod plans;
 mod prepared;
 mod promises;
 mod search;
+mod shared_store;
 mod sources;
 mod stored;
 mod waiting;
@@ -43,8 +45,8 @@ use crate::{
     runtime::{EphemeralSessionService, PersistentSessionService, read_blob::ReadBlob},
     service::{CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnResult},
     store::{
-        BlobStore, EventStore, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionIndex,
-        SessionStore, Stores,
+        BlobStore, EventStore, Inbox, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, ReaderStore,
+        Router, SessionIndex, SessionStore, Stores,
     },
     tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
@@ -99,6 +101,10 @@ struct Rig {
     compactor: Option<SharedCompactor>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
     notes: Option<Arc<dyn WorkspaceNotes>>,
+    router: Option<Arc<dyn Router>>,
+    inbox: Option<Arc<dyn Inbox>>,
+    /// Registrations that services share; each has its own if `None`.
+    readers: Option<Arc<dyn ReaderStore>>,
 }
 
 impl Rig {
@@ -116,6 +122,9 @@ impl Rig {
             compactor: None,
             rule_keeper: None,
             notes: None,
+            router: None,
+            inbox: None,
+            readers: None,
         }
     }
 
@@ -159,8 +168,9 @@ impl Rig {
 
     fn engine(self, stores: Stores, is_stored: bool) -> Engine {
         let capabilities = Capabilities::compiled();
-        let Stores { events, blobs, snapshots, index, readers, pruner } = stores;
-        let readers = Readers::new(readers, events.clone(), index.clone(), World::system().clock);
+        let Stores { events, blobs, snapshots, index, readers, pruner, .. } = stores;
+        let readers =
+            Readers::new(self.readers.unwrap_or(readers), events.clone(), index.clone(), World::system().clock);
         let derived = Arc::new(Derived::new(index, Arc::new(readers), pruner));
         let own = ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap();
         let ports = Ports {
@@ -177,6 +187,8 @@ impl Rig {
             is_stored,
             observer: derived.clone(),
             held: Arc::default(),
+            router: self.router,
+            inbox: self.inbox,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,
             compactor: self.compactor,

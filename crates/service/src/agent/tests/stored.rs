@@ -19,7 +19,10 @@ use super::{
 };
 use crate::{
     ErrorCode, Session, SessionError,
-    agent::{registry::Registry, shared::Shared},
+    agent::{
+        registry::{Found, Registry},
+        shared::Shared,
+    },
     clock::Timestamp,
     consumers::{projection::Projection, projector::ProjectorHandle},
     engine::{Derived, Engine},
@@ -169,8 +172,12 @@ impl SessionIndex for FaultyIndex {
         self.rows()?.key(session_id, key).await
     }
 
-    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError> {
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<Seq, StoreError> {
         self.rows()?.put_checkpoint(reader, session_id, seq).await
+    }
+
+    async fn reset_checkpoint(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
+        self.rows()?.reset_checkpoint(reader, session_id).await
     }
 
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError> {
@@ -372,6 +379,30 @@ async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
     }
     let unlisted: Vec<SessionId> = registry.unlisted().iter().map(|shared| shared.session_id).collect();
     assert_eq!(unlisted, changed);
+}
+
+/// An actor leaves while its caller is about to put it in, or when another one has come since.
+#[tokio::test]
+async fn an_actor_that_has_left_is_not_in_memory() {
+    let registry = Arc::<Registry>::default();
+    let session = Session::begin(&record(1, None, created())).unwrap();
+    let actor = || Shared::new(&session, Arc::new(LiveHub::new(session_id(), Weak::new())));
+    let arrival = || match registry.find(session_id()) {
+        Found::Absent(arrival) => arrival,
+        Found::Live(_) | Found::Passing(_) => panic!("an actor is there"),
+    };
+    let (early, first) = (actor(), arrival());
+    drop(registry.depart(&early));
+    let (next, second) = (actor(), arrival());
+    // What the first one's caller does late changes nothing for the second.
+    assert!(first.arrive(&registry, early.clone(), mpsc::channel(1).0).is_none());
+    assert!(matches!(registry.find(session_id()), Found::Passing(_)));
+    assert!(second.arrive(&registry, next.clone(), mpsc::channel(1).0).is_some());
+    drop(registry.depart(&early));
+    assert!(registry.leave(&early, || true).is_none());
+    assert!(Arc::ptr_eq(&registry.shared(session_id()).unwrap(), &next));
+    drop(registry.leave(&next, || true));
+    drop(arrival());
 }
 
 /// A service over journals that fail by `fuse`.

@@ -13,10 +13,7 @@ use std::{
     time::Duration,
 };
 
-use reader::Run;
-
 use super::{
-    FindHost,
     driver::{Control, Handle},
     readers::Readers,
 };
@@ -38,8 +35,6 @@ const END_MAX: Duration = Duration::from_secs(2);
 const SEARCH_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Most time that a caller waits which has to be sure of it.
 const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Most hits to look at for each wanted one, because a fork repeats what its parent said.
-const HITS_LOOKED_AT: usize = 8;
 
 /// Memory of a service.
 pub(crate) struct Memory {
@@ -51,6 +46,8 @@ pub(crate) struct Memory {
     is_stored: bool,
     /// Held while sessions are read and taken in, so that none is taken in after its deletion.
     taking_in: tokio::sync::Mutex<()>,
+    /// Place up to which everything is forgotten that nodes were asked to forget. Held while more is.
+    forgotten: tokio::sync::Mutex<u64>,
     /// Held while the index is rebuilt.
     reindexing: tokio::sync::Mutex<()>,
     /// True if the reader had a reason to begin.
@@ -79,16 +76,12 @@ impl MemoryHandle {
             wanted: if index_turns { Wanted::Turns } else { Wanted::Discarded },
             is_stored,
             taking_in: tokio::sync::Mutex::default(),
+            forgotten: tokio::sync::Mutex::default(),
             reindexing: tokio::sync::Mutex::default(),
             is_begun: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
         };
         Self::new(memory, &control)
-    }
-
-    /// Begins to take in the messages of a service.
-    pub(crate) fn begin(&self, host: FindHost) {
-        self.control.drive(Run::new(Arc::clone(self)), host);
     }
 
     /// Waits until it has caught up: a short time if the next start can do the rest.
@@ -156,34 +149,61 @@ impl Memory {
     async fn catch_up_surely(&self) -> Result<(), SessionError> {
         self.look_for_loss().await;
         if self.control.has_caught_up(SURE_WAIT_MAX).await {
-            return Ok(());
+            return self.forget_with_others().await;
         }
         let why = "it has not taken in yet all that was said; try again later".to_owned();
         Err(SessionError::MemoryUnavailable { why })
     }
 
-    /// Searches for a checked request, best hits first. Messages that a fork has of its parent come once.
-    pub(crate) async fn search(&self, mut request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
+    /// Searches for a checked request, best hits first.
+    pub(crate) async fn search(&self, request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
         self.look_for_loss().await;
         self.control.has_caught_up(SEARCH_WAIT_MAX).await;
-        let limit = request.limit.unwrap_or_default();
-        let mut asked = limit;
+        self.forget_with_others().await?;
+        Ok(self.store.search(request).await?.items)
+    }
+
+    /// Returns the message beside each hit.
+    pub(crate) async fn beside(&self, hits: &[SearchHit]) -> Result<Vec<Option<String>>, SessionError> {
+        self.store.beside(hits).await
+    }
+
+    /// Forgets for a checked request, at every node.
+    pub(crate) async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+        self.catch_up_surely().await?;
+        let decided = self.store.to_forget(request).await?;
+        // Otherwise the sweep could forget it first, and the answer would count nothing.
+        let _forgetting = self.forgotten.lock().await;
+        self.events.record_forgotten(&decided).await?;
+        self.store.forget(decided).await
+    }
+
+    /// Forgets here what any node was asked to forget until now.
+    pub(crate) async fn forget_with_others(&self) -> Result<(), SessionError> {
+        if self.events.node().is_none() {
+            return Ok(());
+        }
+        let known = *self.forgotten.lock().await;
+        // Those who ask at the same time wait for the database beside each other, not in a line.
+        if self.events.forgotten(known).await?.is_empty() {
+            return Ok(());
+        }
+        let mut place = self.forgotten.lock().await;
         loop {
-            request.limit = Some(asked);
-            let found = self.store.search(request.clone()).await?.items;
-            let is_all = found.len() < asked || asked >= limit.saturating_mul(HITS_LOOKED_AT);
-            let mut hits = once_each(found);
-            if is_all || hits.len() >= limit {
-                hits.truncate(limit);
-                return Ok(hits);
-            }
-            asked = limit.saturating_mul(HITS_LOOKED_AT);
+            let (places, decided): (Vec<u64>, _) = self.events.forgotten(*place).await?.into_iter().unzip();
+            let Some(last) = places.last() else { return Ok(()) };
+            self.store.forget(decided).await?;
+            *place = *last;
         }
     }
 
-    pub(crate) async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
-        self.catch_up_surely().await?;
-        self.store.forget(request).await
+    /// Lets the other nodes forget what only this one knows to be forgotten: its memory had a store of its own before,
+    /// or an older version was asked.
+    async fn tell_others(&self) -> Result<(), SessionError> {
+        if self.events.node().is_some() {
+            self.events.record_forgotten(&self.store.forgotten().await?).await?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn reindex(&self) -> Result<Reindexed, SessionError> {
@@ -196,19 +216,4 @@ impl Memory {
         self.control.remaining.store(0, Ordering::Relaxed);
         done
     }
-}
-
-/// Drops hits whose message and time equal those of a better one: a fork has its parent's records. The older session is
-/// named for both.
-fn once_each(hits: Vec<SearchHit>) -> Vec<SearchHit> {
-    let (mut known, mut once) = (HashMap::new(), Vec::<SearchHit>::with_capacity(hits.len()));
-    for hit in hits {
-        let key = (hit.from_seq, hit.to_seq, hit.time, hit.role.clone(), hit.text.clone());
-        let at = *known.entry(key).or_insert(once.len());
-        match once.get_mut(at) {
-            Some(better) => better.session_id = better.session_id.min(hit.session_id),
-            None => once.push(hit),
-        }
-    }
-    once
 }

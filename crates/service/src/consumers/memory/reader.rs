@@ -10,11 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Memory, READER};
+use super::{Memory, MemoryHandle, READER};
 use crate::{
     SessionError,
     consumers::{
-        Host,
+        FindHost, Host,
         background::BackgroundThread,
         check_room,
         driver::{Consumer, Moment},
@@ -37,7 +37,7 @@ const PASSAGES_TOGETHER: usize = 1_000;
 const IDS_READ: usize = 1_000;
 
 /// Reader at work.
-pub(super) struct Run {
+struct Run {
     memory: Arc<Memory>,
     thread: BackgroundThread,
     /// Sessions with an open turn, and the seq up to which it has not ended: it is read as a whole when it has.
@@ -46,6 +46,15 @@ pub(super) struct Run {
     live_after: HashMap<SessionId, Seq>,
     /// True while it begins again with every session.
     is_anew: bool,
+}
+
+impl MemoryHandle {
+    /// Begins to take in the messages of a service.
+    pub(crate) fn begin(&self, host: FindHost) {
+        let (memory, thread) = (Arc::clone(self), BackgroundThread::new("meerkat-memory"));
+        let run = Run { memory, thread, open: HashMap::new(), live_after: HashMap::new(), is_anew: false };
+        self.control.drive(run, host);
+    }
 }
 
 #[async_trait]
@@ -60,10 +69,12 @@ impl Consumer for Run {
         is_lost.store(needs_rebuild, Ordering::Release);
         self.is_anew = needs_rebuild;
         control.readers.trust(READER, needs_rebuild).await?;
+        self.memory.forget_with_others().await?;
         if control.is_ending() {
             // Nobody searches here any more, and looking at every journal costs more than a short command.
             return Ok(());
         }
+        self.memory.tell_others().await?;
         match self.deleted().await {
             Ok(deleted) => control.readers.missed_deletions(READER, deleted)?,
             // What it has can be searched all the same.
@@ -105,9 +116,17 @@ impl Consumer for Run {
 
     async fn settle(&mut self, _host: &dyn Host, moment: Moment) -> Result<Option<Duration>, SessionError> {
         if moment != Moment::Busy && self.is_anew {
-            self.memory.store.rebuilt().await?;
-            self.is_anew = false;
-            self.memory.is_lost.store(false, Ordering::Release);
+            let Memory { store, control, is_lost, .. } = self.memory.as_ref();
+            store.rebuilt().await?;
+            self.is_anew = store.needs_rebuild().await?;
+            is_lost.store(self.is_anew, Ordering::Release);
+            if self.is_anew {
+                // It was lost again meanwhile, with the sessions that had been added.
+                self.open.clear();
+                self.live_after.clear();
+                control.readers.trust(READER, true).await?;
+                control.readers.look_again();
+            }
         }
         Ok(None)
     }
@@ -118,11 +137,6 @@ impl Consumer for Run {
 }
 
 impl Run {
-    pub(super) fn new(memory: Arc<Memory>) -> Self {
-        let thread = BackgroundThread::new("meerkat-memory");
-        Self { memory, thread, open: HashMap::new(), live_after: HashMap::new(), is_anew: false }
-    }
-
     /// Lists sessions that memory knows and whose journals no longer exist: a process without memory deleted them.
     async fn deleted(&self) -> Result<Vec<SessionId>, SessionError> {
         if !self.memory.is_stored {

@@ -20,6 +20,7 @@ const SESSIONS_READ: usize = 1000;
 impl Readers {
     /// Reads at most `limit` records that a reader is not done with; if there are none, waits for one.
     pub(crate) async fn fetch(&self, reader: &str, limit: usize, wait_ms: u64) -> Result<RecordPage, SessionError> {
+        self.refresh().await?;
         self.scan(reader).await?;
         let mut touched = self.touched.subscribe();
         let mut deadline = self.clock.sleep(Duration::from_millis(wait_ms));

@@ -11,7 +11,8 @@ mod fetch;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -33,6 +34,10 @@ use feed::{Deletion, Feed};
 
 /// Most readers that may be registered, besides the built-in ones.
 const READERS_MAX: usize = 64;
+/// Mark between a built-in reader and its node.
+const AT: char = '@';
+/// Time between two looks for what other nodes did with readers.
+const LOOK: Duration = Duration::from_millis(200);
 /// Names of the built-in readers.
 const RESERVED: [&str; 2] = ["memory", "projection"];
 
@@ -102,11 +107,62 @@ impl Readers {
         }
     }
 
-    /// Loads the registered readers. From then on changes are noted for them.
+    /// Loads the registered readers. From then on changes are noted for them. In a store of several nodes the built-in
+    /// ones are registered too, under the node's name, so that other nodes drop nothing that they have yet to read.
     pub(crate) async fn open(&self) -> Result<(), StoreError> {
+        let mut gone = BTreeSet::new();
         for Registration { reader, created_at } in self.store.readers().await? {
-            self.add(reader, created_at, false, true);
+            match reader.split_once(AT) {
+                None => self.add(reader, created_at, false, true),
+                Some((_, node)) if Some(node) == self.events.node() => drop(gone.insert(reader)),
+                Some(_) => {}
+            }
         }
+        if self.events.node().is_some() {
+            let built_in: Vec<(String, Timestamp)> = self
+                .known()
+                .iter()
+                .filter(|(_, known)| known.is_built_in)
+                .map(|(name, known)| (self.key(name).into_owned(), known.created_at))
+                .collect();
+            for (reader, created_at) in built_in {
+                gone.remove(&reader);
+                self.store.register(Registration { reader, created_at }).await?;
+            }
+        }
+        for reader in gone {
+            self.store.unregister(&reader).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns a reader's name in the store: each node has built-in readers of its own.
+    fn key<'a>(&self, reader: &'a str) -> Cow<'a, str> {
+        match self.events.node().filter(|_| RESERVED.contains(&reader)) {
+            Some(node) => format!("{reader}{AT}{node}").into(),
+            None => reader.into(),
+        }
+    }
+
+    /// Takes in what other nodes did with readers: who is registered, and how far each has come.
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        if self.events.node().is_none() {
+            return Ok(());
+        }
+        let _registering = self.registering.write().await;
+        let stored = self.store.readers().await?;
+        let stored: BTreeMap<String, Timestamp> = stored
+            .into_iter()
+            .map(|of| (of.reader, of.created_at))
+            .filter(|(reader, _)| !reader.contains(AT))
+            .collect();
+        for (reader, created_at) in &stored {
+            self.add(reader.clone(), *created_at, false, true);
+        }
+        let mut known = self.known();
+        known.retain(|reader, known| known.is_built_in || stored.contains_key(reader));
+        known.values_mut().filter(|known| !known.is_built_in).for_each(|known| known.feed.forget_checkpoints());
+        self.count.store(known.len(), Ordering::Release);
         Ok(())
     }
 
@@ -129,7 +185,7 @@ impl Readers {
         // A scan meanwhile would go by the checkpoints that it had.
         let _scanning = self.scanning.lock().await;
         if is_lost {
-            self.index.forget_reader(reader).await?;
+            self.index.forget_reader(&self.key(reader)).await?;
             self.index.flush().await?;
         }
         self.with(reader, |known| {
@@ -213,7 +269,7 @@ impl Readers {
         self.store.forget(session_id).await
     }
 
-    fn note_deleted(&self, session_id: SessionId) {
+    pub(crate) fn note_deleted(&self, session_id: SessionId) {
         self.known().values_mut().for_each(|known| known.feed.delete(session_id));
         notify(&self.touched);
         notify(&self.moved);
@@ -222,6 +278,7 @@ impl Readers {
     /// Registers a reader; if it is registered already, nothing changes.
     pub(crate) async fn create(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
+        self.refresh().await?;
         let gate = self.gate.write().await;
         let registering = self.registering.write().await;
         let (is_known, count) = {
@@ -244,12 +301,13 @@ impl Readers {
     /// Deletes a reader; returns it as it was.
     pub(crate) async fn delete(&self, reader: &str) -> Result<ReaderView, SessionError> {
         check_own(reader)?;
+        self.refresh().await?;
         let view = self.view(reader).await?;
         let _gate = self.gate.write().await;
         let _registering = self.registering.write().await;
         self.with(reader, |_| ())?;
         // First and durably, so that a later reader of this name begins at the beginning.
-        self.index.forget_reader(reader).await?;
+        self.index.forget_reader(&self.key(reader)).await?;
         self.index.flush().await?;
         self.store.unregister(reader).await?;
         {
@@ -264,6 +322,7 @@ impl Readers {
 
     /// Lists the readers by name, with how far each is behind.
     pub(crate) async fn list(&self) -> Result<Page<ReaderView>, SessionError> {
+        self.refresh().await?;
         let names: Vec<String> = self.known().keys().cloned().collect();
         let mut views = Vec::with_capacity(names.len());
         for reader in names {
@@ -290,10 +349,10 @@ impl Readers {
     pub(crate) async fn acknowledge(&self, request: AcknowledgeReader) -> Result<Checkpoint, SessionError> {
         let AcknowledgeReader { reader, session_id, seq } = request;
         check_own(&reader)?;
+        self.refresh().await?;
         let _acknowledging = self.registering.read().await;
         self.with(&reader, |_| ())?;
-        let tail = self.events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-        let last_seq = *tail.borrow();
+        let last_seq = self.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
         check_cursor(self.events.as_ref(), session_id, seq, last_seq).await?;
         let seq = self.done(&reader, session_id, seq).await?;
         self.index.flush().await?;
@@ -305,8 +364,8 @@ impl Readers {
         let _moving = self.moving.lock().await;
         let before = self.checkpoint(reader, session_id).await?;
         if seq > before {
-            self.index.put_checkpoint(reader, session_id, seq).await?;
-            if self.events.watch(session_id).await?.is_none() {
+            self.index.put_checkpoint(&self.key(reader), session_id, seq).await?;
+            if self.events.tail(session_id).await?.is_none() {
                 // The session was deleted meanwhile, and nothing is left of it.
                 self.index.remove(session_id).await?;
                 return Err(SessionError::NotFound(session_id));
@@ -321,9 +380,8 @@ impl Readers {
     /// Makes a built-in reader read a session from its beginning again. Durable when this returns.
     pub(crate) async fn restart(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
         let moving = self.moving.lock().await;
-        self.index.put_checkpoint(reader, session_id, 0).await?;
-        let tail = self.events.watch(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
-        let last_seq = *tail.borrow();
+        self.index.reset_checkpoint(&self.key(reader), session_id).await?;
+        let last_seq = self.events.tail(session_id).await?.ok_or(StoreError::NotFound(session_id))?;
         // The change counts from now on, even if it does not become durable.
         if let Some(known) = self.known().get_mut(reader) {
             known.feed.restart(session_id, last_seq);
@@ -353,8 +411,9 @@ impl Readers {
         let mut is_over = wait_ms == 0;
         loop {
             moved.borrow_and_update();
+            self.refresh().await?;
             self.with(&reader, |_| ())?;
-            if self.events.watch(session_id).await?.is_none() {
+            if self.events.tail(session_id).await?.is_none() {
                 return Err(SessionError::NotFound(session_id));
             }
             let seq = self.checkpoint(&reader, session_id).await?;
@@ -365,6 +424,7 @@ impl Readers {
                 biased;
                 changed = moved.changed() => drop(changed),
                 () = &mut deadline => is_over = true,
+                () = self.clock.sleep(LOOK), if self.events.node().is_some() => {}
             }
         }
     }
@@ -377,7 +437,7 @@ impl Readers {
     /// Returns how far a reader has come in each of these sessions. If the index was lost, what pruning relied on
     /// remains; a built-in reader then begins again.
     async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
-        let mut seqs = self.index.checkpoints(reader, session_ids).await?;
+        let mut seqs = self.index.checkpoints(&self.key(reader), session_ids).await?;
         if RESERVED.contains(&reader) {
             return Ok(seqs);
         }
@@ -400,6 +460,7 @@ impl Readers {
 
     /// Returns the seq up to which every reader is durably done with a session; `None` if there is no reader.
     pub(crate) async fn watermark(&self, session_id: SessionId) -> Result<Option<Watermark>, StoreError> {
+        self.refresh().await?;
         let readers: Vec<_> = self.known().iter().map(|(reader, known)| (reader.clone(), known.is_trusted)).collect();
         let mut acknowledged = BTreeMap::new();
         for (reader, is_trusted) in readers {

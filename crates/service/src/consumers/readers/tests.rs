@@ -159,7 +159,7 @@ async fn a_long_session_keeps_no_other_waiting() {
     assert_eq!(page.iter().filter(|(n, _)| *n == 1).map(|(_, seq)| *seq).collect::<Vec<_>>(), Vec::from_iter(1..=11));
     assert_eq!(page.iter().filter(|(n, _)| *n > 1).count(), 9);
     // However small the pages: who acknowledges is given others next.
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for _ in 0..4 {
         for (n, seq) in place.fetch("r", 3).await {
             seen.insert(n);
@@ -434,7 +434,7 @@ async fn walk(steps: Vec<Happens>) {
             due.extend((from + 1..=place.last_seq(n).await).map(|seq| (n, seq)));
         }
         assert_eq!(found, due);
-        let behind: std::collections::BTreeSet<u8> = due.iter().map(|(n, _)| *n).collect();
+        let behind: BTreeSet<u8> = due.iter().map(|(n, _)| *n).collect();
         assert_eq!((sessions, records), (behind.len() as u64, due.len() as u64));
     }
 }

@@ -22,9 +22,9 @@ use crate::{
     session::event::{EventKind, Record},
     store::directory::journal::{
         Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
-        StoreJournal, Witness, abandon, appear, blobs_of, bytes_of, candidates, discard, drop_blobs, exists,
-        fork_files, is_gone, is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare,
-        replace, rewrite, seal, sessions_on, set_aside, store_id, unreadable,
+        StoreJournal, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone,
+        is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal,
+        sessions_on, set_aside, store_id, unreadable,
     },
     store::{
         EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
@@ -502,6 +502,7 @@ impl JournalPruner for RedbEventStore {
         older_than: Timestamp,
     ) -> Result<u64, StoreError> {
         let _pruning = self.pruning.lock().await;
+        let up_to = up_to.min(self.context.store_journal.of_readers(|marks| marks.done_up_to(session_id)));
         let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
         let drops = Arc::new(Drops { up_to, keep: keep.clone(), older_than: older_than.as_millis() });
         let (executor, mut dropped) = (self.context.executor.as_ref(), 0);
@@ -514,15 +515,5 @@ impl JournalPruner for RedbEventStore {
             on(executor, move || replace(&log, rewritten)).await?;
         }
         Ok(dropped)
-    }
-
-    async fn blobs(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        let disk = self.context.disk.clone();
-        on(self.context.executor.as_ref(), move || blobs_of(disk.as_ref(), session_id)).await
-    }
-
-    async fn drop_blobs(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        let (disk, names) = (self.context.disk.clone(), names.clone());
-        on(self.context.executor.as_ref(), move || drop_blobs(disk.as_ref(), session_id, &names)).await
     }
 }

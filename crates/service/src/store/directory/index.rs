@@ -28,7 +28,7 @@ use crate::{
 /// Index of one data directory.
 pub struct RedbIndex {
     file: Arc<IndexFile>,
-    /// Held while a key is put, so that it never replaces a newer one.
+    /// Held while a key or checkpoint is put, so that it never replaces a newer one.
     putting: tokio::sync::Mutex<()>,
     /// Number of the next change, once it is known.
     next_change: tokio::sync::OnceCell<AtomicU64>,
@@ -201,8 +201,19 @@ impl SessionIndex for RedbIndex {
         self.row(Table::Keys, named(session_id, key)).await
     }
 
-    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError> {
-        self.put_row(Table::Checkpoints, named(Some(session_id), reader), &seq)
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<Seq, StoreError> {
+        let _putting = self.putting.lock().await;
+        let before = self.checkpoint(reader, session_id).await?;
+        if seq > before {
+            self.put_row(Table::Checkpoints, named(Some(session_id), reader), &seq)?;
+        }
+        Ok(seq.max(before))
+    }
+
+    async fn reset_checkpoint(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
+        let _putting = self.putting.lock().await;
+        // A row of 0, unlike none, says that the reader was sent back.
+        self.put_row(Table::Checkpoints, named(Some(session_id), reader), &0)
     }
 
     async fn checkpoint(&self, reader: &str, session_id: SessionId) -> Result<Seq, StoreError> {

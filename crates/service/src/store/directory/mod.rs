@@ -16,7 +16,10 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 pub(crate) use meerkat_journal as journal;
 use meerkat_journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private};
@@ -62,23 +65,32 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
         index: Arc::new(RedbIndex::new(file.clone())),
         snapshots: Arc::new(RedbSessionStore::new(file, events.clone())),
         pruner: Some(events.clone()),
+        inbox: None,
         events,
     })
 }
 
 /// Owned data directory; dropping this releases it.
-pub(crate) struct DirectoryOwner {
+pub struct DirectoryOwner {
+    data_dir: PathBuf,
     _lock: OwnerLock,
+}
+
+impl DirectoryOwner {
+    /// Returns the directory.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
 }
 
 /// Owns `data_dir` without a store in it; it is created if it is missing.
 ///
 /// # Errors
 /// As [`open_stores`]; nothing was changed then.
-pub(crate) fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
+pub fn own_directory(data_dir: &Path) -> Result<DirectoryOwner, SessionError> {
     check_directory(data_dir)?;
     check_private(data_dir)?;
-    Ok(DirectoryOwner { _lock: own(data_dir)? })
+    Ok(DirectoryOwner { data_dir: data_dir.to_owned(), _lock: own(data_dir)? })
 }
 
 /// Takes the lock of `data_dir` in the name of this build.

@@ -157,8 +157,15 @@ impl SessionIndex for MemoryIndex {
         Ok(self.index().keys.get(&(session_id, key.to_owned())).cloned())
     }
 
-    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<(), StoreError> {
-        self.index().checkpoints.insert((session_id, reader.to_owned()), seq);
+    async fn put_checkpoint(&self, reader: &str, session_id: SessionId, seq: Seq) -> Result<Seq, StoreError> {
+        let mut index = self.index();
+        let checkpoint = index.checkpoints.entry((session_id, reader.to_owned())).or_default();
+        *checkpoint = seq.max(*checkpoint);
+        Ok(*checkpoint)
+    }
+
+    async fn reset_checkpoint(&self, reader: &str, session_id: SessionId) -> Result<(), StoreError> {
+        self.index().checkpoints.remove(&(session_id, reader.to_owned()));
         Ok(())
     }
 

@@ -119,8 +119,7 @@ pub(crate) async fn page(
 ) -> Result<BundlePage, SessionError> {
     let ExportSession { session_id, redact, cursor } = request;
     let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
-    let tail = engine.events.watch(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
-    let tail = *tail.borrow();
+    let tail = engine.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let last_seq = cursor.as_ref().map_or(tail, |cursor| cursor.last_seq).min(tail);
     let plan = exports.plan(engine, (session_id, last_seq, redact), cursor.is_none()).await?;
     let mut at = cursor.as_ref().map_or(0, |cursor| cursor.offset);

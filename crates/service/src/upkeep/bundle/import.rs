@@ -131,7 +131,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     }
     // Deleted sessions with the same ids may have left rows and checkpoints.
     for planned in &planned {
-        engine.derived.index.remove(planned.session.session_id).await?;
+        engine.derived.unlist(planned.session.session_id).await?;
         engine.derived.readers.delete_session(planned.session.session_id).await?;
     }
     engine.derived.index.flush().await?;
@@ -143,7 +143,10 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
             Err(error) => Err(error),
         };
         if let Err(error) = done {
-            engine.blobs.forget(id).await;
+            // Another node may have made it just before.
+            if let Ok(None) = engine.events.tail(id).await {
+                engine.blobs.forget(id).await;
+            }
             take_back(engine, &made).await;
             return Err(error.into());
         }
@@ -209,7 +212,7 @@ async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> 
         let why = format!("session {session_id} {why} import it with new ids");
         Err(SessionError::BundleInvalid { reason, why })
     };
-    if engine.events.watch(session_id).await?.is_some() {
+    if engine.events.tail(session_id).await?.is_some() {
         return refuse("exists", "is here already: delete it first, or");
     }
     let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);

@@ -217,7 +217,9 @@ impl Doctor {
         }
         let ids = sessions_on(&self.disk, &mut |_, _| {}).unwrap_or_default();
         for (at, &id) in ids.iter().enumerate() {
-            progress(at as u64, ids.len() as u64);
+            if !progress(at as u64, ids.len() as u64) {
+                break;
+            }
             let (before, stamp) = (std::mem::take(&mut self.diagnosis), self.stamp(id));
             let journal = self.journal(id, true);
             let Diagnosis { findings, records, .. } = std::mem::replace(&mut self.diagnosis, before);
@@ -239,7 +241,7 @@ impl Doctor {
         Ok(stamp)
     }
 
-    /// Reads every session's journal from end to end; `None` if they cannot be listed.
+    /// Reads every session's journal from end to end; `None` if they cannot be listed, or nobody waits.
     fn journals(&mut self, mut ahead: Ahead, progress: Progress<'_>) -> Option<BTreeMap<SessionId, Journal>> {
         let mut unlisted = Vec::new();
         let ids = sessions_on(&self.disk, &mut |folder, error| {
@@ -258,7 +260,9 @@ impl Doctor {
         };
         let mut journals = BTreeMap::new();
         for (at, &id) in ids.iter().enumerate() {
-            progress(at as u64, ids.len() as u64);
+            if !progress(at as u64, ids.len() as u64) {
+                return None;
+            }
             if let Some((stamp, journal, records)) = ahead.remove(&id)
                 && self.stamp(id).is_ok_and(|now| now == stamp)
             {

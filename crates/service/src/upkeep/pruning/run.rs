@@ -107,11 +107,10 @@ async fn outline(engine: &Engine, session_id: SessionId, up_to: Seq) -> Result<V
 /// Lists the blobs of a session that no record names, and the last record that was read.
 pub(crate) async fn unnamed_blobs(
     engine: &Engine,
-    pruner: &dyn JournalPruner,
     session_id: SessionId,
 ) -> Result<(BTreeSet<String>, Seq), StoreError> {
     // Listed first: blobs that are made later are none of them.
-    let (mut names, mut after) = (pruner.blobs(session_id).await?, 0);
+    let (mut names, mut after) = (engine.blobs.list(session_id).await?, 0);
     while !names.is_empty() {
         let page = engine.events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await?;
         let page = page.ok_or(StoreError::NotFound(session_id))?;

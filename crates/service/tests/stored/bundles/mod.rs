@@ -92,6 +92,7 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
         index: Arc::new(MemoryIndex::default()),
         readers: Arc::new(MemoryReaders::default()),
         pruner: None,
+        inbox: None,
         events,
     };
     let service = AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone();

@@ -1,8 +1,11 @@
 //! Exports page by page: unchanged while the session goes on, and without keys on request.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -200,6 +203,14 @@ impl BlobStore for Counting {
         let read = self.0.read(id, blob, offset, limit).await?;
         self.1.fetch_add(read.as_ref().map_or(0, Bytes::len) as u64, Ordering::Relaxed);
         Ok(read)
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        self.0.list(session_id).await
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.0.remove(session_id, names).await
     }
 
     async fn forget(&self, session_id: SessionId) {

@@ -227,7 +227,7 @@ fn a_store_of_another_format_is_left_alone() {
     for is_repair in [false, true] {
         let what = Examination { data_dir: place.data_dir(), projection: None, is_repair };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let refused = runtime.block_on(examine(what, &|_, _| {})).unwrap_err();
+        let refused = runtime.block_on(examine(what, &|_, _| true)).unwrap_err();
         assert_eq!(refused.code(), ErrorCode::StoreFormatUnsupported);
     }
     assert!(contents(&place.data_dir()) == before, "something changed");

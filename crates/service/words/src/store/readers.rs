@@ -86,6 +86,14 @@ impl ReaderMarks {
         self.relied.get(&session_id).cloned().unwrap_or_default()
     }
 
+    /// Returns the seq up to which every registered reader is done with a session, as far as pruning may rely on that.
+    #[must_use]
+    pub fn done_up_to(&self, session_id: SessionId) -> Seq {
+        let relied = self.relied.get(&session_id);
+        let done = |reader| relied.and_then(|relied| relied.get(reader)).copied().unwrap_or(0);
+        self.readers.keys().map(done).min().unwrap_or(Seq::MAX)
+    }
+
     /// Returns true if every registration is certainly known.
     #[must_use]
     pub const fn is_trusted(&self) -> bool {

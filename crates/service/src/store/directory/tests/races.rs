@@ -94,6 +94,7 @@ fn service(jobs: &Arc<Jobs>) -> Arc<dyn SessionService> {
         index: Arc::new(MemoryIndex::default()),
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
         pruner: Some(events.clone()),
+        inbox: None,
         events,
     };
     AgentBuildConfig::new().options(options).stores(stores).build().unwrap().service().clone()

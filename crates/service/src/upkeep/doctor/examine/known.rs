@@ -234,7 +234,7 @@ impl Doctor {
                 checkpoints.push((registration.reader, seq.min(end)));
             }
             index.remove(id).await?;
-            index.put_checkpoint(READER, id, 0).await?;
+            index.reset_checkpoint(READER, id).await?;
             file.change([((Table::Snapshots, id.as_uuid().as_bytes().to_vec()), None)]);
             for (reader, seq) in checkpoints.into_iter().filter(|(_, seq)| *seq > 0) {
                 index.put_checkpoint(&reader, id, seq).await?;

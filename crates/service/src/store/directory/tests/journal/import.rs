@@ -131,7 +131,7 @@ fn an_import_survives_whole_or_not_at_all_when_a_write_fails() {
 fn an_import_that_fails_leaves_nothing_behind_and_can_be_tried_again() {
     let rig = Rig::on(prepared(), SMALL, None);
     rig.blob(session(1), b"its blob").unwrap();
-    assert_eq!(rig.steps.drive(rig.store.import(session(1), &mut Again)), Err(StoreError::Fenced));
+    assert_eq!(rig.steps.drive(rig.store.import(session(1), &mut Again)), Err(StoreError::OutOfOrder));
     assert_eq!(names(&rig), [""; 0]);
     let blob = import(&rig, false).unwrap();
     assert_eq!(names(&rig), [""; 0]);

@@ -1,0 +1,291 @@
+//! Two handles of one store: what one does counts at the other. Handles of two nodes must pass, and two of one process.
+//!
+//! In a store that only one process can open, a lease is always granted, its engine creates one session per key, and no
+//! other node changes anything: the promises about nodes are checked only if the handles have names.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use meerkat_service::{
+    Seq,
+    service::{SessionQuery, SessionState, SessionSummary},
+    session::event::Key,
+    store::{Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, StoreError, Stores},
+};
+use uuid::Uuid;
+
+use crate::{Broken, encoded, expect, id, record, said, time};
+
+/// Makes the stores under test.
+#[async_trait]
+pub trait Harness: Send + Sync {
+    /// Opens an empty store twice.
+    async fn peers(&self) -> [Stores; 2];
+}
+
+type Check = fn([Stores; 2]) -> BoxFuture<'static, Result<(), String>>;
+
+macro_rules! promises {
+    ($( $(#[$doc:meta])* $name:ident; )*) => {
+        /// Names of all promises.
+        pub const PROMISES: &[&str] = &[$( stringify!($name), )*];
+
+        const CHECKS: &[Check] = &[$( |peers| Box::pin($name(peers)), )*];
+    };
+}
+
+promises! {
+    a_session_that_works_stays_and_an_idle_one_moves;
+    a_moved_lease_fences_the_one_before;
+    a_follower_sees_what_the_other_handle_does;
+    a_key_has_one_session;
+    pruning_waits_for_readers_of_either_handle;
+    a_blob_is_one_for_both;
+    lists_keys_and_checkpoints_are_one_for_both;
+    a_letter_is_taken_once_and_answered;
+}
+
+/// Checks every promise on fresh stores. Returns the broken ones; none if all are kept.
+pub async fn check(harness: &dyn Harness) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    for (&promise, check) in PROMISES.iter().zip(CHECKS) {
+        if let Err(why) = check(harness.peers().await).await {
+            broken.push(Broken { promise, why });
+        }
+    }
+    broken
+}
+
+/// Row of session `n` in lists.
+fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
+    SessionSummary {
+        session_id: id(n),
+        title: None,
+        labels: Default::default(),
+        model: "scripted".to_owned(),
+        state,
+        archived: false,
+        created_at: time(u64::from(n)),
+        updated_at: time(u64::from(n) + last_seq * 60),
+        turn_count: 0,
+        message_count: last_seq,
+        last_seq,
+        usage: Default::default(),
+        forked_from: None,
+    }
+}
+
+fn are_nodes([one, other]: &[Stores; 2]) -> bool {
+    one.events.node().is_some() && other.events.node().is_some()
+}
+
+/// Appends a record of session `n` with its row, and waits for it.
+async fn append(stores: &Stores, lease: &Lease, n: u8, seq: Seq, state: SessionState) -> Result<Seq, StoreError> {
+    stores.events.stage_listed(lease, &[record(n, seq)], &row(n, seq, state))?.durable().await
+}
+
+/// Leases session `n` and appends its records up to `last`.
+async fn fill(stores: &Stores, n: u8, last: Seq, state: SessionState) -> Result<Lease, String> {
+    let lease = said(stores.events.lease(id(n)).await, "lease")?;
+    for seq in lease.tail + 1..=last {
+        said(append(stores, &lease, n, seq, state).await, "append")?;
+    }
+    Ok(lease)
+}
+
+async fn holds(stores: &Stores, n: u8, last: Seq) -> Result<(), String> {
+    let page = said(stores.events.read(id(n), 0, ReadLimit::frames(100)).await, "read")?;
+    let found = page.map(|page| page.frames.into_iter().map(|frame| (frame.seq, frame.line.to_vec())).collect());
+    expect("the session's frames", found, Some(encoded((1..=last).map(|seq| record(n, seq)))?))
+}
+
+async fn a_session_that_works_stays_and_an_idle_one_moves([one, other]: [Stores; 2]) -> Result<(), String> {
+    let peers = [one, other];
+    let [one, other] = &peers;
+    let lease = fill(one, 1, 2, SessionState::Running).await?;
+    if are_nodes(&peers) {
+        let holder = said(other.events.holder(id(1)).await, "holder")?;
+        expect("the holder", holder.map(|holder| holder.node).as_deref(), one.events.node())?;
+        match other.events.lease(id(1)).await {
+            Err(StoreError::HeldBy { session_id, .. }) if session_id == id(1) => {}
+            granted => return Err(format!("the lease of a session that works was answered with {granted:?}")),
+        }
+    }
+    said(append(one, &lease, 1, 3, SessionState::Idle).await, "append")?;
+    let holder = said(other.events.holder(id(1)).await, "holder")?;
+    expect("the holder of an idle session", holder.map(|holder| holder.node), None)?;
+    let moved = said(other.events.lease(id(1)).await, "the lease of an idle session")?;
+    expect("the tail of a moved lease", moved.tail, 3)?;
+    let held = (said(one.events.holds(id(1)).await, "holds")?, said(other.events.holds(id(1)).await, "holds")?);
+    expect("who holds the lease", held, (!are_nodes(&peers), true))
+}
+
+async fn a_moved_lease_fences_the_one_before([one, other]: [Stores; 2]) -> Result<(), String> {
+    let first = fill(&one, 1, 2, SessionState::Idle).await?;
+    let second = said(other.events.lease(id(1)).await, "lease")?;
+    expect("a newer lease has a higher epoch", second.epoch > first.epoch, true)?;
+    expect(
+        "what the former owner stages",
+        append(&one, &first, 1, 3, SessionState::Idle).await,
+        Err(StoreError::Fenced),
+    )?;
+    said(one.events.release(first).await, "release")?;
+    said(append(&other, &second, 1, 3, SessionState::Running).await, "append")?;
+    holds(&one, 1, 3).await?;
+    holds(&other, 1, 3).await
+}
+
+async fn a_follower_sees_what_the_other_handle_does([one, other]: [Stores; 2]) -> Result<(), String> {
+    // Followed where the session was, where it is, and where it never was.
+    fill(&one, 1, 1, SessionState::Idle).await?;
+    let mut watches = Vec::new();
+    for stores in [&one, &other] {
+        watches.push(said(stores.events.watch(id(1)).await, "watch")?.ok_or("a session has no watch")?);
+    }
+    fill(&other, 1, 4, SessionState::Idle).await?;
+    for watch in &mut watches {
+        said(watch.wait_for(|seq| *seq >= 4).await.map(drop), "a watch follows")?;
+    }
+    holds(&one, 1, 4).await?;
+    said(other.events.delete(id(1)).await, "delete")?;
+    for watch in &mut watches {
+        // It ends when the deletion is seen.
+        while watch.changed().await.is_ok() {}
+    }
+    expect("a deleted session", said(one.events.tail(id(1)).await, "tail")?, None)
+}
+
+async fn a_key_has_one_session(peers: [Stores; 2]) -> Result<(), String> {
+    if !are_nodes(&peers) {
+        return Ok(());
+    }
+    let [one, other] = &peers;
+    let key = |n: u8| IndexedKey {
+        scope: None,
+        key: Key { key: "k".to_owned(), request: "r".to_owned() },
+        session_id: id(n),
+        turn: None,
+        time: time(u64::from(n)),
+    };
+    let create = async |stores: &Stores, n: u8| {
+        let (first, row) = ([record(n, 1)], row(n, 1, SessionState::Idle));
+        said(stores.events.create(&first, &row, Some(&key(n))).await, "create")
+    };
+    let (first, second) = futures::join!(create(one, 1), create(other, 2));
+    let made = match (first?, second?) {
+        (Creation::Made(lease), Creation::Exists(known)) | (Creation::Exists(known), Creation::Made(lease)) => {
+            expect("the session of the key", known.session_id, lease.session_id)?;
+            lease.session_id
+        }
+        both => return Err(format!("two nodes created {both:?}")),
+    };
+    expect("the sessions", said(other.events.sessions(None, 9).await, "sessions")?, vec![made])?;
+    // A deleted session frees its key.
+    said(one.events.delete(made).await, "delete")?;
+    expect("a freed key", matches!(create(other, 3).await?, Creation::Made(_)), true)
+}
+
+async fn pruning_waits_for_readers_of_either_handle([one, other]: [Stores; 2]) -> Result<(), String> {
+    let Some(pruner) = &one.pruner else { return Ok(()) };
+    fill(&one, 1, 7, SessionState::Idle).await?;
+    let version = async |stores: &Stores| -> Result<u64, String> {
+        let page = said(stores.events.read(id(1), 0, ReadLimit::frames(1)).await, "read")?;
+        page.map(|page| page.version).ok_or_else(|| "there is no session".to_owned())
+    };
+    let before = version(&other).await?;
+    let registration = Registration { reader: "r".to_owned(), created_at: time(0) };
+    said(other.readers.register(registration.clone()).await, "register")?;
+    expect("the readers", said(one.readers.readers().await, "readers")?, vec![registration])?;
+    let keep = BTreeSet::from([1]);
+    let prune = async || said(pruner.prune(id(1), 7, &keep, time(10_000)).await, "prune");
+    expect("records that a reader has yet to read", prune().await?, 0)?;
+    expect("the version of a whole journal", version(&other).await?, before)?;
+    said(other.readers.rely(id(1), [("r".to_owned(), 4)].into()).await, "rely")?;
+    let dropped = prune().await?;
+    expect("no more is dropped than the reader is done with", dropped <= 3, true)?;
+    // A store may drop only whole parts.
+    expect("the version grows with what is dropped", version(&other).await? > before, dropped > 0)?;
+    said(other.readers.unregister("r").await, "unregister")?;
+    expect("the readers", said(one.readers.readers().await, "readers")?, Vec::new())
+}
+
+async fn a_blob_is_one_for_both([one, other]: [Stores; 2]) -> Result<(), String> {
+    fill(&one, 1, 1, SessionState::Idle).await?;
+    let mut writer = one.blobs.writer(id(1));
+    said(writer.write(b"a body").await, "write")?;
+    let (name, _) = said(writer.finish().await, "finish")?;
+    let read = said(other.blobs.read(id(1), &name, 2, 9).await, "read a blob")?;
+    expect("a blob", read.as_deref(), Some(&b"body"[..]))?;
+    let names = BTreeSet::from([name.clone()]);
+    expect("the blobs", said(other.blobs.list(id(1)).await, "list blobs")?, names.clone())?;
+    said(other.blobs.remove(id(1), &names).await, "remove a blob")?;
+    expect("a removed blob", said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?, None)
+}
+
+async fn lists_keys_and_checkpoints_are_one_for_both(peers: [Stores; 2]) -> Result<(), String> {
+    let [one, other] = &peers;
+    let seen = said(other.index.changes(None).await, "changes")?.last().map_or(0, |change| change.place);
+    fill(one, 1, 2, SessionState::Idle).await?;
+    said(one.index.put(row(1, 2, SessionState::Idle)).await, "put")?;
+    let page = said(other.index.page(SessionQuery::default()).await, "page")?;
+    expect("the list", page.items, vec![row(1, 2, SessionState::Idle)])?;
+    for (stores, seq, due) in [(one, 2, 2), (other, 1, 2), (other, 5, 5), (one, 3, 5)] {
+        let seq = said(stores.index.put_checkpoint("r", id(1), seq).await, "put_checkpoint")?;
+        expect("a checkpoint only grows", seq, due)?;
+    }
+    expect("a checkpoint", said(one.index.checkpoint("r", id(1)).await, "checkpoint")?, 5)?;
+    let key = IndexedKey {
+        scope: Some(id(1)),
+        key: Key { key: "k".to_owned(), request: "r".to_owned() },
+        session_id: id(1),
+        turn: Some(0),
+        time: time(1),
+    };
+    said(one.index.put_key(&key).await, "put_key")?;
+    expect("a key", said(other.index.key(Some(id(1)), "k").await, "key")?, Some(key))?;
+    let heard = async || -> Result<Option<bool>, String> {
+        let changes = said(other.index.changes(Some(seen)).await, "changes")?;
+        let last = changes.into_iter().rfind(|change| change.session_id == id(1));
+        Ok(last.map(|change| change.summary.is_some()))
+    };
+    expect("another node's change", heard().await?, are_nodes(&peers).then_some(true))?;
+    said(one.events.delete(id(1)).await, "delete")?;
+    said(one.index.remove(id(1)).await, "remove")?;
+    expect("another node's deletion", heard().await?, are_nodes(&peers).then_some(false))?;
+    let page = said(other.index.page(SessionQuery::default()).await, "page")?;
+    expect("the list", page.items, Vec::new())
+}
+
+async fn a_letter_is_taken_once_and_answered(peers: [Stores; 2]) -> Result<(), String> {
+    let [one, other] = &peers;
+    let (Some(here), Some(there), Some(node)) = (&one.inbox, &other.inbox, other.events.node()) else { return Ok(()) };
+    let lease = fill(other, 1, 2, SessionState::Running).await?;
+    let letter = Letter {
+        node: node.to_owned(),
+        session_id: id(1),
+        operation: "pin".to_owned(),
+        params: r#"{"text":"é"}"#.to_owned(),
+    };
+    let [letter_id, late, useless] = [1, 2, 3].map(Uuid::from_u128);
+    said(here.leave(letter_id, &letter).await, "leave")?;
+    said(here.leave(letter_id, &letter).await, "leave it again")?;
+    expect("a new letter", said(here.fate(letter_id, false).await, "fate")?, Fate::Open)?;
+    expect("letters for another node", said(here.take(&[]).await, "take")?, Vec::new())?;
+    let taken = vec![(letter_id, letter.clone())];
+    expect("the letters", said(there.take(&[]).await, "take")?, taken.clone())?;
+    expect("letters of a taking that went lost", said(there.take(&[]).await, "take")?, taken)?;
+    expect("letters at work", said(there.take(&[letter_id]).await, "take")?, Vec::new())?;
+    // It is being answered, and cannot be taken back.
+    expect("a letter that was taken", said(here.fate(letter_id, true).await, "fate")?, Fate::Open)?;
+    said(there.answer(letter_id, "ok".to_owned()).await, "answer")?;
+    expect("letters that were answered", said(there.take(&[]).await, "take")?, Vec::new())?;
+    expect("the answer", said(here.fate(letter_id, false).await, "fate")?, Fate::Answered("ok".to_owned()))?;
+    expect("a letter that is gone", said(here.fate(letter_id, false).await, "fate")?, Fate::Lost)?;
+    said(here.leave(late, &letter).await, "leave")?;
+    expect("a letter that waits too long", said(here.fate(late, true).await, "fate")?, Fate::Returned)?;
+    expect("letters that were taken back", said(there.take(&[]).await, "take")?, Vec::new())?;
+    said(here.leave(useless, &letter).await, "leave")?;
+    said(append(other, &lease, 1, 3, SessionState::Idle).await, "append")?;
+    expect("a letter about an idle session", said(here.fate(useless, false).await, "fate")?, Fate::Returned)
+}

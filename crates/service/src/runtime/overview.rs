@@ -1,0 +1,288 @@
+//! What people look at: the list of sessions as it changes, the calls that wait, and a session's steps and turns.
+//!
+//! Steps and turns are read from the journal's end, piece by piece: a long session costs no more than a short one.
+
+use std::time::Duration;
+
+use super::{admit::Admitted, sessions::Sessions, validate};
+use crate::{
+    ErrorBody, SessionError,
+    clock::Timestamp,
+    consumers::changes::Place,
+    ids::SessionId,
+    service::{
+        ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
+        SessionSummary, StepKind, StepView, TurnStatus, TurnView,
+    },
+    session::event::{Event, Record, TurnTotals},
+    store::ReadLimit,
+    wire::{decode_event, type_of},
+};
+
+/// Milliseconds after which a waiting follower lists what changed without an answer to anybody, such as a step.
+const LIST_MS: u64 = 250;
+/// Sessions to look through at once for calls that wait.
+const SESSIONS_READ: usize = 1000;
+/// Frames to read at once from the end of a journal.
+const FRAMES_READ: u64 = 512;
+
+impl Admitted<'_> {
+    pub(super) async fn changes(&self, request: FollowSessions) -> Result<ChangePage, SessionError> {
+        let limits = &self.0.engine().options.limits;
+        let limit = validate::page_limit(request.limit, limits)?;
+        let wait_ms = request.wait_ms.min(limits.wait_ms);
+        let changes = &self.0.engine().derived.changes;
+        let place = request.cursor.as_deref().map(|cursor| changes.place(cursor)).transpose()?.flatten();
+        match place {
+            None => {
+                self.0.hear().await?;
+                // What changes while the list is read comes after it.
+                let change = *changes.watch().borrow();
+                self.0.listed(Place { change, listed: None }, limit, true).await
+            }
+            Some(place) if place.listed.is_some() => self.0.listed(place, limit, false).await,
+            Some(place) => self.0.changed(place.change, limit, wait_ms).await,
+        }
+    }
+
+    pub(super) async fn approvals(&self, request: ListApprovals) -> Result<Page<OpenApproval>, SessionError> {
+        let limit = validate::page_limit(request.limit, &self.0.engine().options.limits)?;
+        let refusal = |_| SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
+        let mut before = request.cursor.map(|cursor| cursor.parse()).transpose().map_err(refusal)?;
+        self.0.publish_all().await?;
+        let mut items = Vec::new();
+        loop {
+            let sessions = self.0.stored_before(before, SESSIONS_READ).await?;
+            let Some(last) = sessions.last().map(|session| session.session_id) else { break };
+            for session in sessions.into_iter().filter(|session| session.state == SessionState::Waiting) {
+                // It may have been deleted, or decided, meanwhile.
+                let Ok(view) = self.0.look(session.session_id).await else { continue };
+                if !items.is_empty() && items.len() + view.pending_approvals.len() > limit {
+                    return Ok(Page { items, next_cursor: before.map(|before: SessionId| before.to_string()) });
+                }
+                items.extend(view.pending_approvals.iter().map(|approval| OpenApproval {
+                    session_id: session.session_id,
+                    title: view.summary.title.clone(),
+                    workspace: view.workspace.clone(),
+                    waits_since: view.summary.updated_at,
+                    approval: approval.clone(),
+                }));
+                before = Some(session.session_id);
+            }
+            before = Some(last);
+        }
+        Ok(Page::whole(items))
+    }
+
+    pub(super) async fn steps(&self, request: ReadHistory) -> Result<Page<StepView>, SessionError> {
+        let mut taken = Vec::new();
+        let next_cursor = self.backwards(&request, &mut taken, |record, taken| taken.extend(step(record))).await?;
+        Ok(Page { items: taken, next_cursor })
+    }
+
+    pub(super) async fn turns(&self, request: ReadHistory) -> Result<Page<TurnView>, SessionError> {
+        let mut read = Turns::default();
+        let next_cursor = self.backwards(&request, &mut read, |record, read| read.take(record)).await?;
+        Ok(Page { items: read.whole, next_cursor })
+    }
+
+    /// Reads a session's records from the newest to the oldest, until `taken` has as many items as a page. Returns the
+    /// cursor to go on with.
+    async fn backwards<T: Taken>(
+        &self,
+        request: &ReadHistory,
+        taken: &mut T,
+        take: impl Fn(Record, &mut T),
+    ) -> Result<Option<String>, SessionError> {
+        let limit = validate::page_limit(request.limit, &self.0.engine().options.limits)?;
+        let (events, session_id) = (self.0.engine().events.as_ref(), request.session_id);
+        let missing = || SessionError::NotFound(session_id);
+        let last = events.tail(session_id).await?.ok_or_else(missing)?;
+        let mut before = match validate::seq_cursor(request.cursor.as_deref())? {
+            0 => last + 1,
+            cursor => cursor.min(last + 1),
+        };
+        while before > 1 {
+            let from = before.saturating_sub(FRAMES_READ + 1);
+            let (mut after, mut frames) = (from, Vec::new());
+            while after + 1 < before {
+                let limit = ReadLimit::frames(usize::try_from(before - 1 - after).unwrap_or(usize::MAX));
+                let page = events.read(session_id, after, limit).await?.ok_or_else(missing)?;
+                let Some(newest) = page.frames.last().map(|frame| frame.seq) else { break };
+                frames.extend(page.frames.into_iter().filter(|frame| frame.seq < before));
+                after = newest;
+            }
+            // Pruned, like perhaps everything before it.
+            if frames.is_empty() {
+                let first = events.read(session_id, 0, ReadLimit::frames(1)).await?.ok_or_else(missing)?;
+                if first.frames.first().is_none_or(|frame| frame.seq >= before) {
+                    return Ok(None);
+                }
+            }
+            for frame in frames.into_iter().rev() {
+                let line = std::str::from_utf8(&frame.line).unwrap_or_default();
+                if type_of(line).is_some_and(|kind| T::KINDS.contains(&kind)) {
+                    let broken = |error| SessionError::Internal(format!("event {}: {error}", frame.seq));
+                    take(decode_event(line).map_err(broken)?, taken);
+                    if taken.len() == limit {
+                        return Ok((frame.seq > 1).then(|| frame.seq.to_string()));
+                    }
+                }
+            }
+            before = from + 1;
+        }
+        Ok(None)
+    }
+}
+
+impl Sessions {
+    /// Returns a page of the whole list, and after its end the changes since it began.
+    async fn listed(&self, place: Place, limit: usize, restarts: bool) -> Result<ChangePage, SessionError> {
+        self.publish_all().await?;
+        let sessions = self.stored_before(place.listed, limit).await?;
+        // A page that is not full is the last one.
+        let listed = sessions.last().filter(|_| sessions.len() == limit).map(|session| session.session_id);
+        let changes = &self.engine().derived.changes;
+        let next = Place { change: place.change, listed };
+        let is_current = listed.is_none() && !changes.after(next.change, 0).2;
+        let change = |session: SessionSummary| SessionChange { session_id: session.session_id, session: Some(session) };
+        let items = sessions.into_iter().map(change).collect();
+        Ok(ChangePage { restarts, items, is_current, next_cursor: changes.cursor(&next) })
+    }
+
+    /// Returns the changes after one, and waits for the first.
+    async fn changed(&self, after: u64, limit: usize, wait_ms: u64) -> Result<ChangePage, SessionError> {
+        let changes = &self.engine().derived.changes;
+        let clock = &self.engine().world.clock;
+        let mut newest = changes.watch();
+        let mut left_ms = wait_ms;
+        loop {
+            self.hear().await?;
+            self.publish_all().await?;
+            newest.mark_unchanged();
+            let (items, change, has_more) = changes.after(after, limit);
+            if !items.is_empty() || left_ms == 0 {
+                let next_cursor = changes.cursor(&Place { change, listed: None });
+                return Ok(ChangePage { restarts: false, items, is_current: !has_more, next_cursor });
+            }
+            let nap_ms = left_ms.min(LIST_MS);
+            left_ms -= nap_ms;
+            tokio::select! {
+                changed = newest.changed() => drop(changed.is_ok()),
+                () = clock.sleep(Duration::from_millis(nap_ms)) => {}
+            }
+        }
+    }
+}
+
+/// What is collected from records, the newest first.
+trait Taken {
+    /// Types of the records that matter.
+    const KINDS: &'static [&'static str];
+
+    fn len(&self) -> usize;
+}
+
+impl Taken for Vec<StepView> {
+    const KINDS: &'static [&'static str] =
+        &["assistant_message", "context_rebuilt", "compaction_failed", "compaction_undone"];
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+fn step(record: Record) -> Option<StepView> {
+    let Record { seq, time, turn, event, .. } = record;
+    let view = |kind| StepView {
+        seq,
+        time,
+        turn,
+        kind,
+        step: None,
+        usage: None,
+        context: None,
+        compaction: None,
+        receipt: None,
+        error: None,
+    };
+    match event {
+        Event::AssistantMessage(message) => Some(StepView {
+            step: Some(message.step),
+            usage: Some(message.usage),
+            context: message.context,
+            ..view(StepKind::ModelCall)
+        }),
+        Event::ContextRebuilt(rebuilt) => Some(StepView {
+            compaction: Some(rebuilt.compaction),
+            receipt: Some(rebuilt.receipt),
+            ..view(StepKind::Compaction)
+        }),
+        Event::CompactionFailed(failed) => Some(StepView {
+            error: Some(ErrorBody::with_message(failed.code, failed.message)),
+            ..view(StepKind::CompactionFailed)
+        }),
+        Event::CompactionUndone(undone) => {
+            Some(StepView { compaction: Some(undone.compaction), ..view(StepKind::CompactionUndone) })
+        }
+        // The other types were passed over.
+        _ => None,
+    }
+}
+
+/// Turns, each whole once its start was read.
+#[derive(Default)]
+struct Turns {
+    whole: Vec<TurnView>,
+    /// Counts of the turn that is read, and its end if it has ended.
+    counts: Option<TurnTotals>,
+    end: Option<(TurnStatus, Timestamp)>,
+}
+
+impl Taken for Turns {
+    const KINDS: &'static [&'static str] =
+        &["turn_started", "assistant_message", "tool_finished", "turn_completed", "turn_failed", "turn_interrupted"];
+
+    fn len(&self) -> usize {
+        self.whole.len()
+    }
+}
+
+impl Turns {
+    fn take(&mut self, record: Record) {
+        let time = record.time;
+        let mut ended = |status, totals| {
+            self.end = Some((status, time));
+            self.counts = Some(totals);
+        };
+        match record.event {
+            Event::TurnCompleted(turn) => ended(TurnStatus::Completed, turn.totals),
+            Event::TurnFailed(turn) => ended(TurnStatus::Failed, turn.totals),
+            Event::TurnInterrupted(turn) => ended(TurnStatus::Interrupted, turn.totals),
+            // What its end has counted is not counted again.
+            Event::AssistantMessage(message) if self.end.is_none() => {
+                let counts = self.counts.get_or_insert_default();
+                counts.steps += 1;
+                counts.usage.add(message.usage);
+            }
+            Event::ToolFinished(_) if self.end.is_none() => self.counts.get_or_insert_default().tool_calls += 1,
+            Event::TurnStarted(started) => {
+                let counts = self.counts.take().unwrap_or_default();
+                let end = self.end.take();
+                self.whole.extend(record.turn.map(|turn| TurnView {
+                    turn,
+                    seq: record.seq,
+                    started_at: time,
+                    ended_at: end.map(|(_, time)| time),
+                    status: end.map(|(status, _)| status),
+                    model: started.model,
+                    usage: counts.usage,
+                    steps: counts.steps,
+                    tool_calls: counts.tool_calls,
+                    budgets: started.budgets,
+                }));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! [`PostgresBlobs`]: bodies in parts, so that neither side ever holds a large one at once.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use meerkat_service::{
+    SessionId,
+    store::{BlobStore, BlobWriter, StoreError},
+};
+use sha2::{Digest as _, Sha256};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use crate::{
+    db::{Work, column, signed, unsigned},
+    store::Store,
+    trouble::Trouble,
+};
+
+/// Bytes of a part; only the last one is shorter.
+const PART_BYTES: usize = 256 * 1024;
+
+/// Blobs of one database.
+pub(crate) struct PostgresBlobs(pub(crate) Arc<Store>);
+
+#[async_trait]
+impl BlobStore for PostgresBlobs {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        let (store, hash, part) = (self.0.clone(), Sha256::new(), Vec::new());
+        Box::new(Writer { store, session_id, hash, part, body: None, parts: 0, length: 0 })
+    }
+
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let first = offset / PART_BYTES as u64;
+        let last = offset.saturating_add(limit as u64).saturating_sub(1).max(offset) / PART_BYTES as u64;
+        let rows = self
+            .0
+            .db
+            .query(
+                "SELECT b.length, p.part, p.data FROM meerkat.blobs b LEFT JOIN meerkat.blob_parts p \
+                 ON p.body = b.body AND p.part BETWEEN $3 AND $4 WHERE b.session = $1 AND b.name = $2 ORDER BY p.part",
+                &[
+                    (session_id.as_uuid(), Type::UUID),
+                    (&blob, Type::TEXT),
+                    (&signed(first), Type::INT8),
+                    (&signed(last), Type::INT8),
+                ],
+            )
+            .await?;
+        Ok(piece(&rows, first, offset, limit)?)
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        let sql = "SELECT name FROM meerkat.blobs WHERE session = $1";
+        let rows = self.0.db.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
+        Ok(rows.iter().map(|row| column(row, 0)).collect::<Result<_, Trouble>>()?)
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Ok(self.remove_in_transaction(session_id, Some(&names)).await?)
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        if let Err(trouble) = self.remove_in_transaction(session_id, None).await {
+            tracing::warn!(%session_id, ?trouble, "the blobs of a session that does not exist stay for now");
+        }
+    }
+}
+
+impl PostgresBlobs {
+    async fn remove_in_transaction(&self, session_id: SessionId, names: Option<&[&str]>) -> Result<(), Trouble> {
+        let mut connection = self.0.db.connection().await?;
+        let done = async {
+            let work = connection.begin().await?;
+            // A fork of the session holds this lock while it shares the blobs.
+            let sql = "SELECT FROM meerkat.sessions WHERE id = $1 FOR UPDATE";
+            work.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
+            remove(&work, session_id, names).await?;
+            work.commit().await
+        };
+        let done = done.await;
+        connection.end(done)
+    }
+}
+
+/// Removes a session's blobs in a transaction that has locked the session.
+pub(crate) async fn remove_all(work: &Work<'_>, session_id: SessionId) -> Result<(), Trouble> {
+    remove(work, session_id, None).await
+}
+
+/// Removes blobs of a session by name, or all; a body that another session names stays.
+async fn remove(work: &Work<'_>, session_id: SessionId, names: Option<&[&str]>) -> Result<(), Trouble> {
+    work.execute(
+        "WITH removed AS (DELETE FROM meerkat.blobs WHERE session = $1 AND ($2::text[] IS NULL OR name = ANY($2)) \
+         RETURNING body) DELETE FROM meerkat.blob_parts p USING removed r WHERE p.body = r.body \
+         AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = r.body AND b.session <> $1)",
+        &[(session_id.as_uuid(), Type::UUID), (&names, Type::TEXT_ARRAY)],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Joins parts, and cuts the piece out of them.
+fn piece(rows: &[tokio_postgres::Row], first: u64, offset: u64, limit: usize) -> Result<Option<Bytes>, Trouble> {
+    let Some(row) = rows.first() else { return Ok(None) };
+    let length = unsigned(column(row, 0)?)?;
+    let wanted = usize::try_from(length.saturating_sub(offset)).unwrap_or(usize::MAX).min(limit);
+    let mut bytes = Vec::new();
+    for (row, due) in rows.iter().zip(first..) {
+        let (part, data): (Option<i64>, Option<&[u8]>) = (column(row, 1)?, column(row, 2)?);
+        if let Some(data) = data.filter(|_| part == Some(signed(due))) {
+            bytes.extend_from_slice(data);
+        }
+    }
+    let skip = usize::try_from(offset - first * PART_BYTES as u64).unwrap_or(usize::MAX);
+    match bytes.get(skip.min(bytes.len())..).and_then(|rest| rest.get(..wanted)) {
+        Some(piece) => Ok(Some(Bytes::copy_from_slice(piece))),
+        None => Err(Trouble::Unreadable("a part of a blob is missing".to_owned())),
+    }
+}
+
+/// Blob that is being written. Dropped before its end, its parts are swept later.
+struct Writer {
+    store: Arc<Store>,
+    session_id: SessionId,
+    hash: Sha256,
+    /// Bytes that are in no part yet.
+    part: Vec<u8>,
+    /// Id of the body, once a part is stored.
+    body: Option<Uuid>,
+    parts: i64,
+    length: u64,
+}
+
+impl Writer {
+    /// Stores a part.
+    async fn store(&mut self, part: &[u8]) -> Result<Uuid, Trouble> {
+        let sql = "INSERT INTO meerkat.blob_parts (body, part, data) \
+            VALUES (coalesce($1, gen_random_uuid()), $2, $3) RETURNING body";
+        let params = [(&self.body as _, Type::UUID), (&self.parts as _, Type::INT8), (&part as _, Type::BYTEA)];
+        let row = self.store.db.query_opt(sql, &params).await?;
+        let row = row.ok_or_else(|| Trouble::Unreadable("a part has no id".to_owned()))?;
+        let body = column(&row, 0)?;
+        (self.body, self.parts) = (Some(body), self.parts + 1);
+        Ok(body)
+    }
+}
+
+#[async_trait]
+impl BlobWriter for Writer {
+    async fn write(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        self.hash.update(bytes);
+        self.length += bytes.len() as u64;
+        while self.part.len() + bytes.len() > PART_BYTES {
+            let (fills, rest) = bytes.split_at(PART_BYTES - self.part.len());
+            self.part.extend_from_slice(fills);
+            let part = std::mem::take(&mut self.part);
+            self.store(&part).await?;
+            bytes = rest;
+        }
+        self.part.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn finish(mut self: Box<Self>) -> Result<(String, u64), StoreError> {
+        let hash = std::mem::take(&mut self.hash).finalize();
+        let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let part = std::mem::take(&mut self.part);
+        let body = self.store(&part).await?;
+        let sql = "INSERT INTO meerkat.blobs (session, name, length, body) VALUES ($1, $2, $3, $4) \
+            ON CONFLICT DO NOTHING";
+        let params = [
+            (self.session_id.as_uuid() as _, Type::UUID),
+            (&name as _, Type::TEXT),
+            (&signed(self.length) as _, Type::INT8),
+            (&body as _, Type::UUID),
+        ];
+        if self.store.db.execute(sql, &params).await? == 0 {
+            // The session has it already.
+            let sql = "DELETE FROM meerkat.blob_parts p WHERE body = $1 \
+                AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = p.body)";
+            self.store.db.execute(sql, &[(&body, Type::UUID)]).await?;
+        }
+        Ok((name, self.length))
+    }
+}

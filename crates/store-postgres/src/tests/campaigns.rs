@@ -1,0 +1,408 @@
+//! Campaigns over whole nodes: clients work through whichever node answers, and repeat with a key what was not
+//! acknowledged, while nodes and the database fail. Afterwards every history is checked.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use meerkat_service::{
+    options::Policy,
+    prelude::*,
+    service::{Changed, DeleteSession, PinFact},
+};
+use tokio::{
+    task::{Id, JoinSet, try_id},
+    time::interval,
+};
+
+use super::{
+    agents::{Node, Random, Shared},
+    cluster::{self, Database},
+    database,
+    history::{self, Acknowledged, Figures},
+    is_whole,
+    proxy::{Lose, Proxy},
+};
+use crate::PostgresOptions;
+
+/// Time between two requests of a client.
+const PACE: Duration = Duration::from_millis(10);
+/// Time within which everything must come to rest once nothing fails any more.
+const REST: Duration = Duration::from_secs(60);
+/// Lease of nodes that are taken over.
+const LEASE_MS: u64 = 600;
+
+/// Nodes over one database and the clients that ask them.
+#[derive(Clone)]
+struct Trial {
+    database: Arc<Database>,
+    nodes: Arc<Mutex<Vec<Arc<Node>>>>,
+    acknowledged: Arc<Acknowledged>,
+    shared: Shared,
+    is_over: Arc<AtomicBool>,
+    keys: Arc<AtomicU64>,
+    /// What each client was doing last, by its task.
+    doing: Arc<Mutex<HashMap<Option<Id>, String>>>,
+    lease_ms: u64,
+    /// Address of the nodes' database, if no proxy is before it.
+    url: Option<String>,
+}
+
+impl Trial {
+    async fn start(database: Database, names: &[&str], lease_ms: u64, url: Option<String>) -> Self {
+        let trial = Self {
+            database: Arc::new(database),
+            nodes: Arc::default(),
+            acknowledged: Arc::default(),
+            shared: Shared::default(),
+            is_over: Arc::default(),
+            keys: Arc::default(),
+            doing: Arc::default(),
+            lease_ms,
+            url,
+        };
+        for name in names {
+            let node = trial.node(name).await;
+            trial.nodes.lock().unwrap().push(node);
+        }
+        history::watch(&trial.database);
+        trial
+    }
+
+    async fn node(&self, name: &str) -> Arc<Node> {
+        let proxy = Proxy::start(&self.database).await;
+        let url = self.url.clone().unwrap_or_else(|| proxy.url());
+        let options = PostgresOptions { lease_ms: self.lease_ms, ..self.database.options_by(url, name) };
+        Arc::new(Node::start(options, proxy, &self.shared).await)
+    }
+
+    fn pick(&self, random: &mut Random) -> (usize, Arc<Node>) {
+        let nodes = self.nodes.lock().unwrap();
+        let at = usize::try_from(random.below(nodes.len() as u64)).unwrap();
+        (at, nodes[at].clone())
+    }
+
+    fn key(&self) -> String {
+        format!("key-{}", self.keys.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Asks nodes until one answers for good.
+    async fn settle<T, Work>(
+        &self,
+        random: &mut Random,
+        work: impl Fn(Arc<dyn SessionService>) -> Work,
+    ) -> Result<T, SessionError>
+    where
+        T: Send + 'static,
+        Work: Future<Output = Result<T, SessionError>> + Send + 'static,
+    {
+        let mut pace = interval(PACE);
+        loop {
+            pace.tick().await;
+            let (at, node) = self.pick(random);
+            self.doing.lock().unwrap().entry(try_id()).or_default().push_str(&format!(", asks {at}"));
+            let answer = node.ask(&work).await;
+            let said = answer.as_ref().map(|answer| answer.as_ref().err().map(SessionError::code));
+            self.doing.lock().unwrap().insert(try_id(), format!("was told {said:?}"));
+            match answer {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(error)) => match error.code() {
+                    // Another node has it, or the node ends, or the database failed.
+                    ErrorCode::SessionBusy
+                    | ErrorCode::StoreFailed
+                    | ErrorCode::StoreNotWritable
+                    | ErrorCode::ShuttingDown => {}
+                    _ => return Err(error),
+                },
+                None => {}
+            }
+        }
+    }
+
+    async fn create(&self, random: &mut Random) -> SessionId {
+        let request = CreateSession { idempotency_key: Some(self.key()), ..CreateSession::default() };
+        let made = self.settle(random, |service| {
+            let request = request.clone();
+            async move { service.create_session(request).await }
+        });
+        let session_id = made.await.unwrap().session_id;
+        self.acknowledged.session(session_id);
+        session_id
+    }
+
+    /// Runs a turn with so many calls.
+    async fn turn(&self, random: &mut Random, session_id: SessionId, policy: Policy, calls: u64) {
+        let key = self.key();
+        let calls = (0..calls).map(|n| format!("@call mark {{\"mark\": \"{key}-{n}\"}}\n@step\n"));
+        let prompt = format!("{}@say {key}", calls.collect::<String>());
+        let request = StartTurn { policy, idempotency_key: Some(key.clone()), ..StartTurn::new(session_id, prompt) };
+        let ended = self.settle(random, |service| {
+            let (request, key, acknowledged) = (request.clone(), key.clone(), self.acknowledged.clone());
+            async move {
+                let handle = service.begin_turn(request).await?;
+                acknowledged.accepted(&key, &handle.accepted);
+                let result = handle.result.await?;
+                let status = serde_json::to_value(result.status).unwrap();
+                acknowledged.ended(session_id, result.turn, status.as_str().unwrap());
+                Ok(())
+            }
+        });
+        match ended.await {
+            // It left the queue.
+            Ok(()) | Err(SessionError::Interrupted { .. }) => {}
+            // Its owner answered, and says so with the code alone.
+            Err(error) if error.code() == ErrorCode::TurnInterrupted => {}
+            Err(error) => panic!("{error} ({:?})", error.code()),
+        }
+    }
+
+    /// Pins a fact, or interrupts the running turn.
+    async fn change(&self, random: &mut Random, session_id: SessionId, is_pin: bool) {
+        let text = self.key();
+        let changed = self.settle(random, |service| {
+            let text = text.clone();
+            async move {
+                match is_pin {
+                    true => service.pin(PinFact { session_id, text }).await,
+                    false => service.interrupt(InterruptTurn { session_id, turn: None }).await,
+                }
+            }
+        });
+        match changed.await {
+            Ok(Changed { seq, .. }) if is_pin => self.acknowledged.record(session_id, seq, "pinned"),
+            Ok(_) => {}
+            Err(error) if matches!(error.code(), ErrorCode::SessionNotRunning | ErrorCode::QueueFull) => {}
+            Err(error) => panic!("{error} ({:?})", error.code()),
+        }
+    }
+
+    /// Works in a session until the trial is over.
+    async fn work(self, session_id: SessionId, seed: u64) {
+        let mut random = Random(seed);
+        while !self.is_over.load(Ordering::Relaxed) {
+            let policies = [Policy::Reject, Policy::Queue, Policy::Interrupt];
+            match random.below(8) {
+                0 | 1 => self.change(&mut random, session_id, true).await,
+                2 => self.change(&mut random, session_id, false).await,
+                what => {
+                    self.turn(&mut random, session_id, policies[usize::try_from(what % 3).unwrap()], what % 4).await
+                }
+            }
+        }
+    }
+
+    /// Begins two clients in each of some sessions.
+    async fn clients(&self, sessions: u64, seed: u64) -> JoinSet<()> {
+        let (mut random, mut clients) = (Random(seed), JoinSet::new());
+        for n in 0..sessions {
+            let session_id = self.create(&mut random).await;
+            for client in 0..2 {
+                clients.spawn(self.clone().work(session_id, seed << 16 | n << 1 | client));
+            }
+        }
+        clients
+    }
+
+    /// Ends the clients, waits for rest, and checks.
+    async fn end(self, clients: JoinSet<()>, figures: &mut Figures, seed: u64) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let rest = async {
+            clients.join_all().await;
+            while self
+                .database
+                .psql("SELECT count(*) FROM sessions WHERE tail > 0 AND node IS NOT NULL AND NOT is_idle")
+                != "0"
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        let rested = tokio::time::timeout(REST, rest).await;
+        let sessions = || self.database.psql("SELECT id, epoch, node, tail, is_idle, summary FROM sessions");
+        let doing = self.doing.lock().unwrap();
+        assert!(rested.is_ok(), "seed {seed}: no rest: {}\n{doing:#?}\n{:?}", sessions(), self.acknowledged.waiting());
+        drop(doing);
+        let wrong = history::check(&self.database, &self.acknowledged, &self.shared, figures);
+        assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+    }
+
+    /// Waits until a node's lease has ended.
+    async fn expires(&self, name: &str) {
+        let sql = format!("SELECT count(*) FROM nodes WHERE id = '{name}' AND alive_until > clock_timestamp()");
+        while self.database.psql(&sql) != "0" {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Nodes that are killed at any statement, stopped past their lease, ended, or lose requests and replies. Their clocks
+/// jump by up to an hour each time that they are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_happens_to_nodes_every_history_is_sound() {
+    let (rounds, faults) = if is_whole() { (60, 12) } else { (2, 5) };
+    let mut figures = Figures::default();
+    for seed in 1..=rounds {
+        let mut names = ["a", "b", "c"].map(str::to_owned);
+        let trial = Trial::start(database!(), &["a", "b", "c"], LEASE_MS, None).await;
+        let clients = trial.clients(3, seed).await;
+        let mut random = Random(seed);
+        for fault in 0..faults {
+            let (at, node) = trial.pick(&mut random);
+            let lose = if random.below(2) == 0 { Lose::Request } else { Lose::Reply };
+            let passing = random.below(40);
+            // Short trials have one fault of each kind.
+            let kind = if is_whole() { random.below(5) } else { fault };
+            match kind {
+                0 | 1 => {
+                    node.proxy.lose_at(lose, passing, Lose::All);
+                    node.proxy.losing().await;
+                    node.kill();
+                    // Its successor has its name, or its sessions are taken over when its lease ends.
+                    if kind == 1 {
+                        names[at] = format!("{}-{seed}-{fault}", names[at]);
+                    }
+                    figures.add("kills", 1);
+                    let next = trial.node(&names[at]).await;
+                    trial.nodes.lock().unwrap()[at] = next;
+                }
+                2 => {
+                    node.proxy.lose_at(lose, passing, Lose::Nothing);
+                    node.proxy.losing().await;
+                    let stopped = node.stop();
+                    trial.expires(&names[at]).await;
+                    figures.add("stops", 1);
+                    drop(stopped);
+                }
+                3 => {
+                    node.proxy.lose_at(lose, passing, Lose::Nothing);
+                    node.proxy.losing().await;
+                    figures.add("messages lost", 1);
+                }
+                _ => {
+                    node.ask(|service| async move { service.shut_down(20).await }).await;
+                    node.kill();
+                    names[at] = format!("{}-{seed}-{fault}", names[at]);
+                    figures.add("restarts", 1);
+                    let next = trial.node(&names[at]).await;
+                    trial.nodes.lock().unwrap()[at] = next;
+                }
+            }
+        }
+        trial.end(clients, &mut figures, seed).await;
+    }
+    figures.print("nodes that fail at random");
+}
+
+impl Trial {
+    /// Waits until so many records more are stored.
+    async fn grows(&self, records: u64) {
+        let stored = || self.database.psql("SELECT sum(tail) FROM sessions").parse::<u64>().unwrap();
+        let due = stored() + records;
+        while stored() < due {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The server crashes under running turns, and comes back before any lease has ended: every turn goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_that_crashes_and_starts_again_costs_no_turn() {
+    let Some(database) = cluster::own("off") else { return };
+    let cluster = database.cluster;
+    let mut figures = Figures::default();
+    let trial = Trial::start(database, &["a", "b"], 60_000, Some(cluster.url("meerkat", "postgres"))).await;
+    let clients = trial.clients(3, 1).await;
+    for _ in 0..if is_whole() { 30 } else { 2 } {
+        trial.grows(40).await;
+        cluster.restart();
+        figures.add("crashes", 1);
+    }
+    trial.grows(40).await;
+    let failed = "SELECT convert_from(line, 'UTF8') FROM events WHERE convert_from(line, 'UTF8') LIKE '%turn_failed%'";
+    assert_eq!(trial.database.psql(failed), "");
+    trial.end(clients, &mut figures, 1).await;
+    figures.print("a database that crashes");
+}
+
+/// The server is lost for good, and a standby that confirms every commit takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_that_takes_over_has_everything_that_was_acknowledged() {
+    for round in 1..=if is_whole() { 10 } else { 1 } {
+        let Some(database) = cluster::own("off") else { return };
+        let cluster = database.cluster;
+        cluster.start_standby();
+        let mut figures = Figures::default();
+        let trial = Trial::start(database, &["a", "b"], 60_000, Some(cluster.url_of_both())).await;
+        let clients = trial.clients(3, round).await;
+        trial.grows(60).await;
+        cluster.fail_over();
+        trial.grows(60).await;
+        trial.end(clients, &mut figures, round).await;
+        figures.print("a database that fails over");
+    }
+}
+
+impl Trial {
+    /// Does a bit of everything, each step until it is acknowledged.
+    async fn script(self, seed: u64) {
+        let random = &mut Random(seed);
+        let session_id = self.create(random).await;
+        self.turn(random, session_id, Policy::Queue, 2).await;
+        self.change(random, session_id, true).await;
+        let forked =
+            self.settle(random, |service| async move { service.fork(ForkSession { session_id, turn: None }).await });
+        let child = forked.await.unwrap().session_id;
+        self.acknowledged.session(child);
+        self.turn(random, child, Policy::Queue, 0).await;
+        self.turn(random, session_id, Policy::Queue, 1).await;
+        let deleted = self.settle(random, |service| async move {
+            service.delete(DeleteSession { session_id: child, force: false }).await
+        });
+        match deleted.await {
+            Ok(_) | Err(SessionError::NotFound(_)) => self.acknowledged.deleted(child),
+            Err(error) => panic!("{error} ({:?})", error.code()),
+        }
+    }
+}
+
+/// A node is killed before and behind each message that a script sends to the database; another one does the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
+    let step = if is_whole() { 1 } else { 9 };
+    let mut figures = Figures::default();
+    let trial = Trial::start(database!(), &["heir"], 600_000, None).await;
+    let heir = trial.nodes.lock().unwrap().clone();
+    for lose in [Lose::Request, Lose::Reply] {
+        for at in (0..).step_by(step) {
+            let name = format!("{lose:?}-{at}");
+            let node = trial.node(&name).await;
+            *trial.nodes.lock().unwrap() = vec![node.clone()];
+            node.proxy.lose_at(lose, at, Lose::All);
+            let mut script = tokio::spawn(trial.clone().script(at));
+            tokio::select! {
+                biased;
+                () = node.proxy.losing() => {}
+                done = &mut script => {
+                    done.unwrap();
+                    break;
+                }
+            }
+            node.kill();
+            trial.database.expire(&name);
+            trial.nodes.lock().unwrap().clone_from(&heir);
+            tokio::time::timeout(REST, script).await.unwrap_or_else(|_| panic!("{name}: no end")).unwrap();
+            figures.add("kills", 1);
+        }
+    }
+    // The next start lists what a killed node had made and not listed.
+    let last = trial.node("last").await;
+    assert_eq!(trial.database.psql("SELECT count(*) FROM sessions WHERE tail > 0 AND summary IS NULL"), "0");
+    drop(last);
+    trial.nodes.lock().unwrap().clone_from(&heir);
+    trial.end(JoinSet::new(), &mut figures, 0).await;
+    figures.print("nodes that are killed at every statement");
+}

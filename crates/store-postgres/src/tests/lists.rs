@@ -1,0 +1,150 @@
+//! Lists, keys, checkpoints, blobs and pruning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meerkat_service::{
+    SessionId,
+    store::{
+        BlobStore as _, EventStore as _, JournalPruner as _, ReadLimit, ReaderStore as _, Registration,
+        SessionIndex as _, StoreError,
+    },
+};
+use meerkat_words::{
+    answers::SessionState::{Idle, Running},
+    requests::SessionQuery,
+};
+
+use super::{append, database, events, id, node, record, row, seqs, time};
+use crate::{blobs::PostgresBlobs, index::PostgresIndex, prune::PostgresPruner, readers::PostgresReaders};
+
+async fn listed(index: &PostgresIndex, query: SessionQuery) -> (Vec<SessionId>, Option<String>) {
+    let page = index.page(query).await.unwrap();
+    (page.items.into_iter().map(|row| row.session_id).collect(), page.next_cursor)
+}
+
+#[tokio::test]
+async fn lists_are_in_the_order_of_changes_and_a_cursor_keeps_its_place() {
+    let database = database!();
+    let a = node(&database, "a").await;
+    let index = PostgresIndex(a.clone());
+    for n in 1..=5 {
+        index.put(row(n, 1, Idle)).await.unwrap();
+    }
+    let two = |cursor: Option<String>| SessionQuery { limit: Some(2), cursor, ..SessionQuery::default() };
+    let (first, cursor) = listed(&index, two(None)).await;
+    assert_eq!(first, [id(5), id(4)]);
+    // A change moves a session to the front, and off the pages behind the cursor.
+    index.put(row(2, 2, Idle)).await.unwrap();
+    let (second, cursor) = listed(&index, two(cursor)).await;
+    assert_eq!((second, cursor), (vec![id(3), id(1)], None));
+    assert_eq!(listed(&index, SessionQuery::default()).await.0, [id(2), id(5), id(4), id(3), id(1)]);
+    // An unchanged one stays, a late row of a former owner is not taken, a deleted one leaves.
+    index.put_found(row(1, 1, Idle)).await.unwrap();
+    index.put(row(2, 1, Running)).await.unwrap();
+    index.remove(id(4)).await.unwrap();
+    let odd = SessionQuery { labels: [("parity".to_owned(), "1".to_owned())].into(), ..SessionQuery::default() };
+    assert_eq!(listed(&index, odd).await.0, [id(5), id(3), id(1)]);
+    let by_id = index.sessions(Some(id(5)), 2).await.unwrap();
+    assert_eq!(by_id, [row(3, 1, Idle), row(2, 2, Idle)]);
+}
+
+#[tokio::test]
+async fn a_row_goes_with_its_records_and_is_not_put_again() {
+    let database = database!();
+    let a = node(&database, "a").await;
+    let (index, lease) = (PostgresIndex(a.clone()), a.lease(id(1)).await.unwrap());
+    append(&a, &lease, 1, 1..=2, Running).await.unwrap();
+    let place = || database.psql("SELECT changed, is_idle FROM sessions");
+    let before = place();
+    index.put(row(1, 2, Running)).await.unwrap();
+    assert_eq!(place(), before);
+    assert_eq!(index.sessions(None, 9).await.unwrap(), [row(1, 2, Running)]);
+    append(&a, &lease, 1, 3..=3, Idle).await.unwrap();
+    assert!(place().ends_with("|t") && place() != before, "{before} {}", place());
+}
+
+#[tokio::test]
+async fn checkpoints_only_grow_until_they_are_reset() {
+    let database = database!();
+    let index = PostgresIndex(node(&database, "a").await);
+    assert_eq!(index.put_checkpoint("r", id(1), 5).await, Ok(5));
+    assert_eq!(index.put_checkpoint("r", id(1), 3).await, Ok(5));
+    assert_eq!(index.put_checkpoint("s", id(1), 2).await, Ok(2));
+    assert_eq!(index.checkpoints("r", &[id(2), id(1)]).await, Ok(vec![0, 5]));
+    index.reset_checkpoint("r", id(1)).await.unwrap();
+    assert_eq!((index.checkpoint("r", id(1)).await, index.checkpoint("s", id(1)).await), (Ok(0), Ok(2)));
+    index.forget_reader("s").await.unwrap();
+    assert_eq!(index.checkpoint("s", id(1)).await, Ok(0));
+}
+
+#[tokio::test]
+async fn a_blob_is_read_in_any_pieces_and_a_fork_keeps_it() {
+    let database = database!();
+    let a = node(&database, "a").await;
+    let blobs = PostgresBlobs(a.clone());
+    let body: Vec<u8> = (0..700_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    let mut writer = blobs.writer(id(1));
+    for piece in body.chunks(100_001) {
+        writer.write(piece).await.unwrap();
+    }
+    let (name, length) = writer.finish().await.unwrap();
+    assert_eq!(length, body.len() as u64);
+    let (empty, _) = blobs.writer(id(1)).finish().await.unwrap();
+    for (offset, limit) in
+        [(0, 10), (262_140, 10), (262_144, 262_144), (699_999, 5), (0, 800_000), (700_000, 1), (1, 0)]
+    {
+        let due = &body[offset..body.len().min(offset + limit)];
+        let read = blobs.read(id(1), &name, offset as u64, limit).await.unwrap();
+        assert!(read.as_deref() == Some(due), "{limit} from {offset}");
+    }
+    assert_eq!(blobs.read(id(1), &empty, 0, 9).await.unwrap().as_deref(), Some(&[][..]));
+    assert_eq!(blobs.read(id(1), &empty, 1 << 40, 9).await.unwrap().as_deref(), Some(&[][..]));
+    assert_eq!(blobs.read(id(2), &name, 0, 9).await, Ok(None));
+    // Written again it takes no more room.
+    let mut writer = blobs.writer(id(1));
+    writer.write(&body).await.unwrap();
+    assert_eq!(writer.finish().await, Ok((name.clone(), length)));
+    assert_eq!(database.psql("SELECT count(*) FROM blob_parts"), "4");
+
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=3, Idle).await.unwrap();
+    events(&a).fork(id(1), 2, &[record(2, 3)]).await.unwrap();
+    assert_eq!(blobs.list(id(2)).await.unwrap(), BTreeSet::from([name.clone(), empty.clone()]));
+    events(&a).delete(id(1)).await.unwrap();
+    assert_eq!(blobs.list(id(1)).await, Ok(BTreeSet::new()));
+    assert!(blobs.read(id(2), &name, 0, 800_000).await.unwrap().as_deref() == Some(&body));
+    blobs.remove(id(2), &BTreeSet::from([empty])).await.unwrap();
+    assert_eq!(blobs.list(id(2)).await.unwrap(), BTreeSet::from([name]));
+    blobs.forget(id(2)).await;
+    assert_eq!(database.psql("SELECT (SELECT count(*) FROM blobs), (SELECT count(*) FROM blob_parts)"), "0|0");
+}
+
+#[tokio::test]
+async fn nothing_is_pruned_that_a_reader_of_another_node_has_yet_to_read() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=6, Idle).await.unwrap();
+    let (pruner, readers, index) = (PostgresPruner(a.clone()), PostgresReaders(b.clone()), PostgresIndex(b.clone()));
+    let version = async || events(&a).read(id(1), 0, ReadLimit::frames(1)).await.unwrap().unwrap().version;
+    let (before, keep) = (version().await, BTreeSet::from([1]));
+    for reader in ["x", "y"] {
+        readers.register(Registration { reader: reader.to_owned(), created_at: time(1) }).await.unwrap();
+    }
+    assert_eq!(pruner.prune(id(1), 6, &keep, time(99)).await, Ok(0));
+    index.put_checkpoint("x", id(1), 5).await.unwrap();
+    readers.rely(id(1), BTreeMap::from([("y".to_owned(), 3)])).await.unwrap();
+    // Too young to be dropped.
+    assert_eq!(pruner.prune(id(1), 6, &keep, time(2)).await, Ok(0));
+    assert_eq!(version().await, before);
+    assert_eq!(pruner.prune(id(1), 6, &keep, time(99)).await, Ok(2));
+    assert_eq!(seqs(&b, 1).await, Some(vec![1, 4, 5, 6]));
+    assert!(version().await > before);
+    let kept: u64 = events(&a).journal_bytes(id(1)).await.unwrap();
+    assert_eq!(kept.to_string(), database.psql("SELECT sum(octet_length(line)) FROM events"));
+    assert_eq!(pruner.prune(id(2), 6, &keep, time(99)).await, Err(StoreError::NotFound(id(2))));
+    // A fork whose maker read the journal before.
+    let forked = async |version| events(&b).fork_unpruned(id(1), version, 6, &[record(3, 7)]).await;
+    assert_eq!((forked(before).await, seqs(&a, 3).await), (Err(StoreError::Fenced), None));
+    assert_eq!((forked(version().await).await, seqs(&a, 3).await), (Ok(()), Some(vec![1, 4, 5, 6, 7])));
+}
