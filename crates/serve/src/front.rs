@@ -115,13 +115,19 @@ async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
             {
                 stranger.remove();
             }
+            let signed_in = front.guard.is_signed_in(request.uri(), request.headers());
+            let signed_in = signed_in.then(|| (request.uri().clone(), request.headers().clone()));
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));
             let call = streams::is_call(&request).then(|| front.calls.token());
             let response = match console {
                 Some(console) => console.answer(request).instrument(span.clone()).await,
                 None => route(&front.surfaces, request).instrument(span.clone()).await,
             };
-            streams::hold(response, (place, call))
+            let response = streams::hold(response, (place, call));
+            match signed_in {
+                Some((uri, headers)) => streams::keep_while(response, move || front.guard.is_signed_in(&uri, &headers)),
+                None => response,
+            }
         }
     };
     if let Ok(value) = HeaderValue::try_from(request_id) {

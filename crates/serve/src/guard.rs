@@ -127,7 +127,7 @@ impl Guard {
     }
 
     /// Returns true for a request to REST of a browser that has signed in. A request with a token is judged by that.
-    fn is_signed_in(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    pub(crate) fn is_signed_in(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         uri.path().starts_with(SIGNED_IN_PATHS)
             && !headers.contains_key(header::AUTHORIZATION)
             && self.page.as_ref().is_some_and(|page| page.is_signed_in(headers))

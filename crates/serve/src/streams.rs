@@ -3,15 +3,27 @@
 //! A place is taken first, so a refused stream has begun no turn. WebSockets are not counted here: each is a connection,
 //! with its own limit on subscriptions.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::{Method, Request, Response, header};
+use http_body::Frame;
 use http_body_util::BodyExt as _;
 use meerkat_service::{ErrorBody, ErrorCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, Sleep, sleep},
+};
 
 const EVENT_STREAM: &[u8] = b"text/event-stream";
+
+/// Longest time for which a browser that was signed out still reads a stream.
+const CHECK_ALLOWED: Duration = Duration::from_secs(2);
 
 /// Places for event streams.
 pub(super) struct Streams {
@@ -46,11 +58,45 @@ pub(super) fn is_call<B>(request: &Request<B>) -> bool {
     request.method() == Method::POST && request.uri().path() == "/mcp"
 }
 
+/// Ends the body of a stream soon after `is_allowed` says no; other answers stay as they are.
+pub(super) fn keep_while(
+    response: Response<Body>,
+    is_allowed: impl Fn() -> bool + Send + Sync + Unpin + 'static,
+) -> Response<Body> {
+    if !is_stream(&response) {
+        return response;
+    }
+    response.map(|body| Body::new(Allowed { body, is_allowed, check: Box::pin(sleep(CHECK_ALLOWED)) }))
+}
+
+/// Body of a stream that its reader may lose the right to read.
+struct Allowed<F> {
+    body: Body,
+    is_allowed: F,
+    check: Pin<Box<Sleep>>,
+}
+
+impl<F: Fn() -> bool + Unpin> http_body::Body for Allowed<F> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        while self.check.as_mut().poll(context).is_ready() {
+            if !(self.is_allowed)() {
+                return Poll::Ready(None);
+            }
+            self.check.as_mut().reset(Instant::now() + CHECK_ALLOWED);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
 /// Attaches `held` to the body of a stream, until that is dropped; other answers drop it at once.
 pub(super) fn hold<T: Send + 'static>(response: Response<Body>, held: T) -> Response<Body> {
-    let is_stream =
-        response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(EVENT_STREAM));
-    if !is_stream {
+    if !is_stream(&response) {
         return response;
     }
     response.map(|body| {
@@ -59,4 +105,8 @@ pub(super) fn hold<T: Send + 'static>(response: Response<Body>, held: T) -> Resp
             frame
         }))
     })
+}
+
+fn is_stream(response: &Response<Body>) -> bool {
+    response.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(EVENT_STREAM))
 }

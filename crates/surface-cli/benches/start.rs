@@ -30,10 +30,8 @@ const SERVE_SYNCS: usize = 0;
 /// Configured servers.
 const SERVERS: usize = 10;
 
-/// One start, from the spawn to the end of the process. Without a home folder there is no configuration.
-fn start(program: &Path, args: &[&str], data_dir: &Path, home: Option<&Path>) -> Duration {
-    let folder = data_dir.with_file_name("folder");
-    std::fs::create_dir_all(&folder).unwrap();
+/// One start in a folder, from the spawn to the end of the process. Without a home folder there is no configuration.
+fn start(folder: &Path, program: &Path, args: &[&str], data_dir: &Path, home: Option<&Path>) -> Duration {
     let mut command = Command::new(program);
     // An empty environment: no key, and files for people only within the store's folder.
     command.args(args).env_clear().env("MEERKAT_DATA_DIR", data_dir).current_dir(folder);
@@ -46,7 +44,7 @@ fn start(program: &Path, args: &[&str], data_dir: &Path, home: Option<&Path>) ->
 }
 
 /// Configures servers in a home folder, and has their tools listed. Each is the program itself.
-fn configure_servers(home: &Path, program: &Path, store: &Path) {
+fn configure_servers(nowhere: &Path, home: &Path, program: &Path, store: &Path) {
     let folder = home.join(".config/meerkat");
     std::fs::create_dir_all(&folder).unwrap();
     let servers = (0..SERVERS).map(|number| {
@@ -56,7 +54,7 @@ fn configure_servers(home: &Path, program: &Path, store: &Path) {
     });
     std::fs::write(folder.join("meerkat.toml"), servers.collect::<String>()).unwrap();
     for number in 0..SERVERS {
-        start(program, &["servers", "check", &format!("s{number}")], store, Some(home));
+        start(nowhere, program, &["servers", "check", &format!("s{number}")], store, Some(home));
     }
 }
 
@@ -83,33 +81,42 @@ fn main() {
     };
     let (none, servers) = (folder.path().join("none"), folder.path().join("servers"));
     std::fs::create_dir(&none).unwrap();
-    configure_servers(&servers, &program, &store);
-    let mut times: [Vec<Duration>; 9] = Default::default();
+    // The target folder may be in a repository, whose state a turn would ask for.
+    let outside = tempfile::tempdir().unwrap();
+    let (nowhere, repository) = (outside.path().join("folder"), outside.path().join("repository"));
+    std::fs::create_dir(&nowhere).unwrap();
+    assert!(Command::new("git").arg("init").arg("-q").arg(&repository).status().unwrap().success());
+    configure_servers(&nowhere, &servers, &program, &store);
+    let start = |args: &[&str], data_dir: &Path, home: Option<&Path>| start(&nowhere, &program, args, data_dir, home);
+    let mut times: [Vec<Duration>; 10] = Default::default();
     let mut memory = Vec::new();
     for round in 0..WARM_UP + ROUNDS {
         let new = folder.path().join(format!("new{round}"));
         let (served, resident) = serve(&store);
         let took = [
-            start(Path::new("/bin/true"), &[], &store, None),
+            self::start(&nowhere, Path::new("/bin/true"), &[], &store, None),
             sync(),
-            start(&program, &["--version"], &store, None),
-            start(&program, &["--ephemeral", "run", "hello"], &store, None),
-            start(&program, &["run", "hello"], &store, None),
-            start(&program, &["run", "hello"], &new, None),
+            start(&["--version"], &store, None),
+            start(&["--ephemeral", "run", "hello"], &store, None),
+            self::start(&repository, &program, &["--ephemeral", "run", "hello"], &store, None),
+            start(&["run", "hello"], &store, None),
+            start(&["run", "hello"], &new, None),
             served,
-            start(&program, &["run", "hello"], &store, Some(&none)),
-            start(&program, &["run", "hello"], &store, Some(&servers)),
+            start(&["run", "hello"], &store, Some(&none)),
+            start(&["run", "hello"], &store, Some(&servers)),
         ];
         if round >= WARM_UP {
             times.iter_mut().zip(took).for_each(|(times, took)| times.push(took));
             memory.push(resident);
         }
     }
-    let [spawn, sync, version, ephemeral, run, new, served, without, with] = times.map(|mut times| median(&mut times));
+    let [spawn, sync, version, ephemeral, in_repository, run, new, served, without, with] =
+        times.map(|mut times| median(&mut times));
     println!("a process spawn (/bin/true): {spawn:.2?}; a raw write and sync of 1 KiB: {sync:.1?}");
     for (name, time, syncs) in [
         ("meerkat --version", version, 0),
         ("meerkat --ephemeral run hello", ephemeral, 0),
+        ("the same in a repository, whose branch and changes the model is told", in_repository, 0),
         ("meerkat run hello, over a store", run, RUN_SYNCS),
         ("meerkat run hello, into a new store", new, NEW_SYNCS),
         ("meerkat serve, to its first 200", served, SERVE_SYNCS),

@@ -324,7 +324,7 @@ fn builder(
         for key in &keys {
             build = build.secret(key.clone());
         }
-        if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions()) {
+        if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions() && !config.names_database()) {
             build = build.store(data_dir);
         }
         if !servers.is_empty() {
@@ -359,11 +359,15 @@ fn data_dir(
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<DataDir, CliError> {
     let (data_dir, owned, built) = (config.data_dir(env)?, config.clone(), config.clone());
-    let project = config.project(env, is_quiet);
+    let (project, database) = (config.project(env, is_quiet), config.database(env)?);
     Ok(DataDir {
         place: Place::new(data_dir.clone(), env.variable("XDG_RUNTIME_DIR").map(PathBuf::from)),
         open: Arc::new(move || {
-            let agent = build(Some(data_dir.clone())).build().map_err(|error| built.located(error))?;
+            let mut parts = build(Some(data_dir.clone()));
+            if let Some(database) = &database {
+                parts = database.open(&data_dir, parts)?;
+            }
+            let agent = parts.build().map_err(|error| built.located(error))?;
             project.keep(&data_dir);
             Ok(agent.service().clone())
         }),

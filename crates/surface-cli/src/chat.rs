@@ -14,7 +14,7 @@ use futures::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, SessionError, SessionId,
-    service::{SessionCreated, TurnResult},
+    service::{SessionCreated, TurnHandle, TurnResult},
     wire::encode,
 };
 use serde_json::json;
@@ -148,9 +148,9 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
                 Progress::Settled(call_id) => questions.settle(app, &call_id, &mut lines),
                 Progress::Approval(_) => {}
-                Progress::Ended(answer) => {
+                Progress::Ended(result) => {
                     questions.close(app, &chat.turns[at].1, &mut lines);
-                    chat.ended(at, answer).await?;
+                    chat.ended(at, result).await?;
                 }
             },
             line = lines.next(), if lines.is_asked() => {
@@ -323,12 +323,22 @@ impl<'a> Chat<'a> {
                 Err(error) => return self.refuse(id, &error.body()),
             },
             SlashCommand::Turn(args) => {
-                let prompt = args.text.join(" ");
-                wire::turn(false, &named(&args.target), Some(&prompt), &args.turn, &args.delivery, configured)
+                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
+                let turn = wire::turn(session_id, args.text.join(" "), &args.turn, &args.delivery, configured);
+                if is_turn {
+                    return self.begin_turn(id, session_id, app.service.begin_turn(turn)).await;
+                }
+                (Operation::StartTurn, json!(turn))
             }
             SlashCommand::Resume(args) => {
-                let prompt = args.prompt.as_deref();
-                wire::turn(true, &named(&args.target), prompt, &args.turn, &args.delivery, configured)
+                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
+                let turn = wire::resume(args.prompt.clone(), &args.turn, &args.delivery, configured);
+                if is_turn {
+                    return self.begin_turn(id, session_id, app.service.begin_resume(&session_id, turn)).await;
+                }
+                let mut params = json!(turn);
+                params["session_id"] = json!(session_id);
+                (Operation::Resume, params)
             }
             SlashCommand::Events(args) if args.follow => {
                 let message = "a line has one answer: use --until <type>, or --wait-ms <ms>";
@@ -343,10 +353,7 @@ impl<'a> Chat<'a> {
                 wire::events(args, &session)
             }
             SlashCommand::Compact(args) => {
-                let session_id = match resolve(&app.service, &named(&args.target)).await {
-                    Ok(session_id) => session_id,
-                    Err(error) => return self.refuse(id, &error.body()),
-                };
+                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
                 let request = wire::compact(args, &session_id.to_string(), configured);
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
@@ -383,10 +390,13 @@ impl<'a> Chat<'a> {
             SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
             SlashCommand::Tools(args) => wire::tools(Some(args.session.as_deref().unwrap_or(&here)), false),
             SlashCommand::Servers => (Operation::ToolServers, json!({})),
+            SlashCommand::Doctor => (Operation::Diagnose, json!({})),
             SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
                 return commands::local::errors(&app.out, args).map(drop);
             }
-            SlashCommand::Errors(_) => (Operation::Errors, json!({})),
+            SlashCommand::Errors(args) => {
+                (Operation::Errors, json!({ "code": args.code.as_deref().map(str::to_ascii_uppercase) }))
+            }
             SlashCommand::Model { name } => return self.take_model(id, name.clone()).await,
             SlashCommand::Quit => {
                 self.is_closed = true;
@@ -394,9 +404,6 @@ impl<'a> Chat<'a> {
                 return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };
             }
         };
-        if is_turn {
-            return self.begin_turn(id, request).await;
-        }
         let is_in_order = !waits(&command);
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
@@ -425,30 +432,35 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    async fn begin_turn(&mut self, id: Option<String>, (operation, mut params): wire::Request) -> Result<(), CliError> {
-        let app = self.app;
-        let name = params["session_id"].as_str().unwrap_or_default();
-        let session_id = match resolve(&app.service, name).await {
-            Ok(session_id) => session_id,
-            Err(error) => return self.refuse(id, &error.body()),
-        };
-        params["session_id"] = json!(session_id);
-        let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-        self.turns.push((id, RunningTurn::start(app, session_id, (operation, params), None, show).await));
+    /// Finds the session that a line names, or refuses the line.
+    async fn meant(&self, id: Option<&String>, name: &str) -> Result<Option<SessionId>, CliError> {
+        match resolve(&self.app.service, name).await {
+            Ok(session_id) => Ok(Some(session_id)),
+            Err(error) => self.refuse(id.cloned(), &error.body()).map(|()| None),
+        }
+    }
+
+    async fn begin_turn(
+        &mut self,
+        id: Option<String>,
+        session_id: SessionId,
+        begin: impl Future<Output = Result<TurnHandle, SessionError>>,
+    ) -> Result<(), CliError> {
+        let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
+        self.turns.push((id, RunningTurn::start(self.app, session_id, begin, None, show).await));
         Ok(())
     }
 
     /// Prints the end of a turn.
-    async fn ended(&mut self, at: usize, answer: Result<Vec<u8>, SessionError>) -> Result<(), CliError> {
+    async fn ended(&mut self, at: usize, result: Result<Box<TurnResult>, SessionError>) -> Result<(), CliError> {
         let (id, mut turn) = self.turns.remove(at);
         self.is_interrupted = false;
-        match answer {
-            Ok(answer) if self.app.out.is_json => self.document(id, &answer),
-            Ok(answer) => {
-                if let Some(error) = turn.finish(&answer)? {
+        match result {
+            Ok(result) if self.app.out.is_json => self.document(id, &encode(&result)?),
+            Ok(result) => {
+                if let Some(error) = turn.finish(&result)? {
                     self.app.out.error(&error);
                 }
-                let result: TurnResult = read(&answer)?;
                 self.status(&result).await;
                 self.answer = Some(result.text).filter(|text| !text.is_empty()).or(self.answer.take());
                 Ok(())
@@ -501,6 +513,7 @@ impl<'a> Chat<'a> {
 const fn waits(command: &SlashCommand) -> bool {
     match command {
         SlashCommand::Events(EventsArgs { wait_ms, .. })
+        | SlashCommand::Session(SessionCommand::Changes { wait_ms, .. })
         | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
             wait_ms.is_some()
         }

@@ -65,6 +65,7 @@ use self::{
 };
 use crate::{
     args::Globals,
+    database::Database,
     error::{CliError, refused},
     output::{Environment, Output},
 };
@@ -341,7 +342,50 @@ impl Config {
 
     /// Returns true if sessions are also written as files.
     pub(crate) fn projects(&self) -> bool {
-        self.keeps_sessions() && self.values.projection.enabled
+        // The sessions of a database are not one project's: they become files only if somebody asked for that.
+        let asked = || {
+            let found = self.figment.find_metadata("projection.enabled");
+            found.is_some_and(|found| origin(Some(found)) != BUILT_IN_ORIGIN)
+        };
+        self.keeps_sessions() && self.values.projection.enabled && (!self.names_database() || asked())
+    }
+
+    /// Returns true if sessions are in a database.
+    pub(crate) fn names_database(&self) -> bool {
+        let store = &self.values.store;
+        self.keeps_sessions() && (store.url.is_some() || store.url_variable.is_some())
+    }
+
+    /// Returns the database of the sessions, if one is named.
+    pub(crate) fn database(&self, env: &Environment) -> Result<Option<Database>, CliError> {
+        let store = &self.values.store;
+        if !self.names_database() {
+            return Ok(None);
+        }
+        let unset = |name: &String| {
+            let message = format!("the variable {name} that it names is not set");
+            self.with_origin(&SessionError::ConfigInvalid { key: "store.url_variable".to_owned(), message })
+        };
+        let variable = |name: &String| env.variable(name).filter(|url| !url.is_empty()).ok_or_else(|| unset(name));
+        let url = match (&store.url, &store.url_variable) {
+            (Some(url), _) => url.clone(),
+            (None, Some(name)) => variable(name)?,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(self.database_at(url)))
+    }
+
+    /// Returns the database at an address, with the configured options.
+    pub(crate) fn database_at(&self, url: String) -> Database {
+        let store = &self.values.store;
+        Database {
+            url: url.into(),
+            schema: store.schema.clone(),
+            connections: store.connections,
+            statement_timeout_ms: store.statement_timeout_ms,
+            lease_ms: store.lease_ms,
+            node: store.node.clone(),
+        }
     }
 
     /// Returns the build's capabilities that this configuration leaves on.

@@ -33,7 +33,7 @@ impl From<io::Error> for CliError {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::OutputClosed;
         }
-        SessionError::Internal(format!("the output could not be written: {error}")).into()
+        ErrorBody::with_message(ErrorCode::Internal, format!("The output could not be written: {error}.")).into()
     }
 }
 
@@ -124,6 +124,9 @@ fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     // The usage comes after the error and its tips.
     let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
     let what = match error.kind() {
+        ErrorKind::MissingRequiredArgument if context(ContextKind::InvalidArg) == "<SESSION>" => {
+            "not given, and required; `last` is the session that changed last".to_owned()
+        }
         ErrorKind::MissingRequiredArgument => "not given, and required".to_owned(),
         // A word that is no flag: most likely the rest of a prompt.
         ErrorKind::UnknownArgument if !context(ContextKind::InvalidArg).starts_with('-') => {
@@ -135,7 +138,15 @@ fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let name = context(ContextKind::InvalidSubcommand);
-            let message = format!("There is no operation {name:?}: {what}; --help lists the operations.");
+            let name = redact_key_shapes(&name);
+            let like = match error.get(ContextKind::SuggestedSubcommand) {
+                Some(ContextValue::Strings(names)) if !names.is_empty() => {
+                    format!("did you mean {}? ", names.join(" or "))
+                }
+                _ => String::new(),
+            };
+            let message =
+                format!("There is no command {:?} here; {like}--help lists the commands.", redact_key_shapes(&word));
             ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", name)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {

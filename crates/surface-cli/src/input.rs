@@ -15,7 +15,12 @@ use reedline::{
     DefaultPrompt, DefaultPromptSegment, EditCommand, Emacs, FileBackedHistory, KeyCode, KeyModifiers, Reedline,
     ReedlineEvent, Signal, default_emacs_keybindings,
 };
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::retry_on_intr,
+    process::{Signal as ProcessSignal, getpid, kill_process},
+    termios::{OptionalActions, Termios, tcgetattr, tcsetattr},
+};
 use tokio::sync::mpsc;
 
 /// Lines of history to keep.
@@ -78,6 +83,9 @@ impl Lines {
         let (wish, wishes) = blocking::channel();
         let (sender, lines) = mpsc::unbounded_channel();
         let terminal = matches!(source, Source::Editor { .. }).then(|| tcgetattr(io::stdin()).ok()).flatten();
+        if terminal.is_some() {
+            std::thread::spawn(end_without_terminal);
+        }
         std::thread::spawn(move || {
             let mut read: Box<dyn FnMut(bool) -> Line> = match source {
                 Source::Editor { has_colours, history } => {
@@ -122,6 +130,17 @@ impl Lines {
         let line = self.lines.recv().await.unwrap_or(Line::End);
         self.is_asked = false;
         line
+    }
+}
+
+/// Ends this process in order once its terminal is gone: an editor would try to read it for ever, and no signal comes
+/// where the terminal controls nothing or SIGHUP is ignored.
+fn end_without_terminal() {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
+    if retry_on_intr(|| poll(&mut terminal, None)).is_ok() {
+        // It fails for no process of one's own.
+        kill_process(getpid(), ProcessSignal::TERM).ok();
     }
 }
 

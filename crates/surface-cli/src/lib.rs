@@ -9,6 +9,8 @@ mod args;
 mod input;
 mod output;
 
+mod database;
+
 mod config;
 mod signals;
 mod telemetry;
@@ -22,6 +24,8 @@ mod data_dir;
 mod app;
 mod browser;
 mod stream;
+
+mod own_server;
 
 mod commands;
 
@@ -37,7 +41,7 @@ pub use output::{Environment, Terminal, install_panic_hook};
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
-    args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand},
+    args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand, StoreCommand},
     commands::{completions::completions, doctor::doctor, local},
     config::Config,
     error::CliError,
@@ -131,6 +135,10 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
             return commands::sessions::all_projects(out, env, command);
         }
         Command::Capabilities => return local::capabilities(out, &config),
+        Command::Store { command: StoreCommand::Copy(args) } => {
+            return commands::store::store_copy(out, env, &config, args);
+        }
+        Command::Nodes => return commands::store::nodes(out, env, &config),
         Command::Project { command: ProjectArgs::Adopt } => return local::adopt(out, env, &config),
         _ => {}
     }
@@ -234,6 +242,8 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         | Command::Token { .. }
         | Command::Errors(_)
         | Command::Doctor(_)
+        | Command::Store { .. }
+        | Command::Nodes
         | Command::Config { .. }
         | Command::Completions { .. }
         | Command::InstallFiles(_)

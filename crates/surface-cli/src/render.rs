@@ -5,6 +5,7 @@
 pub(crate) mod events;
 pub(crate) mod markdown;
 pub(crate) mod memory;
+mod overview;
 pub(crate) mod receipt;
 pub(crate) mod tools;
 pub(crate) mod window_chart;
@@ -15,14 +16,14 @@ use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
     service::{
-        HistoryItem, Imported, Page, ReaderView, Retained, RetentionReason, SearchHit, SessionState, SessionSummary,
-        SessionView, ToolServerView, ToolView,
+        ChangePage, HistoryItem, Imported, OpenApproval, Page, ReaderView, Retained, RetentionReason, SearchHit,
+        SessionState, SessionSummary, SessionView, StepView, ToolServerView, ToolView, TurnView,
     },
     session::message::{Block, Body, Message},
 };
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::{output::clean, wire::read};
+use crate::{commands::doctor, output::clean, wire::read};
 
 /// Digits of an id's end in a table.
 const ENDING_DIGITS: usize = 8;
@@ -43,6 +44,25 @@ pub(crate) fn answer(
             let page: Page<HistoryItem> = read(answer)?;
             Some((page.items.iter().map(message).collect(), page.next_cursor))
         }
+        Operation::Changes => {
+            let page: ChangePage = read(answer)?;
+            let (kept, deleted): (Vec<_>, Vec<_>) = page.items.into_iter().partition(|change| change.session.is_some());
+            let sessions: Vec<SessionSummary> = kept.into_iter().filter_map(|change| change.session).collect();
+            let deleted = deleted.iter().map(|change| format!("{} was deleted\n", id(&change.session_id, width)));
+            Some((list(&sessions, width, now) + &deleted.collect::<String>(), Some(page.next_cursor)))
+        }
+        Operation::Approvals => {
+            let page: Page<OpenApproval> = read(answer)?;
+            Some((overview::approvals(&page.items, width), page.next_cursor))
+        }
+        Operation::Steps => {
+            let page: Page<StepView> = read(answer)?;
+            Some((overview::steps(&page.items, width), page.next_cursor))
+        }
+        Operation::Turns => {
+            let page: Page<TurnView> = read(answer)?;
+            Some((overview::turns(&page.items, width), page.next_cursor))
+        }
         Operation::ListReaders => {
             let page: Page<ReaderView> = read(answer)?;
             Some((readers(&page.items, width), page.next_cursor))
@@ -60,6 +80,7 @@ pub(crate) fn answer(
             let page: Page<ToolServerView> = read(answer)?;
             Some((tools::servers(&page.items), page.next_cursor))
         }
+        Operation::Diagnose => Some((doctor::render(&read(answer)?), None)),
         Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
         Operation::Retain => Some((retained(&read(answer)?, width), None)),
         _ => None,
@@ -68,6 +89,10 @@ pub(crate) fn answer(
 
 /// Renders sessions as a table. Without a terminal, ids and times are complete.
 pub(crate) fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
+    if sessions.is_empty() && width.is_some() {
+        return "No session was found: `meerkat run 'PROMPT'` makes one, --all-projects lists those elsewhere.\n"
+            .to_owned();
+    }
     let row = |session: &SessionSummary| {
         let [state, changed] = [state_of(session), changed(session, width, now)];
         [id(&session.session_id, width), state, session.turn_count.to_string(), changed, title(session)]
@@ -119,6 +144,7 @@ pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
         .map(|it| format!("{} could not be deleted: {}: {}\n", it.session_id, it.code, it.message))
         .collect();
     match (retained.deleted, retained.items.len()) {
+        (0, 0) if failed.is_empty() => format!("{table}nothing to delete\n"),
         (0, would_be_deleted) if failed.is_empty() => format!("{table}{would_be_deleted} would be deleted\n"),
         (deleted, _) => format!("{table}{deleted} deleted\n{failed}"),
     }
@@ -366,6 +392,8 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
         for width in [10, 48, 49, 50, 60] {
             assert!(list(&sessions(), Some(width), now).lines().all(|line| line.width() <= width), "{width}");
         }
+        assert!(list(&[], Some(80), now).contains("--all-projects"), "a person is told what to do");
+        assert!(list(&[], None, now).starts_with("SESSION "), "a program gets the same columns");
         let whole = list(&sessions(), None, now);
         assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
         assert!(whole.contains("  2026-01-02 03:04  A long title in two lines\n"), "{whole}");
@@ -424,6 +452,8 @@ aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
 1 would be deleted
 ";
         assert_eq!(rendered(Operation::Retain, &retained), table);
+        let none = rendered(Operation::Retain, &json!({ "deleted": 0, "items": [] }));
+        assert!(none.ends_with("\nnothing to delete\n"), "{none}");
         let imported = json!({ "upload": null, "next_offset": 7, "sessions": [
             { "session_id": id, "imported_from": "01900000-0000-7000-8000-0000bb12abcd", "last_seq": 12 },
         ] });

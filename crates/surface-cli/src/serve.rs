@@ -1,9 +1,9 @@
 //! `serve`, `rpc` and `mcp`: servers made from flags and configuration, and the line that says where they listen.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::time::Duration;
 
-use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_serve::{Limits, Offer, ServeError, Server, Token, Toolset, stdio};
+use meerkat_errors::ErrorBody;
+use meerkat_serve::{Limits, Offer, ServeError, Server, Toolset, stdio};
 use meerkat_service::SessionError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -16,11 +16,9 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
+    own_server::{TOKEN_VARIABLE, address, find_token, has_token, sign_ins},
     signals::Ends,
 };
-
-/// Variable that holds the token instead of the file.
-const TOKEN_VARIABLE: &str = "MEERKAT_TOKEN";
 
 /// Serves until the process must end.
 pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: &mut Ends) -> Result<u8, CliError> {
@@ -46,7 +44,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         .allowed_origins(&values.allowed_origins)
         .public_url(values.public_url.as_deref())
         .limits(limits(&app.config))
-        .sign_ins(console::sign_ins(&app.config, env)?);
+        .sign_ins(sign_ins(&app.config, env)?);
     let (token, token_file) = match args.no_auth {
         true => (None, None),
         false => find_token(&app.config, env).map(|(token, file)| (Some(token), file))?,
@@ -93,13 +91,6 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         _ = ends.next() => {}
     }
     Ok(0)
-}
-
-/// Reads the address to listen at: the given one, or the configured one.
-pub(crate) fn address(config: &Config, given: Option<&str>) -> Result<SocketAddr, CliError> {
-    let text = given.unwrap_or(&config.values.serve.listen);
-    let message = "it must be an address and a port, such as 127.0.0.1:7670";
-    text.parse().map_err(|_| refused("serve.listen", message, text).into())
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.
@@ -162,28 +153,6 @@ fn refused_by(error: &ServeError) -> ErrorBody {
         ServeError::PublicUrl(url) => ("serve.public_url", url.as_str()),
     };
     refused(key, &error.to_string(), origin)
-}
-
-/// Finds the token: in its variable, or in its file in the data directory, which the first start makes.
-pub(crate) fn find_token(config: &Config, env: &Environment) -> Result<(Token, Option<PathBuf>), CliError> {
-    if let Some(token) = env.variable(TOKEN_VARIABLE) {
-        let origin = format!("variable {TOKEN_VARIABLE}");
-        let refusal = || {
-            refused("token", "it must have at least 16 characters, all of them ASCII, and no blank at an end", &origin)
-        };
-        return Ok((Token::new(token).ok_or_else(refusal)?, None));
-    }
-    let data_dir = config.data_dir(env)?;
-    let (token, path) = Token::of_dir(&data_dir).map_err(|error| {
-        let message = format!("the token in {} cannot be read or made: {error}", data_dir.display());
-        CliError::Refused(Box::new(ErrorBody::with_message(ErrorCode::StoreNotWritable, message)))
-    })?;
-    Ok((token, Some(path)))
-}
-
-/// Returns true if this project has a token.
-pub(crate) fn has_token(config: &Config, env: &Environment) -> Result<bool, CliError> {
-    Ok(env.variable(TOKEN_VARIABLE).is_some() || Token::is_in(&config.data_dir(env)?))
 }
 
 /// `token`: the token of this project's server, or the path of its file. It makes none.

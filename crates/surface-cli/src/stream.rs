@@ -14,7 +14,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
-    service::{Decision, Scope, TurnResult},
+    service::{Decision, Scope, TurnHandle, TurnResult},
     session::event::{ApprovalRequested, Event, Record},
     tool::Form,
     wire,
@@ -32,7 +32,7 @@ pub(crate) enum Progress {
     /// The call with this id is decided or over.
     Settled(String),
     /// It has ended, or was refused.
-    Ended(Result<Vec<u8>, SessionError>),
+    Ended(Result<Box<TurnResult>, SessionError>),
 }
 
 /// Tool call.
@@ -68,11 +68,11 @@ pub(crate) struct RunningTurn {
 }
 
 impl RunningTurn {
-    /// Requests the turn. Events after `since` are shown, or those after the session's last one.
+    /// Begins the turn. Events after `since` are shown, or those after the session's last one.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
-        (operation, params): (Operation, Value),
+        begin: impl Future<Output = Result<TurnHandle, SessionError>>,
         since: Option<Seq>,
         show: Show,
     ) -> Self {
@@ -86,11 +86,7 @@ impl RunningTurn {
             Ok(follower) => (Some(follower), None),
             Err(error) => (None, Some(error)),
         };
-        let params = params.to_string();
-        let begun = match operation {
-            Operation::Resume => wire::begin_resume(service.as_ref(), &params).await,
-            _ => wire::begin_turn(service.as_ref(), &params).await,
-        };
+        let begun = begin.await;
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
@@ -135,7 +131,7 @@ impl RunningTurn {
                     }
                     // A turn that could not be shown completely did not succeed.
                     let lost = self.lost.take().filter(|_| self.view.show != Show::Nothing);
-                    return Ok(Progress::Ended(lost.map_or_else(|| wire::encode(&result), Err)));
+                    return Ok(Progress::Ended(lost.map_or_else(|| Ok(Box::new(result)), Err)));
                 }
             }
         }
@@ -200,13 +196,12 @@ impl RunningTurn {
     }
 
     /// Ends the last line of the turn's text, and returns the error of a turn that did not complete.
-    pub(crate) fn finish(&mut self, answer: &[u8]) -> Result<Option<ErrorBody>, CliError> {
+    pub(crate) fn finish(&mut self, result: &TurnResult) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
-        let result: TurnResult = read(answer)?;
         if self.view.show == Show::Text {
-            remarks(&result, self.tokens).iter().for_each(|remark| self.view.out.note(remark));
+            remarks(result, self.tokens).iter().for_each(|remark| self.view.out.note(remark));
         }
-        Ok(result.error.map(|error| explained(error, self.session_id)))
+        Ok(result.error.clone().map(|error| explained(error, self.session_id)))
     }
 }
 

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use meerkat_service::{
-    Operation, Seq, SessionError, TurnNumber,
+    Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
     options::Budgets,
-    service::{CreateSession, Scope},
+    service::{CreateSession, ResumeTurn, Scope, StartTurn},
     session::event::ContextTokens,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -92,28 +92,36 @@ pub(crate) fn create(
     }
 }
 
-/// `start_turn`, or with `is_resume` `resume`.
+/// `start_turn`.
 pub(crate) fn turn(
-    is_resume: bool,
-    session: &str,
-    prompt: Option<&str>,
+    session_id: SessionId,
+    prompt: String,
     flags: &TurnFlags,
     delivery: &Delivery,
     configured: CompactionConfig,
-) -> Request {
-    let params = json!({
-        "session_id": session,
-        "prompt": prompt,
-        "model": flags.model,
-        "policy": delivery.policy.as_deref().unwrap_or("reject"),
-        "budgets": budgets(flags),
-        "compaction": compaction(&flags.compact, configured),
-        "attended": delivery.attended,
-        "allow": delivery.allow,
-        "wait": !delivery.detach,
-        "idempotency_key": flags.idempotency_key,
-    });
-    (if is_resume { Operation::Resume } else { Operation::StartTurn }, params)
+) -> StartTurn {
+    resume(Some(prompt), flags, delivery, configured).on(session_id)
+}
+
+/// `resume`.
+pub(crate) fn resume(
+    prompt: Option<String>,
+    flags: &TurnFlags,
+    delivery: &Delivery,
+    configured: CompactionConfig,
+) -> ResumeTurn {
+    ResumeTurn {
+        prompt,
+        model: flags.model.clone(),
+        policy: delivery.policy.unwrap_or_default(),
+        budgets: budgets(flags),
+        compaction: compaction(&flags.compact, configured),
+        attended: delivery.attended,
+        allow: delivery.allow.clone(),
+        wait: !delivery.detach,
+        idempotency_key: flags.idempotency_key.clone(),
+        ..ResumeTurn::default()
+    }
 }
 
 /// `events`.
@@ -156,11 +164,21 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),
+        Command::Changes { cursor, limit, wait_ms } => {
+            (Operation::Changes, json!({ "cursor": cursor, "limit": limit, "wait_ms": wait_ms.unwrap_or(0) }))
+        }
+        Command::Approvals { cursor, limit } => (Operation::Approvals, json!({ "cursor": cursor, "limit": limit })),
         // The command itself picks one of them.
         Command::Open { .. } => (Operation::List, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
         Command::History { target, cursor, limit, .. } => {
             on(target, Operation::History, json!({ "cursor": cursor, "limit": limit }))
+        }
+        Command::Steps { target, cursor, limit } => {
+            on(target, Operation::Steps, json!({ "cursor": cursor, "limit": limit }))
+        }
+        Command::Turns { target, cursor, limit } => {
+            on(target, Operation::Turns, json!({ "cursor": cursor, "limit": limit }))
         }
         Command::Blob { target, hash, offset, limit } => {
             on(target, Operation::Blob, json!({ "blob": hash, "offset": offset, "limit": limit }))

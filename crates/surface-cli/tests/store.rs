@@ -359,7 +359,7 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     assert!(is_asked && ran.out.is_empty(), "{}", ran.err);
     assert!(stage.on_terminal(&retain, "y\n").out.ends_with("1 deleted\n"));
     let ran = stage.on_terminal(&retain, "");
-    assert!(ran.out.ends_with("0 would be deleted\n") && !ran.err.contains('?'), "{}", ran.err);
+    assert!(ran.out.ends_with("nothing to delete\n") && !ran.err.contains('?'), "{}", ran.err);
 }
 
 #[test]

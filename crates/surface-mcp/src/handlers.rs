@@ -134,7 +134,7 @@ impl ServerHandler for McpServer {
                 Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
                 Operation::Compact => self.compact(&params, &context).await,
                 // A long poll ends with its client.
-                Operation::Events => tokio::select! {
+                Operation::Events | Operation::Changes => tokio::select! {
                     result = self.call(operation, &params, &context) => result,
                     () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
                 },
@@ -187,6 +187,13 @@ impl ServerHandler for McpServer {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
+        if let Some(list) = wire::changes_of(&request.uri) {
+            let room = self.answers(&context).room(Operation::Changes).await.map_err(unread)?;
+            let page = self.service.changes(list).await.map_err(unread)?;
+            let contents = wire::list_contents(request.uri.clone(), &page).map_err(unread)?;
+            keep(room, &context);
+            return Ok(contents.into());
+        }
         let page = wire::page_of(&request.uri).map_err(unread)?;
         let mut room = self.answers(&context).room(Operation::Events).await.map_err(unread)?;
         let page = self.service.events(page).await.map_err(unread)?;

@@ -74,8 +74,21 @@ pub const fn spelling(operation: Operation) -> Spelling {
             tool("session_read", "Show the state, context, usage, reminders, pins and queue of a session.")
         }
         Operation::History => tool("session_history", "Read all messages of a session, in pages."),
+        Operation::Steps => tool(
+            "session_steps",
+            "List the model calls of a session with the tokens in their windows, and its compactions, the newest first.",
+        ),
+        Operation::Turns => {
+            tool("session_turns", "List the turns of a session with the tokens they used, the newest first.")
+        }
         Operation::Blob => tool("session_blob", "Read a piece of a large text of a session, in base64."),
         Operation::List => tool("session_list", "List sessions by time, labels and archive, the last changed first."),
+        Operation::Changes => tool(
+            "session_changes",
+            "Read the changes of the list of sessions after `cursor`, at first the whole list. If there are none yet, wait for \
+             the first one, at most `wait_ms`. Continue with `next_cursor`.",
+        ),
+        Operation::Approvals => tool("turn_approvals", "List the tool calls of all sessions that wait for approval."),
         Operation::Update => tool("session_update", "Change the title and the labels of a session."),
         Operation::Archive => tool("session_archive", "Archive a session."),
         Operation::Unarchive => tool("session_unarchive", "Restore an archived session."),
@@ -97,13 +110,14 @@ pub const fn spelling(operation: Operation) -> Spelling {
         | Operation::ListReaders
         | Operation::CompactJournal
         | Operation::RebuildProjection
+        | Operation::Diagnose
         | Operation::Retain
         | Operation::ForgetMemory
         | Operation::ReindexMemory
         | Operation::ToolServers => OPERATORS_ONLY,
         Operation::Tools => tool("tool_list", "List the tools that the model of a session is offered next."),
         Operation::Capabilities => tool("capabilities", "Show the version, the build and its capabilities."),
-        Operation::Errors => tool("errors", "List the error codes and their meanings."),
+        Operation::Errors => tool("errors", "List the error codes and their meanings, or show what to do about one."),
     }
 }
 
@@ -224,6 +238,9 @@ fn object(schema: Value) -> JsonObject {
     members
 }
 
+/// Most values of a string that a schema lists.
+const VALUES_MAX: usize = 32;
+
 /// Removes what costs a model tokens and helps it little: the schema's names, and bounds that refusals explain.
 fn lighten(schema: &mut Value) {
     match schema {
@@ -237,6 +254,10 @@ fn lighten(schema: &mut Value) {
                 // An absent flag is false, and an absent value null.
                 if node.get("default").is_some_and(|default| default.is_null() || default == &Value::Bool(false)) {
                     node.remove("default");
+                }
+                // Such values come from an answer, as codes do from a list of them.
+                if node.get("enum").and_then(Value::as_array).is_some_and(|values| values.len() > VALUES_MAX) {
+                    node.remove("enum");
                 }
                 if node.get("maximum").and_then(Value::as_u64).is_some_and(|most| most >= u64::from(u32::MAX)) {
                     node.remove("maximum");

@@ -7,7 +7,8 @@ use std::{borrow::Cow, fmt};
 
 use meerkat_service::{
     SessionError, SessionId,
-    service::{EventPage, Page, ReadEvents, SessionSummary},
+    service::{ChangePage, EventPage, FollowSessions, Page, ReadEvents, SessionSummary},
+    wire::encode,
 };
 use rmcp::model::{
     CallToolResult, ContentBlock, JsonObject, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult,
@@ -21,6 +22,8 @@ use serde_json::{Value, value::RawValue};
 
 /// Beginning of every session's URI.
 const SESSIONS: &str = "meerkat://sessions/";
+/// The list of sessions.
+const LIST: &str = "meerkat://sessions";
 /// The media type of lines of JSON.
 const LINES: &str = "application/jsonl";
 
@@ -108,12 +111,28 @@ pub(crate) fn resources(page: Page<SessionSummary>) -> ListResourcesResult {
     result
 }
 
-/// The template of a session's URI.
+/// The templates of the list's URI and of a session's.
 pub(crate) fn templates() -> ListResourceTemplatesResult {
+    let list = ResourceTemplate::new(format!("{LIST}{{?cursor}}"), "sessions")
+        .with_description("The changes of the list of sessions after `cursor`, at first the whole list, in pages.")
+        .with_mime_type("application/json");
     let template = ResourceTemplate::new(format!("{SESSIONS}{{session_id}}{{?since_seq}}"), "session")
         .with_description("A page of the session's events after the cursor `since_seq`, one line of JSON each.")
         .with_mime_type(LINES);
-    ListResourceTemplatesResult::with_all_items(vec![template])
+    ListResourceTemplatesResult::with_all_items(vec![template, list])
+}
+
+/// The page of the list that a URI names, if it is the list's.
+pub(crate) fn changes_of(uri: &str) -> Option<FollowSessions> {
+    let rest = uri.strip_prefix(LIST)?;
+    let cursor = if rest.is_empty() { None } else { Some(rest.strip_prefix("?cursor=")?.to_owned()) };
+    Some(FollowSessions { cursor, ..FollowSessions::default() })
+}
+
+/// A page of changes as the contents of a resource.
+pub(crate) fn list_contents(uri: String, page: &ChangePage) -> Result<ReadResourceResult, SessionError> {
+    let text = line(&encode(page)?);
+    Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri).with_mime_type("application/json")]))
 }
 
 /// The page of events that a URI names.

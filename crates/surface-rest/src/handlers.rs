@@ -73,6 +73,7 @@ async fn dispatch(
     let answers = asked.answers.as_ref().unwrap_or(&app.options.answers);
     match operation {
         Operation::Events if is_stream => stream::events(app, params).await,
+        Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, params).await,
         Operation::StartTurn | Operation::Resume => {
             let begun = match operation {
                 Operation::Resume => begin_resume(service, params).await?,

@@ -93,5 +93,5 @@ pub fn router(service: Arc<dyn SessionService>, options: RestOptions) -> Router 
         .fallback(handlers::unknown)
         .method_not_allowed_fallback(handlers::other_method)
         .layer(map_response(wire::seal))
-        .with_state(Arc::new(App { service, options, metrics: Metrics::new() }))
+        .with_state(Arc::new(App { metrics: Metrics::new(service.node()), service, options }))
 }

@@ -1,4 +1,4 @@
-//! Counts for operators: events, requests, open streams. They contain nothing of a session.
+//! Counts for operators: events, requests, open streams, and the node that counts. They contain nothing of a session.
 
 use std::fmt;
 
@@ -12,6 +12,7 @@ use prometheus_client::{
         counter::{ConstCounter, Counter},
         family::Family,
         gauge::Gauge,
+        info::Info,
     },
     registry::Registry,
 };
@@ -41,7 +42,8 @@ pub(crate) struct Metrics {
 pub(crate) struct OpenStream(Gauge);
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// Makes the counts of a node, if its store has several.
+    pub(crate) fn new(node: Option<&str>) -> Self {
         let mut registry = Registry::with_prefix("meerkat");
         let (requests, streams) = (Family::<[Label; 2], Counter>::default(), Gauge::default());
         let answered = |operation: &Operation| requests.get_or_create_owned(&labels(*operation, OK));
@@ -53,6 +55,9 @@ impl Metrics {
         );
         registry.register("rest_streams_open", "Event streams that are open", streams.clone());
         registry.register_collector(Box::new(EventsEncoded));
+        if let Some(node) = node {
+            registry.register("node", "Name of this node", Info::new([("node", node.to_owned())]));
+        }
         Self { registry, requests, answered, streams }
     }
 
@@ -90,5 +95,17 @@ impl Collector for EventsEncoded {
         let count = ConstCounter::new(events_encoded());
         let help = "Durable events that were encoded, each of them once";
         count.encode(encoder.encode_descriptor("events_encoded", help, None, ConstCounter::<u64>::TYPE)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_of_several_says_its_name() {
+        let text = |node| Metrics::new(node).text().unwrap();
+        assert!(text(Some("a")).contains("meerkat_node_info{node=\"a\"} 1\n"), "{}", text(Some("a")));
+        assert!(!text(None).contains("meerkat_node_info"));
     }
 }

@@ -158,6 +158,10 @@ impl Document {
                 json!({ "type": "string", "pattern": "^(?:0|[1-9][0-9]{0,18})?$" }),
             );
         }
+        if route.follows_list() {
+            let cursor = json!({ "type": "string" });
+            optional("header", "Last-Event-ID", "The cursor of a stream that comes back. Empty is none.", cursor);
+        }
         if properties.remove("idempotency_key").is_some() {
             let key = json!({ "type": "string", "pattern": KEY });
             optional(
@@ -233,7 +237,7 @@ impl Document {
             answered("200", "The answer.", &answer);
         }
         match route.operation {
-            Operation::StartTurn | Operation::Resume | Operation::Events => {
+            Operation::StartTurn | Operation::Resume | Operation::Events | Operation::List | Operation::Changes => {
                 responses["200"]["content"]["text/event-stream"] = stream;
             }
             Operation::Blob => {

@@ -79,6 +79,11 @@ impl Route {
         matches!(self.operation, Operation::StartTurn | Operation::Resume)
     }
 
+    /// Whether its stream follows the list of sessions.
+    pub(crate) const fn follows_list(&self) -> bool {
+        matches!(self.operation, Operation::List | Operation::Changes)
+    }
+
     /// Whether it takes an `Idempotency-Key`.
     pub(crate) const fn takes_key(&self) -> bool {
         self.runs_turn() || matches!(self.operation, Operation::CreateSession)
@@ -129,7 +134,7 @@ pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 44] = [
+static TABLE: [Route; 49] = [
     row(Op::CreateSession, Method::POST, "/sessions", &[]),
     row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
@@ -146,6 +151,8 @@ static TABLE: [Route; 44] = [
     row(Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
     row(Op::Read, Method::GET, "/sessions/{session_id}", &[]),
     row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
+    row(Op::Steps, Method::GET, "/sessions/{session_id}/steps", &["cursor", "limit"]),
+    row(Op::Turns, Method::GET, "/sessions/{session_id}/turns", &["cursor", "limit"]),
     row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
     row(
         Op::List,
@@ -153,6 +160,8 @@ static TABLE: [Route; 44] = [
         "/sessions",
         &["created_after", "updated_after", "labels", "archived", "cursor", "limit"],
     ),
+    row(Op::Changes, Method::GET, "/session-changes", &["cursor", "limit", "wait_ms"]),
+    row(Op::Approvals, Method::GET, "/approvals", &["cursor", "limit"]),
     row(Op::Update, Method::PATCH, "/sessions/{session_id}", &[]),
     row(Op::Archive, Method::POST, "/sessions/{session_id}/archive", &[]),
     row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
@@ -168,6 +177,7 @@ static TABLE: [Route; 44] = [
     row(Op::ListReaders, Method::GET, "/readers", &[]),
     row(Op::CompactJournal, Method::POST, "/sessions/{session_id}/journal-compactions", &[]),
     row(Op::RebuildProjection, Method::POST, "/projection/rebuild", &[]),
+    row(Op::Diagnose, Method::GET, "/diagnosis", &[]),
     row(Op::Retain, Method::POST, "/retention", &[]),
     switch(row(Op::Compact, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", false),
     switch(row(Op::PreviewCompaction, Method::POST, "/sessions/{session_id}/compactions", &[]), "preview", true),
@@ -183,7 +193,7 @@ static TABLE: [Route; 44] = [
     row(Op::Tools, Method::GET, "/tools", &["session_id", "with_workspace"]),
     row(Op::ToolServers, Method::GET, "/tool-servers", &[]),
     row(Op::Capabilities, Method::GET, "/capabilities", &[]),
-    row(Op::Errors, Method::GET, "/errors", &[]),
+    row(Op::Errors, Method::GET, "/errors", &["code"]),
 ];
 
 #[cfg(test)]

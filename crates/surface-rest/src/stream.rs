@@ -21,12 +21,12 @@ use futures::{
 use http_body::Frame;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
-    Seq, SessionError, SessionId,
+    Operation, Seq, SessionError, SessionId,
     follow::{
         FollowedLine, Follower,
         turn::{FollowedTurn, TurnStep, from_acceptance},
     },
-    service::{ReadEvents, TurnHandle, TurnResult},
+    service::{FollowSessions, ReadEvents, SessionQuery, TurnHandle, TurnResult},
     wire,
 };
 use tokio::time::{Instant, Sleep};
@@ -36,6 +36,8 @@ use crate::{App, error, metrics::OpenStream, wire::typed};
 
 /// Bytes of a line that are handed out at a time, so that a slow reader of a long line is seen to read.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
+/// Milliseconds to wait for changes of the list before it is asked again; nobody sees it.
+const LIST_WAIT_MS: u64 = 30_000;
 /// Bytes of the longest head of a frame, and of a buffer for some heads, which is reused when they are sent.
 const HEAD_BYTES_MAX: usize = 31;
 const HEADS_BYTES: usize = 4 * HEAD_BYTES_MAX;
@@ -51,6 +53,50 @@ pub(crate) async fn events(app: &Arc<App>, params: &str) -> Result<Response, Ses
     let ReadEvents { session_id, since_seq, .. } = wire::decode_params(params)?;
     let follower = app.service.follow(&session_id, since_seq).await?;
     let items = followed(session_id, follower, app.options.closing.clone());
+    Ok(response(app, items.fuse().boxed()))
+}
+
+/// Follows the list of sessions, as `changes` does or from the address of the list. Each frame is a page of changes.
+pub(crate) async fn changes(app: &Arc<App>, operation: Operation, params: &str) -> Result<Response, SessionError> {
+    let request = match operation {
+        Operation::List => {
+            let query: SessionQuery = wire::decode_params(params)?;
+            if (SessionQuery { cursor: None, ..query.clone() }) != SessionQuery::default() {
+                let message = "a stream has every session: leave out the filters and the limit, and choose yourself";
+                return Err(SessionError::invalid("query", message));
+            }
+            FollowSessions { cursor: query.cursor, ..FollowSessions::default() }
+        }
+        _ => wire::decode_params(params)?,
+    };
+    // A wrong cursor is refused before the stream begins.
+    let first = app.service.changes(FollowSessions { wait_ms: 0, ..request.clone() }).await?;
+    let state = Some((app.service.clone(), app.options.closing.clone(), request, Some(first)));
+    let items = stream::unfold(state, |state| async move {
+        let (service, closing, mut request, mut first) = state?;
+        loop {
+            let page = match first.take() {
+                Some(first) => Ok(first),
+                None => tokio::select! {
+                    biased;
+                    () = closing.cancelled() => Err(SessionError::ShuttingDown),
+                    page = service.changes(request.clone()) => page,
+                },
+            };
+            request.wait_ms = LIST_WAIT_MS;
+            match page.and_then(|page| Ok((wire::encode(&page)?, page))) {
+                Ok((bytes, page)) => {
+                    request.cursor = Some(page.next_cursor);
+                    if page.items.is_empty() && !page.restarts {
+                        continue;
+                    }
+                    let head = format!("id: {}\ndata: ", request.cursor.as_deref().unwrap_or_default());
+                    return Some((Item::Whole(head.into(), bytes.into()), Some((service, closing, request, None))));
+                }
+                Err(error) => return Some((Item::failure(&error.body()), None)),
+            }
+        }
+    });
     Ok(response(app, items.fuse().boxed()))
 }
 
@@ -79,13 +125,13 @@ fn response(app: &Arc<App>, items: BoxStream<'static, Item>) -> Response {
 enum Item {
     /// A line of the session.
     Line(FollowedLine),
-    /// Head and data of the last frame.
-    Last(Bytes, Bytes),
+    /// Head and data of another frame.
+    Whole(Bytes, Bytes),
 }
 
 impl Item {
     fn failure(body: &ErrorBody) -> Self {
-        Self::Last(FAILURE, error::encode(body).into())
+        Self::Whole(FAILURE, error::encode(body).into())
     }
 }
 
@@ -106,7 +152,7 @@ fn followed(session_id: SessionId, follower: Follower, closing: CancellationToke
 
 fn last(end: Result<TurnResult, SessionError>) -> Item {
     match end.and_then(|result| wire::encode(&result)) {
-        Ok(bytes) => Item::Last(RESULT, bytes.into()),
+        Ok(bytes) => Item::Whole(RESULT, bytes.into()),
         Err(error) => Item::failure(&error.body()),
     }
 }
@@ -148,7 +194,7 @@ impl EventBody {
             // An ordinary `EventSource` gets every line as a `message`; only a durable one moves its cursor.
             Item::Line(FollowedLine { seq: Some(seq), line }) => (self.durable_head(seq), line),
             Item::Line(FollowedLine { seq: None, line }) => (DATA, line),
-            Item::Last(head, line) => (head, line),
+            Item::Whole(head, line) => (head, line),
         };
         self.is_end_due = true;
     }

@@ -120,7 +120,13 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
     if route.query.contains(&"since_seq")
         && let Some(cursor) = last_event_id(&asked.headers)?
     {
-        params.insert("since_seq".to_owned(), cursor.into());
+        params.insert("since_seq".to_owned(), whole(LAST_EVENT_ID.as_str(), cursor)?.into());
+    }
+    if route.follows_list()
+        && wants_stream(&asked.headers)
+        && let Some(cursor) = last_event_id(&asked.headers)?
+    {
+        params.insert("cursor".to_owned(), cursor.into());
     }
     if route.runs_turn() {
         params.insert("wait".to_owned(), (!wants_async(&asked.headers)).into());
@@ -228,9 +234,8 @@ fn one_header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'
     if values.next().is_some() { Err(refusal("it is given more than once")) } else { Ok(Some(text)) }
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, SessionError> {
-    let id = one_header(headers, &LAST_EVENT_ID)?.filter(|id| !id.is_empty());
-    id.map(|id| whole(LAST_EVENT_ID.as_str(), id)).transpose()
+fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, SessionError> {
+    Ok(one_header(headers, &LAST_EVENT_ID)?.filter(|id| !id.is_empty()))
 }
 
 /// The items of a header's list, each with its parameters apart.

@@ -104,6 +104,46 @@ async fn what_keeps_a_stream_from_beginning_is_an_ordinary_refusal() {
     assert_eq!(page.header("content-type"), "application/json");
 }
 
+/// The list of sessions as `GET /v1/sessions` streams it: the whole list, then what changes, and from the last id on.
+#[tokio::test]
+async fn the_list_of_sessions_is_followed_by_its_own_cursor() {
+    let dir = tempfile::tempdir().unwrap();
+    let server =
+        Server::with(AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap(), RestOptions::default());
+    let first = server.session().await;
+    for path in ["/v1/sessions", "/v1/session-changes"] {
+        let mut list = server.follow(&format!("GET {path}"), "").await;
+        let whole = list.next().await.unwrap();
+        let page: Value = serde_json::from_str(&whole.data).unwrap();
+        assert_eq!((&page["restarts"], &page["items"][0]["session_id"]), (&json!(true), &json!(first)), "{path}");
+        assert_eq!((whole.id.as_deref(), whole.event), (page["next_cursor"].as_str(), None));
+        let made = server.session().await;
+        let mut changed: Value = serde_json::from_str(&list.next().await.unwrap().data).unwrap();
+        assert_eq!(changed["restarts"], false);
+        assert_eq!(changed["items"][0]["session"]["session_id"], json!(made));
+        server.send(&format!("DELETE /v1/sessions/{made}"), "").await;
+        drop(list);
+        // A client that comes back gets what has happened since, by its last id or the cursor in the query.
+        let cursor = changed["next_cursor"].take();
+        let cursor = cursor.as_str().unwrap();
+        for more in [format!("\nlast-event-id: {cursor}"), format!("?cursor={cursor}")] {
+            let next = server.follow(&format!("GET {path}{more}"), "").await.next().await.unwrap();
+            let page: Value = serde_json::from_str(&next.data).unwrap();
+            assert_eq!(
+                (&page["restarts"], &page["items"]),
+                (&json!(false), &json!([{ "session_id": made, "session": null }]))
+            );
+        }
+    }
+    let stream = "accept: text/event-stream";
+    for (query, field) in [("?archived=true", "query"), ("?limit=5", "query"), ("?cursor=x", "cursor")] {
+        assert_eq!(server.send(&format!("GET /v1/sessions{query}\n{stream}"), "").await.refusal().2, field, "{query}");
+    }
+    // Without the stream's type, the address of the list is what it always was.
+    let page = server.send("GET /v1/sessions?archived=false&limit=5", "").await;
+    assert_eq!(page.header("content-type"), "application/json");
+}
+
 #[tokio::test]
 async fn a_turn_streams_its_events_and_then_its_result() {
     let server = Server::start();

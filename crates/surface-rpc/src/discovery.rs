@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     methods::{EVENT, Method, methods},
-    wire::{Subscribe, Unsubscribe},
+    wire::{ListSubscribe, Subscribe, Unsubscribe},
 };
 
 /// The document.
@@ -42,6 +42,15 @@ fn describe(name: &str, method: Method, shared: &mut Map<String, Value>) -> Valu
                 "Answers with a subscription's number. Then each event after since_seq comes as a notification {EVENT} \
                  with params {{subscription, result}}, where result is the event's line; {{subscription, error}} is the \
                  last one. On a WebSocket and on stdio only; over HTTP there is session/events."
+            ),
+        ),
+        Method::ListSubscribe => (
+            schema_for!(ListSubscribe),
+            schema_for!(u64),
+            format!(
+                "Answers with a subscription's number. Then the changes of the list of sessions after the cursor, at first \
+                 the whole list, come as notifications {EVENT} with params {{subscription, result}}, where result is a page \
+                 as session/changes answers it. On a WebSocket and on stdio only; over HTTP there is session/changes."
             ),
         ),
         Method::Unsubscribe => (

@@ -66,7 +66,11 @@ pub(crate) fn too_many_subscriptions(limit: usize) -> ErrorBody {
 }
 
 /// The subscriber read nothing for too long.
-pub(crate) fn lagged(since_seq: u64) -> ErrorBody {
+pub(crate) fn lagged(since_seq: Option<u64>) -> ErrorBody {
+    let Some(since_seq) = since_seq else {
+        let message = "The subscriber fell behind and was closed; subscribe again with the cursor of the last page.";
+        return ErrorBody::with_message(ErrorCode::SubscriberLagged, message);
+    };
     let message = format!("The subscriber fell behind and was closed; subscribe again with since_seq {since_seq}.");
     ErrorBody::with_message(ErrorCode::SubscriberLagged, message).detail("since_seq", since_seq)
 }

@@ -7,7 +7,7 @@ use futures::{FutureExt as _, future::join_all};
 use meerkat_service::{
     Operation, SessionError, SessionService,
     operation::OperationEffect,
-    service::Nothing,
+    service::{FollowSessions, Nothing},
     wire::{Answer, Answers, begin_for_command, call, decode_params, encode, in_span, span_of, within},
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,7 +17,7 @@ use crate::{
     RpcOptions, discovery,
     error::Failure,
     methods::{Method, find},
-    stream::{Peer, Start},
+    stream::{Peer, Source, Start},
     wire::{self, Message},
 };
 
@@ -176,7 +176,18 @@ impl Rpc {
                     Some(_) => return Err(SessionError::invalid("params", "unknown field `turn`").into()),
                     None => self.service.follow(&session_id, since_seq).await?,
                 };
-                let (subscription, start) = peer.subscribe(session_id, follower)?;
+                let (subscription, start) = peer.subscribe(Source::Session(session_id, follower))?;
+                *starts = Some(start);
+                Ok(encode(&subscription)?.into())
+            }
+            Some(Method::ListSubscribe) => {
+                let peer = from.peer.as_ref().ok_or_else(no_peer)?;
+                let wire::ListSubscribe { cursor } = decode_params(wire::by_name(&params)?)?;
+                // A wrong cursor is refused before the subscription begins.
+                let request = FollowSessions { cursor, ..FollowSessions::default() };
+                let page = self.service.changes(request).await?;
+                let source = Source::List(self.service.clone(), Box::new(Some(page)), None);
+                let (subscription, start) = peer.subscribe(source)?;
                 *starts = Some(start);
                 Ok(encode(&subscription)?.into())
             }

@@ -9,6 +9,8 @@ pub enum Method {
     Operation(Operation),
     /// Follows a session's events, by notifications of `session/event`.
     Subscribe,
+    /// Follows the list of sessions, by the same notifications.
+    ListSubscribe,
     /// Ends a subscription.
     Unsubscribe,
     /// Answers with the document that describes all methods.
@@ -16,8 +18,9 @@ pub enum Method {
 }
 
 /// Methods that are no operation.
-const OTHERS: [(&str, Method); 3] = [
+const OTHERS: [(&str, Method); 4] = [
     ("session/subscribe", Method::Subscribe),
+    ("session/list_subscribe", Method::ListSubscribe),
     ("session/unsubscribe", Method::Unsubscribe),
     ("rpc.discover", Method::Discover),
 ];

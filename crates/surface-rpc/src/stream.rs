@@ -10,7 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use meerkat_service::{ErrorBody, Seq, SessionError, SessionId, follow::Follower};
+use meerkat_service::{
+    ErrorBody, Seq, SessionError, SessionId, SessionService,
+    follow::Follower,
+    service::{ChangePage, FollowSessions},
+    wire::encode,
+};
 use tokio::{
     sync::{Semaphore, mpsc, oneshot, watch},
     time::timeout,
@@ -22,17 +27,63 @@ use crate::{
     wire::{Outward, end_of_subscription},
 };
 
+/// Milliseconds to wait for changes of the list before it is asked again; nobody sees it.
+const LIST_WAIT_MS: u64 = 30_000;
+
+/// The origin of a subscription's lines.
+pub(crate) enum Source {
+    /// The events of a session.
+    Session(SessionId, Follower),
+    /// The changes of the list, with the first page and the cursor after the last one.
+    List(Arc<dyn SessionService>, Box<Option<ChangePage>>, Option<String>),
+}
+
+impl Source {
+    /// The session, and the seq after which its events come.
+    fn place(&self) -> Option<(SessionId, Seq)> {
+        match self {
+            Self::Session(session_id, follower) => Some((*session_id, follower.cursor())),
+            Self::List(..) => None,
+        }
+    }
+
+    /// Waits for the next line.
+    async fn next(&mut self) -> Result<Bytes, SessionError> {
+        match self {
+            Self::Session(session_id, follower) => {
+                let line = follower.next().await?.ok_or(SessionError::NotFound(*session_id))?;
+                Ok(line.line)
+            }
+            Self::List(service, first, cursor) => loop {
+                let page = match first.take() {
+                    Some(page) => page,
+                    None => {
+                        let cursor = cursor.clone();
+                        service.changes(FollowSessions { cursor, limit: None, wait_ms: LIST_WAIT_MS }).await?
+                    }
+                };
+                let has_news = page.restarts || !page.items.is_empty();
+                let line = encode(&page)?;
+                *cursor = Some(page.next_cursor);
+                if has_news {
+                    return Ok(line.into());
+                }
+            },
+        }
+    }
+}
+
 /// The beginning of a subscription; if it is dropped, the subscription ends.
 pub(crate) struct Start {
     begin: oneshot::Sender<()>,
     at: watch::Sender<Option<Seq>>,
-    since: Seq,
+    since: Option<Seq>,
 }
 
 impl Start {
     /// Makes answers wait for the subscription's events from now on. Called before its number is answered.
     pub(crate) fn announce(&self) {
-        self.at.send_replace(Some(self.since));
+        self.at.send_replace(self.since);
     }
 
     /// Lets the events come. Called after its number is answered.
@@ -92,7 +143,8 @@ struct Subscriptions {
 
 struct Subscription {
     task: AbortOnDropHandle<()>,
-    session_id: SessionId,
+    /// `None` for the list.
+    session_id: Option<SessionId>,
     /// The cursor behind the last event that was sent; `None` before the subscription begins.
     sent: watch::Receiver<Option<Seq>>,
 }
@@ -121,11 +173,7 @@ impl Peer {
     }
 
     /// Makes a subscription; returns its number and its beginning.
-    pub(crate) fn subscribe(
-        self: &Arc<Self>,
-        session_id: SessionId,
-        follower: Follower,
-    ) -> Result<(u64, Start), ErrorBody> {
+    pub(crate) fn subscribe(self: &Arc<Self>, source: Source) -> Result<(u64, Start), ErrorBody> {
         let mut held = self.subscriptions();
         if held.tasks.len() >= self.subscriptions_max {
             return Err(error::too_many_subscriptions(self.subscriptions_max));
@@ -135,9 +183,11 @@ impl Peer {
         let (begin, started) = oneshot::channel();
         let peer = self.clone();
         let (at, sent) = watch::channel(None);
-        let start = Start { begin, at: at.clone(), since: follower.cursor() };
+        let place = source.place();
+        let (session_id, since) = (place.map(|(session_id, _)| session_id), place.map(|(_, since)| since));
+        let start = Start { begin, at: at.clone(), since };
         let task = tokio::spawn(async move {
-            let end = peer.send_events(subscription, session_id, follower, started, at).await;
+            let end = peer.send_events(subscription, source, started, at).await;
             if let Some(reason) = end {
                 // The client may have left.
                 peer.out.send(Outward::Answer(end_of_subscription(subscription, &reason.into()))).await.ok();
@@ -155,7 +205,7 @@ impl Peer {
             .subscriptions()
             .tasks
             .values()
-            .filter(|held| held.session_id == session_id)
+            .filter(|held| held.session_id == Some(session_id))
             .map(|held| held.sent.clone())
             .collect::<Vec<_>>();
         for mut sent in held {
@@ -192,22 +242,20 @@ impl Peer {
     async fn send_events(
         &self,
         subscription: u64,
-        session_id: SessionId,
-        mut follower: Follower,
+        mut source: Source,
         started: oneshot::Receiver<()>,
         at: watch::Sender<Option<Seq>>,
     ) -> Option<ErrorBody> {
         started.await.ok()?;
         loop {
-            let since_seq = follower.cursor();
-            at.send_replace(Some(since_seq));
+            let since_seq = source.place().map(|(_, since)| since);
+            at.send_replace(since_seq);
             let next = tokio::select! {
-                next = follower.next() => next,
+                next = source.next() => next,
                 () = self.out.closed() => return None,
             };
             let line = match next {
-                Ok(Some(followed)) => followed.line,
-                Ok(None) => return Some(SessionError::NotFound(session_id).body()),
+                Ok(line) => line,
                 Err(error) => return Some(error.body()),
             };
             match unless_stalled(self.send_event(subscription, line), self.stall, &self.written).await {
@@ -254,7 +302,8 @@ mod tests {
         // The queue has places for all, so that the bytes alone hold them back.
         let (out, mut queue) = mpsc::channel(100);
         let peer = Arc::new(Peer::new(out, Arc::default(), Duration::from_secs(30), 1, None));
-        let (_, start) = peer.subscribe(session_id, service.follow(&session_id, 0).await.unwrap()).unwrap();
+        let (_, start) =
+            peer.subscribe(Source::Session(session_id, service.follow(&session_id, 0).await.unwrap())).unwrap();
         start.announce();
         start.begin();
         while !lengths.is_empty() {

@@ -147,6 +147,15 @@ pub(crate) struct Subscribe {
     pub(crate) turn: Option<TurnNumber>,
 }
 
+/// The parameters of `session/list_subscribe`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListSubscribe {
+    /// The cursor of a page before; `null` begins with the whole list.
+    #[serde(default)]
+    pub(crate) cursor: Option<String>,
+}
+
 /// The session of an answer about a turn, and the seq of its last event.
 #[derive(Deserialize)]
 pub(crate) struct OfTurn {
@@ -158,7 +167,7 @@ pub(crate) struct OfTurn {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unsubscribe {
-    /// The answer of `session/subscribe`.
+    /// The answer of `session/subscribe` or `session/list_subscribe`.
     pub(crate) subscription: u64,
 }
 

@@ -64,6 +64,8 @@ pub(crate) enum SlashCommand {
     Tools(ToolsArgs),
     /// List the servers of the Model Context Protocol, with their tools
     Servers,
+    /// Check the data directory; repair nothing
+    Doctor,
     /// List the error codes
     Errors(ErrorsArgs),
     /// Set the session's title

@@ -1,7 +1,11 @@
 //! Groups of flags that several commands share.
 
-use clap::Args;
-use meerkat_service::service::Scope;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use meerkat_service::{options::Policy, service::Scope};
+use serde_json::json;
 
 /// Session that a command is about.
 #[derive(Args)]
@@ -81,8 +85,8 @@ pub(crate) struct CompactFlags {
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
     /// What to do with the turn if another one runs [default: reject; in `chat`, the line waits for its end]
-    #[arg(long, value_name = "POLICY", value_parser = ["reject", "queue", "interrupt"])]
-    pub(crate) policy: Option<String>,
+    #[arg(long, value_name = "POLICY", value_parser = policies())]
+    pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
@@ -92,6 +96,11 @@ pub(crate) struct Delivery {
     /// Do not wait for the turn's end; only beside `meerkat serve`, or in a line of `chat`
     #[arg(long)]
     pub(crate) detach: bool,
+}
+
+/// Reads a policy.
+fn policies() -> impl TypedValueParser<Value = Policy> {
+    PossibleValuesParser::new(["reject", "queue", "interrupt"]).try_map(|name| serde_json::from_value(json!(name)))
 }
 
 /// Reads `name=value`.

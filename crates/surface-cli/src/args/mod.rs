@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
-pub(crate) use operators::{ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand};
+pub(crate) use operators::{
+    CopyArgs, ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand, StoreCommand,
+};
 pub(crate) use other_words::{our_command, our_flag};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
@@ -168,7 +170,14 @@ pub(crate) enum Command {
     Servers(ServersArgs),
     /// List what this build can do
     Capabilities,
-    /// Check the configuration and the data directory; --repair repairs what it can
+    /// Copy sessions between a data directory and a database
+    Store {
+        #[command(subcommand)]
+        command: StoreCommand,
+    },
+    /// List the nodes that share the database, with the sessions that each holds
+    Nodes,
+    /// Check the configuration and the data directory or database; --repair repairs what it can
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArgs),
     /// List the error codes with their numbers, or explain one

@@ -21,6 +21,14 @@ const COMPACT_HELP: &str = "An event is dropped only if every reader has acknowl
         meerkat journal compact last --dry-run\n  \
         meerkat journal compact last --drop-history    also messages that have left the context";
 
+const COPY_HELP: &str = "Copies records, blobs, idempotency keys and readers as they are, and reads all of it back. Nothing \
+    of FROM is changed, and no session of TO. Sessions that are in both with the same records are left alone, so a copy \
+    that was cut off can be run again. No server may run on a data directory meanwhile. Others on this machine can see \
+    an address that you type; a variable keeps it from them.\n\n\
+    Examples:\n  \
+        meerkat store copy ~/data DATABASE_URL    DATABASE_URL=postgres://user:password@host/database\n  \
+        meerkat store copy DATABASE_URL ./data    and back";
+
 const REBUILD_HELP: &str = "The files below `.rkat` are made from the journals, so you may delete them.\n\n\
     Example:\n  \
         rm -r .rkat; meerkat project rebuild";
@@ -107,6 +115,25 @@ pub(crate) enum JournalCommand {
         #[arg(long)]
         drop_history: bool,
     },
+}
+
+/// Operations on a whole store.
+#[derive(Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Copy every session into another data directory or database
+    #[command(after_help = COPY_HELP)]
+    Copy(CopyArgs),
+}
+
+/// `store copy`.
+#[derive(Args)]
+pub(crate) struct CopyArgs {
+    /// The data directory or database that has the sessions: a folder, an address, or a variable that holds an address
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+    /// The data directory or database that is to have them
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
 }
 
 /// Operations on the project's files.

@@ -37,6 +37,27 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
+    /// Show what changes in the list of sessions, after the whole list
+    Changes {
+        /// Continue after a page: its next_cursor
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most this many sessions
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// Wait this long for the first change
+        #[arg(long, value_name = "MILLISECONDS")]
+        wait_ms: Option<u64>,
+    },
+    /// List the calls of all sessions that wait for approval
+    Approvals {
+        /// Continue after a page: the cursor that was printed below it
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most this many calls
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
     /// Pick a session by words of its title, and continue it in a chat
     #[command(after_help = OPEN_HELP)]
     Open {
@@ -62,6 +83,28 @@ pub(crate) enum SessionCommand {
         /// Print texts whole, also those that are stored in blobs
         #[arg(long)]
         full: bool,
+    },
+    /// List the model calls, with the tokens of their windows, and the compactions, the newest first
+    Steps {
+        #[command(flatten)]
+        target: Target,
+        /// Continue after a page: the cursor that was printed below it
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most this many
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+    },
+    /// List the turns with their tokens, the newest first
+    Turns {
+        #[command(flatten)]
+        target: Target,
+        /// Continue after a page: the cursor that was printed below it
+        #[arg(long)]
+        cursor: Option<String>,
+        /// At most this many turns
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
     },
     /// Read a text that is stored in a blob
     Blob {

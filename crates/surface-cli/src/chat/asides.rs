@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::Chat;
 use crate::{
-    args::{SessionCommand, Target},
-    commands::{confirm::is_yes, files, open, sessions, show::print_message},
+    args::{Delivery, SessionCommand, Target, TurnFlags},
+    commands::{confirm::is_yes, files, open, run::check, sessions, show::print_message},
     error::CliError,
     input::Line,
     render::ending,
@@ -26,8 +26,14 @@ impl Chat<'_> {
         self.app.out.status(&format!("{model}, {used} of {total} tokens, session {id}"));
     }
 
-    /// `/model`: takes another model, or says which one answers.
+    /// `/model`: takes another model if it can be used, or says which one answers.
     pub(super) async fn take_model(&mut self, id: Option<String>, name: Option<String>) -> Result<(), CliError> {
+        if name.is_some() {
+            let flags = TurnFlags { model: name.clone(), ..TurnFlags::default() };
+            if let Err(error) = check(self.app, "hello", &flags, &Delivery::default()).await {
+                return self.refuse(id, &error.body());
+            }
+        }
         let is_new = name.is_some();
         self.model = name.or(self.model.take());
         if self.app.out.is_json {

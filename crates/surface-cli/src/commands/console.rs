@@ -4,7 +4,6 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    path::PathBuf,
     time::Duration,
 };
 
@@ -22,7 +21,7 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
-    serve::{address, find_token, has_token},
+    own_server::{address, find_token, has_token, sign_ins},
 };
 
 /// Longest wait for a server to answer.
@@ -34,14 +33,6 @@ const MARK: &str = "<meta name=\"application-name\" content=\"meerkat console\">
 
 /// Bytes of randomness in a code.
 const NONCE_BYTES: usize = 16;
-
-/// File with the browsers that have signed in to this project's servers; `None` if nothing is kept.
-pub(crate) fn sign_ins(config: &Config, env: &Environment) -> Result<Option<PathBuf>, CliError> {
-    if !config.opens_data_dir() {
-        return Ok(None);
-    }
-    Ok(Some(config.data_dir(env)?.join("console-sign-ins")))
-}
 
 /// Performs what needs no new server: signs all browsers out, or shows the page of a server that runs. Returns `None` if
 /// none runs.

@@ -1,8 +1,9 @@
-//! `doctor`: faults of the configuration and the data directory, and the command that mends each.
+//! `doctor`: faults of the configuration and of the data directory or database, and the command that mends each.
 
 use std::{fmt::Write as _, sync::Mutex};
 
 use meerkat_service::{
+    Capability,
     doctor::{Check, Diagnosis, Examination, Finding, Severity, examine},
     model::ModelResolver as _,
     wire::encode,
@@ -65,6 +66,13 @@ fn finding(what: String, remedy: &str) -> Finding {
 
 fn look(out: &Output, env: &Environment, config: &Config, is_repair: bool) -> Result<Diagnosis, CliError> {
     let data_dir = config.data_dir(env)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if let Some(database) = config.database(env)? {
+        return Ok(runtime.block_on(database.examine(is_repair))?);
+    }
+    if !config.opens_data_dir() {
+        config.capabilities().require(Capability::SessionStore)?;
+    }
     if config.opens_data_dir() && !data_dir.exists() {
         out.note("There is no data directory yet; the first session makes it.");
         return Ok(Diagnosis::default());
@@ -75,13 +83,13 @@ fn look(out: &Output, env: &Environment, config: &Config, is_repair: bool) -> Re
         if let Ok(mut bar) = bar.lock() {
             bar.show(done, of, "sessions");
         }
+        true
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(examine(Examination { data_dir, projection, is_repair }, &progress))?)
 }
 
 /// Renders the findings, the worst first.
-fn render(diagnosis: &Diagnosis) -> String {
+pub(crate) fn render(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for finding in &diagnosis.findings {
         let word = match (finding.mended, finding.severity) {

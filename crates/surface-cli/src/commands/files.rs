@@ -253,8 +253,7 @@ impl Plan {
         let waiting: Vec<&Item> = self.items.iter().filter(|item| !item.is_back()).collect();
         let lines: String =
             waiting.iter().map(|item| format!("  {}: {}\n", printable(&item.first.path), item.action())).collect();
-        let (turn, count) = (self.turn, waiting.len());
-        (count > 0).then(|| format!("As before turn {turn}:\n{lines}Do this to {count} files?"))
+        (!waiting.is_empty()).then(|| format!("As before turn {}:\n{lines}Do this?", self.turn))
     }
 }
 

@@ -44,22 +44,18 @@ pub(crate) fn capabilities(out: &Output, config: &Config) -> Result<u8, CliError
 
 /// `errors`: the table, or the page of one code.
 pub(crate) fn errors(out: &Output, args: &ErrorsArgs) -> Result<u8, CliError> {
-    let Some(name) = &args.code else { return print(out, &error_table()?) };
-    let code = ErrorCode::from_wire(&name.to_ascii_uppercase()).ok_or_else(|| {
-        SessionError::invalid("code", format!("{name:?} is not a code; `meerkat errors` lists the codes"))
-    })?;
-    if out.is_json {
-        let mut rows = error_table()?;
-        let row =
-            rows["items"].as_array_mut().and_then(|rows| rows.iter_mut().find(|row| row["code"] == code.as_str()));
-        return print(out, &row.map(Value::take).unwrap_or_default());
+    let code = args.code.as_deref().map(error_code).transpose()?;
+    if let Some(code) = code.filter(|_| !out.is_json) {
+        out.text(code.page())?;
+        return Ok(0);
     }
-    out.text(code.page())?;
-    Ok(0)
+    let list = serde_json::to_value(ErrorList::of(code));
+    print(out, &list.map_err(|error| SessionError::Internal(error.to_string()))?)
 }
 
-fn error_table() -> Result<Value, SessionError> {
-    serde_json::to_value(ErrorList::all()).map_err(|error| SessionError::Internal(error.to_string()))
+fn error_code(name: &str) -> Result<ErrorCode, SessionError> {
+    let refused = || SessionError::invalid("code", format!("{name:?} is not a code; `meerkat errors` lists the codes"));
+    ErrorCode::from_wire(&name.to_ascii_uppercase()).ok_or_else(refused)
 }
 
 /// `config show`.

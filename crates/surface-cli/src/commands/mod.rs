@@ -28,6 +28,7 @@ pub(crate) mod operators;
 pub(crate) mod questions;
 pub(crate) mod run;
 pub(crate) mod servers;
+pub(crate) mod store;
 
 pub(crate) mod memory;
 pub(crate) mod open;

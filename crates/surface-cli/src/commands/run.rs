@@ -1,13 +1,17 @@
 //! `run` and `resume`: one turn, shown as it comes.
 
 use meerkat_errors::ErrorCode;
-use meerkat_service::{SessionError, SessionId, service::SessionCreated, wire::call};
+use meerkat_service::{
+    Operation, SessionError, SessionId,
+    service::{SessionCreated, TurnHandle},
+    wire::encode,
+};
 
 use super::{
     confirm::answers,
     names::{NO_SESSION, resolve},
     questions::Questions,
-    show::print,
+    show::show,
 };
 use crate::{
     app::{App, Streams},
@@ -55,23 +59,26 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
             (created.session_id, Some(created.seq - 1), flags)
         }
     };
-    let request = wire::turn(false, &session_id.to_string(), Some(&prompt), &flags, &args.delivery, configured);
+    let begin = app.service.begin_turn(wire::turn(session_id, prompt, &flags, &args.delivery, configured));
     if args.delivery.detach {
-        return print(app, request).await;
+        return detached(app, Operation::StartTurn, begin).await;
     }
-    drive(app, streams, RunningTurn::start(app, session_id, request, since, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show).await).await
 }
 
 /// Makes the session of a turn, unless the turn would be refused for its values.
 async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreated, SessionError> {
-    let configured = app.config.values.compaction;
-    let trial = wire::turn(false, NO_SESSION, Some(prompt), &args.turn, &args.delivery, configured);
-    match call(app.service.as_ref(), trial.0, &trial.1.to_string()).await {
-        Ok(_) => {}
-        Err(error) if error.code() == ErrorCode::SessionNotFound => {}
-        Err(error) => return Err(error),
-    }
+    check(app, prompt, &args.turn, &args.delivery).await?;
     create(app, &args.create, &args.turn).await
+}
+
+/// Checks the values of a turn, and starts none: no session has the id.
+pub(crate) async fn check(app: &App, prompt: &str, turn: &TurnFlags, delivery: &Delivery) -> Result<(), SessionError> {
+    let trial = wire::turn(NO_SESSION.parse()?, prompt.to_owned(), turn, delivery, app.config.values.compaction);
+    match app.service.begin_turn(trial).await {
+        Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// Makes a session, and says which model answers in it if nobody chose one.
@@ -98,12 +105,22 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
-    let request = wire::turn(true, &session_id.to_string(), prompt.as_deref(), &args.turn, &args.delivery, configured);
+    let begin = app.service.begin_resume(&session_id, wire::resume(prompt, &args.turn, &args.delivery, configured));
     if args.delivery.detach {
-        return print(app, request).await;
+        return detached(app, Operation::Resume, begin).await;
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-    drive(app, streams, RunningTurn::start(app, session_id, request, None, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show).await).await
+}
+
+/// Prints what a turn that another process runs answers at once.
+async fn detached(
+    app: &App,
+    operation: Operation,
+    begin: impl Future<Output = Result<TurnHandle, SessionError>>,
+) -> Result<u8, CliError> {
+    show(app, operation, &begin.await?.answer().await?)?;
+    Ok(0)
 }
 
 /// Says that somebody is there to decide calls, if this command can ask.
@@ -142,11 +159,11 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                     "{} waits until it is decided: meerkat sessions approve {} {}",
                     call.name, call.session_id, call.call_id
                 )),
-                Progress::Ended(answer) => {
-                    let answer = answer?;
-                    let error = turn.finish(&answer)?;
+                Progress::Ended(result) => {
+                    let result = result?;
+                    let error = turn.finish(&result)?;
                     if app.out.is_json {
-                        app.out.document(&answer)?;
+                        app.out.document(&encode(&result)?)?;
                     }
                     let Some(error) = error else { return Ok(0) };
                     app.out.error(&error);

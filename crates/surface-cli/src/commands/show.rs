@@ -42,7 +42,9 @@ pub(super) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
         match operation {
             Operation::Events => *item = described(&item.to_string()).into(),
             Operation::FetchReader => {
-                let session = item["event"]["session_id"].as_str().unwrap_or_default();
+                // A copied event names the session that it came from.
+                let key = item["idempotency_key"].as_str().unwrap_or_default();
+                let session = key.split(':').next().unwrap_or_default();
                 *item = format!("{session}{}", described(&item["event"].to_string())).into();
             }
             _ => break,

@@ -213,6 +213,7 @@ pub(super) fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
     let mut path = error.path.clone();
     let whole = |expected: &str| match expected {
         "u64" | "u32" | "usize" => "a whole number, 0 or more".to_owned(),
+        other if other.starts_with("struct ") => "a table of keys".to_owned(),
         other => other.to_owned(),
     };
     let what = match &error.kind {

@@ -82,6 +82,13 @@ pub(super) struct CompatibleValues {
 pub(crate) struct StoreValues {
     pub(crate) enabled: bool,
     pub(super) data_dir: Option<PathBuf>,
+    pub(super) url: Option<String>,
+    pub(super) url_variable: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) schema: String,
+    pub(super) connections: usize,
+    pub(super) statement_timeout_ms: u64,
+    pub(super) lease_ms: u64,
     pub(super) idle_ms: u64,
     pub(super) queue_goes_on: bool,
 }

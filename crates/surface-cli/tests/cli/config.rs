@@ -48,6 +48,36 @@ fn the_later_layer_wins_and_every_value_has_its_origin() {
     assert_eq!(entry(&ran, "store.data_dir").1, "variable MEERKAT_DATA_DIR");
 }
 
+/// What is wrong with a database is said at once, with what to do, and never with its password.
+#[test]
+fn a_database_that_cannot_be_used_is_refused_without_its_password() {
+    for (variables, code, part) in [
+        (&[("MEERKAT_STORE__URL", "mysql://u:hunter2secret@h/d")][..], ErrorCode::ConfigInvalid, "postgres://"),
+        (&[("MEERKAT_STORE__URL", "postgres://u:pa?hunter2secret@h/d")], ErrorCode::ConfigInvalid, "percent-encoded"),
+        (
+            &[("MEERKAT_STORE__URL", "postgres://u:hunter2secret@127.0.0.1:1/d")],
+            ErrorCode::StoreFailed,
+            "127.0.0.1:1/d cannot be reached",
+        ),
+        (&[("MEERKAT_STORE__URL_VARIABLE", "DATABASE_URL")], ErrorCode::ConfigInvalid, "DATABASE_URL"),
+        (
+            &[("MEERKAT_STORE__URL_VARIABLE", "DATABASE_URL"), ("DATABASE_URL", "http://u:hunter2secret@h")],
+            ErrorCode::ConfigInvalid,
+            "postgres://",
+        ),
+    ] {
+        let mut command = cli(&["run", "-vv", "x"]);
+        for (name, value) in variables {
+            command = command.env(name, value);
+        }
+        let ran = command.run();
+        ran.refused(code, part);
+        assert!(!format!("{}{}", ran.out, ran.err).contains("hunter2"), "{}{}", ran.out, ran.err);
+    }
+    let ran = cli(&["config", "show", "--json"]).env("MEERKAT_STORE__URL", "postgres://u:hunter2secret@h/d").run();
+    assert_eq!(entry(&ran, "store.url"), ("\"[redacted]\"".to_owned(), "variable MEERKAT_STORE__URL".to_owned()));
+}
+
 #[test]
 fn vendors_are_shown_without_their_secrets() {
     let show = || cli(&["config", "show", "--json"]).env("OPENAI_API_KEY", "hunter2secret");
@@ -81,7 +111,7 @@ fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
         ("turn.max_steps = -1", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
         ("context.overflow = \"frob\"", ["context.overflow (project file", "allowed are fail, slide"]),
         ("tools.approval.x = \"frob\"", ["tools.approval.x (project file", "allowed are allow, ask, deny"]),
-        ("turn = 1", ["turn (project file", "it must be"]),
+        ("turn = 1", ["turn (project file", "it must be a table of keys"]),
         ("a = 1\nb = ", ["line 2 (project file", "meerkat.toml"]),
         ("compaction.max_summary_tokens = 0", ["compaction.max_summary_tokens (project file", "meerkat.toml"]),
     ] {
@@ -181,6 +211,6 @@ fn tables_are_for_people_and_documents_for_programs() {
     let table = cli(&["errors"]).run().out;
     assert!(ErrorCode::ALL.iter().all(|code| table.contains(code.as_str())));
     assert_eq!(cli(&["errors", "session_busy"]).run().out, ErrorCode::SessionBusy.page());
-    assert_eq!(cli(&["errors", "SESSION_BUSY", "--json"]).run().json()["exit_code"], 14);
+    assert_eq!(cli(&["errors", "SESSION_BUSY", "--json"]).run().json()["items"][0]["exit_code"], 14);
     cli(&["errors", "FROB"]).run().refused(ErrorCode::InvalidRequest, "is not a code");
 }

@@ -24,6 +24,7 @@ mod process;
 mod run;
 mod screens;
 mod sources;
+mod store;
 mod trust;
 mod typed;
 mod words;

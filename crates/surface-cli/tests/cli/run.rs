@@ -2,8 +2,9 @@
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{Capabilities, Capability};
+use tempfile::TempDir;
 
-use crate::drive::{NOBODY, terminal::cli};
+use crate::drive::{NOBODY, meerkat_after, ran, terminal::cli};
 
 #[test]
 fn the_answer_is_on_standard_output_and_the_notice_on_standard_error() {
@@ -49,6 +50,10 @@ fn bad_input_gets_its_code_and_prints_nothing() {
     cli(&["run", "--tools", "no_such", "x"]).run().refused(ErrorCode::ToolNotFound, "no_such");
     cli(&["frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
     cli(&["sessions", "frob"]).run().refused(ErrorCode::UnknownOperation, "\"frob\"");
+    cli(&["rum"])
+        .run()
+        .refused(ErrorCode::UnknownOperation, "no command \"rum\" here; did you mean run or resume? --help");
+    cli(&["resume"]).run().refused(invalid, "<SESSION>: not given, and required; `last` is the session that");
     cli(&["sessions", "show", "nonsense"]).run().refused(invalid, "\"nonsense\" is not a session");
     cli(&["sessions", "remind", NOBODY, "frob", "x"]).run().refused(invalid, "claude_md");
     cli(&[]).run().refused(invalid, "Usage:");
@@ -68,6 +73,16 @@ fn with_json_the_body_is_the_document() {
         assert_eq!((ran.code, &ran.json()["code"]), (code.exit_code(), &code.as_str().into()));
         assert!(ran.err.starts_with("error: "), "{}", ran.err);
     }
+}
+
+/// It is the disk's mistake, and none of meerkat's own.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_answer_that_cannot_be_written_fails_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let ran = ran(&mut meerkat_after("exec >/dev/full", &dir, &["run", "@say x"]));
+    assert_eq!(ran.code, ErrorCode::Internal.exit_code(), "{}", ran.err);
+    assert!(ran.err.contains("error: The output could not be written: No space left on device"), "{}", ran.err);
 }
 
 /// What a command does beside its request comes after the capability: no file is opened, no name looked up, nobody asked.
@@ -287,4 +302,18 @@ fn keys_are_told_nowhere() {
     ] {
         assert!(!format!("{}{}", ran.out, ran.err).contains("planted"), "{}{}", ran.out, ran.err);
     }
+}
+
+/// A copied event names the session that it came from; what is acknowledged is the fork's.
+#[test]
+fn a_reader_sees_under_which_session_to_acknowledge_a_forks_events() {
+    let dir = cli(&[]).dir;
+    let ours = |args: &[&str]| cli(args).in_dir(&dir);
+    ours(&["run", "@say Hello."]).run();
+    let fork = ours(&["sessions", "fork", "last", "--json"]).run().json();
+    let fork = fork["session_id"].as_str().unwrap();
+    ours(&["readers", "create", "audit"]).run();
+    let fetched = ours(&["readers", "fetch", "audit"]).run().out;
+    let of_fork = fetched.lines().filter(|line| line.starts_with(fork)).count();
+    assert_eq!((of_fork, fetched.lines().count()), (5, 9), "{fetched}");
 }

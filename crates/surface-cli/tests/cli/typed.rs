@@ -6,17 +6,18 @@ use std::{
     num::NonZeroU16,
     os::fd::AsFd,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     sync::mpsc,
 };
 
 use rustix::{
+    io::{FdFlags, fcntl_setfd},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
 use tempfile::TempDir;
 
-use crate::drive::{PATIENCE, meerkat, signal};
+use crate::drive::{PATIENCE, meerkat, signal, until};
 
 /// A chat or another command, and the terminal that it runs at.
 pub(crate) struct Typed {
@@ -51,15 +52,14 @@ impl Typed {
     /// Starts a command at a terminal, in this home folder.
     pub(crate) fn begin(mut command: Command, dir: TempDir) -> Self {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        fcntl_setfd(&keys, FdFlags::CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
         set_size(&keys, SIZE);
-        let name = ptsname(&keys, Vec::new()).unwrap().into_string().unwrap();
-        let line = || Stdio::from(File::options().read(true).write(true).open(&name).unwrap());
         command.env("NO_COLOR", "1").env("TERM", "xterm");
         let (rows, columns) = size(SIZE);
         let terminal = vt100::Parser::new(rows, columns, 0);
-        let chat = command.stdin(line()).stdout(line()).stderr(line()).spawn().unwrap();
+        let chat = command.stdin(line(&keys)).stdout(line(&keys)).stderr(line(&keys)).spawn().unwrap();
         let keys = File::from(keys);
         let mut screen = keys.try_clone().unwrap();
         let (sender, shown) = mpsc::channel();
@@ -166,6 +166,17 @@ impl Typed {
         self.dir
     }
 
+    /// Takes the terminal away; answers with the exit code. No signal says so: the terminal controls nothing.
+    fn hang_up(self) -> Option<i32> {
+        let Self { keys, shown, mut chat, dir: _dir, .. } = self;
+        drop(shown);
+        // The thread that reads the other side closes it after the next text.
+        line(&keys).write_all(b"x").unwrap();
+        drop(keys);
+        until("the chat ends", || chat.try_wait().unwrap().is_some());
+        chat.wait().unwrap().code()
+    }
+
     /// Waits for the command's end, and answers with all that was shown, and the home folder.
     #[track_caller]
     pub(crate) fn end(mut self) -> (String, TempDir) {
@@ -173,6 +184,12 @@ impl Typed {
         assert!(self.chat.wait().unwrap().success(), "{}", self.screen);
         (self.screen, self.dir)
     }
+}
+
+/// Opens the command's side of a terminal.
+fn line(keys: impl AsFd) -> File {
+    let name = ptsname(keys, Vec::new()).unwrap().into_string().unwrap();
+    File::options().read(true).write(true).open(name).unwrap()
 }
 
 fn set_size(terminal: impl AsFd, (ws_row, ws_col): (u16, u16)) {
@@ -202,6 +219,22 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
     typed.keys("\r");
     let screen = typed.leave();
     assert!(!screen.contains("again leaves"), "{screen}");
+}
+
+#[test]
+fn a_chat_ends_when_its_terminal_is_gone() {
+    let call = "@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r";
+    for (typed_before, shown) in [("", None), (call, Some("n and why: ")), ("@say Wait. @stall\r", Some("Wait."))] {
+        let mut typed = Typed::start();
+        typed.prompt();
+        typed.keys(typed_before);
+        if let Some(shown) = shown {
+            typed.wait(shown);
+        }
+        let code = typed.hang_up();
+        // Text that was being shown can fail first.
+        assert!(matches!(code, Some(0 | 60)), "{typed_before}: {code:?}");
+    }
 }
 
 #[test]

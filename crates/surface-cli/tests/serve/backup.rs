@@ -42,7 +42,7 @@ fn a_bundle_of_a_running_server_and_a_copy_of_a_stopped_one_are_backups() {
 
     run(&dir, &["sessions", "export", "--all", "-o", "backup.tar", "--data-dir", "data"]);
     stop(server);
-    let copy = "cp -a data copy && rm -f copy/memory.redb copy/vectors.graph copy/socket && rm -r data";
+    let copy = "cp -a data copy && rm -f copy/memory.redb copy/socket && rm -r data";
     assert!(Command::new("sh").args(["-c", copy]).current_dir(&dir).status().unwrap().success());
 
     run(&dir, &["sessions", "import", "backup.tar", "--data-dir", "data"]);

@@ -13,7 +13,7 @@ use crate::drive::{
 };
 
 /// Lists every path of the surfaces' tables, and a few more.
-fn places() -> Vec<(String, String, String)> {
+pub(crate) fn places() -> Vec<(String, String, String)> {
     let mut places: Vec<(String, String, String)> = meerkat_surface_rest::table()
         .iter()
         .map(|route| (route.method.to_string(), filled(&route.full_path(), NOBODY), String::new()))
@@ -28,7 +28,7 @@ fn places() -> Vec<(String, String, String)> {
         );
         places.push(("POST".into(), "/mcp".into(), call));
     }
-    for path in ["/openapi.json", "/metrics", "/console", "/console/", "/index.html", "/v2", "/mcp"] {
+    for path in ["/openapi.json", "/metrics", "/console", "/console/", "/index.html", "/v1", "/v1x", "/v2", "/mcp"] {
         places.push(("GET".into(), path.into(), String::new()));
     }
     places

@@ -6,6 +6,7 @@
 #[path = "../drive/mod.rs"]
 mod drive;
 
+mod console;
 mod guard;
 mod half_open;
 mod limits;

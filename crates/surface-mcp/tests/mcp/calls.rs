@@ -1,7 +1,7 @@
 //! Calls, answers and refusals, in every way and every revision.
 
 use meerkat_service::{
-    Operation, SessionError,
+    AgentBuildConfig, Operation, SessionError,
     service::{PinFact, SessionCreated},
 };
 use meerkat_surface_mcp::tools::{Offer, Toolset};
@@ -132,6 +132,32 @@ async fn a_session_is_a_resource_of_its_lines() {
             assert_eq!((error.code.0, &data["code"]), (number, &json!(code)), "{way:?} {version} {uri}");
             assert_eq!(data["uri"], uri, "{way:?} {version}");
         }
+    }
+}
+
+#[tokio::test]
+async fn the_list_of_sessions_is_a_resource_that_goes_on_by_its_cursor() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap();
+    let (way, version) = everywhere().next().unwrap();
+    let client = Client::connect(&agent, way, &version).await;
+    let first = agent.create_session().await.unwrap().session_id;
+    let read = async |uri: &str| {
+        let read = client.running.read_resource(ReadResourceRequestParams::new(uri)).await.unwrap();
+        let contents = serde_json::to_value(&read.contents[0]).unwrap();
+        assert_eq!((&contents["mimeType"], &contents["uri"]), (&json!("application/json"), &json!(uri)));
+        serde_json::from_str::<Value>(contents["text"].as_str().unwrap()).unwrap()
+    };
+    let whole = read("meerkat://sessions").await;
+    assert_eq!((&whole["restarts"], &whole["items"][0]["session_id"]), (&json!(true), &json!(first)));
+    let second = agent.create_session().await.unwrap().session_id;
+    let next = read(&format!("meerkat://sessions?cursor={}", whole["next_cursor"].as_str().unwrap())).await;
+    assert_eq!((&next["restarts"], next["items"].as_array().unwrap().len()), (&json!(false), 1));
+    assert_eq!(next["items"][0]["session"]["session_id"], json!(second));
+    let templates = client.running.list_all_resource_templates().await.unwrap();
+    assert_eq!(templates[1].uri_template, "meerkat://sessions{?cursor}");
+    for wrong in ["meerkat://sessions?cursor=x", "meerkat://sessions?limit=1"] {
+        assert!(client.running.read_resource(ReadResourceRequestParams::new(wrong)).await.is_err(), "{wrong}");
     }
 }
 

@@ -12,7 +12,6 @@ use meerkat_service::{
     Capabilities, ErrorCode, Operation, SessionError,
     compaction::CompactionConfig,
     follow::turn,
-    operation::OperationEffect,
     service::{TurnAccepted, TurnHandle, TurnResult},
     wire::{Reply, call},
 };
@@ -113,7 +112,7 @@ impl Client {
 
     /// Performs an operation in the process that serves; returns its JSON.
     async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
-        let (is_repeatable, is_waiting) = (is_repeatable(operation, params), params["wait"] == true);
+        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), params["wait"] == true);
         let params = params.to_string();
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
@@ -161,18 +160,6 @@ impl Client {
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
         let (service, begun) = (self.clone(), accepted.clone());
         Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
-    }
-}
-
-/// Whether a request may be sent twice.
-fn is_repeatable(operation: Operation, params: &Value) -> bool {
-    match operation {
-        // Without a turn it might interrupt the next one.
-        Operation::Interrupt => !params["turn"].is_null(),
-        _ => {
-            matches!(operation.effect(), OperationEffect::Reads | OperationEffect::Settles)
-                || !params["idempotency_key"].is_null()
-        }
     }
 }
 

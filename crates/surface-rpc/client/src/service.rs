@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use meerkat_service::{
     Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService, TurnNumber, follow::Follower,
-    operations, service::*,
+    operations, request_of, service::*,
 };
 use meerkat_surface_rpc::owner::Readiness;
 use serde_json::json;
@@ -20,19 +20,6 @@ use crate::{
 
 /// How long a process may take to say if it is ready.
 const GREETING_LIMIT: Duration = Duration::from_secs(2);
-
-/// The request of a row of the table.
-macro_rules! request {
-    ($request:ident) => {
-        $request {}
-    };
-    (OneSession $session_id:ident) => {
-        OneSession { session_id: *$session_id }
-    };
-    ($request:ident $argument:ident) => {
-        $argument
-    };
-}
 
 macro_rules! declare {
     ($(
@@ -158,7 +145,7 @@ macro_rules! declare {
             $( async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
                 // An owner does not check this: commands read the answers of their turns without a store too.
                 Operation::$operation.needs().map_or(Ok(()), |needed| self.capabilities().require(needed))?;
-                self.ask(Operation::$operation, &request!($request $( $argument )*)).await
+                self.ask(Operation::$operation, &request_of!($request $( $argument )*)).await
             } )*
         }
     };

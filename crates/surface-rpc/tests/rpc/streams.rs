@@ -76,6 +76,41 @@ async fn a_subscription_replays_follows_and_ends() {
     replays_follows_and_ends(pipes(&rpc, PIPE), engine, &session).await;
 }
 
+async fn follows_the_list(mut client: impl Client, engine: Arc<dyn SessionService>) {
+    let first = session(&engine).await;
+    client.request(1, "session/list_subscribe", json!({})).await;
+    assert_eq!(client.next().await, json!({ "jsonrpc": "2.0", "id": 1, "result": 1 }));
+    let whole = client.next().await;
+    assert_eq!((&whole["method"], &whole["params"]["subscription"]), (&json!("session/event"), &json!(1)));
+    let page = &whole["params"]["result"];
+    assert_eq!((&page["restarts"], &page["items"][0]["session_id"]), (&json!(true), &json!(first)));
+    let second = session(&engine).await;
+    let page = client.next().await["params"]["result"].take();
+    assert_eq!((&page["restarts"], &page["items"][0]["session_id"]), (&json!(false), &json!(second)));
+    client.request(2, "session/unsubscribe", json!({ "subscription": 1 })).await;
+    assert_eq!(client.answer(2).await.1["result"], true);
+    let third = session(&engine).await;
+    client.request(3, "session/list_subscribe", json!({ "cursor": page["next_cursor"] })).await;
+    assert_eq!(client.answer(3).await, (vec![], json!({ "jsonrpc": "2.0", "id": 3, "result": 2 })));
+    let page = client.next().await["params"]["result"].take();
+    assert_eq!(page["items"][0]["session_id"], json!(third), "it goes on where the first one ended");
+    client.request(4, "session/list_subscribe", json!({ "cursor": "x" })).await;
+    assert_eq!(client.answer(4).await.1["error"]["data"]["code"], "INVALID_REQUEST");
+}
+
+#[tokio::test]
+async fn the_list_of_sessions_is_followed() {
+    let stored = |dir: &tempfile::TempDir| {
+        let engine = AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap().service().clone();
+        (service(engine.clone(), RpcOptions::default()), engine)
+    };
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (rpc, engine) = stored(&one);
+    follows_the_list(connect(&rpc).await, engine).await;
+    let (rpc, engine) = stored(&other);
+    follows_the_list(pipes(&rpc, PIPE), engine).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_event_comes_before_its_subscription_is_answered() {
     let (_, rpc, session) = made().await;

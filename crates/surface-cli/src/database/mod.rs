@@ -1,0 +1,61 @@
+//! The database that holds the sessions, where the configuration names one. It holds no address longer than it must, and
+//! prints none.
+
+#[cfg(not(feature = "postgres"))]
+mod disabled;
+#[cfg(feature = "postgres")]
+mod enabled;
+
+use std::path::Path;
+
+use meerkat_service::{
+    AgentBuildConfig, SessionError,
+    doctor::Diagnosis,
+    store::{Stores, own_directory},
+};
+use secrecy::SecretString;
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+#[cfg(not(feature = "postgres"))]
+use self::disabled::{examine, node_name, nodes, open};
+#[cfg(feature = "postgres")]
+use self::enabled::{examine, node_name, nodes, open};
+
+/// Database as the configuration names it.
+pub(crate) struct Database {
+    pub(crate) url: SecretString,
+    pub(crate) schema: String,
+    pub(crate) connections: usize,
+    pub(crate) statement_timeout_ms: u64,
+    pub(crate) lease_ms: u64,
+    /// Name of this process among those that share the database; if `None`, the data directory keeps one.
+    pub(crate) node: Option<String>,
+}
+
+impl Database {
+    /// Opens the stores for an agent. Blocks, on a thread of the runtime that may.
+    ///
+    /// The data directory is owned before the database is asked: two processes of one directory would be the same node.
+    pub(crate) fn open(&self, data_dir: &Path, build: AgentBuildConfig) -> Result<AgentBuildConfig, SessionError> {
+        let owner = own_directory(data_dir)?;
+        let node = self.node.clone().map_or_else(|| node_name(data_dir), Ok)?;
+        let stores = Handle::current().block_on(self.stores(node))?;
+        Ok(build.stores(stores).owner(owner).secret(self.url.clone()))
+    }
+
+    /// Opens the stores as a node of this name.
+    pub(crate) async fn stores(&self, node: String) -> Result<Stores, SessionError> {
+        open(self, node).await
+    }
+
+    /// Lists the nodes.
+    pub(crate) async fn nodes(&self) -> Result<Vec<Value>, SessionError> {
+        nodes(self).await
+    }
+
+    /// Examines the database, and repairs what can be repaired if that is asked for.
+    pub(crate) async fn examine(&self, is_repair: bool) -> Result<Diagnosis, SessionError> {
+        examine(self, is_repair).await
+    }
+}
