@@ -8,7 +8,7 @@ FROM debian:bookworm-slim
 # Certificates for vendors' addresses; git for the tools that work in a folder.
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates git && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/bin/meerkat /usr/local/bin/meerkat
-RUN useradd --system --uid 7670 --home-dir /var/lib/meerkat --shell /usr/sbin/nologin meerkat
+RUN useradd --uid 7670 --no-create-home --home-dir /var/lib/meerkat --shell /usr/sbin/nologin meerkat
 RUN install -d -m 0700 -o meerkat -g meerkat /var/lib/meerkat
 USER meerkat
 WORKDIR /var/lib/meerkat

@@ -24,6 +24,7 @@ bench:
     cargo bench -p meerkat-surface-rest
     cargo bench -p meerkat-surface-rpc
     cargo bench -p meerkat-surface-mcp
+    cargo bench -p meerkat-store-postgres
 
 # How large the house is: lines, imports that run up, circles, files that name an operation. Needs no built binary.
 measure:

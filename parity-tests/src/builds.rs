@@ -35,7 +35,7 @@ pub struct Row {
 /// A build.
 #[derive(Debug)]
 pub struct Build {
-    /// Its name: one of A to F, BD, CD.
+    /// Its name: one of A to F, BD, CD, FP.
     pub name: String,
     /// Its row.
     pub row: Row,
@@ -72,6 +72,16 @@ impl Build {
     /// Whether further transports and mixed surfaces are driven in it.
     pub fn is_thorough(&self) -> bool {
         THOROUGH.contains(&self.name.as_str())
+    }
+
+    /// The name that the program itself says: that of the build with these capabilities alone.
+    pub fn said_name(&self) -> &str {
+        self.name.trim_end_matches('P')
+    }
+
+    /// Whether its sessions are in a database.
+    pub fn has_database(&self) -> bool {
+        self.has("postgres")
     }
 
     /// Whether it has this feature.
@@ -172,11 +182,13 @@ mod tests {
     #[test]
     fn every_build_says_all_its_capabilities() {
         for build in all().unwrap() {
-            for feature in &build.row.features {
+            // A database is a place, and no capability.
+            let features: Vec<_> = build.row.features.iter().filter(|feature| *feature != "postgres").collect();
+            for feature in &features {
                 assert_eq!(build.row.capabilities[&feature.replace('-', "_")], true, "{}: {feature}", build.name);
             }
             let present = build.row.capabilities.values().filter(|value| **value == true).count();
-            assert_eq!((build.row.capabilities.len(), present), (3, build.row.features.len()), "{}", build.name);
+            assert_eq!((build.row.capabilities.len(), present), (3, features.len()), "{}", build.name);
         }
     }
 }

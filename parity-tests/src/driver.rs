@@ -61,12 +61,39 @@ pub struct Place {
     /// Whether the program runs as on its first start: with the real clock, random ids, its own data directory and no
     /// optional flag.
     pub is_plain: bool,
+    /// The database of the sessions, if they are in one.
+    pub database: Option<Database>,
+}
+
+/// A database, and the node that the trial's process is.
+#[derive(Clone, Debug)]
+pub struct Database {
+    /// Its address.
+    pub url: String,
+    /// The trial's own schema.
+    pub schema: String,
+    /// The node's number, from 0.
+    pub node: u8,
+}
+
+impl Database {
+    /// The keys of the section `store` that name it.
+    pub(crate) fn keys(&self) -> Map<String, Value> {
+        let node = format!("node-{}", self.node);
+        let keys = [("url", &self.url), ("schema", &self.schema), ("node", &node)];
+        keys.into_iter().map(|(key, value)| (key.to_owned(), value.as_str().into())).collect()
+    }
 }
 
 impl Place {
+    /// The number of the node.
+    pub(crate) fn node(&self) -> u8 {
+        self.database.as_ref().map_or(0, |database| database.node)
+    }
+
     /// The data directory, which outlives the processes.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        self.folder.join("data")
+        self.folder.join(format!("data-{}", self.node()))
     }
 }
 

@@ -19,5 +19,5 @@ pub mod tidy;
 
 pub mod measure;
 
-pub use driver::{Answer, Driver, Lines, PATIENCE, Pending, Place};
+pub use driver::{Answer, Database, Driver, Lines, PATIENCE, Pending, Place};
 pub use run::run;

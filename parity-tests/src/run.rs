@@ -24,7 +24,7 @@ use crate::{
 const POLL_MS: u64 = 30_000;
 
 /// The environment variable that stops the clock and makes ids by a seed, and its value in every trial except the plain ones.
-pub const SEED: (&str, &str) = ("MEERKAT_TEST_SEED", "7");
+pub const SEED: (&str, u64) = ("MEERKAT_TEST_SEED", 7);
 
 /// The sections whose key `enabled` switches a capability off.
 const SWITCHES: [(&str, &str); 2] = [("store", "session-store"), ("memory", "memory-store")];
@@ -81,7 +81,8 @@ pub type Maker<'a> = &'a dyn Fn(Place) -> Result<Box<dyn Driver>, String>;
 pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) -> Result<usize, String> {
     let folder = fresh_folder()?;
     let config = config(scenario, folder.path());
-    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
+    let (binaries, folder_path) = (build.binaries()?, folder.path().to_owned());
+    let place = Place { binaries, folder: folder_path, config, is_plain: false, database: None };
     run(scenario, build, make, place).map_err(|why| {
         let log = std::fs::read_to_string(folder.path().join("stderr.txt")).unwrap_or_default();
         format!("{name}: {why}\nstandard error of the processes:\n{log}")

@@ -49,7 +49,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 42] = [
+const ENCODED: [&str; 43] = [
     "crates/errors/src/body.rs",
     "crates/service/src/agent/tests/decided.rs",
     "crates/service/src/agent/tests/plans.rs",
@@ -64,7 +64,7 @@ const ENCODED: [&str; 42] = [
     "crates/service/src/session/state.rs",
     "crates/service/src/session/turn.rs",
     "crates/service/src/upkeep/bundle/mod.rs",
-    "crates/service/src/upkeep/doctor/mod.rs",
+    "crates/service/src/upkeep/copy.rs",
     "crates/service/src/consumers/projection/mod.rs",
     "crates/service/src/store/mod.rs",
     "crates/service/src/store/directory/",
@@ -84,6 +84,7 @@ const ENCODED: [&str; 42] = [
     "crates/service/src/runtime/recall.rs",
     "crates/service/examples/",
     "crates/service/benches/",
+    "crates/store-postgres/src/inspect.rs",
     "crates/surface-rpc/src/owner/hello.rs",
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
@@ -95,7 +96,7 @@ const ENCODED: [&str; 42] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 16] = [
+pub(crate) const EDGES: [(&str, &[&str]); 17] = [
     ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
     ("meerkat-words", &["meerkat-errors"]),
@@ -110,8 +111,19 @@ pub(crate) const EDGES: [(&str, &[&str]); 16] = [
     ("meerkat-client", &["meerkat-conformance", "meerkat-serve", "meerkat-service"]),
     ("meerkat-serve", &["meerkat-console", "meerkat-service"]),
     ("meerkat-tools", &["meerkat-service"]),
-    ("meerkat-surface-cli", &["meerkat-client", "meerkat-errors", "meerkat-serve", "meerkat-service", "meerkat-tools"]),
-    ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service"]),
+    ("meerkat-store-postgres", &["meerkat-conformance", "meerkat-errors", "meerkat-service", "meerkat-words"]),
+    (
+        "meerkat-surface-cli",
+        &[
+            "meerkat-client",
+            "meerkat-errors",
+            "meerkat-serve",
+            "meerkat-service",
+            "meerkat-store-postgres",
+            "meerkat-tools",
+        ],
+    ),
+    ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service", "meerkat-store-postgres"]),
 ];
 
 /// The pages whose code is taken from `examples/`.

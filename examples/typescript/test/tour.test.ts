@@ -85,8 +85,10 @@ test("fork", async () => {
 
 test("search", async () => {
   await drained(tour.streamed(meerkat, session, "@say The capital of Peru is Lima."));
-  expect((await tour.search(meerkat, "capital of Peru"))[0]).toContain("Lima");
-});
+  // A search waits two seconds for what was just said; on a busy machine that may be too short.
+  const found = async () => (await tour.search(meerkat, "capital of Peru")).join("\n");
+  await expect.poll(found, { timeout: 20_000 }).toContain("Lima");
+}, 30_000);
 
 test("errors by code", async () => {
   const explained = async (client: Meerkat, session_id: string) => {
@@ -110,7 +112,8 @@ test("errors by code", async () => {
 test("following continues when the server was killed", async () => {
   const kinds: string[] = [];
   for await (const event of runTurn(meerkat, session, { prompt: '@call test_sleep {"ms":600000} @say Done.' })) {
-    kinds.push(event.type);
+    // Live events, such as a tool's progress, come only if there is time.
+    if ("seq" in event) kinds.push(event.type);
     if (event.type === "tool_started") {
       await server.kill();
       await server.start();

@@ -11,11 +11,12 @@ mod rest;
 mod rpc;
 mod sdk;
 mod server;
+mod two_nodes;
 mod websocket;
 
 use serde_json::{Map, Value};
 
-use self::server::Server;
+use self::{server::Server, two_nodes::TwoNodes};
 use crate::{
     contract::{Numbers, contract},
     driver::{Driver, Pending, Place, open},
@@ -43,6 +44,15 @@ pub const TRANSPORTS: [(&str, Make); 6] = [
     ("rpc-batch", |place| Ok(Box::new(rpc::OverHttp { server: Server::start(&place)?, is_in_batch: true }))),
     ("mcp-stdio", |place| Ok(Box::new(mcp::OverStdio::new(place)?))),
     ("mcp-resource", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, true)?))),
+];
+
+/// Every surface over two nodes of one database: each step is sent to the other one. The command line attaches to the nodes.
+pub const TWO_NODES: [(&str, Make); 5] = [
+    ("sdk", |place| TwoNodes::boxed(place, &|place| Ok(Box::new(sdk::Sdk::new(place)?)))),
+    ("cli", |place| TwoNodes::boxed(place, &|place| Ok(Box::new(attached::Attached::new(place)?)))),
+    ("rest", |place| TwoNodes::boxed(place, &|place| Ok(Box::new(rest::Rest::new(Server::start(&place)?))))),
+    ("rpc", |place| TwoNodes::boxed(place, &|place| Ok(Box::new(rpc::OverWebSocket::new(Server::start(&place)?)?)))),
+    ("mcp", |place| TwoNodes::boxed(place, &|place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, false)?)))),
 ];
 
 /// Each surface but the command line, as a plain place starts it.

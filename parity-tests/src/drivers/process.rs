@@ -178,7 +178,8 @@ pub(super) fn command(place: &Place, binary: &str) -> Command {
     let mut command = Command::new(place.binaries.join(binary));
     command.current_dir(&place.folder).env_clear().env("HOME", &place.folder);
     if !place.is_plain {
-        command.env(SEED.0, SEED.1);
+        // Each node makes ids of its own.
+        command.env(SEED.0, (SEED.1 + u64::from(place.node())).to_string());
     }
     command
 }
@@ -200,6 +201,9 @@ pub fn meerkat_for_people(place: &Place) -> Command {
     }
     for (section, values) in &place.config {
         configure(&mut command, &format!("MEERKAT_{}", section.to_uppercase()), values);
+    }
+    if let Some(database) = &place.database {
+        configure(&mut command, "MEERKAT_STORE", &Value::Object(database.keys()));
     }
     command
 }

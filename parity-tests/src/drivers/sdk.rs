@@ -18,6 +18,9 @@ impl Sdk {
         // The data directory of the trial, as the other surfaces have it in a variable.
         let store = options.entry("store").or_insert_with(|| json!({}));
         store["data_dir"] = json!(place.data_dir());
+        if let Some(database) = &place.database {
+            store["database"] = Value::Object(database.keys());
+        }
         let mut command = command(&place, "sdk-driver");
         command.arg(Value::Object(options).to_string());
         Process::start(command, &place, read).map(|(process, _)| Self(process))

@@ -181,8 +181,6 @@ fn is_in_log(stage: &Stage, word: &str) -> bool {
 /// Leaves nothing of memory but what it is made from.
 fn without_index(stage: &Stage) {
     fs::remove_file(stage.data().join("memory.redb")).unwrap();
-    // It is there where a process ended well.
-    fs::remove_file(stage.data().join("vectors.graph")).ok();
 }
 
 /// Kills it at each of those in a script; answers how many there were.

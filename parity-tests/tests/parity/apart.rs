@@ -41,7 +41,13 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
     let folder = fresh_folder()?;
     let config = patient(Map::new());
-    let place = Place { binaries: build.binaries()?, folder: folder.path().to_owned(), config, is_plain: false };
+    let place = Place {
+        binaries: build.binaries()?,
+        folder: folder.path().to_owned(),
+        config,
+        is_plain: false,
+        database: None,
+    };
     let mut driver = make(place)?;
     play(driver.as_mut())?;
     driver.end()

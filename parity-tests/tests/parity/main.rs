@@ -4,6 +4,10 @@
 //! in the builds with nothing and with everything.
 
 mod apart;
+#[path = "../../../crates/store-postgres/src/tests/cluster.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "the store's own tests need more of it")]
+mod cluster;
+mod database;
 mod naughty;
 mod plain;
 
@@ -20,6 +24,7 @@ use meerkat_parity_tests::{
     run::trial,
     scenario::{self, Scenario, Step},
 };
+use meerkat_store_postgres::PostgresOptions;
 use serde_json::{Map, Value};
 
 /// Steps that a surface has passed over, in all trials.
@@ -34,7 +39,11 @@ fn main() -> Result<ExitCode, String> {
     let is_shared = |step: &Step| step.is_concurrent() || step.restart.is_some();
     let mixable: Vec<&Scenario> = scenarios.iter().filter(|scenario| scenario.steps.iter().any(is_shared)).collect();
     let (mut apart, mut thorough) = (0, 0);
-    for build in builds {
+    let (over_database, over_files): (Vec<&Build>, Vec<&Build>) = builds.iter().partition(|build| build.has_database());
+    let mut on_nodes: Vec<Trial> = over_database.iter().flat_map(|build| database::trials(build, scenarios)).collect();
+    let database = on_nodes.len();
+    trials.append(&mut on_nodes);
+    for build in over_files.iter().copied() {
         let is_thorough = build.is_thorough();
         thorough += usize::from(is_thorough);
         let mut add = |surface: &str, make: Make, scenario: Scenario| {
@@ -59,10 +68,10 @@ fn main() -> Result<ExitCode, String> {
         trials.extend(others);
     }
     let each = 1 + scenarios.len();
-    let surfaces = builds.len() * each * SURFACES.len();
+    let surfaces = over_files.len() * each * SURFACES.len();
     let transports = thorough * each * TRANSPORTS.len();
     let mixed = thorough * mixable.len() * MIXED.len();
-    let expected = surfaces + transports + mixed + apart;
+    let expected = surfaces + transports + mixed + apart + database;
     if !arguments.list && arguments.filter.is_none() && arguments.skip.is_empty() {
         // A build is made while the trials of the one before it run. One that cannot be made fails its trials.
         std::thread::spawn(|| builds.iter().for_each(|build| drop(build.binaries())));
@@ -70,7 +79,7 @@ fn main() -> Result<ExitCode, String> {
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_filtered_out;
     // Nothing is skipped: each build runs the same trials on each surface. `--list` runs none.
-    let is_complete = ran as usize == expected && thorough == THOROUGH.len() && mixed > 0 && apart > 0;
+    let is_complete = ran as usize == expected && thorough == THOROUGH.len() && mixed > 0 && apart > 0 && database > 0;
     if !arguments.list && (!is_complete || conclusion.num_ignored > 0) {
         return Err(format!("{ran} trials ran, but there are {expected}"));
     }
@@ -80,9 +89,9 @@ fn main() -> Result<ExitCode, String> {
     let told = writeln!(
         std::io::stderr(),
         "{surfaces} trials on {} surfaces in {} builds, {transports} on {} further transports and {mixed} on mixed surfaces \
-         in the builds {}, and {apart} apart; steps passed over because the surface has no such operation: {}",
+         in the builds {}, {database} over a database, and {apart} apart; steps passed over because the surface has no such operation: {}",
         SURFACES.len(),
-        builds.len(),
+        over_files.len(),
         TRANSPORTS.len(),
         THOROUGH.join(" and "),
         PASSED_OVER.load(Ordering::Relaxed),
@@ -95,7 +104,7 @@ fn main() -> Result<ExitCode, String> {
 fn capabilities(build: &Build) -> Scenario {
     let mut expected = build.row.capabilities.clone();
     expected.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
-    expected.insert("build".to_owned(), build.name.clone().into());
+    expected.insert("build".to_owned(), build.said_name().into());
     let step =
         Step { operation: Some("capabilities".to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: "capabilities".to_owned(), config: Map::new(), steps: vec![step] }

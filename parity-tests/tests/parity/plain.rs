@@ -40,7 +40,7 @@ pub(crate) fn trials(build: &'static Build) -> Vec<Trial> {
 fn in_plain_place(build: &Build, play: impl FnOnce(&Place) -> Result<(), String>) -> Result<(), String> {
     let folder = fresh_folder()?;
     let (binaries, config) = (build.binaries()?, Map::new());
-    play(&Place { binaries, folder: folder.path().to_owned(), config, is_plain: true })
+    play(&Place { binaries, folder: folder.path().to_owned(), config, is_plain: true, database: None })
 }
 
 /// Two sessions, each with a turn: they have ids of their own, and times that are now.

@@ -4,6 +4,8 @@
 //! the answers come. Beside the operations there is `follow`, which answers with the events up to the first one of a type.
 //! The one argument is the scenario's options. It holds no expectation and no knowledge of any operation.
 
+mod database;
+
 use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc};
 
 use meerkat_errors::ErrorBody;
@@ -22,6 +24,8 @@ use meerkat_service::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use self::database::Database;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -58,6 +62,8 @@ struct Store {
     #[serde(default = "yes")]
     enabled: bool,
     data_dir: PathBuf,
+    /// The database in place of the directory.
+    database: Option<Database>,
 }
 
 const fn yes() -> bool {
@@ -67,7 +73,7 @@ const fn yes() -> bool {
 // One thread, so that requests are taken in the order in which they were sent.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    let agent = build()?;
+    let agent = build().await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
         let request: Request = serde_json::from_str(&line)?;
@@ -88,7 +94,7 @@ async fn main() -> Result<(), Failure> {
 }
 
 /// The agent that the options ask for.
-fn build() -> Result<Agent, Failure> {
+async fn build() -> Result<Agent, Failure> {
     let argument = std::env::args().nth(1).ok_or("the options are missing")?;
     let mut sections: BTreeMap<String, Value> = serde_json::from_str(&argument)?;
     let world = match std::env::var(meerkat_parity_tests::run::SEED.0) {
@@ -107,7 +113,10 @@ fn build() -> Result<Agent, Failure> {
     if !store.enabled {
         config = config.ephemeral();
     } else if Capabilities::compiled().require(Capability::SessionStore).is_ok() {
-        config = config.store(store.data_dir);
+        config = match &store.database {
+            Some(database) => database.open(&store.data_dir, config).await?,
+            None => config.store(store.data_dir),
+        };
     }
     let options = serde_json::to_value(sections)?;
     Ok(config.options(serde_json::from_value(options)?).build()?)
