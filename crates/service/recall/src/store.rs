@@ -336,5 +336,10 @@ impl MemoryStore for HnswMemoryStore {
         if let Err(error) = saved.await {
             tracing::debug!(%error, "the memory's next start takes longer");
         }
+        // Whoever still holds the store keeps no other from opening the file.
+        let core = self.core.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || core.shut()).await {
+            tracing::warn!(%error, "the memory's file stays open until the process ends");
+        }
     }
 }

@@ -108,7 +108,8 @@ pub trait MemoryStore: Send + Sync {
         Ok(())
     }
 
-    /// Waits until everything begun is durable, and saves data for a quick start.
+    /// Waits until everything begun is durable, and saves data for a quick start. From then on others may open its
+    /// files.
     async fn close(&self) {}
 }
 

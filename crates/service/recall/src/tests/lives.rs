@@ -32,6 +32,18 @@ async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
     }
 }
 
+/// A service that ended kept its file while anything held it, and the next one found it locked.
+#[tokio::test]
+async fn once_closed_it_can_be_opened_again_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(Some(dir.path()), false);
+    first.add(vec![talk(1, &["The bassoon is in the attic."])]).await.unwrap();
+    first.close().await;
+    let second = open(Some(dir.path()), false);
+    assert_eq!(find(&second, "bassoon").await.len(), 1);
+    drop(first);
+}
+
 #[tokio::test]
 async fn many_passages_at_once_are_taken_in_by_parts() {
     let dir = tempfile::tempdir().unwrap();

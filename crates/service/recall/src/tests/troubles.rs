@@ -74,8 +74,8 @@ async fn neither_taking_in_nor_closing_waits_for_an_embedder_that_is_silent() {
     embedder.asked.notified().await;
     store.add(vec![talk(2, &["The harbour."])]).await.unwrap();
     forgets(&store, ForgetMemory { session_id: Some(session(2)), ..ForgetMemory::default() }).await;
-    store.close().await;
     assert_eq!(find(&store, "bassoon").await[0].text, SAID);
+    store.close().await;
 }
 
 /// Embedder whose vectors have as many components as it is told: a server may run another model under the same name.
