@@ -46,7 +46,8 @@ impl Health {
 
     /// Fails if the store is read-only.
     pub fn check_writable(&self) -> Result<(), StoreError> {
-        self.read_only.get().map_or(Ok(()), |why| Err(StoreError::ReadOnly(why.clone())))
+        let read_only = |why: &String| StoreError::ReadOnly(format!("{why}; check the disk, then restart meerkat"));
+        self.read_only.get().map_or(Ok(()), |why| Err(read_only(why)))
     }
 
     /// Like `failed`, but returns the caller's error. A disk that turns out to be full in a sync is not faulty: only

@@ -197,13 +197,10 @@ pub enum SessionError {
     /// The disk is full.
     #[error("The disk with the sessions is full; free some space and ask again. Reads go on.")]
     StoreFull,
-    /// The data directory cannot be written.
-    #[error(
-        "{path} cannot be written: {}. Make it writable for this user, or name another data directory.",
-        .why.trim_end_matches('.')
-    )]
+    /// The data directory cannot be written, or the database.
+    #[error("{path} cannot be written: {}.{}", .why.trim_end_matches('.'), writable(.path))]
     StoreNotWritable {
-        /// The directory, or a path in it.
+        /// The directory, a path in it, or "The store".
         path: String,
         /// The system's message.
         why: String,
@@ -409,11 +406,19 @@ impl From<StoreError> for SessionError {
             StoreError::Full => Self::StoreFull,
             StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
             StoreError::FormatNewer(id) => Self::FormatNewer(id),
-            StoreError::ReadOnly(why) => Self::StoreNotWritable { path: "The store".to_owned(), why },
+            StoreError::ReadOnly(why) => Self::StoreNotWritable { path: THE_STORE.to_owned(), why },
             StoreError::HeldBy { session_id, holder } => Self::HeldBy { session_id, holder },
             StoreError::Fenced | StoreError::OutOfOrder | StoreError::Failed(_) => Self::StoreFailed,
         }
     }
+}
+
+/// Stands for the directory or the database that sessions are in.
+const THE_STORE: &str = "The store";
+
+/// Says what to do about a path that cannot be written. About the store, the reason itself says it.
+fn writable(path: &str) -> &'static str {
+    if path == THE_STORE { "" } else { " Make it writable for this user, or name another data directory." }
 }
 
 impl FromStr for SessionId {

@@ -3,7 +3,10 @@
 use std::io::Write as _;
 
 use meerkat_service::store::{EventStore as _, Fate, Inbox as _, Letter, ReadLimit, SessionIndex as _, StoreError};
-use meerkat_words::answers::SessionState::{Idle, Running};
+use meerkat_words::{
+    SessionError,
+    answers::SessionState::{Idle, Running},
+};
 use uuid::Uuid;
 
 use super::{
@@ -93,7 +96,8 @@ async fn a_successor_of_the_same_name_has_the_sessions_at_once() {
     // The former process gives way as soon as it renews.
     first.node.renew(&first.db).await.unwrap();
     assert!(!first.node.has_authority());
-    assert!(matches!(first.room(), Err(StoreError::ReadOnly(_))));
+    let told = SessionError::from(first.room().unwrap_err()).to_string();
+    assert_eq!(told, "The store cannot be written: another process runs as node a; give each its own name.");
     assert_eq!(append(&first, &of_first, 1, 3..=3, Running).await, Err(StoreError::Fenced));
     assert_eq!(append(&second, &of_second, 1, 3..=3, Running).await, Ok(3));
     assert_eq!(second.orphans(false).await.unwrap(), []);
