@@ -4,18 +4,20 @@
 
 use std::{
     collections::HashMap,
+    fmt::Display,
     fs::{self, File},
     io::Read as _,
     path::{Path, PathBuf},
 };
 
-use safetensors::{Dtype, SafeTensors, tensor::Metadata};
+use candle_transformers::models::bert::{self, HiddenAct};
+use safetensors::{Dtype, tensor::Metadata};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{
-    bert::{self, Activation, Bert, Pooling, Shape},
+    encoder::{Encoder, Kind, Pooling},
     tokens::{Reading, Vocabulary},
 };
 
@@ -37,21 +39,25 @@ const WEIGHTS_BYTES_MAX: u64 = 4 * 1024 * 1024 * 1024;
 /// Most bytes of the list of tensors at the beginning of the weights.
 const HEAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Most tokens of a text that a table reads, unless its configuration says otherwise.
+const TABLE_TOKENS: usize = 512;
+
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    shape: Shape,
-    prefix: &'static str,
+    kind: Kind,
     pub(super) vocabulary: Vocabulary,
-    /// Tokens of a text that the model reads.
-    pub(super) tokens_max: usize,
     /// Prompts before a query and before a passage.
     pub(super) prompts: (String, String),
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct AnyConfig {
     model_type: String,
+}
+
+#[derive(Deserialize)]
+struct BertConfig {
     vocab_size: usize,
     hidden_size: usize,
     num_hidden_layers: usize,
@@ -61,12 +67,17 @@ struct Config {
     #[serde(default = "two")]
     type_vocab_size: usize,
     #[serde(default = "small")]
-    layer_norm_eps: f32,
+    layer_norm_eps: f64,
     #[serde(default = "gelu")]
     hidden_act: String,
     position_embedding_type: Option<String>,
     #[serde(default)]
     is_decoder: bool,
+}
+
+#[derive(Deserialize)]
+struct TableConfig {
+    max_length: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]
@@ -87,6 +98,8 @@ struct TokenizerModel {
     kind: Option<String>,
     /// Not a table in other kinds of tokenizers.
     vocab: Value,
+    unk_token: Option<String>,
+    unk_id: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -111,7 +124,7 @@ const fn two() -> usize {
     2
 }
 
-const fn small() -> f32 {
+const fn small() -> f64 {
     1e-12
 }
 
@@ -126,23 +139,23 @@ impl Directory {
             let path = path.display();
             return Err(format!("`{path}` is no directory. Name the one that has the model's {CONFIG}."));
         }
-        let config: Config = required(path, CONFIG)?;
-        let shape = shape(path, &config)?;
-        let vocabulary = vocabulary(path)?;
-        if vocabulary.rows() > shape.words {
-            return Err(misfit(path, &format!("its vocabulary has more pieces than {CONFIG} says ({})", shape.words)));
+        let AnyConfig { model_type } = required(path, CONFIG)?;
+        let weights = Weights::open(path)?;
+        let (kind, vocabulary) = match model_type.as_str() {
+            "bert" => encoder(path)?,
+            "model2vec" => table(path, &weights)?,
+            kind => return Err(unsupported(path, &format!("is of the type `{kind}`"))),
+        };
+        if vocabulary.rows() > kind.rows() {
+            let what = format!("its vocabulary has more pieces than {CONFIG} or {WEIGHTS} says ({})", kind.rows());
+            return Err(misfit(path, &what));
         }
-        let length = optional::<Length>(path, LENGTH)?.and_then(|length| length.max_seq_length);
-        let tokens_max = length.unwrap_or(shape.positions).min(shape.positions);
-        if tokens_max < 2 {
-            return Err(misfit(path, "it reads less than two tokens"));
-        }
-        let prefix = check_weights(path, &shape)?;
-        Ok(Self { path: path.to_owned(), shape, prefix, vocabulary, tokens_max, prompts: prompts(path)? })
+        weights.check(path, &kind.tensors())?;
+        Ok(Self { path: path.to_owned(), kind, vocabulary, prompts: prompts(path)? })
     }
 
-    /// Reads the encoder; also returns a hash of all files that its vectors depend on.
-    pub(super) fn read(&self) -> Result<(Bert, String), String> {
+    /// Reads the model; also returns a hash of all files that its vectors depend on.
+    pub(super) fn read(&self) -> Result<(Encoder, String), String> {
         let mut hash = Sha256::new();
         let mut weights = Vec::new();
         for name in FILES {
@@ -151,71 +164,86 @@ impl Directory {
             hash.update(&bytes);
             weights = bytes;
         }
-        let broken = |error: &dyn std::fmt::Display| misfit(&self.path, &format!("{WEIGHTS} cannot be read: {error}"));
-        let tensors = SafeTensors::deserialize(&weights).map_err(|error| broken(&error))?;
-        let numbers = |name: &str| {
-            let tensor = tensors.tensor(&format!("{}{name}", self.prefix)).map_err(|error| broken(&error))?;
-            numbers(tensor.dtype(), tensor.data()).ok_or_else(|| broken(&format!("`{name}` is {}", tensor.dtype())))
-        };
-        // The file may have been replaced since it was checked.
-        for (name, sizes) in bert::tensors(&self.shape) {
-            let tensor = tensors.tensor(&format!("{}{name}", self.prefix)).map_err(|error| broken(&error))?;
-            if tensor.shape() != sizes {
-                return Err(broken(&format!("`{name}` has changed")));
-            }
-        }
-        let bert = Bert::new(self.shape.clone(), &numbers)?;
-        Ok((bert, hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()))
+        let encoder = self.kind.read(weights).map_err(|error| unreadable(&self.path, &error))?;
+        Ok((encoder, hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 }
 
-/// Reads the sizes from the configuration, and checks that the architecture is supported.
-fn shape(path: &Path, config: &Config) -> Result<Shape, String> {
-    let unsupported = |what: &str| {
-        let name = path.display();
-        format!("The model in `{name}` {what}, which is not supported. Take one of the BERT family, such as MiniLM.")
-    };
-    if config.model_type != "bert" || config.is_decoder {
-        return Err(unsupported(&format!("is of the type `{}`", config.model_type)));
+/// Reads an encoder's configuration and vocabulary, and checks that its architecture is supported.
+fn encoder(path: &Path) -> Result<(Kind, Vocabulary), String> {
+    let config: BertConfig = required(path, CONFIG)?;
+    if config.is_decoder {
+        return Err(unsupported(path, "is a decoder"));
     }
     if let Some(kind) = config.position_embedding_type.as_ref().filter(|kind| *kind != "absolute") {
-        return Err(unsupported(&format!("has positions of the type `{kind}`")));
+        return Err(unsupported(path, &format!("has positions of the type `{kind}`")));
     }
-    let activation = match config.hidden_act.as_str() {
-        "gelu" => Activation::Gelu,
-        "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-        "relu" => Activation::Relu,
-        other => return Err(unsupported(&format!("has the activation `{other}`"))),
+    let hidden_act = match config.hidden_act.as_str() {
+        "gelu" => HiddenAct::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" => HiddenAct::GeluApproximate,
+        "relu" => HiddenAct::Relu,
+        other => return Err(unsupported(path, &format!("has the activation `{other}`"))),
     };
-    let modules = optional::<Vec<Module>>(path, MODULES)?.unwrap_or_default();
-    let is_known = |kind: &str| ["Transformer", "Pooling", "Normalize"].contains(&kind);
-    let kinds = modules.iter().map(|module| module.kind.rsplit('.').next().unwrap_or_default());
-    if let Some(kind) = kinds.into_iter().find(|kind| !is_known(kind)) {
-        return Err(unsupported(&format!("has a module `{kind}`")));
-    }
+    check_modules(path, &["Transformer", "Pooling", "Normalize"])?;
     let pooling = match modes(&optional(path, POOLING)?.unwrap_or_default()).as_slice() {
         [] => Pooling::Mean,
         [mode] if mode == "mean_tokens" || mode == "mean" => Pooling::Mean,
         [mode] if mode == "cls_token" || mode == "cls" => Pooling::First,
-        modes => return Err(unsupported(&format!("pools by {}", modes.join(" and ")))),
+        modes => return Err(unsupported(path, &format!("pools by {}", modes.join(" and ")))),
     };
-    let shape = Shape {
-        words: config.vocab_size,
-        positions: config.max_position_embeddings,
-        types: config.type_vocab_size,
-        hidden: config.hidden_size,
-        wide: config.intermediate_size,
-        layers: config.num_hidden_layers,
-        heads: config.num_attention_heads,
-        epsilon: config.layer_norm_eps,
-        activation,
-        pooling,
+    let config = bert::Config {
+        vocab_size: config.vocab_size,
+        hidden_size: config.hidden_size,
+        num_hidden_layers: config.num_hidden_layers,
+        num_attention_heads: config.num_attention_heads,
+        intermediate_size: config.intermediate_size,
+        hidden_act,
+        max_position_embeddings: config.max_position_embeddings,
+        type_vocab_size: config.type_vocab_size,
+        layer_norm_eps: config.layer_norm_eps,
+        ..bert::Config::default()
     };
-    let sizes = [shape.words, shape.positions, shape.types, shape.hidden, shape.wide, shape.layers, shape.heads];
-    if sizes.contains(&0) || !shape.hidden.is_multiple_of(shape.heads) {
+    let sizes = [config.vocab_size, config.type_vocab_size, config.num_hidden_layers, config.intermediate_size];
+    let (width, heads, positions) = (config.hidden_size, config.num_attention_heads, config.max_position_embeddings);
+    if sizes.contains(&0) || [width, heads, positions].contains(&0) || !width.is_multiple_of(heads) {
         return Err(misfit(path, &format!("the sizes in {CONFIG} do not go together")));
     }
-    Ok(shape)
+    let length = optional::<Length>(path, LENGTH)?.and_then(|length| length.max_seq_length);
+    let tokens_max = length.unwrap_or(positions).min(positions);
+    if tokens_max < 2 {
+        return Err(misfit(path, "it reads less than two tokens"));
+    }
+    let vocabulary = Vocabulary::of_pieces(pieces(path)?, reading(path)?, tokens_max);
+    Ok((Kind::Encoder(config, pooling), vocabulary.map_err(|why| misfit(path, &why))?))
+}
+
+/// Reads a table's sizes and vocabulary.
+fn table(path: &Path, weights: &Weights) -> Result<(Kind, Vocabulary), String> {
+    let config: TableConfig = required(path, CONFIG)?;
+    check_modules(path, &["StaticEmbedding", "Normalize"])?;
+    if ["mapping", "weights"].iter().any(|name| weights.sizes(name).is_some()) {
+        return Err(unsupported(path, "shares one vector among several tokens"));
+    }
+    let [rows, columns] = weights.sizes("embeddings").unwrap_or_default() else {
+        return Err(misfit(path, &format!("{WEIGHTS} has no table `embeddings`")));
+    };
+    let file = bytes(path, TOKENIZER, TEXT_BYTES_MAX)?.ok_or_else(|| missing(path, TOKENIZER))?;
+    let model = optional::<Tokenizer>(path, TOKENIZER)?.and_then(|tokenizer| tokenizer.model);
+    let unknown = model.and_then(|model| {
+        let id = model.unk_token.and_then(|token| model.vocab.get(token)?.as_u64());
+        id.and_then(|id| u32::try_from(id).ok()).or(model.unk_id)
+    });
+    let vocabulary = Vocabulary::of_file(&file, unknown, config.max_length.unwrap_or(TABLE_TOKENS));
+    let vocabulary = vocabulary.map_err(|why| misfit(path, &format!("{TOKENIZER} cannot be read: {why}")))?;
+    Ok((Kind::Table(*rows, *columns), vocabulary))
+}
+
+/// Checks that a model has no parts but these.
+fn check_modules(path: &Path, known: &[&str]) -> Result<(), String> {
+    let modules = optional::<Vec<Module>>(path, MODULES)?.unwrap_or_default();
+    let mut kinds = modules.iter().map(|module| module.kind.rsplit('.').next().unwrap_or_default());
+    let unknown = kinds.find(|kind| !known.contains(kind));
+    unknown.map_or(Ok(()), |kind| Err(unsupported(path, &format!("has a module `{kind}`"))))
 }
 
 /// Reads the prompts before a query and before a passage, as sentence-transformers does.
@@ -244,79 +272,74 @@ fn modes(pooling: &Map<String, Value>) -> Vec<String> {
     modes
 }
 
-fn vocabulary(path: &Path) -> Result<Vocabulary, String> {
+fn reading(path: &Path) -> Result<Reading, String> {
     let config: TokenizerConfig = optional(path, TOKENIZER_CONFIG)?.unwrap_or_default();
     let lowers = config.do_lower_case.unwrap_or(true);
-    let reading = Reading {
+    Ok(Reading {
         lowers,
         strips_marks: config.strip_accents.unwrap_or(lowers),
         parts_chinese: config.tokenize_chinese_chars.unwrap_or(true),
-    };
-    let ids: HashMap<String, u32> = if let Some(text) = bytes(path, WORDS, TEXT_BYTES_MAX)? {
+    })
+}
+
+/// Reads the pieces of an encoder's vocabulary.
+fn pieces(path: &Path) -> Result<HashMap<String, u32>, String> {
+    if let Some(text) = bytes(path, WORDS, TEXT_BYTES_MAX)? {
         let text = String::from_utf8(text).map_err(|_| misfit(path, &format!("{WORDS} is not UTF-8")))?;
-        text.lines().map(str::to_owned).zip(0..).collect()
-    } else if let Some(Tokenizer { model: Some(model) }) = optional(path, TOKENIZER)? {
-        let is_ours = model.kind.as_deref().is_none_or(|kind| kind == "WordPiece");
-        let ids = is_ours.then(|| serde_json::from_value(model.vocab).ok()).flatten();
-        ids.ok_or_else(|| misfit(path, &format!("{TOKENIZER} has no WordPiece vocabulary")))?
-    } else {
+        return Ok(text.lines().map(str::to_owned).zip(0..).collect());
+    }
+    let Some(Tokenizer { model: Some(model) }) = optional(path, TOKENIZER)? else {
         return Err(missing(path, &format!("{WORDS} (or {TOKENIZER})")));
     };
-    Vocabulary::new(ids, reading).map_err(|token| misfit(path, &format!("its vocabulary has no {token}")))
+    let is_ours = model.kind.as_deref().is_none_or(|kind| kind == "WordPiece");
+    let ids = is_ours.then(|| serde_json::from_value(model.vocab).ok()).flatten();
+    ids.ok_or_else(|| misfit(path, &format!("{TOKENIZER} has no WordPiece vocabulary")))
 }
 
-/// Checks that the list has all tensors, in the right sizes; returns the prefix of their names.
-fn check_weights(path: &Path, shape: &Shape) -> Result<&'static str, String> {
-    let broken = |what: &str| misfit(path, &format!("{WEIGHTS} cannot be read: {what}"));
-    let mut file = open(path, WEIGHTS, WEIGHTS_BYTES_MAX)?.ok_or_else(|| missing(path, WEIGHTS))?;
-    let length = file.metadata().map_err(|error| broken(&error.to_string()))?.len();
-    let mut size = [0; 8];
-    file.read_exact(&mut size).map_err(|_| broken("it is too short"))?;
-    let size = u64::from_le_bytes(size);
-    if size > HEAD_BYTES_MAX || size > length {
-        return Err(broken("it does not begin with the list of its tensors"));
-    }
-    let mut head = Vec::new();
-    file.take(size).read_to_end(&mut head).map_err(|error| broken(&error.to_string()))?;
-    let list: Metadata = serde_json::from_slice(&head).map_err(|error| broken(&error.to_string()))?;
-    if length.checked_sub(8 + size) != Some(list.data_len() as u64) {
-        return Err(broken("it is not as long as it says"));
-    }
-    let known = |prefix: &str, name: &str| list.info(&format!("{prefix}{name}"));
-    let prefix = if known("bert.", "embeddings.word_embeddings.weight").is_some() { "bert." } else { "" };
-    for (name, sizes) in bert::tensors(shape) {
-        let tensor = known(prefix, &name).ok_or_else(|| broken(&format!("it has no tensor `{name}`")))?;
-        if tensor.shape != sizes {
-            return Err(broken(&format!("`{name}` has the sizes {:?} instead of {sizes:?}", tensor.shape)));
+/// List at the beginning of the weights.
+struct Weights(Metadata);
+
+impl Weights {
+    fn open(path: &Path) -> Result<Self, String> {
+        let broken = |what: &dyn Display| unreadable(path, what);
+        let mut file = open(path, WEIGHTS, WEIGHTS_BYTES_MAX)?.ok_or_else(|| missing(path, WEIGHTS))?;
+        let length = file.metadata().map_err(|error| broken(&error))?.len();
+        let mut size = [0; 8];
+        file.read_exact(&mut size).map_err(|_| broken(&"it is too short"))?;
+        let size = u64::from_le_bytes(size);
+        if size > HEAD_BYTES_MAX || size > length {
+            return Err(broken(&"it does not begin with the list of its tensors"));
         }
-        if numbers(tensor.dtype, &[]).is_none() {
-            return Err(broken(&format!("`{name}` is {}; F32, F16 and BF16 are supported", tensor.dtype)));
+        let mut head = Vec::new();
+        file.take(size).read_to_end(&mut head).map_err(|error| broken(&error))?;
+        let list: Metadata = serde_json::from_slice(&head).map_err(|error| broken(&error))?;
+        if length.checked_sub(8 + size) != Some(list.data_len() as u64) {
+            return Err(broken(&"it is not as long as it says"));
         }
+        Ok(Self(list))
     }
-    Ok(prefix)
-}
 
-/// Decodes a tensor; `None` for an unsupported type.
-fn numbers(kind: Dtype, data: &[u8]) -> Option<Vec<f32>> {
-    let pairs = || data.as_chunks::<2>().0.iter().map(|pair| u16::from_le_bytes(*pair));
-    match kind {
-        Dtype::F32 => Some(data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()),
-        Dtype::BF16 => Some(pairs().map(|bits| f32::from_bits(u32::from(bits) << 16)).collect()),
-        Dtype::F16 => Some(pairs().map(half).collect()),
-        _ => None,
+    fn sizes(&self, name: &str) -> Option<&[usize]> {
+        self.0.info(name).map(|tensor| &*tensor.shape)
     }
-}
 
-/// Decodes a 16-bit float: a sign, five bits of exponent, ten of fraction.
-fn half(bits: u16) -> f32 {
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
-    let size = match exponent {
-        0 => fraction * 2f32.powi(-24),
-        31 if fraction == 0.0 => f32::INFINITY,
-        31 => f32::NAN,
-        _ => (1.0 + fraction / 1024.0) * 2f32.powi(exponent - 15),
-    };
-    if bits >> 15 == 1 { -size } else { size }
+    /// Checks that the list has all these tensors, in the right sizes.
+    fn check(&self, path: &Path, tensors: &[(String, Vec<usize>)]) -> Result<(), String> {
+        let broken = |what: String| Err(unreadable(path, &what));
+        let prefix = if self.sizes("bert.embeddings.word_embeddings.weight").is_some() { "bert." } else { "" };
+        for (name, sizes) in tensors {
+            let Some(tensor) = self.0.info(&format!("{prefix}{name}")) else {
+                return broken(format!("it has no tensor `{name}`"));
+            };
+            if tensor.shape != *sizes {
+                return broken(format!("`{name}` has the sizes {:?} instead of {sizes:?}", tensor.shape));
+            }
+            if ![Dtype::F32, Dtype::F16, Dtype::BF16].contains(&tensor.dtype) {
+                return broken(format!("`{name}` is {}; F32, F16 and BF16 are supported", tensor.dtype));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn required<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T, String> {
@@ -362,19 +385,14 @@ fn misfit(path: &Path, what: &str) -> String {
     format!("The model in `{}` cannot be used: {what}. Put all files of one model there again.", path.display())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn unreadable(path: &Path, why: &dyn Display) -> String {
+    misfit(path, &format!("{WEIGHTS} cannot be read: {why}"))
+}
 
-    #[test]
-    fn short_numbers_are_those_that_the_standard_says() {
-        let halves =
-            [(0x3C00, 1.0), (0xC000, -2.0), (0x7BFF, 65504.0), (0x3555, 0.333_251_95), (0x0001, 5.960_464_5e-8)];
-        for (bits, value) in halves {
-            assert_eq!(half(bits), value, "{bits:x}");
-        }
-        assert!(half(0x7C00).is_infinite() && half(0x7E00).is_nan() && half(0x8000) == 0.0);
-        assert_eq!(numbers(Dtype::BF16, &[0x80, 0x3F, 0x20, 0xC1]), Some(vec![1.0, -10.0]));
-        assert_eq!(numbers(Dtype::I8, &[1]), None);
-    }
+fn unsupported(path: &Path, what: &str) -> String {
+    let name = path.display();
+    format!(
+        "The model in `{name}` {what}, which is not supported. Take one of the BERT family, such as MiniLM, or a table \
+         of model2vec."
+    )
 }

@@ -1,25 +1,24 @@
-//! An embedder that is a model in a local directory, as sentence-transformers and Hugging Face publish encoders of the
-//! BERT family: no server, no download, and no text leaves the process.
+//! An embedder that is a model in a local directory: an encoder of the BERT family, as sentence-transformers and Hugging
+//! Face publish it, or a table of model2vec. No server, no download, and no text leaves the process.
 //!
 //! Opening it checks everything but the weights. They are read when they are first needed, so that a command that embeds
 //! nothing does not wait for them. The model runs in a thread of its own: it never blocks a thread that others wait for,
 //! and takes at most one processor from the turns.
 
-mod bert;
 mod directory;
-mod matrix;
+mod encoder;
 mod tokens;
 
 use std::{
     path::Path,
     sync::{Arc, OnceLock, mpsc},
-    thread,
 };
 
 use async_trait::async_trait;
+use rayon::ThreadPoolBuilder;
 use tokio::sync::oneshot;
 
-use self::{bert::Bert, directory::Directory};
+use self::{directory::Directory, encoder::Encoder};
 use meerkat_words::{
     SessionError,
     memory::{EmbedFor, Embedder},
@@ -47,7 +46,7 @@ struct Model {
 /// Weights, and the hash of all files that a vector depends on.
 #[derive(Debug)]
 struct Read {
-    bert: Bert,
+    encoder: Encoder,
     hash: String,
 }
 
@@ -62,9 +61,10 @@ impl LocalEmbedder {
         let directory = Directory::open(dir).map_err(refused)?;
         let model = Arc::new(Model { directory, read: OnceLock::new() });
         let (jobs, taken) = mpsc::channel();
-        let thread = thread::Builder::new().name("embedder".to_owned());
+        // Its crates take all threads of the pool that they run in. After a panic the queue has no end to read it.
+        let pool = ThreadPoolBuilder::new().num_threads(1).thread_name(|_| "embedder".to_owned()).panic_handler(drop);
         let working = model.clone();
-        thread.spawn(move || working.work(&taken)).map_err(|error| failed(&error))?;
+        pool.build().map_err(|error| failed(&error))?.spawn(move || working.work(&taken));
         Ok(Self { model, jobs })
     }
 }
@@ -72,8 +72,8 @@ impl LocalEmbedder {
 impl Model {
     fn read(&self) -> Result<&Read, SessionError> {
         let read = self.read.get_or_init(|| {
-            let (bert, hash) = self.directory.read()?;
-            Ok(Read { bert, hash })
+            let (encoder, hash) = self.directory.read()?;
+            Ok(Read { encoder, hash })
         });
         read.as_ref().map_err(|why| SessionError::MemoryUnavailable { why: why.clone() })
     }
@@ -88,8 +88,9 @@ impl Model {
     }
 
     fn vector(&self, text: &str) -> Result<Vec<f32>, SessionError> {
-        let bert = &self.read()?.bert;
-        let mut vector = bert.vector(&self.directory.vocabulary.tokens(text, self.directory.tokens_max));
+        let encoder = &self.read()?.encoder;
+        let tokens = self.directory.vocabulary.tokens(text).map_err(|error| failed(&error))?;
+        let mut vector = encoder.vector(&tokens).map_err(|error| failed(&error))?;
         super::normalise(&mut vector);
         Ok(vector)
     }

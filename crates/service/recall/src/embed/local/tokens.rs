@@ -1,17 +1,17 @@
-//! BERT's WordPiece: words without control characters, in lower case and without marks, split into the longest pieces
-//! that the vocabulary has.
-//!
-//! A text cannot contain a special token: `[SEP]` in a text is three words.
+//! Splits a text into the tokens of a model.
 
-use std::{collections::HashMap, fmt};
+use std::collections::HashMap;
 
-use icu_normalizer::DecomposingNormalizerBorrowed;
-use icu_properties::{
-    CodePointMapData,
-    props::{GeneralCategory, GeneralCategoryGroup},
+use tokenizers::{
+    Tokenizer,
+    models::{bpe::Vocab, wordpiece::WordPiece},
+    normalizers::BertNormalizer,
+    pre_tokenizers::bert::BertPreTokenizer,
 };
 
-/// Longest known word.
+/// Token for a word that a vocabulary lacks.
+const UNKNOWN: &str = "[UNK]";
+/// Longest known word of an encoder.
 const WORD_CHARS_MAX: usize = 100;
 
 /// Preparation of a text before its words are looked up.
@@ -25,126 +25,66 @@ pub(super) struct Reading {
     pub(super) parts_chinese: bool,
 }
 
+#[derive(Debug)]
 pub(super) struct Vocabulary {
-    ids: HashMap<String, u32>,
-    reading: Reading,
-    unknown: u32,
-    /// First and last token of every text.
-    ends: (u32, u32),
-}
-
-impl fmt::Debug for Vocabulary {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Vocabulary").field("pieces", &self.ids.len()).finish_non_exhaustive()
-    }
+    tokenizer: Tokenizer,
+    /// First and last token of every text, for an encoder.
+    ends: Option<(u32, u32)>,
+    /// Token that is left out of every text, for a table.
+    left_out: Option<u32>,
+    /// Most tokens of a text.
+    tokens_max: usize,
+    /// Characters of a text that are read.
+    chars_max: usize,
 }
 
 impl Vocabulary {
-    /// Makes a vocabulary, or returns the token that it lacks.
-    pub(super) fn new(ids: HashMap<String, u32>, reading: Reading) -> Result<Self, &'static str> {
-        let id = |token: &'static str| ids.get(token).copied().ok_or(token);
-        let (unknown, ends) = (id("[UNK]")?, (id("[CLS]")?, id("[SEP]")?));
-        Ok(Self { ids, reading, unknown, ends })
+    /// Makes an encoder's vocabulary of BERT's WordPiece, or returns what is wrong with it. No text has a special token:
+    /// `[SEP]` in a text is three words.
+    pub(super) fn of_pieces(ids: HashMap<String, u32>, reading: Reading, tokens_max: usize) -> Result<Self, String> {
+        let id = |token: &str| ids.get(token).copied().ok_or_else(|| format!("its vocabulary has no {token}"));
+        let ends = (id("[CLS]")?, id("[SEP]")?);
+        id(UNKNOWN)?;
+        let pieces = WordPiece::builder().max_input_chars_per_word(WORD_CHARS_MAX).unk_token(UNKNOWN.to_owned());
+        let pieces = pieces.vocab(ids.into_iter().collect::<Vocab>()).build().map_err(|error| error.to_string())?;
+        let mut tokenizer = Tokenizer::new(pieces);
+        let plain = BertNormalizer::new(true, reading.parts_chinese, Some(reading.strips_marks), reading.lowers);
+        tokenizer.with_normalizer(Some(plain)).map_err(|error| error.to_string())?;
+        tokenizer.with_pre_tokenizer(Some(BertPreTokenizer));
+        let chars_max = tokens_max.saturating_mul(WORD_CHARS_MAX);
+        Ok(Self { tokenizer, ends: Some(ends), left_out: None, tokens_max, chars_max })
     }
 
-    /// Returns the rows that a table needs for these ids.
+    /// Makes a table's vocabulary of its `tokenizer.json`. `unknown` is the token for what it does not know.
+    pub(super) fn of_file(bytes: &[u8], unknown: Option<u32>, tokens_max: usize) -> Result<Self, String> {
+        let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| error.to_string())?;
+        tokenizer.with_padding(None).with_truncation(None).map_err(|error| error.to_string())?;
+        let mut lengths: Vec<usize> = tokenizer.get_vocab(true).keys().map(|token| token.chars().count()).collect();
+        lengths.sort_unstable();
+        let middle = lengths.len() / 2;
+        let median = match lengths.len() {
+            0 => return Err("it has no tokens".to_owned()),
+            count if count.is_multiple_of(2) => usize::midpoint(lengths[middle - 1], lengths[middle]),
+            _ => lengths[middle],
+        };
+        let chars_max = tokens_max.saturating_mul(median);
+        Ok(Self { tokenizer, ends: None, left_out: unknown, tokens_max, chars_max })
+    }
+
+    /// Returns the rows that a table needs for these tokens.
     pub(super) fn rows(&self) -> usize {
-        self.ids.values().max().map_or(0, |id| *id as usize + 1)
+        self.tokenizer.get_vocab(true).values().max().map_or(0, |id| *id as usize + 1)
     }
 
-    /// Splits a text into at most `tokens_max` tokens.
-    pub(super) fn tokens(&self, text: &str, tokens_max: usize) -> Vec<u32> {
-        let mut tokens = vec![self.ends.0];
-        let text = self.reading.plain(text);
-        for word in words(&text) {
-            if tokens.len() + 1 >= tokens_max {
-                break;
-            }
-            self.add_word(word, &mut tokens);
-        }
-        tokens.truncate(tokens_max - 1);
-        tokens.push(self.ends.1);
-        tokens
+    /// Splits a text into tokens.
+    pub(super) fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
+        let end = text.char_indices().nth(self.chars_max).map_or(text.len(), |(at, _)| at);
+        let encoding = self.tokenizer.encode_fast(&text[..end], false).map_err(|error| error.to_string())?;
+        let ids = encoding.get_ids().iter().copied();
+        let Some((first, last)) = self.ends else {
+            return Ok(ids.take(self.tokens_max).filter(|id| Some(*id) != self.left_out).collect());
+        };
+        let within = ids.take(self.tokens_max - 2);
+        Ok(std::iter::once(first).chain(within).chain(std::iter::once(last)).collect())
     }
-
-    /// Adds the pieces of a word, each the longest known one; a word with an unknown piece is unknown as a whole.
-    fn add_word(&self, word: &str, tokens: &mut Vec<u32>) {
-        let before = tokens.len();
-        let mut rest = word;
-        let is_short = word.chars().nth(WORD_CHARS_MAX).is_none();
-        let mut piece = String::new();
-        while is_short && !rest.is_empty() {
-            let mark = if rest.len() < word.len() { "##" } else { "" };
-            let ends = rest.char_indices().rev().map(|(at, letter)| at + letter.len_utf8());
-            let found = ends.into_iter().find_map(|end| {
-                piece.clear();
-                piece.extend([mark, &rest[..end]]);
-                self.ids.get(&piece).map(|id| (*id, end))
-            });
-            let Some((id, end)) = found else { break };
-            tokens.push(id);
-            rest = &rest[end..];
-        }
-        if !rest.is_empty() {
-            tokens.truncate(before);
-            tokens.push(self.unknown);
-        }
-    }
-}
-
-impl Reading {
-    /// Prepares a text, with blanks around characters that are words.
-    fn plain(self, text: &str) -> String {
-        let mut plain = String::with_capacity(text.len());
-        for letter in text.chars() {
-            match letter {
-                '\t' | '\n' | '\r' => plain.push(' '),
-                '\0' | '\u{fffd}' => {}
-                _ if is_control(letter) => {}
-                _ if letter.is_whitespace() => plain.push(' '),
-                _ if self.parts_chinese && is_chinese(letter) => plain.extend([' ', letter, ' ']),
-                _ => plain.push(letter),
-            }
-        }
-        if self.strips_marks {
-            let decomposed = DecomposingNormalizerBorrowed::new_nfd().normalize(&plain).into_owned();
-            plain = decomposed.chars().filter(|letter| category(*letter) != GeneralCategory::NonspacingMark).collect();
-        }
-        // Letter by letter: a sigma at a word's end is like any other.
-        if self.lowers { plain.chars().flat_map(char::to_lowercase).collect() } else { plain }
-    }
-}
-
-/// Iterates over the words of a text; each punctuation mark is one.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split_whitespace().flat_map(|run| run.split_inclusive(is_punctuation).flat_map(parted))
-}
-
-/// Splits the punctuation mark off a run's end, if there is one.
-fn parted(run: &str) -> impl Iterator<Item = &str> {
-    let sign = run.char_indices().next_back().filter(|(_, last)| is_punctuation(*last));
-    let (word, sign) = run.split_at(sign.map_or(run.len(), |(at, _)| at));
-    [word, sign].into_iter().filter(|part| !part.is_empty())
-}
-
-fn category(letter: char) -> GeneralCategory {
-    CodePointMapData::<GeneralCategory>::new().get(letter)
-}
-
-/// Returns true for control, format and private-use characters. Unassigned ones stay, and are unknown.
-fn is_control(letter: char) -> bool {
-    let group = GeneralCategoryGroup::Control.union(GeneralCategoryGroup::Format);
-    group.union(GeneralCategoryGroup::PrivateUse).contains(category(letter))
-}
-
-fn is_punctuation(letter: char) -> bool {
-    letter.is_ascii_punctuation()
-        || (!letter.is_ascii() && GeneralCategoryGroup::Punctuation.contains(category(letter)))
-}
-
-/// Returns true for the blocks that BERT treats as Chinese; kana and Hangul are not among them.
-const fn is_chinese(letter: char) -> bool {
-    matches!(letter, '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}'
-        | '\u{2a700}'..='\u{2b73f}' | '\u{2b740}'..='\u{2b81f}' | '\u{2b820}'..='\u{2ceaf}'
-        | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')
 }
