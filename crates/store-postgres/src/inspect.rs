@@ -120,6 +120,7 @@ impl Doctor {
         if !self.has_rights().await? {
             return Ok(());
         }
+        self.functions().await?;
         self.tails().await?;
         self.leases().await?;
         self.blobs().await
@@ -157,6 +158,20 @@ impl Doctor {
         );
         self.find(Severity::Error, None, what, &remedy);
         Ok(false)
+    }
+
+    /// Finds out if the schema lacks the function that appends.
+    async fn functions(&mut self) -> Result<(), Trouble> {
+        let sql = "SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+            WHERE n.nspname = $1 AND p.proname = 'append' AND has_function_privilege(p.oid, 'EXECUTE')";
+        if self.db.query_opt(sql, &[(&self.db.schema_name(), Type::TEXT)]).await?.is_none() {
+            let schema = self.db.schema_name();
+            let what =
+                format!("The schema {schema:?} lacks the function append, or the user of store.url may not use it.");
+            let remedy = "No turn is recorded without it. Restore the whole database from a backup, or grant EXECUTE.";
+            self.find(Severity::Error, None, what, remedy);
+        }
+        Ok(())
     }
 
     /// Finds sessions whose records do not end at their tail, or do not begin at 1.

@@ -72,6 +72,9 @@ async fn each_fault_is_found_with_its_session() {
     one(&look(&options).await, Check::Journal, Severity::Error, "it has no records");
     database.psql("DELETE FROM sessions WHERE id = (SELECT min(id::text)::uuid FROM sessions)");
     assert_eq!(look(&options).await.findings, []);
+    database.psql("ALTER FUNCTION append RENAME TO former");
+    one(&look(&options).await, Check::Database, Severity::Error, "lacks the function append");
+    database.psql("ALTER FUNCTION former RENAME TO append");
     database.expire("b");
     let diagnosis = look(&options).await;
     one(&diagnosis, Check::Journal, Severity::Warning, "the node b, whose lease ended");
