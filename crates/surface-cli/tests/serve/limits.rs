@@ -184,6 +184,12 @@ fn waiting_turns_make_no_connection_deaf() {
     for (session, id) in sessions.iter().zip(1..) {
         ask(&mut socket, id, "turn/start", &json!({ "session_id": session, "prompt": "@say Wait @stall" }));
     }
+    // What one connection asks is done side by side.
+    let runs = |session: &String| {
+        let path = format!("/v1/sessions/{session}");
+        server.send_with_token("GET", &path, &[], "").json()["state"] == "running"
+    };
+    until("all of them wait", || sessions.iter().all(runs));
     ask(&mut socket, TURNS + 1, "turn/interrupt", &json!({ "session_id": sessions[0] }));
     let mut ids = [0, 0].map(|_: u64| {
         let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
