@@ -150,6 +150,25 @@ async fn a_letter_that_lay_there_for_too_long_is_never_run() {
     assert_eq!(taken(&[at_work]).await, [new]);
 }
 
+/// A node that was replaced, and has not noticed it yet, takes nothing; and what it had taken is lost, not for ever open.
+#[tokio::test]
+async fn letters_are_for_the_newest_process_of_a_node() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let (former, b) = (PostgresInbox(a), PostgresInbox(b));
+    let (name, operation, params) = ("a".to_owned(), "pin".to_owned(), "{}".to_owned());
+    let letter = Letter { node: name, session_id: id(1), operation, params };
+    let [taken, left] = [1, 2].map(Uuid::from_u128);
+    b.leave(taken, &letter).await.unwrap();
+    assert_eq!(former.take(&[]).await, Ok(vec![(taken, letter.clone())]));
+    assert_eq!(b.fate(taken, false).await, Ok(Fate::Open));
+    let newest = PostgresInbox(node(&database, "a").await);
+    b.leave(left, &letter).await.unwrap();
+    assert_eq!(former.take(&[taken]).await, Ok(vec![]));
+    assert_eq!(newest.take(&[]).await, Ok(vec![(left, letter)]));
+    assert_eq!(b.fate(taken, false).await, Ok(Fate::Lost));
+}
+
 /// A letter is there once, and its answer for as long as its sender has not read it.
 #[tokio::test]
 async fn a_letter_and_its_answer_survive_replies_that_are_lost() {
@@ -246,6 +265,11 @@ async fn a_session_that_is_settled_late_stays_its_owners() {
     assert!(matches!(b.lease(id(1)).await, Err(StoreError::HeldBy { holder, .. }) if holder.node == "a"));
     database.expire("a");
     assert_eq!(b.orphans(false).await.unwrap(), [id(1)]);
+    // Who looked at it before its last record settles nothing.
+    b.settle(id(1), 1).await.unwrap();
+    assert_eq!(database.psql("SELECT node FROM sessions"), "a");
+    b.settle(id(1), 2).await.unwrap();
+    assert_eq!(database.psql("SELECT node FROM sessions"), "");
 }
 
 /// A node ends between a fork and its row in lists: the next one that looks finds the fork.
