@@ -16,8 +16,12 @@ use meerkat_parity_tests::{
 
 use crate::{capabilities, cluster};
 
-/// Scenario of the files for people, whose folder belongs to one node, so that two cannot play it by turns.
-const OF_ONE_NODE: &str = "050-projection";
+/// Scenarios of the files for people, whose folder belongs to one node, so that two cannot play them by turns.
+const OF_ONE_NODE: [&str; 2] = ["050-projection", "058-compaction-restart"];
+
+/// Scenarios of live events. A command line shows those of the turns of its chat, and to the other node goes a process of
+/// its own.
+const OF_ONE_CHAT: [&str; 2] = ["012-interrupt", "034-live-events"];
 
 /// Scenario of a data directory, which a service over a database does not have.
 const OF_A_DIRECTORY: &str = "077-diagnosis";
@@ -25,7 +29,7 @@ const OF_A_DIRECTORY: &str = "077-diagnosis";
 /// Returns true if both nodes have the scenario's sessions.
 fn is_shared(scenario: &Scenario) -> bool {
     let is_off = scenario.config.get("store").is_some_and(|store| store["enabled"] == false);
-    !is_off && scenario.name != OF_ONE_NODE
+    !is_off && !OF_ONE_NODE.contains(&scenario.name.as_str())
 }
 
 /// All trials of the build with a database.
@@ -46,7 +50,7 @@ pub(crate) fn trials(build: &'static Build, scenarios: &[Scenario]) -> Vec<Trial
     let chosen = each_operation(&shared);
     for (surface, make) in &TWO_NODES {
         let of_surface = |at: usize, scenario: &Scenario| match chosen.iter().position(|name| *name == scenario.name) {
-            _ if is_whole => true,
+            _ if is_whole => *surface != "cli" || !OF_ONE_CHAT.contains(&scenario.name.as_str()),
             Some(turn) => operators[turn % operators.len()].0 == *surface,
             None => *surface == "mcp" && at < 2,
         };

@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use futures::FutureExt as _;
@@ -44,6 +45,11 @@ use crate::{
 
 /// Number of locks that the journals share.
 const JOURNAL_LOCKS: usize = 64;
+
+/// How often a command is sent to a session that changes hands.
+const SENT_MAX: u32 = 10;
+/// Longest time until it is sent again.
+const SENT_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Sessions over one engine.
 #[derive(Clone)]
@@ -243,17 +249,28 @@ impl Sessions {
         }
     }
 
-    /// Sends a command to a session's actor and waits for its answer. If another one has taken the session over, sends
-    /// it once more.
+    /// Sends a command to a session's actor and waits for its answer. If the actor has left, or another node took the
+    /// session over before anything was stored, sends it again.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
         command: impl Fn(Reply<T>) -> Command,
     ) -> Result<T, SessionError> {
-        match self.ask_once(session_id, &command).await {
-            Err(SessionError::TakenOver(_)) => self.ask_once(session_id, &command).await,
-            answer => answer,
+        let world = &self.engine().world;
+        for attempt in 1..SENT_MAX {
+            let since = world.clock.elapsed();
+            let answer = self.ask_once(session_id, &command).await;
+            if !matches!(answer, Err(SessionError::TakenOver(_))) {
+                return answer;
+            }
+            // Two nodes that take the session from each other must not go on in step: one waits for as long as the
+            // other may need.
+            let took = world.clock.elapsed().saturating_sub(since) + Duration::from_millis(5);
+            let longest = took.saturating_mul(attempt.pow(2)).min(SENT_AGAIN_MAX);
+            let pause = world.ids.jitter(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
+            world.clock.sleep(Duration::from_millis(pause)).await;
         }
+        self.ask_once(session_id, &command).await
     }
 
     async fn ask_once<T>(
@@ -277,8 +294,8 @@ impl Sessions {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            // The store failed it, and the next caller loads it again.
-            Err(_) => Err(SessionError::StoreFailed),
+            // It left before it had the command.
+            Err(_) => Err(SessionError::TakenOver(session_id)),
         }
     }
 

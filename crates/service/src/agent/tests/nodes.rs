@@ -306,7 +306,7 @@ async fn an_owner_that_panics_after_it_lost_its_lease_gives_way_all_the_same() {
     let [a, b] = Node::pair(Way::None).await;
     let session_id = a.creates().await;
     let turn = a.begins(session_id).await;
-    a.store.fences_next(|event| matches!(event, Event::Pinned(_)));
+    a.store.fences_next(1, |event| matches!(event, Event::Pinned(_)));
     a.store.panics_at_next(|event| matches!(event, Event::PartialText(_)));
     let pin = a.service.pin(PinFact { session_id, text: "a fact".to_owned() });
     timeout(LEASE, pin).await.unwrap().unwrap();
@@ -326,10 +326,29 @@ async fn a_caller_is_not_handed_an_actor_that_has_left() {
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
     a.service.accept_turn(queued).await.unwrap();
     a.store.ends();
-    b.store.fences_next(|event| matches!(event, Event::TurnStarted(_)));
+    b.store.fences_next(1, |event| matches!(event, Event::TurnStarted(_)));
     let pinned = b.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await;
     assert!(pinned.is_ok(), "{pinned:?}");
     assert_eq!(b.store.given(session_id), ["a", "b", "b"]);
+}
+
+/// Each time before this node stores the first record of the turn, another one takes the idle session.
+#[tokio::test(start_paused = true)]
+async fn a_turn_begins_although_the_session_changes_hands_meanwhile() {
+    let [a, _] = Node::pair(Way::None).await;
+    let session_id = a.creates().await;
+    a.store.fences_next(6, |event| matches!(event, Event::TurnStarted(_)));
+    a.answers();
+    let turn = timeout(LEASE, a.service.start_turn(StartTurn::new(session_id, "Go."))).await.unwrap().unwrap();
+    assert_eq!(turn.status, TurnStatus::Completed);
+    assert_eq!(count(&a.history(session_id).await, "turn_started"), 1);
+    // If that never ends, the caller learns it.
+    a.store.fences_next(u32::MAX, |event| matches!(event, Event::TurnStarted(_)));
+    let refused = timeout(LEASE, a.service.start_turn(StartTurn::new(session_id, "Go."))).await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionBusy, "{refused:?}");
+    a.store.fences_next(0, |_| false);
+    a.answers();
+    a.service.start_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
 }
 
 /// The store grants a lease, for the first time or again after a failure, and another node has the session before this

@@ -55,8 +55,8 @@ struct State {
     version: u64,
     drops_beside_a_fork: bool,
     fails_reading: bool,
-    /// Records that are fenced once, and those whose staging panics.
-    fences: Option<fn(&Event) -> bool>,
+    /// Records that are fenced, how often, and those whose staging panics.
+    fences: Option<(u32, fn(&Event) -> bool)>,
     panics: Option<fn(&Event) -> bool>,
     /// Node that panics when it is asked what it holds.
     panics_at_asking: Option<&'static str>,
@@ -160,9 +160,9 @@ impl NodeStore {
         (state.drops_beside_a_fork, state.fails_reading) = (true, true);
     }
 
-    /// Of the next such record the store says that its node has lost its lease.
-    pub(super) fn fences_next(&self, is_meant: fn(&Event) -> bool) {
-        self.state().fences = Some(is_meant);
+    /// Of the next such records the store says that their node has lost its lease.
+    pub(super) fn fences_next(&self, times: u32, is_meant: fn(&Event) -> bool) {
+        self.state().fences = Some((times, is_meant));
     }
 
     /// The next such record makes its node panic.
@@ -255,7 +255,10 @@ impl EventStore for NodeStore {
     fn stage_listed(&self, lease: &Lease, batch: &[Record], row: &SessionSummary) -> Result<Ticket, StoreError> {
         let mut state = self.state();
         let is_next = |is_meant: &mut fn(&Event) -> bool| batch.iter().any(|record| is_meant(&record.event));
-        if state.fences.take_if(is_next).is_some() {
+        if let Some((times @ 1.., is_meant)) = &mut state.fences
+            && is_next(is_meant)
+        {
+            *times -= 1;
             return Err(StoreError::Fenced);
         }
         assert!(state.panics.take_if(is_next).is_none(), "the panic that is tested");
