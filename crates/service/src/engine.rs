@@ -115,7 +115,7 @@ impl Derived {
             }
             None if self.changes.lacks(session_id, None) => {
                 self.changes.deleted(session_id);
-                self.readers.note_deleted(session_id);
+                self.readers.delete_session(session_id);
             }
             None => {}
         }
@@ -196,9 +196,7 @@ impl Observer for Derived {
             // The session left memory and was not deleted: readers keep what they have of it.
             return Ok(());
         }
-        if let Err(error) = self.readers.delete_session(session_id).await {
-            tracing::warn!(%session_id, %error, "what readers were done with in a deleted session stays in the store");
-        }
+        self.readers.delete_session(session_id);
         if let Err(error) = ports.snapshots.delete(&session_id).await {
             tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is rebuilt");
         }

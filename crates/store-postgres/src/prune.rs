@@ -50,9 +50,8 @@ impl JournalPruner for PostgresPruner {
             }
             let watermark = work
                 .query_opt(
-                    "SELECT min(greatest(coalesce(c.seq, 0), coalesce(l.seq, 0))) FROM meerkat.readers r \
+                    "SELECT min(coalesce(c.seq, 0)) FROM meerkat.readers r \
                      LEFT JOIN meerkat.checkpoints c ON c.reader = r.name AND c.session = $1 \
-                     LEFT JOIN meerkat.relied l ON l.reader = r.name AND l.session = $1 \
                      WHERE strpos(r.name, '@') = 0 OR EXISTS (SELECT FROM meerkat.nodes n \
                      WHERE n.id = substr(r.name, strpos(r.name, '@') + 1))",
                     &id,

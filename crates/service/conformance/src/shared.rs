@@ -201,7 +201,7 @@ async fn pruning_waits_for_readers_of_either_handle([one, other]: [Stores; 2]) -
     let prune = async || said(pruner.prune(id(1), 7, &keep, time(10_000)).await, "prune");
     expect("records that a reader has yet to read", prune().await?, 0)?;
     expect("the version of a whole journal", version(&other).await?, before)?;
-    said(other.readers.rely(id(1), [("r".to_owned(), 4)].into()).await, "rely")?;
+    said(other.index.put_checkpoint("r", id(1), 4).await, "put_checkpoint")?;
     let dropped = prune().await?;
     expect("no more is dropped than the reader is done with", dropped <= 3, true)?;
     // A store may drop only whole parts.

@@ -1,24 +1,21 @@
-//! Examination of a session's whole directory for `meerkat doctor`. Only [`cut`] and [`mend_marks`] change anything.
+//! Examination of a session's whole directory for `meerkat doctor`. Only [`cut`] changes anything.
 
-use std::{collections::BTreeMap, io, path::Path, sync::Arc};
+use std::{io, path::Path};
 
 use bytes::Bytes;
 
 use super::{
-    End, Limits, Pool,
+    End,
     disk::{Disk, failed, if_there, is_unreadable, read_range, write_new},
-    executor::Executor as _,
     fork::{copy, link_blobs},
-    frame::{BATCH_END, Place},
-    health::Health,
+    frame::BATCH_END,
     layout::{BLOBS, NEW, QUARANTINE, generations_of, segment_name, session_dir, with_folders},
     recovery::{Found, Segment, examine},
     segment::{Compacted, HEADER_BYTES, Header, HeaderFound, Mark, Reader, Step},
-    store_journal::{Resting, StoreJournal},
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
-    store::{ReaderMark, StoreError},
+    store::StoreError,
 };
 
 /// Examined journal.
@@ -187,49 +184,4 @@ pub fn free_in_quarantine(disk: &dyn Disk, name: &str) -> io::Result<String> {
     let taken = with_folders(disk, || disk.list(Path::new(QUARANTINE)))?;
     let mut names = (1_u32..).map(|n| format!("{name}-{n}")).filter(|name| !taken.contains(name));
     Ok(format!("{QUARANTINE}/{}", names.next().unwrap_or_default()))
-}
-
-/// Marks to write after a repair.
-#[derive(Default)]
-pub struct Mended<'a> {
-    /// Sessions whose end is that of their journal, whatever was known before.
-    pub ended: &'a [SessionId],
-    /// Sessions that the next start must examine.
-    pub active: &'a [SessionId],
-    /// True if the known readers are all there are.
-    pub is_trusted: bool,
-}
-
-/// Writes marks, durably. A damaged store journal is rewritten from its good marks.
-pub fn mend_marks(disk: Arc<dyn Disk>, mended: &Mended<'_>, knows: fn(u16) -> bool) -> Result<(), StoreError> {
-    let (limits, executor) = (Limits::default(), Arc::new(Pool::new().map_err(failed)?));
-    let health = Arc::new(Health::new(limits.reserve_bytes));
-    let marks = Arc::new(StoreJournal::open(disk.clone(), executor.clone(), health, &limits, false)?);
-    let (told, results) = std::sync::mpsc::channel();
-    let tell = || {
-        let told = told.clone();
-        Box::new(move |result| drop(told.send(result)))
-    };
-    for &id in mended.ended {
-        let Some(found) = examine(disk.as_ref(), id, knows)? else { continue };
-        let Place { seq, chain, .. } = found.place;
-        // A relied-on seq never decreases; an empty mark resets it first.
-        let relied = marks.of_readers(|readers| readers.relied(id));
-        if !relied.is_empty() {
-            let clamped = relied.into_iter().map(|(reader, at)| (reader, at.min(seq))).collect();
-            marks.mark_of_reader(ReaderMark::Relied(id, BTreeMap::new()), tell());
-            marks.mark_of_reader(ReaderMark::Relied(id, clamped), tell());
-        }
-        marks.mark_resting(Resting { session_id: id, seq, chain }, tell());
-    }
-    // These marks sync the earlier ones as well.
-    for &id in mended.ended.iter().chain(mended.active) {
-        marks.mark_active(id, None, tell());
-    }
-    if mended.is_trusted {
-        marks.mark_of_reader(ReaderMark::Trusted(true), tell());
-    }
-    drop(told);
-    executor.drain();
-    results.iter().collect()
 }

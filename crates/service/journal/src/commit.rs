@@ -199,8 +199,8 @@ fn begin(log: &Arc<Log>) -> bool {
             is_finished: AtomicBool::new(false),
         })
     };
-    let store_journal = &log.context.store_journal;
-    if store_journal.is_active(log.id) {
+    let marks = &log.context.marks;
+    if marks.is_active(log.id) {
         lock(&commit.halves).marked = Some(Ok(()));
         return commit.write();
     }
@@ -216,7 +216,7 @@ fn begin(log: &Arc<Log>) -> bool {
         Err(error) => writing.arrive_elsewhere(|halves| halves.written = Some(Err(Trouble::of(error)))),
     };
     let done = move |result| marked.arrive_elsewhere(|halves| halves.marked = Some(result));
-    store_journal.mark_active(log.id, Some(Box::new(written)), Box::new(done));
+    marks.mark_active(log.id, Some(Box::new(written)), Box::new(done));
     false
 }
 

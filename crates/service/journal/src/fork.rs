@@ -232,7 +232,6 @@ pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError
     context.forget_listing();
     synced.map_err(|error| context.health.unnamed(id, error))?;
     lock(&context.returned).remove(&id);
-    context.store_journal.forget_end(id);
     Ok(())
 }
 

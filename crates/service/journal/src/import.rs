@@ -5,13 +5,12 @@
 use std::{io, sync::Arc};
 
 use super::{
-    Context,
+    Context, End,
     disk::{DiskFile, create_anew, ensure_dir, failed, write_all},
     frame::{Entry, Place, encode_batch, footer},
     layout::{BLOBS, new_dir, segment_name, with_folders},
     recovery::Found,
     segment::{Compacted, Header},
-    store_journal::Resting,
 };
 use meerkat_words::{ids::SessionId, store::StoreError};
 
@@ -107,7 +106,7 @@ impl Import {
     }
 
     /// Makes the journal durable; returns its end.
-    pub fn end(self) -> Result<Resting, StoreError> {
+    pub fn end(self) -> Result<End, StoreError> {
         if self.place.seq == 0 {
             return Err(StoreError::Failed("there is nothing to import".to_owned()));
         }
@@ -117,6 +116,6 @@ impl Import {
             .and_then(|()| self.context.disk.sync_dir(&new_dir(self.id)))
             .map_err(|error| self.context.health.unsure(self.id, error))?;
         let (seq, chain) = (self.place.seq, self.place.chain);
-        Ok(Resting { session_id: self.id, seq, chain })
+        Ok(End { seq, chain })
     }
 }

@@ -17,15 +17,18 @@ use meerkat_words::{
 
 /// File with the store's format.
 const FORMAT: &str = "format";
-const FORMAT_LINE: &str = "meerkat store 1";
+const FORMAT_LINE: &str = "meerkat store 2";
+const FORMAT_1_LINE: &str = "meerkat store 1";
 /// File with the store's id, which stays when the store is moved.
 const ID: &str = "id";
 /// File that reserves room for running turns when the disk is full.
 pub(super) const RESERVE: &str = "reserve";
 /// Folder of the sessions, in 256 subfolders.
 pub(super) const JOURNAL: &str = "journal";
-/// Folder of the store journal.
-pub(super) const STORE: &str = "store";
+/// Folder of the marks of active sessions.
+pub(super) const ACTIVE: &str = "active";
+/// Folder of the registered readers.
+pub(super) const READERS: &str = "readers";
 /// Folder of unfinished files.
 pub(super) const NEW: &str = "new";
 /// Folder of deleted sessions that are not yet unlinked.
@@ -34,6 +37,9 @@ pub(super) const TRASH: &str = "trash";
 pub const QUARANTINE: &str = "quarantine";
 /// Folder of blobs in a session's directory.
 pub(super) const BLOBS: &str = "blobs";
+
+/// All folders of a store.
+const FOLDERS: [&str; 6] = [JOURNAL, ACTIVE, READERS, NEW, TRASH, QUARANTINE];
 
 /// Returns the folder of a session's directory, by the id's last byte, which is random in a UUIDv7.
 pub fn fan_out(id: SessionId) -> PathBuf {
@@ -64,11 +70,6 @@ pub(super) fn trash_dir(id: SessionId) -> PathBuf {
 /// Returns the name of a segment.
 pub fn segment_name(number: u64, generation: u64) -> String {
     format!("{number}.{generation}.mlog")
-}
-
-/// Returns the newest generation of the store journal among some names.
-pub(super) fn newest_generation(names: &[String]) -> Option<u64> {
-    generations_of(names).first().and_then(|(_, generations)| generations.first().copied())
 }
 
 /// Finds the segments among some names: numbers in order, each with its generations, newest first.
@@ -130,19 +131,33 @@ fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
     names.iter().filter(|name| *name != BLOBS).map(len).sum()
 }
 
-/// Returns true if the directory is a store of this format, `false` if it is not a store yet.
+/// Format of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The format before, which the next start changes.
+    One,
+    /// That of this version.
+    Two,
+}
+
+/// Returns the store's format; `None` if the directory is not a store yet.
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` if it has another format. Nothing is changed.
-pub(super) fn check_format(disk: &dyn Disk) -> Result<bool, SessionError> {
+pub fn format_of(disk: &dyn Disk) -> Result<Option<Format>, SessionError> {
     match read(disk, FORMAT) {
-        Ok(bytes) if bytes.strip_suffix(b"\n") == Some(FORMAT_LINE.as_bytes()) => Ok(true),
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            let found = text.lines().next().unwrap_or_default().chars().take(64).collect();
-            Err(SessionError::StoreFormatUnsupported { found })
+            match text.strip_suffix('\n') {
+                Some(FORMAT_LINE) => Ok(Some(Format::Two)),
+                Some(FORMAT_1_LINE) => Ok(Some(Format::One)),
+                _ => {
+                    let found = text.lines().next().unwrap_or_default().chars().take(64).collect();
+                    Err(SessionError::StoreFormatUnsupported { found })
+                }
+            }
         }
-        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) if is_missing(&error) => Ok(None),
         Err(error) => Err(SessionError::StoreNotWritable { path: FORMAT.to_owned(), why: error.to_string() }),
     }
 }
@@ -184,8 +199,7 @@ pub(super) fn ensure_folders(disk: &dyn Disk, is_empty: bool) -> io::Result<bool
         return Err(io::Error::other(why));
     }
     let mut is_one_made = false;
-    for folder in [JOURNAL, STORE, NEW, TRASH, QUARANTINE].iter().filter(|folder| !names.iter().any(|it| it == *folder))
-    {
+    for folder in FOLDERS.iter().filter(|folder| !names.iter().any(|it| it == *folder)) {
         is_one_made |= ensure_dir(disk, Path::new(folder))?;
     }
     let names: BTreeSet<String> = disk.list(Path::new(JOURNAL))?.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The files of a data directory: each session's journal, its blobs, and the store journal with the marks. It knows
+//! The files of a data directory: each session's journal, its blobs, and the marks of the store. It knows
 //! bytes, seqs and batches, but no events.
 //!
 //! In reading order: the disk and its formats; one session's open journal, its writing, recovery and reading; then the
@@ -25,11 +25,11 @@ mod prune;
 pub mod derived;
 
 mod executor;
+mod format_1;
 mod health;
 mod marks;
 mod opening;
 mod owner_lock;
-mod store_journal;
 
 #[cfg(feature = "sim")]
 pub mod simulated;
@@ -40,7 +40,7 @@ use meerkat_words::ids::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
 pub use blobs::FileBlobs;
-pub use check::{Checked, Damage, Mended, check, cut, mend_marks};
+pub use check::{Checked, Damage, check, cut};
 pub use disk::{Disk, RealDisk, is_unreadable};
 pub use executor::{Executor, Pool, on};
 pub use fork::{Trouble, abandon, appear, discard, fork_files, is_gone, set_aside};
@@ -48,16 +48,17 @@ pub use frame::Entry;
 pub use health::Health;
 pub use import::Import;
 pub use layout::{
-    bytes_of, exists, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir, sessions_on, store_id,
+    Format, bytes_of, exists, format_of, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir,
+    sessions_on, store_id,
 };
 pub use log::Log;
-pub use opening::prepare;
+pub use marks::{Found as FoundMarks, Marks, write_marks};
+pub use opening::{Prepared, look, prepare};
 pub use owner_lock::{OwnerLock, check_directory, check_private};
 pub use pass::pass;
 pub use prune::{Drops, Rewritten, candidates, parts, replace, rewrite};
 pub use read::page;
 pub use recovery::unreadable;
-pub use store_journal::{Marks, Resting, StoreJournal, look};
 
 /// Sizes, which tests reduce.
 #[derive(Clone, Copy, Debug)]
@@ -68,21 +69,13 @@ pub struct Limits {
     pub cache_bytes: usize,
     /// Most journals with an open file and a cache.
     pub hot_max: usize,
-    /// Length at which the store journal is rewritten.
-    pub store_journal_bytes: u64,
     /// Bytes reserved for running turns when the disk is full.
     pub reserve_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            segment_bytes: 8 * 1024 * 1024,
-            cache_bytes: 128 * 1024,
-            hot_max: 256,
-            store_journal_bytes: 1024 * 1024,
-            reserve_bytes: 4 * 1024 * 1024,
-        }
+        Self { segment_bytes: 8 * 1024 * 1024, cache_bytes: 128 * 1024, hot_max: 256, reserve_bytes: 4 * 1024 * 1024 }
     }
 }
 
@@ -149,8 +142,8 @@ pub struct Context {
     pub executor: Arc<dyn Executor>,
     /// Room and failures of the disk.
     pub health: Arc<Health>,
-    /// The store's own marks.
-    pub store_journal: Arc<StoreJournal>,
+    /// The store's marks.
+    pub marks: Arc<Marks>,
     /// Copies of how far each journal reached.
     pub witness: Arc<dyn Witness>,
     /// Sizes.

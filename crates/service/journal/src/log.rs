@@ -17,7 +17,6 @@ use super::{
     layout::session_dir,
     lock,
     recovery::{Cut, Found, Head, Segment, examine, near_end, settle},
-    store_journal::Resting,
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
@@ -89,19 +88,12 @@ impl Log {
     /// Opens a session's journal, or one that its first batch will create.
     pub fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
-        let marked = context.store_journal.resting(id);
-        let is_active = context.store_journal.is_active(id) || lock(&context.returned).contains(&id);
-        let ends_at = |found: &Found, known: Option<End>| known == Some(found.place.end());
-        // Marks are few; the witness knows more.
-        let witnessed = match &found {
-            Some(found) if is_active || !ends_at(found, marked) => context.witness.end_of(id),
-            _ => None,
-        };
-        let witnessed = witnessed.map(|known| known.end);
-        // Without a mark of this very end, the newest bytes may be in the system's memory alone: the active mark is
-        // written beside the first append, and a kill may have left only one of the two.
+        let is_active = context.marks.is_active(id) || lock(&context.returned).contains(&id);
+        let witnessed = found.as_ref().and_then(|_| context.witness.end_of(id)).map(|known| known.end);
+        // If this end is not known, the newest bytes may be in the system's memory alone: the active mark is written
+        // beside the first append, and a kill may have left only one of the two.
         if let Some(found) = &found
-            && (is_active || !(ends_at(found, marked) || ends_at(found, witnessed)))
+            && (is_active || witnessed != Some(found.place.end()))
         {
             match found.damage {
                 None => make_sure(&context, id, &found.segments)?,
@@ -118,7 +110,7 @@ impl Log {
         let found = found.unwrap_or_else(|| Found::nothing(id));
         // Records that were durable must still exist.
         let is_lost = |known: &End| known.is_lost_in(found.place.end());
-        let lost = [marked, witnessed].into_iter().flatten().find(|known| exists && is_lost(known));
+        let lost = witnessed.filter(|known| exists && is_lost(known));
         let lost = lost.map(|known| StoreError::Corrupted {
             session_id: id,
             last_good_seq: found.place.seq,
@@ -202,15 +194,12 @@ impl Log {
                 return;
             }
             state.is_leased = false;
-            let store_journal = &self.context.store_journal;
             let is_settled = state.exists && !state.is_over && state.cuts.is_empty() && state.damage.is_none();
             // Under the lock, so that no append comes before the mark.
-            (is_settled && store_journal.is_active(self.id)).then(|| {
-                let end @ End { seq, chain } = state.place.end();
-                self.context.witness.saw(self.id, end, state.near());
-                let resting = Resting { session_id: self.id, seq, chain };
+            (is_settled && self.context.marks.is_active(self.id)).then(|| {
+                self.context.witness.saw(self.id, state.place.end(), state.near());
                 let (done, marked) = oneshot::channel();
-                store_journal.mark_resting(resting, Box::new(|result| drop(done.send(result))));
+                self.context.marks.mark_idle(self.id, Box::new(|result| drop(done.send(result))));
                 marked
             })
         };

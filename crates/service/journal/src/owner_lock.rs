@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{disk::RealDisk, layout::check_format};
+use super::{disk::RealDisk, layout::format_of};
 use meerkat_words::SessionError;
 
 /// Locked file, which names its holder.
@@ -49,7 +49,7 @@ pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
     if found.uid() != rustix::process::geteuid().as_raw() {
         return Err(refuse("it belongs to another user".to_owned()));
     }
-    check_format(&RealDisk::new(dir.to_owned()))?;
+    format_of(&RealDisk::new(dir.to_owned()))?;
     Ok(())
 }
 

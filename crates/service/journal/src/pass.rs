@@ -36,11 +36,11 @@ pub fn pass(
     let Some(mut segments) = segments.map_err(failed)? else { return Ok(false) };
     let Some(end) = walk(context, id, &mut segments, after, see).map_err(failed)? else { return Ok(false) };
     let end = end.end();
-    let ends = [known.map(|known| known.end), context.store_journal.resting(id)];
-    if ends.iter().flatten().any(|known| known.is_lost_in(end)) {
+    let known = known.map(|known| known.end);
+    if known.is_some_and(|known| known.is_lost_in(end)) {
         return Ok(false);
     }
-    if !ends.contains(&Some(end)) {
+    if known != Some(end) {
         make_sure(context, id, &segments)?;
     }
     context.witness.saw(id, end, near_end(&segments, end.seq));

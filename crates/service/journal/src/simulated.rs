@@ -514,7 +514,19 @@ impl Disk for SimulatedDisk {
             return Err(error(fault));
         }
         let here: Vec<Naming> = sim.namings.extract_if(.., |naming| !naming.is_lost && is_here(naming)).collect();
-        here.iter().for_each(|naming| sim.keep(naming));
+        for naming in &here {
+            sim.keep(naming);
+            // What is durable of a name is not undone by what was lost before.
+            let places = [
+                naming.removed.as_ref().map(|(dir, name)| (*dir, name.as_str())),
+                naming.added.as_ref().map(|(dir, name, _)| (*dir, name.as_str())),
+            ];
+            let is_same = |dir: usize, name: &str| places.contains(&Some((dir, name)));
+            for lost in sim.namings.iter_mut().filter(|lost| lost.is_lost) {
+                lost.removed.take_if(|(dir, name)| is_same(*dir, name));
+                lost.added.take_if(|(dir, name, _)| is_same(*dir, name));
+            }
+        }
         Ok(())
     }
 

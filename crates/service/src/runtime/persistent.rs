@@ -68,8 +68,8 @@ impl Sessions {
         }
         let is_any_read = unread.len() < count;
         self.index_again(unread, is_any_read).await?;
-        if !derived.readers.is_trusted() {
-            // The marks of the last deletions may be lost with those of readers.
+        if engine.events.lost_marks() {
+            // Those of the last deletions too.
             self.drop_stale_rows().await;
         }
         self.complete_index().await?;

@@ -31,11 +31,11 @@ pub use directory::{DirectoryOwner, glance, open_stores, own_directory};
 pub use directory::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
 pub use inbox::{Fate, Inbox, Letter, TAKEN_WITHIN};
 pub(crate) use meerkat_words::list;
+pub(crate) use meerkat_words::store::hex;
 pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Holder, Lease, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
     TailRepair, Ticket,
 };
-pub(crate) use meerkat_words::store::{ReaderMark, ReaderMarks, hex};
 use meerkat_words::{
     answers::{Page, SessionSummary},
     requests::{ForgetMemory, SessionQuery},
@@ -221,6 +221,12 @@ pub trait EventStore: Send + Sync {
     /// processes of this node, and the orphaned ones. It is asked once, at the start.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
 
+    /// Returns true if it was not known at the start which sessions had changed, nor which had been deleted, so that all
+    /// count as unsettled.
+    fn lost_marks(&self) -> bool {
+        false
+    }
+
     /// Visits each line after `after` of a session that is not in use. Returns true if these are all of them and
     /// durable; otherwise discard them and use `read`.
     async fn scan(&self, _session_id: SessionId, _after: Seq, _see: LineSink) -> Result<bool, StoreError> {
@@ -280,9 +286,7 @@ pub trait JournalPruner: Send + Sync {
     ///
     /// Whatever `up_to` says, nothing is dropped after the least seq that a registered reader is known to be done with:
     /// the store reads the registrations and what they are done with in the transaction that drops, so that a reader
-    /// that was registered through another handle holds the records. A reader is done with what
-    /// [`ReaderStore::rely`] says, and in a store whose checkpoints are as durable as its journals, with what its
-    /// checkpoint says.
+    /// that was registered through another handle holds the records.
     async fn prune(
         &self,
         session_id: SessionId,

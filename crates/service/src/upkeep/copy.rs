@@ -228,13 +228,9 @@ async fn finish(from: &Stores, to: &Stores, mut rows: Vec<Row>) -> Result<(), St
         if let Some(key) = key {
             to.index.put_key(&key).await?;
         }
-        let relied = from.readers.relied(id).await?;
         for reader in readers.iter().map(|reader| &reader.reader) {
             let checkpoint = from.index.checkpoint(reader, id).await?;
-            to.index.put_checkpoint(reader, id, checkpoint.max(relied.get(reader).copied().unwrap_or(0))).await?;
-        }
-        if !relied.is_empty() {
-            to.readers.rely(id, relied).await?;
+            to.index.put_checkpoint(reader, id, checkpoint).await?;
         }
     }
     to.index.flush().await

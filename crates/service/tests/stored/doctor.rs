@@ -12,7 +12,7 @@ use futures::{StreamExt as _, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
     doctor::{Check, Examination, Finding, Severity, examine},
-    service::{CompactionSkipped, ReadBlob, StartTurn, TurnStatus},
+    service::{ReadBlob, StartTurn, TurnStatus},
 };
 
 use crate::{Place, Process, files, journals};
@@ -321,35 +321,17 @@ fn modes_that_let_others_in_are_found_and_set() {
     assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
-/// A registration may be lost, with an unknown checkpoint: nothing is dropped until somebody has looked.
 #[test]
-fn a_damaged_store_journal_is_found_its_readers_are_named_and_nothing_is_dropped_before() {
+fn a_missing_folder_of_marks_is_found_and_made_good_by_the_next_start() {
     let place = journals::place();
-    let (session_id, last_seq) = place.process(true, |process| async move {
-        process.register("billing").await;
-        process.lived().await
-    });
-    let path = files(&place.data_dir()).into_iter().find(|name| name.starts_with("store/")).unwrap();
-    let path = place.data_dir().join(path);
-    let whole = fs::read(&path).unwrap();
-    // The mark of the session, between the reader's and its own others.
-    let at = whole.windows(10).position(|window| window == b"session_id").unwrap();
-    change(&path, at as u64);
-    let found = place.finding();
-    assert_eq!((found.check, found.severity), (Check::StoreJournal, Severity::Error));
-    assert!(found.what.contains("billing") && found.what.contains("no journal is compacted"), "{found:?}");
-    place.process(true, |process| async move {
-        process.is_done("billing", session_id, last_seq).await;
-        let report = process.compact(session_id, false, false).await;
-        assert_eq!((report.dropped, report.skipped), (0, Some(CompactionSkipped::NoReader)));
-    });
-    let mended = place.examine(true).findings;
-    assert!(mended.iter().any(|finding| finding.check == Check::StoreJournal && finding.mended), "{mended:?}");
+    let id = place.stored(&["@say One."]);
     assert_eq!(place.examine(false).findings, []);
-    place.process(true, |process| async move {
-        let report = process.compact(session_id, false, false).await;
-        assert_eq!((report.dropped, report.skipped), (5, None));
-    });
+    fs::remove_dir_all(place.data_dir().join("active")).unwrap();
+    let found = place.finding();
+    assert_eq!((found.check, found.severity), (Check::Store, Severity::Warning));
+    assert!(found.what.contains("every session is looked at"), "{found:?}");
+    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
+    assert_eq!(place.examine(false).findings, []);
 }
 
 #[test]

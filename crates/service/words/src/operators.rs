@@ -216,8 +216,8 @@ pub enum Check {
     Permissions,
     /// Room on the disk.
     DiskSpace,
-    /// Marks of the store.
-    StoreJournal,
+    /// Format and marks of the store.
+    Store,
     /// Session's journal.
     Journal,
     /// Call without a result.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use tokio::sync::oneshot;
 
-pub use readers::{ReaderMark, ReaderMarks, Registration};
+pub use readers::Registration;
 
 use crate::{
     clock::Timestamp,

@@ -77,7 +77,7 @@ CREATE TABLE meerkat.keys (
     PRIMARY KEY (scope, key)
 );
 
--- Readers, how far each has come, and what pruning relied on.
+-- Readers, and how far each has come.
 CREATE TABLE meerkat.readers (
     name text PRIMARY KEY,
     created bigint NOT NULL
@@ -88,6 +88,7 @@ CREATE TABLE meerkat.checkpoints (
     seq bigint NOT NULL,
     PRIMARY KEY (session, reader)
 );
+-- Nothing reads it any more; it stays for nodes of earlier versions.
 CREATE TABLE meerkat.relied (
     session uuid NOT NULL,
     reader text NOT NULL,

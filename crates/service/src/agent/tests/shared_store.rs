@@ -36,6 +36,9 @@ pub(super) struct NodeStore {
     shared: Arc<Shared>,
 }
 
+/// Picks a record.
+type IsMeant = fn(&Event) -> bool;
+
 #[derive(Default)]
 struct State {
     held: HashMap<SessionId, Held>,
@@ -56,8 +59,8 @@ struct State {
     drops_beside_a_fork: bool,
     fails_reading: bool,
     /// Records that are fenced, how often, and those whose staging panics.
-    fences: Option<(u32, fn(&Event) -> bool)>,
-    panics: Option<fn(&Event) -> bool>,
+    fences: Option<(u32, IsMeant)>,
+    panics: Option<IsMeant>,
     /// Node that panics when it is asked what it holds.
     panics_at_asking: Option<&'static str>,
     /// Last seq that was staged under each lease, as its node knows it.
@@ -161,12 +164,12 @@ impl NodeStore {
     }
 
     /// Of the next such records the store says that their node has lost its lease.
-    pub(super) fn fences_next(&self, times: u32, is_meant: fn(&Event) -> bool) {
+    pub(super) fn fences_next(&self, times: u32, is_meant: IsMeant) {
         self.state().fences = Some((times, is_meant));
     }
 
     /// The next such record makes its node panic.
-    pub(super) fn panics_at_next(&self, is_meant: fn(&Event) -> bool) {
+    pub(super) fn panics_at_next(&self, is_meant: IsMeant) {
         self.state().panics = Some(is_meant);
     }
 
@@ -254,7 +257,7 @@ impl EventStore for NodeStore {
 
     fn stage_listed(&self, lease: &Lease, batch: &[Record], row: &SessionSummary) -> Result<Ticket, StoreError> {
         let mut state = self.state();
-        let is_next = |is_meant: &mut fn(&Event) -> bool| batch.iter().any(|record| is_meant(&record.event));
+        let is_next = |is_meant: &mut IsMeant| batch.iter().any(|record| is_meant(&record.event));
         if let Some((times @ 1.., is_meant)) = &mut state.fences
             && is_next(is_meant)
         {

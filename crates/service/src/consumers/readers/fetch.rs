@@ -128,7 +128,7 @@ impl Readers {
                 Ok(page.frames)
             }
             Ok(None) => {
-                self.note_deleted(session_id);
+                self.delete_session(session_id);
                 Ok(Vec::new())
             }
             Err(error) => {

@@ -75,15 +75,6 @@ struct Known {
     is_trusted: bool,
 }
 
-/// Least checkpoint of all readers in one session: no record after it may be pruned.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Watermark {
-    /// Seq up to which every reader is done.
-    pub(crate) safe_up_to: Seq,
-    /// Checkpoint of each reader.
-    acknowledged: BTreeMap<String, Seq>,
-}
-
 impl Readers {
     pub(crate) fn new(
         store: Arc<dyn ReaderStore>,
@@ -264,12 +255,7 @@ impl Readers {
     }
 
     /// Drops what is known of a deleted session. An import calls it too, before it makes a session under an old id.
-    pub(crate) async fn delete_session(&self, session_id: SessionId) -> Result<(), StoreError> {
-        self.note_deleted(session_id);
-        self.store.forget(session_id).await
-    }
-
-    pub(crate) fn note_deleted(&self, session_id: SessionId) {
+    pub(crate) fn delete_session(&self, session_id: SessionId) {
         self.known().values_mut().for_each(|known| known.feed.delete(session_id));
         notify(&self.touched);
         notify(&self.moved);
@@ -434,18 +420,9 @@ impl Readers {
         Ok(self.checkpoints(reader, &[session_id]).await?.first().copied().unwrap_or_default())
     }
 
-    /// Returns how far a reader has come in each of these sessions. If the index was lost, what pruning relied on
-    /// remains; a built-in reader then begins again.
+    /// Returns how far a reader has come in each of these sessions. If the index was lost, it begins again.
     async fn checkpoints(&self, reader: &str, session_ids: &[SessionId]) -> Result<Vec<Seq>, StoreError> {
-        let mut seqs = self.index.checkpoints(&self.key(reader), session_ids).await?;
-        if RESERVED.contains(&reader) {
-            return Ok(seqs);
-        }
-        for (session_id, seq) in session_ids.iter().zip(&mut seqs) {
-            let relied = self.store.relied(*session_id).await?;
-            *seq = relied.get(reader).copied().unwrap_or_default().max(*seq);
-        }
-        Ok(seqs)
+        self.index.checkpoints(&self.key(reader), session_ids).await
     }
 
     /// Keeps readers from being registered or deleted while the guard is held.
@@ -453,30 +430,19 @@ impl Readers {
         self.gate.read().await
     }
 
-    /// Returns true if every registration is certainly known; otherwise nothing may be pruned.
-    pub(crate) fn is_trusted(&self) -> bool {
-        self.store.is_trusted()
-    }
-
-    /// Returns the seq up to which every reader is durably done with a session; `None` if there is no reader.
-    pub(crate) async fn watermark(&self, session_id: SessionId) -> Result<Option<Watermark>, StoreError> {
+    /// Returns the seq up to which every reader is durably done with a session, so that no record after it may be pruned;
+    /// `None` if there is no reader.
+    pub(crate) async fn watermark(&self, session_id: SessionId) -> Result<Option<Seq>, StoreError> {
         self.refresh().await?;
         let readers: Vec<_> = self.known().iter().map(|(reader, known)| (reader.clone(), known.is_trusted)).collect();
-        let mut acknowledged = BTreeMap::new();
+        let mut least = None;
         for (reader, is_trusted) in readers {
             let seq = if is_trusted { self.checkpoint(&reader, session_id).await? } else { 0 };
-            acknowledged.insert(reader, seq);
+            least = Some(least.map_or(seq, |least: Seq| least.min(seq)));
         }
         // The checkpoints read above may not be durable before this; later moves do not count.
         self.index.flush().await?;
-        let safe_up_to = acknowledged.values().min().copied();
-        Ok(safe_up_to.map(|safe_up_to| Watermark { safe_up_to, acknowledged }))
-    }
-
-    /// Makes sure that no reader ever goes back behind a watermark, even if the index is lost. Nothing may be dropped
-    /// before this has returned.
-    pub(crate) async fn rely(&self, session_id: SessionId, watermark: Watermark) -> Result<(), StoreError> {
-        self.store.rely(session_id, watermark.acknowledged).await
+        Ok(least)
     }
 }
 

@@ -91,7 +91,7 @@ impl Place {
     async fn delete(&self, n: u8) {
         self.events.delete(id(n)).await.unwrap();
         self.index.remove(id(n)).await.unwrap();
-        self.readers.delete_session(id(n)).await.unwrap();
+        self.readers.delete_session(id(n));
     }
 
     async fn fetch(&self, reader: &str, limit: usize) -> Vec<(u8, Seq)> {
@@ -246,11 +246,10 @@ async fn a_session_that_is_gone_is_in_nobodys_way() {
     place.readers.create("r").await.unwrap();
     place.append(1, 3, "x").await;
     place.append(2, 1, "x").await;
-    place.readers.rely(id(1), place.readers.watermark(id(1)).await.unwrap().unwrap()).await.unwrap();
+    place.acknowledge("r", 1, 2).await.unwrap();
     place.delete(1).await;
     assert_eq!((place.fetch("r", 9).await, place.lag("r").await), (vec![(2, 1)], (1, 1)));
     assert_eq!(place.acknowledge("r", 1, 1).await, Err(ErrorCode::SessionNotFound));
-    assert_eq!(place.store.relied(id(1)).await.unwrap(), BTreeMap::new());
     assert_eq!(place.index.checkpoint("r", id(1)).await.unwrap(), 0);
     // Another one may have its id.
     place.append(1, 1, "x").await;
@@ -325,26 +324,19 @@ async fn a_built_in_reader_is_given_sessions_in_turn_and_those_that_are_deleted_
 }
 
 #[tokio::test]
-async fn the_watermark_is_the_least_checkpoint_and_what_was_relied_on_outlives_the_index() {
+async fn the_watermark_is_the_least_checkpoint_and_without_the_index_readers_begin_again() {
     let place = Place::new().await;
     place.append(1, 9, "x").await;
     assert_eq!(place.readers.watermark(id(1)).await.unwrap(), None);
     place.readers.create("a").await.unwrap();
     place.readers.create("b").await.unwrap();
     place.acknowledge("a", 1, 7).await.unwrap();
-    let least = |watermark: Option<Watermark>| watermark.unwrap().safe_up_to;
-    assert_eq!(least(place.readers.watermark(id(1)).await.unwrap()), 0);
+    assert_eq!(place.readers.watermark(id(1)).await.unwrap(), Some(0));
     place.acknowledge("b", 1, 4).await.unwrap();
-    let watermark = place.readers.watermark(id(1)).await.unwrap().unwrap();
-    assert_eq!(watermark.safe_up_to, 4);
-    place.readers.rely(id(1), watermark).await.unwrap();
-    place.acknowledge("b", 1, 9).await.unwrap();
-    // What came after is read again; what was relied on is not, for it may be gone.
+    assert_eq!(place.readers.watermark(id(1)).await.unwrap(), Some(4));
     let place = place.without_index().await;
-    assert_eq!(place.fetch("b", 1).await, [(1, 5)]);
-    assert_eq!(place.fetch("a", 9).await, [(1, 8), (1, 9)]);
-    assert_eq!(least(place.readers.watermark(id(1)).await.unwrap()), 4);
-    assert!(place.readers.is_trusted());
+    assert_eq!(place.fetch("b", 1).await, [(1, 1)]);
+    assert_eq!(place.readers.watermark(id(1)).await.unwrap(), Some(0));
 }
 
 /// What happens to two readers of three sessions.
@@ -356,7 +348,7 @@ enum Happens {
     Forget(usize),
     /// Fetches so many, and acknowledges the first so many of them.
     Consume(usize, usize, usize),
-    Rely(u8),
+    Watermark(u8),
     Restart,
     LoseIndex,
 }
@@ -368,7 +360,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         2 => (0..2usize).prop_map(Happens::Register),
         1 => (0..2usize).prop_map(Happens::Forget),
         6 => (0..2usize, 1..8usize, 0..8usize).prop_map(|(reader, limit, of)| Happens::Consume(reader, limit, of)),
-        2 => (1..4u8).prop_map(Happens::Rely),
+        2 => (1..4u8).prop_map(Happens::Watermark),
         1 => Just(Happens::Restart),
         1 => Just(Happens::LoseIndex),
     ]
@@ -376,8 +368,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What a reader acknowledged in each session, and how much of that was relied on.
-type Acknowledged = BTreeMap<u8, (Seq, Seq)>;
+/// What a reader acknowledged in each session.
+type Acknowledged = BTreeMap<u8, Seq>;
 
 async fn walk(steps: Vec<Happens>) {
     let mut place = Place::new().await;
@@ -400,26 +392,20 @@ async fn walk(steps: Vec<Happens>) {
             Happens::Consume(reader, limit, of) => {
                 let Some(acknowledged) = readers.get_mut(&reader) else { continue };
                 for (n, seq) in place.fetch(NAMES[reader], limit).await.into_iter().take(of) {
-                    let known = &mut acknowledged.entry(n).or_default().0;
+                    let known = acknowledged.entry(n).or_default();
                     assert_eq!(seq, *known + 1, "the next one");
                     *known = place.acknowledge(NAMES[reader], n, seq).await.unwrap();
                     assert_eq!(*known, seq);
                 }
             }
-            Happens::Rely(n) => {
-                let Some(watermark) = place.readers.watermark(id(n)).await.unwrap() else { continue };
-                let least = readers.values().map(|of| of.get(&n).map_or(0, |known| known.0)).min();
-                assert_eq!(Some(watermark.safe_up_to), least);
-                place.readers.rely(id(n), watermark).await.unwrap();
-                for of in readers.values_mut() {
-                    let known = of.entry(n).or_default();
-                    known.1 = known.0;
-                }
+            Happens::Watermark(n) => {
+                let least = readers.values().map(|of| of.get(&n).copied().unwrap_or_default()).min();
+                assert_eq!(place.readers.watermark(id(n)).await.unwrap(), least);
             }
             Happens::Restart => place = place.restarted().await,
             Happens::LoseIndex => {
                 place = place.without_index().await;
-                readers.values_mut().flat_map(BTreeMap::values_mut).for_each(|known| known.0 = known.1);
+                readers.values_mut().for_each(BTreeMap::clear);
             }
         }
     }
@@ -430,7 +416,7 @@ async fn walk(steps: Vec<Happens>) {
         found.sort_by_key(|(n, _)| *n);
         let mut due = Vec::new();
         for n in 1..4 {
-            let from = acknowledged.get(&n).map_or(0, |known| known.0);
+            let from = acknowledged.get(&n).copied().unwrap_or_default();
             due.extend((from + 1..=place.last_seq(n).await).map(|seq| (n, seq)));
         }
         assert_eq!(found, due);

@@ -21,15 +21,12 @@ use crate::{
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
     store::directory::journal::{
-        Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, OwnerLock, Pool, Resting,
-        StoreJournal, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone,
-        is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal,
-        sessions_on, set_aside, store_id, unreadable,
+        Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, Marks, OwnerLock, Pool,
+        Prepared, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone, is_unreadable,
+        journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
+        set_aside, store_id, unreadable,
     },
-    store::{
-        EventStore, Frame, FramePage, JournalPruner, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair,
-        Ticket,
-    },
+    store::{EventStore, Frame, FramePage, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };
 
@@ -90,9 +87,9 @@ impl RedbEventStore {
         executor: Arc<dyn Executor>,
         limits: Limits,
     ) -> Result<Self, SessionError> {
-        let is_new = prepare(disk.as_ref(), witness.as_ref())?;
+        let Prepared { is_new, are_marks_lost } = prepare(disk.as_ref(), witness.as_ref())?;
         let health = Arc::new(Health::new(limits.reserve_bytes));
-        let store_journal = StoreJournal::open(disk.clone(), executor.clone(), health.clone(), &limits, is_new)?;
+        let marks = Marks::open(disk.clone(), executor.clone(), health.clone(), are_marks_lost)?;
         if let Err(error) = health.make_reserve(disk.as_ref()) {
             tracing::warn!(%error, "the reserve for a full disk could not be made");
         }
@@ -102,13 +99,12 @@ impl RedbEventStore {
                 why: error.to_string(),
             })?;
         }
-        let store_journal = Arc::new(store_journal);
         let (unsure, unsynced, returned, hot, listing) = Default::default();
         let context = Context {
             disk,
             executor,
             health,
-            store_journal,
+            marks: Arc::new(marks),
             witness,
             limits,
             knows,
@@ -206,7 +202,7 @@ impl RedbEventStore {
     }
 
     /// Writes a journal that has no name yet, part by part; returns its end.
-    async fn import_files(&self, id: SessionId, records: &mut dyn RecordSource) -> Result<Resting, StoreError> {
+    async fn import_files(&self, id: SessionId, records: &mut dyn RecordSource) -> Result<End, StoreError> {
         let (executor, context) = (self.context.executor.as_ref(), self.context.clone());
         let mut import = on(executor, move || Import::begin(context, id)).await?;
         loop {
@@ -241,7 +237,8 @@ fn opening_of(id: SessionId) -> usize {
 fn mark_if_gone(context: &Context, id: SessionId) -> bool {
     let is_gone = is_gone(context, id);
     if is_gone {
-        context.store_journal.mark_gone(id);
+        // If the mark comes back, the next start finds the same.
+        context.marks.mark_idle(id, Box::new(drop));
     }
     is_gone
 }
@@ -339,7 +336,7 @@ impl EventStore for RedbEventStore {
         let made = on(self.context.executor.as_ref(), move || fork_files(&source, at, child, &first)).await;
         // A session never exists without its mark.
         let marked = match made {
-            Ok(()) => self.context.store_journal.mark(child).await,
+            Ok(()) => self.context.marks.mark(child).await,
             Err(error) => Err(error),
         };
         self.appear(child, marked).await
@@ -358,9 +355,9 @@ impl EventStore for RedbEventStore {
             return Err(exists());
         }
         let made = match copied {
-            Ok(resting) => {
-                self.context.witness.saw(session_id, resting.end(), None);
-                self.context.store_journal.mark_made(resting).await
+            Ok(end) => {
+                self.context.witness.saw(session_id, end, None);
+                self.context.marks.mark(session_id).await
             }
             Err(error) => Err(error),
         };
@@ -381,7 +378,7 @@ impl EventStore for RedbEventStore {
         self.context.health.check_writable()?;
         // Its row in the index may outlive it for a moment, so the mark makes the next start check it. A full disk is
         // no reason to keep it.
-        match self.context.store_journal.mark(session_id).await {
+        match self.context.marks.mark(session_id).await {
             Ok(()) | Err(StoreError::Full) => {}
             Err(error) => return Err(error),
         }
@@ -408,7 +405,7 @@ impl EventStore for RedbEventStore {
     }
 
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError> {
-        let mut active = self.context.store_journal.active();
+        let mut active = self.context.marks.active();
         let (of, context) = (active.clone(), self.context.clone());
         let gone = move || Ok(of.into_iter().filter(|id| is_gone(&context, *id)).collect::<Vec<_>>());
         for id in on(self.context.executor.as_ref(), gone).await? {
@@ -436,8 +433,8 @@ impl EventStore for RedbEventStore {
 
     async fn rests(&self, session_id: SessionId, last_seq: Seq) {
         let _opening = self.opening(session_id).lock().await;
-        let (context, journal) = (self.context.clone(), &self.context.store_journal);
-        if self.opened(session_id).is_some() || !journal.is_active(session_id) {
+        let (context, marks) = (self.context.clone(), &self.context.marks);
+        if self.opened(session_id).is_some() || !marks.is_active(session_id) {
             return;
         }
         // A session that was deleted since is left to the next start, which drops its row.
@@ -445,11 +442,9 @@ impl EventStore for RedbEventStore {
             exists(context.disk.as_ref(), session_id).then(|| context.witness.end_of(session_id)).flatten()
         };
         let known = on(self.context.executor.as_ref(), move || Ok(end_of(&context))).await;
-        if let Ok(Some(KnownEnd { end: End { seq, chain }, .. })) = known
-            && seq == last_seq
-        {
-            // If the mark is lost, the next start checks the session again.
-            journal.mark_resting(Resting { session_id, seq, chain }, Box::new(drop));
+        if known.is_ok_and(|known| known.is_some_and(|KnownEnd { end, .. }| end.seq == last_seq)) {
+            // If the mark comes back, the next start checks the session again.
+            marks.mark_idle(session_id, Box::new(drop));
         }
     }
 
@@ -474,6 +469,10 @@ impl EventStore for RedbEventStore {
         Ok(all.iter().skip(start).take(limit).copied().collect())
     }
 
+    fn lost_marks(&self) -> bool {
+        self.context.marks.are_lost()
+    }
+
     fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {
         self.opened(session_id).and_then(|log| log.tail_repair())
     }
@@ -487,14 +486,15 @@ impl EventStore for RedbEventStore {
     }
 }
 
-#[async_trait]
-impl JournalPruner for RedbEventStore {
-    async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError> {
+impl RedbEventStore {
+    /// Lists the ranges of a journal's seqs, in order.
+    pub(super) async fn parts(&self, session_id: SessionId) -> Result<Vec<(Seq, Seq)>, StoreError> {
         let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
         Ok(parts(&log))
     }
 
-    async fn prune(
+    /// Drops records, whatever readers say; returns their number.
+    pub(super) async fn prune(
         &self,
         session_id: SessionId,
         up_to: Seq,
@@ -502,7 +502,6 @@ impl JournalPruner for RedbEventStore {
         older_than: Timestamp,
     ) -> Result<u64, StoreError> {
         let _pruning = self.pruning.lock().await;
-        let up_to = up_to.min(self.context.store_journal.of_readers(|marks| marks.done_up_to(session_id)));
         let log = self.log(session_id, false).await?.ok_or(StoreError::NotFound(session_id))?;
         let drops = Arc::new(Drops { up_to, keep: keep.clone(), older_than: older_than.as_millis() });
         let (executor, mut dropped) = (self.context.executor.as_ref(), 0);

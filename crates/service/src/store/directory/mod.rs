@@ -6,6 +6,7 @@ mod events;
 mod glance;
 mod index;
 mod lengths;
+mod pruner;
 mod readers;
 mod snapshots;
 
@@ -39,6 +40,7 @@ use crate::{
     SessionError,
     capability::{Capabilities, Capability},
 };
+use pruner::FilePruner;
 use readers::FileReaders;
 
 /// Opens the stores in `data_dir`, which is created if it is missing and is owned by this process from now on.
@@ -59,12 +61,13 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     file.commits_while(move || !health.is_full() || health.room(disk.as_ref()).is_ok());
     let blobs = FileBlobs::new(events.context().clone(), Some(owner.clone()));
     let readers = FileReaders::new(events.context().clone(), Some(owner));
+    let index = Arc::new(RedbIndex::new(file.clone()));
     Ok(Stores {
         blobs: Arc::new(blobs),
         readers: Arc::new(readers),
-        index: Arc::new(RedbIndex::new(file.clone())),
+        index: index.clone(),
         snapshots: Arc::new(RedbSessionStore::new(file, events.clone())),
-        pruner: Some(events.clone()),
+        pruner: Some(Arc::new(FilePruner { events: events.clone(), index })),
         inbox: None,
         events,
     })

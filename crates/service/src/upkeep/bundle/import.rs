@@ -132,7 +132,7 @@ async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec
     // Deleted sessions with the same ids may have left rows and checkpoints.
     for planned in &planned {
         engine.derived.unlist(planned.session.session_id).await?;
-        engine.derived.readers.delete_session(planned.session.session_id).await?;
+        engine.derived.readers.delete_session(planned.session.session_id);
     }
     engine.derived.index.flush().await?;
     let mut made = Vec::new();

@@ -33,7 +33,8 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, End, OwnerLock, RealDisk, check, check_directory, cut, look, session_dir, sessions_on,
+                Checked, Damage, End, Format, OwnerLock, RealDisk, check, check_directory, cut, format_of, look,
+                session_dir, sessions_on,
             },
             knows, own,
         },
@@ -52,6 +53,12 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
 /// Advice for files and folders that cannot be read.
 const LOOK: &str = "Check the disk, and the permissions of its folders and files.";
+/// Advice for a store of an older format.
+const OLDER: &str = "The next start makes it that of this version, which older versions refuse; copy the folder first if \
+                     you may go back.";
+/// Advice for what the next start repairs by itself.
+const NEXT_START: &str = "The next start makes it good.";
+
 /// Examines a data directory.
 ///
 /// # Errors
@@ -405,29 +412,23 @@ impl Doctor {
         }
     }
 
-    /// Examines the marks of the store: all its readers must be known.
+    /// Examines the format and the marks of the store.
     fn marks(&mut self) {
-        let (readers, is_whole) = match look(&self.disk) {
-            Ok(marks) => (marks.readers, marks.is_whole),
-            Err(error) => {
-                let what = format!("the store journal cannot be read: {error}");
-                return self.find(Check::StoreJournal, Severity::Error, None, what, LOOK);
+        match (format_of(&self.disk), look(&self.disk)) {
+            (Ok(Some(Format::One)), Ok(_)) => {
+                let what = "the store has the format of an older version, which had its marks in one file".to_owned();
+                self.find(Check::Store, Severity::Warning, None, what, OLDER);
             }
-        };
-        if (is_whole && readers.is_trusted()) || self.owner.is_none() {
-            return;
+            (Ok(_), Ok(marks)) if !marks.is_whole && self.owner.is_some() => {
+                let what = "the folder `active` is missing, so that every session is looked at".to_owned();
+                self.find(Check::Store, Severity::Warning, None, what, NEXT_START);
+            }
+            (Ok(_), Ok(_)) => {}
+            (Err(error), _) | (_, Err(error)) => {
+                let what = format!("the marks of the store cannot be read: {error}");
+                self.find(Check::Store, Severity::Error, None, what, LOOK);
+            }
         }
-        let names: Vec<String> = readers.readers().into_iter().map(|it| it.reader).collect();
-        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let state = if is_whole { "was damaged" } else { "is damaged" };
-        let what = format!(
-            "the store journal {state}, so that a reader may be missing and no journal is compacted; the readers that \
-             are known: {names}"
-        );
-        self.mend(Check::StoreJournal, Severity::Error, None, what, |doctor| {
-            doctor.mend_marks(true).map_err(io::Error::other)?;
-            Ok("these count as all from now on; register again what is missing".to_owned())
-        });
     }
 
     /// Examines the memory's log from end to end.

@@ -10,7 +10,7 @@ use crate::{
     SessionError,
     agent::record::{bodies, files, images},
     clock::Timestamp,
-    consumers::{projection::READER, readers::Watermark},
+    consumers::projection::READER,
     engine::{Derived, Engine},
     ids::{Seq, SessionId},
     service::{CompactJournal, CompactionSkipped, JournalCompactionReport},
@@ -27,7 +27,6 @@ const FRAMES_READ: usize = 512;
 /// Survey of a journal before anything is dropped.
 pub(crate) struct Survey {
     session_id: SessionId,
-    watermark: Watermark,
     pruner: Arc<dyn JournalPruner>,
     /// Last record that was looked at.
     up_to: Seq,
@@ -44,7 +43,7 @@ pub(crate) async fn reach(derived: &Derived, session_id: SessionId) -> Result<Se
         return Ok(0);
     }
     let watermark = derived.readers.watermark(session_id).await?;
-    Ok(sealed_up_to(&parts, watermark.map_or(0, |watermark| watermark.safe_up_to)))
+    Ok(sealed_up_to(&parts, watermark.unwrap_or(0)))
 }
 
 /// Finds the end of the last sealed part that ends at `seq` or before it.
@@ -63,20 +62,14 @@ pub(crate) async fn survey(
     let session_id = request.session_id;
     let nothing =
         |safe_up_to, skipped| JournalCompactionReport { scanned: 0, dropped: 0, kept: 0, safe_up_to, skipped };
-    let Some(watermark) = derived.readers.watermark(session_id).await? else {
+    let Some(safe_up_to) = derived.readers.watermark(session_id).await? else {
         return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
     };
     let Some(pruner) = derived.pruner.clone() else {
-        return Ok(Err(nothing(watermark.safe_up_to, Some(CompactionSkipped::NoPruner))));
+        return Ok(Err(nothing(safe_up_to, Some(CompactionSkipped::NoPruner))));
     };
-    if !derived.readers.is_trusted() {
-        // A registration may be lost, with an unknown checkpoint.
-        tracing::warn!(%session_id, "no journal is compacted until `meerkat doctor --repair` has listed the readers that remain");
-        return Ok(Err(nothing(0, Some(CompactionSkipped::NoReader))));
-    }
     let session = engine.restore(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let parts = pruner.parts(session_id).await?;
-    let safe_up_to = watermark.safe_up_to;
     let up_to = if policy.is_sparing { sealed_up_to(&parts, safe_up_to) } else { safe_up_to };
     let records = outline(engine, session_id, up_to).await?;
     let now = engine.world.clock.now();
@@ -86,7 +79,7 @@ pub(crate) async fn survey(
     let bounds = Bounds { policy, now, parts: &parts, drops_history };
     let plan = plan(&records, &session, &bounds);
     let (older_than, scanned) = (bounds.older_than(), records.len() as u64);
-    Ok(Ok(Survey { session_id, watermark, pruner, up_to, older_than, scanned, plan }))
+    Ok(Ok(Survey { session_id, pruner, up_to, older_than, scanned, plan }))
 }
 
 /// Reads the records up to a seq.
@@ -158,7 +151,6 @@ impl Survey {
         if let Err(error) = engine.snapshots.save(&session).await {
             tracing::warn!(%session_id, %error, "a snapshot could not be saved; the journal is read from its beginning");
         }
-        derived.readers.rely(session_id, self.watermark.clone()).await?;
         derived.readers.restart(READER, session_id).await?;
         let pruned = self.pruner.prune(session_id, self.up_to, &self.plan.keep, self.older_than).await?;
         Ok(self.report(pruned))

@@ -129,12 +129,6 @@ fn a_reader_gets_the_records_that_come_in_place_of_lost_ones() {
         process.registered(id, tail).await;
         tail
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let readers = open_stores(&place.data_dir()).unwrap().readers;
-        readers.rely(id, BTreeMap::from([("billing".to_owned(), tail)])).await.unwrap();
-    });
-    drop(runtime);
     let path = first_segment(&place, id);
     let at = fs::read(&path).unwrap().windows(7).position(|window| window == b"@say Tw").unwrap();
     change(&path, at as u64);

@@ -16,7 +16,7 @@ use crate::{
         SessionView, StartTurn,
     },
     store::{
-        MemoryBlobStore, MemoryIndex, MemoryReaders, MemorySessionStore, Stores,
+        MemoryBlobStore, MemoryIndex, MemoryReaders, MemorySessionStore, SessionIndex, Stores,
         directory::{
             RedbEventStore,
             journal::{
@@ -24,6 +24,7 @@ use crate::{
                 simulated::{Random, SimulatedDisk},
             },
             lengths::Lengths,
+            pruner::FilePruner,
         },
     },
 };
@@ -88,12 +89,13 @@ fn service(jobs: &Arc<Jobs>) -> Arc<dyn SessionService> {
     // Frames in memory would be read at once.
     let limits = Limits { cache_bytes: 0, ..Limits::default() };
     let events = Arc::new(RedbEventStore::open_with(disk, None, witness, jobs.clone(), limits).unwrap());
+    let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
     let stores = Stores {
         blobs: Arc::new(MemoryBlobStore::new(Arc::default())),
         readers: Arc::new(MemoryReaders::default()),
-        index: Arc::new(MemoryIndex::default()),
+        index: index.clone(),
         snapshots: Arc::new(MemorySessionStore::new(events.clone())),
-        pruner: Some(events.clone()),
+        pruner: Some(Arc::new(FilePruner { events: events.clone(), index })),
         inbox: None,
         events,
     };

@@ -9,25 +9,22 @@ use std::{
     sync::Arc,
 };
 
-use super::{Doctor, Journal, ensure, goes_on};
+use super::{Doctor, Journal, NEXT_START, ensure, goes_on};
 use crate::{
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection, READER},
     ids::{Seq, SessionId},
     store::{
-        ReaderMarks, SessionIndex as _, StoreError,
+        Registration, SessionIndex as _, StoreError,
         directory::{
             IndexFile, REBUILT, RedbIndex, Table, View, decode,
-            journal::{End, Marks, Mended, RealDisk, Resting, derived::Trouble, known_store_id, look, mend_marks},
-            knows, summary,
+            journal::{End, FoundMarks, derived::Trouble, known_store_id, look, write_marks},
+            summary,
         },
     },
     upkeep::doctor::{Check, Severity},
 };
 
 const INDEX: &str = "index.redb";
-/// Advice for what the next start repairs by itself.
-const NEXT_START: &str = "The next start makes it good.";
-
 /// Advice for a projection that is behind.
 const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
 
@@ -91,12 +88,12 @@ impl Doctor {
         // Unreadable marks are found by `marks`.
         let marks = look(&self.disk).unwrap_or_default();
         let rows = self.rows();
-        self.losses(journals, &marks, rows.as_ref());
+        self.losses(journals, rows.as_ref());
         if let Some(rows) = &rows {
-            self.readers(journals, &marks.readers, rows);
+            self.readers(journals, &marks.readers(), rows);
             self.staleness(journals, &marks, rows);
         }
-        self.resume_journals(&marks.readers).await.map(|()| rows)
+        self.resume_journals(&marks.readers()).await.map(|()| rows)
     }
 
     /// Reads the index, if there is one, from a copy: opening the file would change it.
@@ -139,15 +136,13 @@ impl Doctor {
     }
 
     /// Finds missing records that were durable. A store that opens such a journal refuses to write it.
-    fn losses(&mut self, journals: &BTreeMap<SessionId, Journal>, marks: &Marks, rows: Option<&Rows>) {
+    fn losses(&mut self, journals: &BTreeMap<SessionId, Journal>, rows: Option<&Rows>) {
         for (&id, journal) in journals.iter().filter(|(_, journal)| journal.is_sound) {
             let end = journal.end;
-            let marked = marks.resting.get(&id).map(Resting::end);
-            let witnessed = rows.and_then(|rows| rows.lengths.get(&id).copied());
-            let known = [marked, witnessed].into_iter().flatten();
-            let lost = known.filter(|known| known.is_lost_in(end)).map(|known| known.seq);
-            let listed = rows.and_then(|rows| rows.sessions.get(&id).copied()).filter(|seq| *seq > end.seq);
-            let Some(seq) = lost.chain(listed).max() else { continue };
+            let Some(rows) = rows else { continue };
+            let lost = rows.lengths.get(&id).filter(|known| known.is_lost_in(end)).map(|known| known.seq);
+            let listed = rows.sessions.get(&id).copied().filter(|seq| *seq > end.seq);
+            let Some(seq) = lost.max(listed) else { continue };
             let what =
                 format!("records up to seq {seq} were durable; its journal, which ends at {}, lacks some", end.seq);
             self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| {
@@ -158,7 +153,7 @@ impl Doctor {
     }
 
     /// Finds rows that are behind the journals.
-    fn staleness(&mut self, journals: &BTreeMap<SessionId, Journal>, marks: &Marks, rows: &Rows) {
+    fn staleness(&mut self, journals: &BTreeMap<SessionId, Journal>, marks: &FoundMarks, rows: &Rows) {
         if !rows.is_complete {
             let what = "the index does not hold every session yet".to_owned();
             return self.find(Check::Index, Severity::Warning, None, what, NEXT_START);
@@ -186,12 +181,11 @@ impl Doctor {
     }
 
     /// Finds readers that do not come, and those that are ahead of a journal.
-    fn readers(&mut self, journals: &BTreeMap<SessionId, Journal>, readers: &ReaderMarks, rows: &Rows) {
-        for registration in readers.readers() {
-            let (reader, mut late) = (registration.reader, 0_usize);
+    fn readers(&mut self, journals: &BTreeMap<SessionId, Journal>, readers: &[Registration], rows: &Rows) {
+        for registration in readers {
+            let (reader, mut late) = (&registration.reader, 0_usize);
             for (&id, journal) in journals.iter().filter(|(_, journal)| journal.is_sound) {
-                let relied = readers.relied(id).get(&reader).copied().unwrap_or_default();
-                let seq = rows.checkpoints.get(&(id, reader.clone())).copied().unwrap_or_default().max(relied);
+                let seq = rows.checkpoints.get(&(id, reader.clone())).copied().unwrap_or_default();
                 late += usize::from(seq < journal.old_seq);
                 let end = journal.end.seq;
                 if seq > end && !self.ended.contains_key(&id) {
@@ -214,13 +208,14 @@ impl Doctor {
         }
     }
 
-    /// Lets journals with lost records continue: drops the marks and rows that know the old end, and moves readers
-    /// back, so that they get the new records. The next start puts the session's row again.
-    async fn resume_journals(&mut self, readers: &ReaderMarks) -> Result<(), StoreError> {
+    /// Lets journals with lost records continue: drops the rows that know the old end, and moves readers back, so that
+    /// they get the new records. The next start puts the session's row again.
+    async fn resume_journals(&mut self, readers: &[Registration]) -> Result<(), StoreError> {
         if self.ended.is_empty() && self.unsettled.is_empty() {
             return Ok(());
         }
-        self.mend_marks(false)?;
+        let active = self.ended.keys().chain(&self.unsettled).copied().collect();
+        write_marks(&self.disk, &active, &[]).map_err(|error| StoreError::Failed(error.to_string()))?;
         let path = self.what.data_dir.join(INDEX);
         if self.ended.is_empty() || !path.exists() {
             return Ok(());
@@ -229,15 +224,15 @@ impl Doctor {
         let index = RedbIndex::new(file.clone());
         for (&id, &end) in &self.ended {
             let mut checkpoints = Vec::new();
-            for registration in readers.readers() {
-                let seq = index.checkpoint(&registration.reader, id).await?;
-                checkpoints.push((registration.reader, seq.min(end)));
+            for Registration { reader, .. } in readers {
+                let seq = index.checkpoint(reader, id).await?;
+                checkpoints.push((reader, seq.min(end)));
             }
             index.remove(id).await?;
             index.reset_checkpoint(READER, id).await?;
             file.change([((Table::Snapshots, id.as_uuid().as_bytes().to_vec()), None)]);
             for (reader, seq) in checkpoints.into_iter().filter(|(_, seq)| *seq > 0) {
-                index.put_checkpoint(&reader, id, seq).await?;
+                index.put_checkpoint(reader, id, seq).await?;
             }
         }
         index.flush().await
@@ -261,11 +256,5 @@ impl Doctor {
             let what = format!("{} is behind the journals of {stale} sessions", dir.display());
             self.find(Check::Projection, Severity::Warning, None, what, BEHIND);
         }
-    }
-
-    pub(super) fn mend_marks(&self, is_trusted: bool) -> Result<(), StoreError> {
-        let ended: Vec<SessionId> = self.ended.keys().copied().collect();
-        let mended = Mended { ended: &ended, active: &self.unsettled, is_trusted };
-        mend_marks(Arc::new(RealDisk::new(self.what.data_dir.clone())), &mended, knows)
     }
 }

@@ -78,8 +78,6 @@ struct Journal {
     readers: Readers,
     /// The seq that each reader has acknowledged last.
     acknowledged: BTreeMap<String, Seq>,
-    /// The last record that went because each of them was done with it.
-    passed: BTreeMap<String, Seq>,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -88,14 +86,7 @@ impl Journal {
     fn new() -> Self {
         let stores = (Arc::new(MemoryReaders::default()), Arc::new(MemoryIndex::default()));
         let readers = readers(&stores);
-        Self {
-            walk: Walk::new(&[]),
-            gone: BTreeSet::new(),
-            stores,
-            readers,
-            acknowledged: BTreeMap::new(),
-            passed: BTreeMap::new(),
-        }
+        Self { walk: Walk::new(&[]), gone: BTreeSet::new(), stores, readers, acknowledged: BTreeMap::new() }
     }
 
     fn kept(&self) -> Vec<&Record> {
@@ -120,7 +111,7 @@ impl Journal {
         self.readers.open().await.unwrap();
     }
 
-    /// The index is lost: every reader is there, at no more than it has acknowledged and behind nothing that is gone.
+    /// The index is lost: every reader is there, and begins again.
     async fn lose_index(&mut self) {
         self.stores.1 = Arc::default();
         self.readers = readers(&self.stores);
@@ -129,8 +120,7 @@ impl Journal {
         assert!(names.iter().eq(self.acknowledged.keys()), "{names:?}");
         for (reader, acknowledged) in &mut self.acknowledged {
             let seq = self.readers.checkpoint(reader, session_id()).await.unwrap();
-            let passed = self.passed.get(reader).copied().unwrap_or_default();
-            assert!((passed..=*acknowledged).contains(&seq), "{reader} is at {seq}");
+            assert_eq!(seq, 0, "{reader}");
             *acknowledged = seq;
         }
     }
@@ -154,11 +144,10 @@ impl Journal {
     }
 
     async fn compact(&mut self, how: &Compaction) {
-        let Some(watermark) = self.readers.watermark(session_id()).await.unwrap() else {
+        let Some(up_to) = self.readers.watermark(session_id()).await.unwrap() else {
             assert!(self.acknowledged.is_empty(), "a reader is forgotten");
             return;
         };
-        let up_to = watermark.safe_up_to;
         let parts = parts(self.tail(), &how.parts);
         let bounds = self.bounds(how, &parts);
         let before = fold(self.kept());
@@ -167,18 +156,12 @@ impl Journal {
         self.check_alone(&plan);
         assert!(plan.history.is_none() || plan.dropped.is_disjoint(&sources), "what an undo needs goes");
         assert!(plan.dropped.iter().all(|seq| self.acknowledged.values().all(|done| seq <= done)), "unacknowledged");
-        self.readers.rely(session_id(), watermark).await.unwrap();
         if let Some(history) = plan.history {
             let snapshot = before.history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
             self.walk.add(Event::HistorySnapshot(snapshot));
         }
         let saved = fold(self.kept());
         self.check_mix(&plan, &parts, how.rewritten, &saved);
-        let last = plan.dropped.last().copied().unwrap_or_default();
-        for reader in self.acknowledged.keys() {
-            let passed = self.passed.entry(reader.clone()).or_default();
-            *passed = last.max(*passed);
-        }
         self.gone.extend(&plan.dropped);
         let after = self.check();
         assert_eq!(restored(&saved, &self.kept()), saved, "a snapshot that was saved before");

@@ -114,13 +114,8 @@ impl Witness for Known {
 }
 
 /// Small sizes, so that little is much.
-pub(super) const SMALL: Limits = Limits {
-    segment_bytes: 8 * 1024,
-    cache_bytes: 2 * 1024,
-    hot_max: 2,
-    store_journal_bytes: 4 * 1024,
-    reserve_bytes: 4 * 1024,
-};
+pub(super) const SMALL: Limits =
+    Limits { segment_bytes: 8 * 1024, cache_bytes: 2 * 1024, hot_max: 2, reserve_bytes: 4 * 1024 };
 
 /// A store, its disk and its steps.
 pub(super) struct Rig {

@@ -242,14 +242,16 @@ fn a_store_that_panics_at_any_change_leaves_nobody_waiting_and_takes_no_more() {
 fn a_mark_that_found_no_room_does_not_count() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
     rig.release(rig.filled(session(1), 1));
-    rig.disk.limit(Some(0));
     let lease = rig.lease(session(1)).unwrap();
-    assert_eq!(rig.append(&lease, &[of(session(1), 2)]), Err(StoreError::Full));
-    assert!(!rig.store.context().store_journal.is_active(session(1)));
-    rig.disk.limit(None);
+    rig.disk.fill_syncs(true);
+    assert!(rig.append(&lease, &[of(session(1), 2)]).is_err());
+    assert!(!rig.store.context().marks.is_active(session(1)));
+    rig.disk.fill_syncs(false);
     rig.filled(session(1), 1);
-    let rig = rig.killed();
-    assert_eq!(rig.steps.drive(rig.store.unsettled()), Ok(vec![session(1)]));
+    for seed in 0..12 {
+        let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None);
+        assert_eq!(crashed.steps.drive(crashed.store.unsettled()), Ok(vec![session(1)]), "{seed}");
+    }
 }
 
 /// A read-only store keeps the session, so its followers are not notified of an end.

@@ -149,7 +149,7 @@ impl RecordSource for Again {
     }
 }
 
-/// The mark of the deleted one is in the store journal, with another end.
+/// The deleted one had another end.
 #[test]
 fn what_comes_back_is_not_measured_by_what_was_deleted() {
     let rig = Rig::on(prepared(), SMALL, None);
@@ -170,11 +170,10 @@ fn a_deletion_beside_an_import_takes_no_mark_from_it() {
     }
     rig.steps.drive(rig.store.delete(session(1))).unwrap();
     while rig.steps.step() {}
-    let marks = &rig.store.context().store_journal;
+    let marks = &rig.store.context().marks;
     let mut lines = Lines::new(false);
     let mut importing = rig.store.import(session(1), &mut lines);
-    let is_marked = || marks.resting(session(1)).is_some() && marks.is_active(session(1));
-    while !is_marked() {
+    while !marks.is_active(session(1)) {
         assert!(Steps::peek(importing.as_mut()).is_none() && rig.steps.step(), "it has no name yet");
     }
     rig.steps.drive(rig.store.delete(session(2))).unwrap();

@@ -6,6 +6,7 @@ mod common;
 mod counts;
 mod crash;
 mod faults;
+mod format_1;
 mod frames;
 mod full;
 mod import;

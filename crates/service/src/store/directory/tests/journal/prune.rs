@@ -20,7 +20,7 @@ use crate::{
         layout::session_dir,
         simulated::{Fault, Random, SimulatedDisk},
     },
-    store::{BlobStore as _, EventStore as _, JournalPruner as _, ReadLimit, StoreError},
+    store::{BlobStore as _, EventStore as _, ReadLimit, StoreError},
     wire::encode_event,
 };
 

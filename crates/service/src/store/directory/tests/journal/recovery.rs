@@ -9,7 +9,7 @@ use super::common::{Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::SessionId,
     store::directory::journal::{
-        Limits, check, lock,
+        Disk as _, Limits, check, lock,
         simulated::{Fault, Random, SimulatedDisk},
     },
     store::{EventStore as _, ReadLimit, StoreError},
@@ -133,23 +133,19 @@ fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
     }
 }
 
-/// As many sessions as leave no mark of the first that rested: each with three records, after a clean end. And where
-/// the first one's second record ended.
-fn resting_beyond_the_marks() -> (Rig, usize) {
+/// A session with three records after a clean end, and where the second one ended.
+fn resting() -> (Rig, usize) {
     let rig = Rig::new();
     let first = rig.filled(session(1), 2);
     let end = rig.disk.bytes(&segment(session(1), 1)).len();
     rig.append(&first, &[of(session(1), 3)]).unwrap();
     rig.release(first);
-    for n in 2..=1025 {
-        rig.release(rig.filled(session(n), 1));
-    }
     (rig.killed(), end)
 }
 
 #[test]
-fn r4_what_was_known_beside_a_journal_proves_its_loss_where_no_mark_does() {
-    let (rig, end) = resting_beyond_the_marks();
+fn r4_what_was_known_beside_a_journal_proves_its_loss() {
+    let (rig, end) = resting();
     let (disk, known) = (rig.disk.copy(), rig.known.clone());
     let cut = |rig: Rig| after(rig, 1, |bytes| bytes.truncate(end));
     // It ends with a whole batch, so that nothing else tells.
@@ -232,11 +228,7 @@ fn a_session_that_is_deleted_while_it_is_settled_is_looked_at_by_the_next_start(
 
 #[test]
 fn what_is_lost_of_a_journal_is_not_passed_over() {
-    let (rig, end) = resting_beyond_the_marks();
-    let newest = Rig::on(rig.disk.copy(), Limits::default(), None);
-    let marked = segment(session(1025), 1);
-    newest.disk.set_bytes(&marked, newest.disk.bytes(&marked)[..128].to_vec());
-    assert_eq!(newest.scan(session(1025), 0), None, "its mark says more");
+    let (rig, end) = resting();
     let cut = after(rig, 1, |bytes| bytes.truncate(end));
     for after in [0, 1, 2] {
         assert_eq!(cut.scan(session(1), after), None, "more is known of it");
@@ -245,21 +237,18 @@ fn what_is_lost_of_a_journal_is_not_passed_over() {
 
 #[test]
 fn what_is_known_to_be_durable_is_not_synced_when_it_is_opened() {
-    let (rig, _) = resting_beyond_the_marks();
+    let (rig, _) = resting();
     for (known, syncs) in [(rig.known.clone(), 0), (Arc::default(), 3)] {
         let rig = Rig::beside(known, rig.disk.copy(), Limits::default(), None).unwrap();
         rig.disk.take_counts();
         assert_eq!(rig.lease(session(1)).unwrap().tail, 3);
         let counts = rig.disk.take_counts();
         assert_eq!(counts.syncs + counts.dir_syncs, syncs);
-        // One of the newest has its mark.
-        assert_eq!(rig.lease(session(1025)).unwrap().tail, 1);
-        assert_eq!(rig.disk.take_counts().syncs, 0);
     }
 }
 
 #[test]
-fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() {
+fn r4_without_the_folder_of_marks_every_session_counts_as_active() {
     let rig = Rig::new();
     for n in 1..=3 {
         let lease = rig.filled(session(n), 1);
@@ -267,23 +256,17 @@ fn r4_a_damaged_store_journal_is_set_aside_and_every_session_counts_as_active() 
     }
     rig.filled(session(4), 1);
     assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), [session(4)]);
-    let path = Path::new("store/1.1.mlog");
-    let bytes = rig.disk.bytes(path);
-    for damaged in [10, 140, bytes.len() / 2] {
-        let rig = Rig::on(rig.disk.copy(), Limits::default(), None);
-        let mut changed = bytes.clone();
-        changed[damaged] ^= 4;
-        rig.disk.set_bytes(path, changed.clone());
-        let rig = rig.killed();
-        let all: Vec<_> = (1..=4).map(session).collect();
-        assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), all, "byte {damaged}");
-        assert_eq!(rig.disk.bytes(Path::new("quarantine/store.1.1.mlog")), changed);
-        // The next start knows it, too; a session that rests again is done with.
-        let lease = rig.lease(session(2)).unwrap();
-        rig.release(lease);
-        let left = rig.killed();
-        assert_eq!(left.steps.drive(left.store.unsettled()).unwrap(), [session(1), session(3), session(4)]);
-    }
+    assert!(!rig.store.lost_marks());
+    rig.disk.remove(Path::new("active")).unwrap();
+    let rig = rig.killed();
+    let all: Vec<_> = (1..=4).map(session).collect();
+    assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), all);
+    assert!(rig.store.lost_marks());
+    // A mark that somebody put there counts, and nothing else.
+    rig.disk.create(Path::new("active/nonsense")).unwrap();
+    rig.disk.create(&Path::new("active").join(session(2).to_string())).unwrap();
+    let rig = rig.killed();
+    assert_eq!(rig.steps.drive(rig.store.unsettled()).unwrap(), [session(2)]);
 }
 
 #[test]
@@ -301,7 +284,6 @@ fn a_deleted_session_is_looked_at_until_no_list_can_show_it_and_then_never_again
     }
     assert_eq!(marks(&rig), [session(1)]);
     for restart in 0..3 {
-        // A power failure, after which the store journal was rewritten or not.
         let limits = if restart == 1 { SMALL } else { Limits::default() };
         let disk = rig.disk.crashed(&mut Random(restart));
         let rig = Rig::beside(rig.known.copy(), disk, limits, None).unwrap();
@@ -327,7 +309,7 @@ fn many_deleted_sessions_leave_no_marks() {
         rig.release(rig.filled(session(n), 1));
         rig.steps.drive(rig.store.delete(session(n))).unwrap();
         while rig.steps.step() {}
-        assert!(rig.store.context().store_journal.active().len() <= 1, "{n}");
+        assert!(rig.store.context().marks.active().len() <= 1, "{n}");
     }
 }
 
