@@ -19,6 +19,7 @@ mod memory;
 mod model;
 mod models;
 mod moved;
+mod older;
 mod page;
 mod process;
 mod run;
