@@ -247,3 +247,14 @@ fn a_reader_of_an_older_version_misses_nothing() {
     let pruned = older.id("pruned");
     assert_eq!(now.iter().find(|key| key.as_str().unwrap().starts_with(pruned)), None);
 }
+
+#[test]
+fn a_reader_of_an_older_version_gets_nothing_again_that_it_has_acknowledged() {
+    let older = Older::new();
+    let said = &older.said["checkpoint"];
+    let (session, seq) = (said["session_id"].as_str().unwrap(), said["seq"].to_string());
+    assert_eq!(older.ask(&["readers", "wait", "audit", session, &seq]), *said);
+    assert_eq!(json!(unacknowledged(&older)), older.said["unacknowledged"]);
+    let row = |page: &Value| items(page).into_iter().find(|row| row["reader"] == "audit").unwrap();
+    assert_eq!(row(&older.ask(&["readers", "list"])), row(&older.said["readers"]));
+}
