@@ -57,13 +57,17 @@ fn is_of_the_content(error: &io::Error) -> bool {
 
 /// Open file.
 pub struct DerivedFile {
-    database: Database,
+    /// `None` while it is dropped.
+    database: Option<Database>,
     phase: Arc<Phase>,
 }
 
 impl Drop for DerivedFile {
     fn drop(&mut self) {
         self.phase.is_closing.store(true, Ordering::Release);
+        // redb panics when it closes a damaged file, which is of no concern to whoever used it last.
+        let database = self.database.take();
+        drop(catch_unwind(AssertUnwindSafe(|| drop(database))));
     }
 }
 
@@ -93,7 +97,8 @@ impl DerivedFile {
     fn over(file: impl StorageBackend, cache_bytes: usize) -> Result<Self, Trouble> {
         let phase = Arc::<Phase>::default();
         let backend = Backend { file, phase: phase.clone() };
-        Ok(Self { database: Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?, phase })
+        let database = Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?;
+        Ok(Self { database: Some(database), phase })
     }
 
     /// Lets redb check the whole file.
@@ -101,11 +106,15 @@ impl DerivedFile {
     /// # Errors
     /// If it is damaged, or cannot be read.
     pub fn check(mut self) -> Result<(), Trouble> {
-        match self.database.check_integrity() {
+        match self.database.as_mut().ok_or_else(closed)?.check_integrity() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Trouble::Damaged("redb had to repair it".to_owned())),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn database(&self) -> Result<&Database, Trouble> {
+        self.database.as_ref().ok_or_else(closed)
     }
 
     /// Begins to read the file as it is now.
@@ -113,7 +122,7 @@ impl DerivedFile {
     /// # Errors
     /// If it cannot be read.
     pub fn begin_read(&self) -> Result<ReadTransaction, Trouble> {
-        Ok(self.database.begin_read()?)
+        Ok(self.database()?.begin_read()?)
     }
 
     /// Begins a change that is durable once it is committed.
@@ -122,7 +131,7 @@ impl DerivedFile {
     /// If it cannot be written.
     pub fn begin_write(&self) -> Result<WriteTransaction, Trouble> {
         self.phase.has_committed.store(true, Ordering::Release);
-        let mut transaction = self.database.begin_write()?;
+        let mut transaction = self.database()?.begin_write()?;
         // Otherwise the first opening after a kill would walk the whole file.
         transaction.set_quick_repair(true);
         Ok(transaction)
@@ -133,13 +142,17 @@ impl DerivedFile {
     /// # Errors
     /// If it cannot be written.
     pub fn begin_loose_write(&self) -> Result<WriteTransaction, Trouble> {
-        let mut transaction = self.database.begin_write()?;
+        let mut transaction = self.database()?.begin_write()?;
         transaction.set_durability(redb::Durability::None)?;
         Ok(transaction)
     }
 }
 
-/// Renames a damaged file to the first free name.
+fn closed() -> Trouble {
+    Trouble::Failed("it is closed".to_owned())
+}
+
+/// Renames a file that cannot be used to the first free name.
 ///
 /// # Errors
 /// If it cannot be renamed.
@@ -151,7 +164,7 @@ pub fn set_aside(path: &Path, why: &str) -> Result<(), Trouble> {
     });
     let aside = names.into_iter().find(|aside| !aside.exists()).unwrap_or_default();
     let name = path.file_name().unwrap_or_default().display();
-    tracing::warn!(%why, aside = %aside.display(), "{name} is damaged; it is set aside and made again");
+    tracing::warn!(%why, aside = %aside.display(), "{name} cannot be used; it is set aside and made again");
     std::fs::rename(path, &aside).map_err(|error| Trouble::Failed(error.to_string()))
 }
 

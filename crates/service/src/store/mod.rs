@@ -41,6 +41,7 @@ use meerkat_words::{
     requests::{ForgetMemory, SessionQuery},
 };
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
+pub(crate) use readers::BUILT_IN_READERS;
 pub use readers::{MemoryReaders, ReaderStore};
 
 pub use crate::{

@@ -9,6 +9,9 @@ use super::{Registration, StoreError};
 use crate::clock::Timestamp;
 use async_trait::async_trait;
 
+/// Readers of meerkat's own, which nobody registers.
+pub(crate) const BUILT_IN_READERS: [&str; 2] = ["memory", "projection"];
+
 /// Registrations of readers. Every answered call is durable.
 #[async_trait]
 pub trait ReaderStore: Send + Sync {

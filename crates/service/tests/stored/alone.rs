@@ -305,8 +305,8 @@ fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {
     assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
     assert!(refused.to_string().contains("mount or restore it"), "{refused}");
     assert!(!journal.exists());
-    // What the marks alone say is enough, and so is what the index says.
-    for other in ["index.redb", "store"] {
+    // Without the index nothing says that there is none, and without the marks the index says that there is one.
+    for other in ["index.redb", "active"] {
         let (other, aside) = (place.data_dir().join(other), place.dir.path().join("aside"));
         fs::rename(&other, &aside).unwrap();
         assert_eq!(place.agent().build().err().map(|error| error.code()), Some(ErrorCode::StoreNotWritable));
@@ -322,7 +322,7 @@ fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {
 fn a_store_that_names_no_session_makes_its_folder_of_sessions_again() {
     let place = Place::new();
     let journal = place.data_dir().join("journal");
-    place.process(true, |_| async {});
+    place.process(true, |process| async move { process.service.ready().await.unwrap() });
     fs::remove_dir_all(&journal).unwrap();
     let id = place.process(true, |process| async move { process.create().await });
     place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });

@@ -28,7 +28,7 @@ use crate::{
     follow::check_cursor,
     ids::{Seq, SessionId},
     service::{AcknowledgeReader, Checkpoint, Page, ReaderView, WaitReader},
-    store::{EventStore, ReaderStore, Registration, SessionIndex, StoreError},
+    store::{BUILT_IN_READERS, EventStore, ReaderStore, Registration, SessionIndex, StoreError},
 };
 use feed::{Deletion, Feed};
 
@@ -38,8 +38,6 @@ const READERS_MAX: usize = 64;
 const AT: char = '@';
 /// Time between two looks for what other nodes did with readers.
 const LOOK: Duration = Duration::from_millis(200);
-/// Names of the built-in readers.
-const RESERVED: [&str; 2] = ["memory", "projection"];
 
 /// Readers of one service.
 pub(crate) struct Readers {
@@ -129,7 +127,7 @@ impl Readers {
 
     /// Returns a reader's name in the store: each node has built-in readers of its own.
     fn key<'a>(&self, reader: &'a str) -> Cow<'a, str> {
-        match self.events.node().filter(|_| RESERVED.contains(&reader)) {
+        match self.events.node().filter(|_| BUILT_IN_READERS.contains(&reader)) {
             Some(node) => format!("{reader}{AT}{node}").into(),
             None => reader.into(),
         }
@@ -453,7 +451,7 @@ fn notify(changes: &watch::Sender<u64>) {
 
 /// Refuses the names of built-in readers.
 fn check_own(reader: &str) -> Result<(), SessionError> {
-    if RESERVED.contains(&reader) {
+    if BUILT_IN_READERS.contains(&reader) {
         return Err(SessionError::invalid("reader", "this name belongs to a reader of meerkat's own; use another"));
     }
     Ok(())

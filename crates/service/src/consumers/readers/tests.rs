@@ -314,7 +314,7 @@ async fn a_built_in_reader_is_given_sessions_in_turn_and_those_that_are_deleted_
     place.readers.forgot("projection", second).unwrap();
     assert_eq!(deleted(), []);
 
-    for name in RESERVED {
+    for name in BUILT_IN_READERS {
         for refused in [place.readers.create(name).await, place.readers.delete(name).await] {
             assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest, "{name}");
         }

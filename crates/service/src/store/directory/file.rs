@@ -1,8 +1,9 @@
 //! `index.redb`: tables of copies, written by one thread that no caller waits for.
 //!
 //! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there
-//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file, or one of another
-//! layout, is set aside, never deleted, and rebuilt. The file is opened when it is first needed.
+//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file
+//! is set aside, never deleted, and one of another layout is replaced; both are rebuilt. The file is opened when it is
+//! first needed.
 
 use std::{
     path::PathBuf,
@@ -21,15 +22,19 @@ use tokio::sync::oneshot;
 use meerkat_journal::{
     OwnerLock,
     derived::{DerivedFile, caught, set_aside},
+    disk::if_there,
 };
 
 use super::{
     expiry::Expiry,
     rows::{Changes, SEAL_BYTES, Table, Trouble, View, decode, place, sealed, unsealed},
 };
-use crate::store::{IndexedKey, StoreError, list::Place};
+use crate::{
+    ids::Seq,
+    store::{BUILT_IN_READERS, IndexedKey, StoreError, list::Place},
+};
 
-/// Version of the tables and their rows. A file of another version is set aside.
+/// Version of the tables and their rows. A file of another version is made again.
 pub(super) const LAYOUT: &[u8] = b"2";
 /// Key of the row that confirms that every stored session was put.
 pub(crate) const REBUILT: &[u8] = b"rebuilt";
@@ -192,6 +197,11 @@ impl IndexFile {
         self.shared.read(read)
     }
 
+    /// Returns true if there is a file.
+    pub(super) fn exists(&self) -> bool {
+        self.shared.path.exists()
+    }
+
     /// Returns the loss since which stored sessions may be missing. Opens the file, if there is one.
     pub(super) async fn needs_rebuild(&self) -> Option<u64> {
         if let Err(error) = self.read(|_| Ok(())).await {
@@ -244,15 +254,28 @@ impl Shared {
             meta => {
                 let meta = meta?;
                 let layout = meta.get(&b"layout"[..])?.map(|layout| unsealed(b"layout", layout.value())).transpose()?;
-                if layout.as_deref() != Some(LAYOUT) {
-                    return Err(Trouble::Damaged("it has another layout".to_owned()));
+                match layout.as_deref() {
+                    Some(LAYOUT) => meta.get(REBUILT)?.is_some(),
+                    Some(_) => return self.make_again(checkpoints(&file)?),
+                    None => return Err(Trouble::Damaged("it has no layout".to_owned())),
                 }
-                meta.get(REBUILT)?.is_some()
             }
         };
         let whole_since = if is_whole { self.losses.load(Ordering::Acquire) } else { 0 };
         self.whole_since.store(whole_since, Ordering::Release);
         Ok(Arc::new(file))
+    }
+
+    /// Makes the file again in place of one of another layout, with how far readers have come: nothing else knows that.
+    fn make_again(&self, checkpoints: Changes) -> Result<Arc<DerivedFile>, Trouble> {
+        tracing::info!("the index has another version's layout, and is made again");
+        let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
+        let made = self.path.with_extension("new");
+        if_there(std::fs::remove_file(&made)).map_err(failed)?;
+        write(&DerivedFile::open(&made, CACHE_BYTES)?, &checkpoints, 0, &mut Expiry::default())?;
+        self.losses.fetch_add(1, Ordering::AcqRel);
+        std::fs::rename(&made, &self.path).map_err(failed)?;
+        Ok(Arc::new(DerivedFile::open(&self.path, CACHE_BYTES)?))
     }
 
     /// Closes a file that failed; a damaged one is set aside, and the next use makes a new one.
@@ -357,6 +380,31 @@ impl Shared {
         caught(|| write(open, changes, loss, expiry)).map_err(|trouble| self.give_up(file.as_ref(), trouble))
     }
 }
+
+/// Reads how far registered readers have come. Readers of meerkat's own begin again.
+fn checkpoints(file: &DerivedFile) -> Result<Changes, Trouble> {
+    let transaction = file.begin_read()?;
+    let table = match transaction.open_table(Table::Checkpoints.definition()) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Changes::new()),
+        table => table?,
+    };
+    let mut found = Changes::new();
+    for row in table.iter()? {
+        let (key, value) = row?;
+        let key = key.value();
+        let is_built_in = BUILT_IN_READERS.iter().any(|reader| key.get(ID_BYTES..) == Some(reader.as_bytes()));
+        if let Ok(seq) = unsealed(key, value.value())
+            && !is_built_in
+            && decode::<Seq>(&seq).is_ok()
+        {
+            found.insert((Table::Checkpoints, key.to_vec()), Some(seq));
+        }
+    }
+    Ok(found)
+}
+
+/// Bytes of a session's id, with which a key begins.
+const ID_BYTES: usize = 16;
 
 /// Commits changes. A confirmation that every session was put is skipped if it is older than the last `loss`.
 fn write(file: &DerivedFile, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {

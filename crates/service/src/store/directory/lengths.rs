@@ -50,7 +50,7 @@ impl Witness for Lengths {
     }
 
     fn lists_none(&self) -> bool {
-        let Some(file) = self.0.upgrade() else { return false };
+        let Some(file) = self.0.upgrade().filter(|file| file.exists()) else { return false };
         let rows = |view: &View| Ok(view.rows_back(Table::Sessions, Unbounded, Unbounded)?.next().is_none());
         file.read_here(rows).unwrap_or(false)
     }

@@ -11,7 +11,10 @@ mod races;
 
 use proptest::{collection::vec, option, prelude::*};
 
-use super::{IndexFile, RedbIndex, rows::Trouble};
+use super::{
+    IndexFile, RedbIndex,
+    rows::{Trouble, sealed},
+};
 use crate::{
     clock::{SeededIds, Timestamp},
     ids::SessionId,
@@ -331,14 +334,43 @@ async fn closing_leaves_the_file_as_the_last_commit_did() {
     assert!(aside(&path).is_empty());
 }
 
+/// Nothing else knows how far readers have come. What meerkat's own have made may be of the past, too.
 #[tokio::test]
-async fn a_file_of_another_layout_is_set_aside() {
+async fn a_file_of_another_layout_is_made_again_with_how_far_readers_have_come() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("index.redb");
-    let meta: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("meta");
+    let older = index(&path);
+    older.put(summary(1, 3)).await.unwrap();
+    for (reader, seq) in [("billing", 2), ("projection", 3), ("audit", 1)] {
+        older.put_checkpoint(reader, id(1), seq).await.unwrap();
+    }
+    older.flush().await.unwrap();
+    drop(older);
+    let table = |name| redb::TableDefinition::<&[u8], &[u8]>::new(name);
     let database = redb::Database::create(&path).unwrap();
     let write = database.begin_write().unwrap();
-    write.open_table(meta).unwrap().insert(&b"layout"[..], &b"99"[..]).unwrap();
+    write.open_table(table("meta")).unwrap().insert(&b"layout"[..], &*sealed(b"layout", b"1")).unwrap();
+    // It is damaged there.
+    let key = [id(1).as_uuid().as_bytes(), &b"audit"[..]].concat();
+    write.open_table(table("checkpoints")).unwrap().insert(&*key, &b"nonsense"[..]).unwrap();
+    write.commit().unwrap();
+    drop(database);
+    // What a killed process may have left.
+    fs::write(directory.path().join("index.new"), "nonsense").unwrap();
+    for is_again in [false, true] {
+        let made = index(&path);
+        for (reader, seq) in [("billing", 2), ("projection", 0), ("audit", 0)] {
+            assert_eq!(made.checkpoint(reader, id(1)).await.unwrap(), seq, "{reader}, again: {is_again}");
+        }
+        assert!(made.needs_rebuild().await.is_some());
+        assert_eq!(made.page(SessionQuery::default()).await.unwrap().items, []);
+    }
+    assert!(aside(&path).is_empty());
+    // One without a layout is not known at all.
+    fs::remove_file(&path).unwrap();
+    let database = redb::Database::create(&path).unwrap();
+    let write = database.begin_write().unwrap();
+    write.open_table(table("meta")).unwrap().insert(&b"other"[..], &b"row"[..]).unwrap();
     write.commit().unwrap();
     drop(database);
     assert_made_anew(&path).await;
