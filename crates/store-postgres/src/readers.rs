@@ -34,7 +34,9 @@ impl ReaderStore for PostgresReaders {
     }
 
     async fn unregister(&self, reader: &str) -> Result<(), StoreError> {
-        let sql = "DELETE FROM meerkat.readers WHERE name = $1";
+        // Nodes of earlier versions go by what is in `relied`.
+        let sql = "WITH removed AS (DELETE FROM meerkat.readers WHERE name = $1) \
+            DELETE FROM meerkat.relied WHERE reader = $1";
         self.0.db.execute(sql, &[(&reader, Type::TEXT)]).await?;
         Ok(())
     }

@@ -119,7 +119,7 @@ fn a_directory_that_may_only_be_read_is_refused() {
 
 #[test]
 fn a_newer_format_is_refused() {
-    for format in ["meerkat store 2\n", "something else\n", ""] {
+    for format in ["meerkat store 3\n", "something else\n", ""] {
         let stage = Stage::made();
         fs::write(stage.data().join("format"), format).unwrap();
         refused(&stage, "STORE_FORMAT_UNSUPPORTED", &[format.trim_end()], |_| ());

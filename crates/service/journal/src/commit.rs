@@ -1,8 +1,7 @@
 //! Group commit: all waiting records become one batch, written and synced once. Records that arrive meanwhile wait for
 //! the next batch; so at most one sync per session runs at a time, and sessions sync in parallel.
 //!
-//! A session's first batch after an idle time is durable only with its mark in the store journal, which is synced in
-//! parallel. A new session gets its name last, when all of it is durable.
+//! A session's first batch after an idle time is durable only with its mark, which is synced in parallel. A new session gets its name last, when all of it is durable.
 
 use std::{
     io,
@@ -200,7 +199,7 @@ fn begin(log: &Arc<Log>) -> bool {
         })
     };
     let marks = &log.context.marks;
-    if marks.is_active(log.id) {
+    if marks.is_marked(log.id) {
         lock(&commit.halves).marked = Some(Ok(()));
         return commit.write();
     }

@@ -1,6 +1,6 @@
 //! The interface to the disk: the few operations that a journal needs, and their guarantees. Each may fail.
 //!
-//! Paths are relative to the data directory and made of typed ids; no file is opened through a symlink. Nothing here
+//! Paths are relative to the data directory and made as `layout` says; no file is opened through a symlink. Nothing here
 //! retries, or decides what a failure means.
 
 use std::{

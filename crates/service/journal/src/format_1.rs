@@ -40,8 +40,8 @@ struct Trusted {
     trusted: bool,
 }
 
-/// Makes a store of format 1 one of format 2.
-pub(super) fn upgrade(disk: &dyn Disk) -> io::Result<()> {
+/// Makes a store of format 1 one of format 2. Returns true if it was known which sessions are active.
+pub(super) fn upgrade(disk: &dyn Disk) -> io::Result<bool> {
     let mut found = look(disk)?;
     if !found.is_whole {
         let readers: Vec<&String> = found.readers.keys().collect();
@@ -56,7 +56,7 @@ pub(super) fn upgrade(disk: &dyn Disk) -> io::Result<()> {
     seal(disk)?;
     tracing::info!("the store has format 2 now, which older versions of meerkat refuse");
     remove(disk);
-    Ok(())
+    Ok(found.is_whole)
 }
 
 /// Removes what a store of format 2 does not use; what stays is removed by the next start.

@@ -1,6 +1,7 @@
 //! Layout of a data directory, and its preparation.
 //!
-//! Paths are made of typed ids and numbers, never of a caller's text.
+//! Paths are made of typed ids and numbers, and of a reader's name, which is checked; never of another text of a
+//! caller's.
 
 use std::{
     collections::BTreeSet,
@@ -38,8 +39,8 @@ pub const QUARANTINE: &str = "quarantine";
 /// Folder of blobs in a session's directory.
 pub(super) const BLOBS: &str = "blobs";
 
-/// All folders of a store.
-const FOLDERS: [&str; 6] = [JOURNAL, ACTIVE, READERS, NEW, TRASH, QUARANTINE];
+/// Folders of a store that are made again if they are missing. That of the active sessions appears with its marks.
+const FOLDERS: [&str; 5] = [JOURNAL, READERS, NEW, TRASH, QUARANTINE];
 
 /// Returns the folder of a session's directory, by the id's last byte, which is random in a UUIDv7.
 pub fn fan_out(id: SessionId) -> PathBuf {

@@ -208,7 +208,7 @@ impl Log {
             && let Ok(Err(error)) = marked.await
         {
             // The next start examines the session again; nothing else depends on the mark.
-            tracing::debug!(session_id = %self.id, %error, "a session could not be marked as resting");
+            tracing::debug!(session_id = %self.id, %error, "a session could not be marked as idle");
         }
     }
 

@@ -13,10 +13,10 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    disk::{Disk, create_anew, failed, if_there, is_full, read_range, write_new},
+    disk::{Disk, create_anew, ensure_dir, failed, if_there, is_full, is_missing, read_range, write_new},
     executor::Executor,
     health::Health,
-    layout::{ACTIVE, NEW, READERS, exists, log_unlisted, sessions_on, with_folders},
+    layout::{ACTIVE, NEW, READERS, exists, with_folders},
     lock,
 };
 use meerkat_words::{
@@ -39,13 +39,14 @@ pub struct Marks {
     executor: Arc<dyn Executor>,
     health: Arc<Health>,
     state: Mutex<State>,
-    /// True if nothing was known of active sessions when the store was opened, so that all count as active.
-    are_lost: bool,
 }
 
 #[derive(Default)]
 struct State {
+    /// Sessions whose mark this process has made durable.
     active: BTreeSet<SessionId>,
+    /// Sessions that a former process marked. Whether that mark is durable is not known, so that an append makes it again.
+    found: BTreeSet<SessionId>,
     readers: BTreeMap<String, Timestamp>,
     pending: Vec<Pending>,
     is_writing: bool,
@@ -57,6 +58,18 @@ enum Change {
     Idle(SessionId),
     Reader(Registration),
     Unreader(String),
+}
+
+impl State {
+    fn forget(&mut self, id: SessionId) {
+        self.active.remove(&id);
+        self.found.remove(&id);
+    }
+
+    /// Returns true if the session came to rest while its mark was written.
+    fn is_to_be_idle(&self, id: SessionId) -> bool {
+        self.pending.iter().any(|waiting| matches!(waiting.change, Change::Idle(idle) if idle == id))
+    }
 }
 
 impl Change {
@@ -106,41 +119,32 @@ impl Drop for Writing {
 }
 
 impl Marks {
-    /// Reads the marks of a prepared store. If the folder of active sessions had to be made again, all count as active.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        executor: Arc<dyn Executor>,
-        health: Arc<Health>,
-        are_lost: bool,
-    ) -> Result<Self, StoreError> {
-        let mut found = look(disk.as_ref()).map_err(failed)?;
+    /// Reads the marks of a prepared store.
+    pub fn open(disk: Arc<dyn Disk>, executor: Arc<dyn Executor>, health: Arc<Health>) -> Result<Self, StoreError> {
+        let Found { active: found, readers, .. } = look(disk.as_ref()).map_err(failed)?;
         // A killed process may have left them in the system's memory alone.
-        for folder in [ACTIVE, READERS] {
-            match disk.sync_dir(Path::new(folder)) {
-                Err(error) if !is_full(&error) => return Err(failed(error)),
-                _ => {}
-            }
+        match disk.sync_dir(Path::new(READERS)) {
+            Err(error) if !is_full(&error) => return Err(failed(error)),
+            _ => {}
         }
-        if are_lost {
-            tracing::warn!("the folder of active sessions was missing: every session is looked at");
-            found.active.extend(sessions_on(disk.as_ref(), &mut log_unlisted).map_err(failed)?);
-        }
-        let state = State { active: found.active, readers: found.readers, ..State::default() };
-        Ok(Self { disk, executor, health, state: Mutex::new(state), are_lost })
-    }
-
-    /// Returns true if nothing was known of active sessions, and of those that were deleted, when the store was opened.
-    pub const fn are_lost(&self) -> bool {
-        self.are_lost
+        let state = State { found, readers, ..State::default() };
+        Ok(Self { disk, executor, health, state: Mutex::new(state) })
     }
 
     /// Returns the active sessions: those that may have changed since they were last idle.
     pub fn active(&self) -> Vec<SessionId> {
-        lock(&self.state).active.iter().copied().collect()
+        let state = lock(&self.state);
+        state.active.union(&state.found).copied().collect()
     }
 
     /// Returns true if a session may have changed since it was last idle.
     pub fn is_active(&self, id: SessionId) -> bool {
+        let state = lock(&self.state);
+        state.active.contains(&id) || state.found.contains(&id)
+    }
+
+    /// Returns true if a session is active, and its mark is durable.
+    pub(super) fn is_marked(&self, id: SessionId) -> bool {
         lock(&self.state).active.contains(&id)
     }
 
@@ -156,16 +160,16 @@ impl Marks {
 
     /// Marks a session as active, and waits until the mark is durable.
     pub async fn mark(self: &Arc<Self>, id: SessionId) -> Result<(), StoreError> {
-        if self.is_active(id) {
+        if self.is_marked(id) {
             return Ok(());
         }
         self.write_durably(Change::Active(id)).await
     }
 
-    /// Registers a reader, and waits until that is durable.
-    pub async fn register(self: &Arc<Self>, registration: Registration) -> Result<(), StoreError> {
-        if lock(&self.state).readers.contains_key(&registration.reader) {
-            return Ok(());
+    /// Registers a reader, and waits until that is durable. One that is registered keeps its time.
+    pub async fn register(self: &Arc<Self>, mut registration: Registration) -> Result<(), StoreError> {
+        if let Some(created_at) = lock(&self.state).readers.get(&registration.reader) {
+            registration.created_at = *created_at;
         }
         self.write_durably(Change::Reader(registration)).await
     }
@@ -191,7 +195,7 @@ impl Marks {
         let mut state = lock(&self.state);
         // From now on the session is not active, so that the next append marks it again, after this change.
         if let Change::Idle(id) = &pending.change {
-            state.active.remove(id);
+            state.forget(*id);
         }
         state.pending.push(pending);
         if !std::mem::replace(&mut state.is_writing, true) {
@@ -238,14 +242,16 @@ impl Marks {
             }
         }
         let mut state = lock(&self.state);
-        for (change, ..) in waiting.iter().filter(|(_, _, result)| result.is_ok()) {
+        for (change, _, result) in &waiting {
             match change.clone() {
-                Change::Active(id) => drop(state.active.insert(id)),
-                Change::Idle(id) => drop(state.active.remove(&id)),
-                Change::Reader(Registration { reader, created_at }) => {
+                Change::Active(id) if result.is_ok() && !state.is_to_be_idle(id) => drop(state.active.insert(id)),
+                Change::Idle(id) => state.forget(id),
+                Change::Reader(Registration { reader, created_at }) if result.is_ok() => {
                     state.readers.entry(reader).or_insert(created_at);
                 }
+                // After a failed sync it may be gone, and may come back.
                 Change::Unreader(reader) => drop(state.readers.remove(&reader)),
+                Change::Active(_) | Change::Reader(_) => {}
             }
         }
         drop(state);
@@ -259,22 +265,34 @@ impl Marks {
         self.health.check_writable()?;
         let disk = self.disk.as_ref();
         let attempt = || match change {
-            Change::Active(id) => with_folders(disk, || create_anew(disk, &active_of(*id)).map(drop)),
+            Change::Active(id) => self.write_active(*id),
             Change::Idle(id) => if_there(disk.remove(&active_of(*id))).map(drop),
             Change::Reader(registration) => write_reader(disk, registration),
             Change::Unreader(reader) => if_there(disk.remove(&reader_of(reader))).map(drop),
         };
         let mut done = attempt();
         // Unfinished sessions can wait for room.
-        let may_use_reserve = match change {
+        let may_use_reserve = || match change {
             Change::Active(id) => exists(disk, *id),
             Change::Reader(_) | Change::Unreader(_) => true,
             Change::Idle(_) => false,
         };
-        if done.as_ref().is_err_and(is_full) && may_use_reserve && self.health.release_reserve(disk) {
+        if done.as_ref().is_err_and(is_full) && may_use_reserve() && self.health.release_reserve(disk) {
             done = attempt();
         }
         done.map_err(|error| self.trouble(error))
+    }
+
+    /// Writes a session's mark. If the folder has gone, it appears again with all marks at once.
+    fn write_active(&self, id: SessionId) -> io::Result<()> {
+        let disk = self.disk.as_ref();
+        match write_active(disk, id) {
+            Err(error) if is_missing(&error) && if_there(disk.list(Path::new(ACTIVE)))?.is_none() => {
+                tracing::warn!("the folder of active sessions was missing, and is made again");
+                with_folders(disk, || make_active(disk, self.active().into_iter().chain([id])))
+            }
+            written => written,
+        }
     }
 
     /// Returns the error for callers; a disk that is not full may be faulty.
@@ -294,6 +312,27 @@ fn active_of(id: SessionId) -> PathBuf {
 /// Returns the path of a reader's file. The end of the name keeps `.` and `..` from being folders.
 fn reader_of(reader: &str) -> PathBuf {
     Path::new(READERS).join(format!("{reader}{READER}"))
+}
+
+/// Writes a session's mark in place of what may be there: what is durable of that stays until it is.
+fn write_active(disk: &dyn Disk, id: SessionId) -> io::Result<()> {
+    let made = Path::new(NEW).join("mark");
+    with_folders(disk, || create_anew(disk, &made).map(drop))?;
+    disk.rename(&made, &active_of(id))
+}
+
+/// Makes the folder of active sessions, durably. It appears with all these marks, or not at all.
+pub(super) fn make_active(disk: &dyn Disk, ids: impl Iterator<Item = SessionId>) -> io::Result<()> {
+    let made = Path::new(NEW).join(ACTIVE);
+    if_there(disk.remove(&made))?;
+    disk.create_dir(&made)?;
+    let ids: BTreeSet<SessionId> = ids.collect();
+    for id in ids {
+        disk.create(&made.join(id.to_string()))?;
+    }
+    disk.sync_dir(&made)?;
+    disk.rename(&made, Path::new(ACTIVE))?;
+    disk.sync_dir(Path::new(""))
 }
 
 fn write_reader(disk: &dyn Disk, registration: &Registration) -> io::Result<()> {
@@ -335,7 +374,10 @@ pub(super) fn look(disk: &dyn Disk) -> io::Result<Found> {
     let named = |name: String| name.parse::<SessionId>().ok().filter(|id| id.to_string() == name);
     found.active.extend(active.unwrap_or_default().into_iter().filter_map(named));
     for name in if_there(disk.list(Path::new(READERS)))?.unwrap_or_default() {
-        let Some(reader) = name.strip_suffix(READER) else { continue };
+        // Others could not be deleted by their names.
+        let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-');
+        let reader = name.strip_suffix(READER).filter(|reader| reader.bytes().all(is_allowed));
+        let Some(reader) = reader else { continue };
         let read = disk.open(&reader_of(reader), false).and_then(|file| read_range(file.as_ref(), 0, READER_BYTES_MAX));
         let known = read.and_then(|line| Ok(serde_json::from_slice::<Registration>(&line)?));
         let created_at = known.map_or_else(
@@ -353,12 +395,12 @@ pub(super) fn look(disk: &dyn Disk) -> io::Result<Found> {
 
 /// Writes marks while no process has the store open, durably.
 pub fn write_marks(disk: &dyn Disk, active: &BTreeSet<SessionId>, readers: &[Registration]) -> io::Result<()> {
+    with_folders(disk, || ensure_dir(disk, Path::new(ACTIVE)).map(drop))?;
     for id in active {
-        with_folders(disk, || create_anew(disk, &active_of(*id)).map(drop))?;
+        write_active(disk, *id)?;
     }
     for registration in readers {
         write_reader(disk, registration)?;
     }
-    disk.sync_dir(Path::new(ACTIVE))?;
-    disk.sync_dir(Path::new(READERS))
+    [ACTIVE, READERS, ""].into_iter().try_for_each(|folder| disk.sync_dir(Path::new(folder)))
 }

@@ -4,9 +4,11 @@ use std::{io, path::Path};
 
 use super::{
     Witness,
-    disk::{Disk, if_there, is_missing},
+    disk::{Disk, ensure_dir, if_there, is_full, is_missing},
     format_1,
-    layout::{ACTIVE, Format, JOURNAL, NEW, TRASH, ensure_folders, fan_out, format_of},
+    layout::{
+        ACTIVE, Format, JOURNAL, NEW, RESERVE, TRASH, ensure_folders, fan_out, format_of, log_unlisted, sessions_on,
+    },
     marks::{self, Found},
 };
 use meerkat_words::{SessionError, store::StoreError};
@@ -16,7 +18,7 @@ use meerkat_words::{SessionError, store::StoreError};
 pub struct Prepared {
     /// True if there was none.
     pub is_new: bool,
-    /// True if the marks of active sessions were missing.
+    /// True if it was not known which sessions are active, nor which were deleted, so that all count as active.
     pub are_marks_lost: bool,
 }
 
@@ -27,17 +29,35 @@ pub struct Prepared {
 /// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
 pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, SessionError> {
     let format = format_of(disk)?;
-    let refuse = |error: io::Error| SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() };
-    let marks = if_there(disk.list(Path::new(ACTIVE))).map_err(refuse)?;
+    let refuse = |error: io::Error| match is_full(&error) {
+        true => StoreError::Full.into(),
+        false => SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() },
+    };
+    let is_active_there = if_there(disk.list(Path::new(ACTIVE))).map_err(refuse)?.is_some();
     // Even in a store the folder may be missing: a backup may have left out empty folders.
-    let names_none = || look(disk).is_ok_and(|found| found.active.is_empty() && (found.is_whole || marks.is_none()));
-    let is_left_out = |error| is_missing(&error) && witness.lists_none() && names_none();
+    let names_none = |found: Found| found.active.is_empty() && (found.is_whole || format == Some(Format::Two));
+    let is_left_out = |error| is_missing(&error) && witness.lists_none() && look(disk).is_ok_and(names_none);
     let is_empty = format.is_none() || disk.list(Path::new(JOURNAL)).is_err_and(is_left_out);
     ensure_folders(disk, is_empty).map_err(refuse)?;
-    match format {
-        Some(Format::One) => format_1::upgrade(disk).map_err(refuse)?,
-        Some(Format::Two) => format_1::remove(disk),
-        None => {}
+    let are_marks_lost = match format {
+        None => ensure_dir(disk, Path::new(ACTIVE)).map(|_| false),
+        Some(Format::One) => match format_1::upgrade(disk) {
+            Err(error) if is_full(&error) => {
+                if_there(disk.remove(Path::new(RESERVE))).and_then(|_| format_1::upgrade(disk))
+            }
+            upgraded => upgraded,
+        }
+        .map(|is_whole| !is_whole),
+        Some(Format::Two) if is_active_there => Ok(false),
+        Some(Format::Two) => {
+            tracing::warn!("the folder of active sessions is missing: every session is looked at");
+            let all = sessions_on(disk, &mut log_unlisted);
+            all.and_then(|all| marks::make_active(disk, all.into_iter())).map(|()| true)
+        }
+    };
+    let are_marks_lost = are_marks_lost.map_err(refuse)?;
+    if format == Some(Format::Two) {
+        format_1::remove(disk);
     }
     for folder in [TRASH, NEW] {
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
@@ -54,7 +74,6 @@ pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, Sessi
             }
         }
     }
-    let are_marks_lost = format == Some(Format::Two) && marks.is_none() && !is_empty;
     Ok(Prepared { is_new: format.is_none(), are_marks_lost })
 }
 

@@ -27,7 +27,7 @@ const STRIDE_BYTES: u64 = 64 * 1024;
 /// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Session that it was written for, which in a fork may be the parent. Zero in the store journal.
+    /// Session that it was written for, which in a fork may be the parent.
     pub session_id: SessionId,
     /// Number of the segment in its journal.
     pub number: u64,

@@ -68,7 +68,7 @@ impl Sessions {
         }
         let is_any_read = unread.len() < count;
         self.index_again(unread, is_any_read).await?;
-        if engine.events.lost_marks() {
+        if engine.events.are_marks_lost() {
             // Those of the last deletions too.
             self.drop_stale_rows().await;
         }

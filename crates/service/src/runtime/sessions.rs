@@ -48,7 +48,8 @@ const JOURNAL_LOCKS: usize = 64;
 
 /// How often a command is sent to a session that changes hands.
 const SENT_MAX: u32 = 10;
-/// Longest time until it is sent again.
+/// Shortest and longest time within which it is sent again.
+const SENT_AGAIN_MIN: Duration = Duration::from_millis(5);
 const SENT_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Sessions over one engine.
@@ -265,7 +266,7 @@ impl Sessions {
             }
             // Two nodes that take the session from each other must not go on in step: one waits for as long as the
             // other may need.
-            let took = world.clock.elapsed().saturating_sub(since) + Duration::from_millis(5);
+            let took = world.clock.elapsed().saturating_sub(since) + SENT_AGAIN_MIN;
             let longest = took.saturating_mul(attempt.pow(2)).min(SENT_AGAIN_MAX);
             let pause = world.ids.jitter(u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
             world.clock.sleep(Duration::from_millis(pause)).await;
@@ -294,8 +295,9 @@ impl Sessions {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            // It left before it had the command.
-            Err(_) => Err(SessionError::TakenOver(session_id)),
+            // It left before it had the command: another node has the session, or the store failed it here.
+            Err(_) if self.engine().events.node().is_some() => Err(SessionError::TakenOver(session_id)),
+            Err(_) => Err(SessionError::StoreFailed),
         }
     }
 

@@ -224,7 +224,7 @@ pub trait EventStore: Send + Sync {
 
     /// Returns true if it was not known at the start which sessions had changed, nor which had been deleted, so that all
     /// count as unsettled.
-    fn lost_marks(&self) -> bool {
+    fn are_marks_lost(&self) -> bool {
         false
     }
 

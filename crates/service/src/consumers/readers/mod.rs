@@ -269,14 +269,13 @@ impl Readers {
             let known = self.known();
             (known.contains_key(reader), known.values().filter(|known| !known.is_built_in).count())
         };
-        if !is_known {
-            if count >= READERS_MAX {
-                return Err(SessionError::Limit { what: "readers", limit: READERS_MAX as u64 });
-            }
-            let created_at = self.clock.now();
-            self.store.register(Registration { reader: reader.to_owned(), created_at }).await?;
-            self.add(reader.to_owned(), created_at, false, true);
+        if !is_known && count >= READERS_MAX {
+            return Err(SessionError::Limit { what: "readers", limit: READERS_MAX as u64 });
         }
+        let created_at = self.clock.now();
+        // One that is known, too: an attempt to delete it may have failed half-way.
+        self.store.register(Registration { reader: reader.to_owned(), created_at }).await?;
+        self.add(reader.to_owned(), created_at, false, true);
         // Counting what it is behind in may take a while, and nobody else waits for that.
         drop((registering, gate));
         self.view(reader).await

@@ -50,6 +50,8 @@ pub struct RedbEventStore {
     deleted: Arc<Mutex<VecDeque<SessionId>>>,
     /// Held while a journal is compacted: one at a time needs little room and leaves the disk to turns.
     pruning: tokio::sync::Mutex<()>,
+    /// True if it was not known at the start which sessions are active.
+    are_marks_lost: bool,
     /// Kept as long as anything may be written.
     _owner: Option<Arc<OwnerLock>>,
 }
@@ -89,7 +91,7 @@ impl RedbEventStore {
     ) -> Result<Self, SessionError> {
         let Prepared { is_new, are_marks_lost } = prepare(disk.as_ref(), witness.as_ref())?;
         let health = Arc::new(Health::new(limits.reserve_bytes));
-        let marks = Marks::open(disk.clone(), executor.clone(), health.clone(), are_marks_lost)?;
+        let marks = Marks::open(disk.clone(), executor.clone(), health.clone())?;
         if let Err(error) = health.make_reserve(disk.as_ref()) {
             tracing::warn!(%error, "the reserve for a full disk could not be made");
         }
@@ -122,6 +124,7 @@ impl RedbEventStore {
             epochs: AtomicU64::new(0),
             deleted: Arc::default(),
             pruning: tokio::sync::Mutex::default(),
+            are_marks_lost,
             _owner: owner,
         })
     }
@@ -246,7 +249,7 @@ fn mark_if_gone(context: &Context, id: SessionId) -> bool {
 /// Numbers an event's kind by a hash of its name.
 fn kind_number(type_name: &str) -> u16 {
     let hash = crc32c::crc32c(type_name.as_bytes());
-    // Both halves count; the journal itself uses the numbers below 16.
+    // Both halves count; numbers below 16 are those of marks in a store of format 1.
     ((hash >> 16) as u16 ^ (hash & 0xFFFF) as u16).max(16)
 }
 
@@ -469,8 +472,8 @@ impl EventStore for RedbEventStore {
         Ok(all.iter().skip(start).take(limit).copied().collect())
     }
 
-    fn lost_marks(&self) -> bool {
-        self.context.marks.are_lost()
+    fn are_marks_lost(&self) -> bool {
+        self.are_marks_lost
     }
 
     fn tail_repair(&self, session_id: SessionId) -> Option<TailRepair> {

@@ -197,11 +197,6 @@ impl IndexFile {
         self.shared.read(read)
     }
 
-    /// Returns true if there is a file.
-    pub(super) fn exists(&self) -> bool {
-        self.shared.path.exists()
-    }
-
     /// Returns the loss since which stored sessions may be missing. Opens the file, if there is one.
     pub(super) async fn needs_rebuild(&self) -> Option<u64> {
         if let Err(error) = self.read(|_| Ok(())).await {
@@ -270,11 +265,14 @@ impl Shared {
     fn make_again(&self, checkpoints: Changes) -> Result<Arc<DerivedFile>, Trouble> {
         tracing::info!("the index has another version's layout, and is made again");
         let failed = |error: std::io::Error| Trouble::Failed(error.to_string());
-        let made = self.path.with_extension("new");
+        let made = self.path.with_extension("redb.new");
         if_there(std::fs::remove_file(&made)).map_err(failed)?;
         write(&DerivedFile::open(&made, CACHE_BYTES)?, &checkpoints, 0, &mut Expiry::default())?;
         self.losses.fetch_add(1, Ordering::AcqRel);
         std::fs::rename(&made, &self.path).map_err(failed)?;
+        // What is acknowledged from now on is in this file.
+        let folder = self.path.parent().map(std::fs::File::open).transpose().map_err(failed)?;
+        folder.map(|folder| folder.sync_all()).transpose().map_err(failed)?;
         Ok(Arc::new(DerivedFile::open(&self.path, CACHE_BYTES)?))
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    file::IndexFile,
+    file::{IndexFile, REBUILT},
     journal::{End, KnownEnd, Near, Witness},
     rows::{Table, Trouble, View},
 };
@@ -50,8 +50,12 @@ impl Witness for Lengths {
     }
 
     fn lists_none(&self) -> bool {
-        let Some(file) = self.0.upgrade().filter(|file| file.exists()) else { return false };
-        let rows = |view: &View| Ok(view.rows_back(Table::Sessions, Unbounded, Unbounded)?.next().is_none());
-        file.read_here(rows).unwrap_or(false)
+        let Some(file) = self.0.upgrade() else { return false };
+        // One that was just made lists none either.
+        let lists_none = |view: &View| {
+            let is_complete = view.get(Table::Meta, REBUILT)?.is_some();
+            Ok(is_complete && view.rows_back(Table::Sessions, Unbounded, Unbounded)?.next().is_none())
+        };
+        file.read_here(lists_none).unwrap_or(false)
     }
 }

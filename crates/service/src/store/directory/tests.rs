@@ -356,7 +356,7 @@ async fn a_file_of_another_layout_is_made_again_with_how_far_readers_have_come()
     write.commit().unwrap();
     drop(database);
     // What a killed process may have left.
-    fs::write(directory.path().join("index.new"), "nonsense").unwrap();
+    fs::write(directory.path().join("index.redb.new"), "nonsense").unwrap();
     for is_again in [false, true] {
         let made = index(&path);
         for (reader, seq) in [("billing", 2), ("projection", 0), ("audit", 0)] {

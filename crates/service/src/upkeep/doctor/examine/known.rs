@@ -93,7 +93,7 @@ impl Doctor {
             self.readers(journals, &marks.readers(), rows);
             self.staleness(journals, &marks, rows);
         }
-        self.resume_journals(&marks.readers()).await.map(|()| rows)
+        self.resume_journals(&marks).await.map(|()| rows)
     }
 
     /// Reads the index, if there is one, from a copy: opening the file would change it.
@@ -210,12 +210,15 @@ impl Doctor {
 
     /// Lets journals with lost records continue: drops the rows that know the old end, and moves readers back, so that
     /// they get the new records. The next start puts the session's row again.
-    async fn resume_journals(&mut self, readers: &[Registration]) -> Result<(), StoreError> {
+    async fn resume_journals(&mut self, marks: &FoundMarks) -> Result<(), StoreError> {
         if self.ended.is_empty() && self.unsettled.is_empty() {
             return Ok(());
         }
         let active = self.ended.keys().chain(&self.unsettled).copied().collect();
-        write_marks(&self.disk, &active, &[]).map_err(|error| StoreError::Failed(error.to_string()))?;
+        // Otherwise the next start looks at every session.
+        if marks.is_whole {
+            write_marks(&self.disk, &active, &[]).map_err(|error| StoreError::Failed(error.to_string()))?;
+        }
         let path = self.what.data_dir.join(INDEX);
         if self.ended.is_empty() || !path.exists() {
             return Ok(());
@@ -224,7 +227,7 @@ impl Doctor {
         let index = RedbIndex::new(file.clone());
         for (&id, &end) in &self.ended {
             let mut checkpoints = Vec::new();
-            for Registration { reader, .. } in readers {
+            for reader in marks.readers.keys() {
                 let seq = index.checkpoint(reader, id).await?;
                 checkpoints.push((reader, seq.min(end)));
             }

@@ -92,7 +92,7 @@ fn registered() -> [Registration; 2] {
 fn check_made(rig: &Rig) {
     assert_eq!((unsettled(rig), rig.registrations()), (vec![session(1), session(3)], registered().to_vec()));
     assert_eq!(rig.disk.bytes(Path::new("format")), b"meerkat store 2\n");
-    assert!(!rig.store.lost_marks());
+    assert!(!rig.store.are_marks_lost());
     assert_eq!(rig.seqs(session(2)), [1]);
 }
 

@@ -6,7 +6,10 @@ use super::common::{Rig, SMALL};
 use crate::{
     clock::{SeededIds, Timestamp},
     store::directory::{
-        journal::simulated::{Fault, Random, SimulatedDisk},
+        journal::{
+            Disk as _,
+            simulated::{Fault, Random, SimulatedDisk},
+        },
         readers::FileReaders,
     },
     store::{ReaderStore as _, Registration, StoreError},
@@ -68,6 +71,31 @@ fn r4_a_reader_whose_file_is_damaged_is_a_reader_all_the_same() {
         rig.unregister("a").unwrap();
         assert_eq!(rig.killed().names(), ["bb"]);
     }
+}
+
+/// The file is gone, and its folder could not be synced: who registers the reader again has it.
+#[test]
+fn a_reader_whose_deletion_failed_half_way_is_registered_again() {
+    let rig = Rig::new();
+    rig.register("a").unwrap();
+    rig.disk.fill_syncs(true);
+    assert!(rig.unregister("a").is_err());
+    rig.disk.fill_syncs(false);
+    rig.register("a").unwrap();
+    for seed in 0..12 {
+        assert_eq!(Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None).names(), ["a"], "{seed}");
+    }
+}
+
+/// Nobody could delete it by its name.
+#[test]
+fn a_file_whose_name_no_reader_may_have_is_none() {
+    let rig = Rig::new();
+    rig.register("a").unwrap();
+    for name in ["A.json", "a b.json", "notes.txt"] {
+        rig.disk.create(&Path::new("readers").join(name)).unwrap();
+    }
+    assert_eq!(rig.killed().names(), ["a"]);
 }
 
 /// Counts the steps of a script that succeeded before the first refusal of the disk.
