@@ -313,6 +313,10 @@ fn a_store_without_its_folder_of_sessions_is_refused_and_left_as_it_is() {
         assert!(!journal.exists());
         fs::rename(&aside, &other).unwrap();
     }
+    // Nor does an index that was just made in place of a damaged one.
+    fs::write(place.data_dir().join("index.redb"), "nonsense".repeat(10_000)).unwrap();
+    assert_eq!(place.agent().build().err().map(|error| error.code()), Some(ErrorCode::StoreNotWritable));
+    assert!(!journal.exists());
     fs::rename(&away, &journal).unwrap();
     place.process(true, |process| async move { assert_eq!(stored(&process).await, [id]) });
 }

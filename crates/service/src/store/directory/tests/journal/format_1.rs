@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::{Rig, session};
 use crate::{
+    ErrorCode,
     clock::Timestamp,
     ids::SessionId,
     store::directory::journal::{
@@ -129,6 +130,22 @@ fn a_process_that_ends_while_it_changes_the_format_loses_no_mark() {
         }
     }
     assert!(tried > 30, "{tried}");
+}
+
+/// The reserve is for this, too. Without it the store waits for room as it is.
+#[test]
+fn a_full_disk_is_no_reason_to_stay_with_format_1() {
+    let disk = older(&marks());
+    disk.limit(Some(disk.used()));
+    check_made(&Rig::on(disk, Limits::default(), None));
+    let disk = older(&marks());
+    disk.remove(Path::new("reserve")).unwrap();
+    disk.limit(Some(disk.used()));
+    let refused = Rig::try_on(disk.clone(), Limits::default(), None).err().map(|error| error.code());
+    assert_eq!(refused, Some(ErrorCode::StoreFull));
+    assert_eq!(disk.bytes(Path::new("format")), b"meerkat store 1\n");
+    disk.limit(None);
+    check_made(&Rig::on(disk, Limits::default(), None));
 }
 
 #[test]
