@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::RedbEventStore;
+use super::events::RedbEventStore;
 use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId},
