@@ -13,6 +13,12 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use meerkat_journal::{
+    Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, Marks, OwnerLock, Pool,
+    Prepared, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone, is_unreadable,
+    journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
+    set_aside, store_id, unreadable,
+};
 use tokio::sync::watch;
 
 use crate::{
@@ -20,12 +26,6 @@ use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId},
     session::event::{EventKind, Record},
-    store::directory::journal::{
-        Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, Marks, OwnerLock, Pool,
-        Prepared, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone, is_unreadable,
-        journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
-        set_aside, store_id, unreadable,
-    },
     store::{EventStore, Frame, FramePage, Lease, LineSink, ReadLimit, RecordSource, StoreError, TailRepair, Ticket},
     wire::encode_event,
 };
