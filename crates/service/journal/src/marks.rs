@@ -242,16 +242,15 @@ impl Marks {
             }
         }
         let mut state = lock(&self.state);
-        for (change, _, result) in &waiting {
+        for (change, ..) in waiting.iter().filter(|(_, _, result)| result.is_ok()) {
             match change.clone() {
-                Change::Active(id) if result.is_ok() && !state.is_to_be_idle(id) => drop(state.active.insert(id)),
+                Change::Active(id) if state.is_to_be_idle(id) => {}
+                Change::Active(id) => drop(state.active.insert(id)),
                 Change::Idle(id) => state.forget(id),
-                Change::Reader(Registration { reader, created_at }) if result.is_ok() => {
+                Change::Reader(Registration { reader, created_at }) => {
                     state.readers.entry(reader).or_insert(created_at);
                 }
-                // After a failed sync it may be gone, and may come back.
                 Change::Unreader(reader) => drop(state.readers.remove(&reader)),
-                Change::Active(_) | Change::Reader(_) => {}
             }
         }
         drop(state);
