@@ -123,9 +123,11 @@ impl Marks {
     pub fn open(disk: Arc<dyn Disk>, executor: Arc<dyn Executor>, health: Arc<Health>) -> Result<Self, StoreError> {
         let Found { active: found, readers, .. } = look(disk.as_ref()).map_err(failed)?;
         // A killed process may have left them in the system's memory alone.
-        match disk.sync_dir(Path::new(READERS)) {
-            Err(error) if !is_full(&error) => return Err(failed(error)),
-            _ => {}
+        if !readers.is_empty()
+            && let Err(error) = disk.sync_dir(Path::new(READERS))
+            && !is_full(&error)
+        {
+            return Err(failed(error));
         }
         let state = State { found, readers, ..State::default() };
         Ok(Self { disk, executor, health, state: Mutex::new(state) })
