@@ -1,9 +1,8 @@
 //! `index.redb`: tables of copies, written by one thread that no caller waits for.
 //!
 //! Changes are visible at once from memory. The committer makes them durable: a second after the first one, if there
-//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file
-//! is set aside, never deleted, and one of another layout is replaced; both are rebuilt. The file is opened when it is
-//! first needed.
+//! are many, or if a caller asks. Nothing here is the truth, so no turn waits for it. A damaged file is set aside, never
+//! deleted, and one of another layout is replaced; both are rebuilt. The file is opened when it is first needed.
 
 use std::{
     path::PathBuf,
@@ -38,6 +37,8 @@ use crate::{
 pub(super) const LAYOUT: &[u8] = b"2";
 /// Key of the row that confirms that every stored session was put.
 pub(crate) const REBUILT: &[u8] = b"rebuilt";
+/// Bytes of a session's id, with which a key begins.
+const ID_BYTES: usize = 16;
 /// Wait for further changes before a commit.
 const COMMIT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes of changes that are committed without a wait.
@@ -400,9 +401,6 @@ fn checkpoints(file: &DerivedFile) -> Result<Changes, Trouble> {
     }
     Ok(found)
 }
-
-/// Bytes of a session's id, with which a key begins.
-const ID_BYTES: usize = 16;
 
 /// Commits changes. A confirmation that every session was put is skipped if it is older than the last `loss`.
 fn write(file: &DerivedFile, changes: &Changes, loss: u64, expiry: &mut Expiry) -> Result<(), Trouble> {
