@@ -149,13 +149,22 @@ impl Projector {
     async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<(), SessionError> {
         let _writing = self.writing.lock().await;
         let sessions = host.all_sessions().await?;
+        let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
         if drops_stale {
-            let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
             for id in self.files(Projection::sessions).await? {
                 // A session that cannot be read may be missing in the list, and is still stored.
                 if !listed.contains(&id) && matches!(self.events.journal_bytes(id).await, Ok(0)) {
                     self.drop_files(id).await?;
                 }
+            }
+        }
+        // A fork whose parent was deleted is written again, now whole.
+        for session in &sessions {
+            let id = session.session_id;
+            let Some(parent) = session.forked_from.filter(|parent| !listed.contains(parent)) else { continue };
+            let refers = self.files(move |files| files.parent(id)).await? == Some(parent);
+            if refers && host.summary(parent).await.is_err() {
+                self.control.readers.restart(READER, id).await?;
             }
         }
         check_room(self.events.as_ref()).await?;
@@ -181,8 +190,13 @@ impl Projector {
                 Err(SessionError::NotFound(_)) => return self.drop_files(id).await,
                 Err(error) => return Err(error),
             };
+            let parent = match summary.forked_from {
+                // One that cannot be read has no files to refer to.
+                Some(parent) => host.summary(parent).await.ok(),
+                None => None,
+            };
             check_room(self.events.as_ref()).await?;
-            let mut session = self.files(move |files| files.session(summary, is_rebuild)).await?;
+            let mut session = self.files(move |files| files.session(summary, parent.as_deref(), is_rebuild)).await?;
             while let Some(after) = session.wants() {
                 if self.control.is_over() {
                     return Err(SessionError::ShuttingDown);

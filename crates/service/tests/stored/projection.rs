@@ -146,6 +146,78 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
     assert!(!String::from_utf8_lossy(&whole["index.json"]).contains(&format!("\"session_id\":\"{parent}\"")));
 }
 
+/// The events in a session's files, a line each.
+fn event_lines(rkat: &Path, id: SessionId) -> Vec<String> {
+    let text = fs::read_to_string(rkat.join(format!("sessions/{id}/events.jsonl"))).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What a fork shares with its parent is in the parent's files alone, for as long as there are any.
+#[test]
+fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
+    for is_deleted_by_another in [false, true] {
+        let mut place = Place::projected();
+        let rkat = &place.rkat();
+        let text = |id: SessionId| fs::read_to_string(rkat.join(format!("sessions/{id}/transcript.md"))).unwrap();
+        let fork = async |process: &Process, session_id, say: &str| {
+            let child = process.service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id;
+            process.turn(child, say).await.unwrap();
+            process.projected(child).await;
+            child
+        };
+        let (parent, child, grandchild) = place.process(true, |process| async move {
+            let parent = process.create().await;
+            process.turn(parent, "@say One.").await.unwrap();
+            let child = fork(&process, parent, "@say Two.").await;
+            let grandchild = fork(&process, child, "@say Three.").await;
+            process.turn(parent, "@say Beside.").await.unwrap();
+            process.projected(parent).await;
+            (parent, child, grandchild)
+        });
+        for (id, before, said, unsaid) in
+            [(child, parent, "Two.", ["One.", "Three."]), (grandchild, child, "Three.", ["One.", "Two."])]
+        {
+            let (lines, transcript) = (event_lines(rkat, id), text(id));
+            let is_own = |line: &String| line.contains(&format!(r#""session_id":"{id}""#));
+            assert!(lines[0].contains(r#""type":"session_forked""#) && lines.iter().all(is_own), "{lines:#?}");
+            assert!(lines[0].contains(&before.to_string()), "{lines:#?}");
+            assert!(transcript.contains(&format!("(../{before}/transcript.md)")), "{transcript}");
+            assert!(transcript.contains("## Turn") && !transcript.contains("removed by"), "{transcript}");
+            assert!(transcript.contains(said) && unsaid.iter().all(|said| !transcript.contains(said)), "{transcript}");
+        }
+        let files = place.projection();
+        place.process(true, |process| async move {
+            process.service.rebuild_projection().await.unwrap();
+        });
+        assert_eq!(place.projection(), files);
+
+        let delete = |process: Process| async move {
+            process.service.delete(DeleteSession { session_id: parent, force: false }).await.unwrap();
+        };
+        if is_deleted_by_another {
+            place.options.projection.enabled = false;
+            place.process(true, delete);
+            place.options.projection.enabled = true;
+        }
+        let lines = place.process(true, |process| async move {
+            let lines = process.lines(child).await;
+            if !is_deleted_by_another {
+                delete(Process { service: process.service.clone() }).await;
+            }
+            until(|| event_lines(rkat, child) == lines).await;
+            lines
+        });
+        assert!(lines.iter().any(|line| line.contains("One.")), "{lines:#?}");
+        let transcript = text(child);
+        assert!(["One.", "Two."].iter().all(|said| transcript.contains(said)), "{transcript}");
+        assert!(!transcript.contains("](../"), "{transcript}");
+        // The grandchild has still a parent with files.
+        for name in ["events.jsonl", "transcript.md"].map(|name| format!("sessions/{grandchild}/{name}")) {
+            assert_eq!(place.projection()[&name], files[&name]);
+        }
+    }
+}
+
 /// Files that are all there are not written once more because their folder was not there for a while.
 #[test]
 fn a_folder_that_cannot_be_written_disturbs_no_turn_and_sends_no_session_back() {

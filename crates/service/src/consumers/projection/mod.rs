@@ -46,7 +46,7 @@ const FRAMES_AT_ONCE: usize = 16;
 const UNFINISHED: &str = ".new";
 
 /// Progress of a session's files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Checkpoint {
     /// Last record in them.
     seq: Seq,
@@ -57,6 +57,9 @@ struct Checkpoint {
     fold_after: Seq,
     /// Last turn in the transcript.
     turn: Option<TurnNumber>,
+    /// Session whose files have the records that both share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<SessionId>,
 }
 
 /// Files of all sessions.
@@ -112,14 +115,20 @@ impl Projection {
     }
 
     /// Begins to write a session's journal up to `summary.last_seq`. Continues the existing files, unless a rebuild is
-    /// wanted or they cannot be trusted.
-    pub(crate) fn session(&self, summary: Arc<SessionSummary>, is_rebuild: bool) -> io::Result<SessionProjection> {
+    /// wanted or they cannot be trusted. New files of a fork do not repeat what the files of its `parent` have.
+    pub(crate) fn session(
+        &self,
+        summary: Arc<SessionSummary>,
+        parent: Option<&SessionSummary>,
+        is_rebuild: bool,
+    ) -> io::Result<SessionProjection> {
         self.claim()?;
         let folder = folder(summary.session_id);
         let found = if is_rebuild { None } else { self.checkpoint(&folder)? };
         let from = found.filter(|from| from.seq <= summary.last_seq);
         let suffix = if from.is_some() { "" } else { UNFINISHED };
-        let at = from.unwrap_or_default();
+        let parent_id = parent.map(|parent| parent.session_id);
+        let at = from.unwrap_or(Checkpoint { parent: parent_id, ..Checkpoint::default() });
         self.files.make_dir(&folder)?;
         if from.is_none() {
             // The existing files must not be continued before the new ones are whole.
@@ -129,7 +138,7 @@ impl Projection {
             let path = format!("{folder}/{name}{suffix}");
             if from.is_some() { self.files.cut(&path, bytes)? } else { self.files.create(&path)? }
         }
-        let transcript = Transcript::new(summary.session_id, at.seq, at.fold_after, at.turn);
+        let transcript = Transcript::new(summary.session_id, parent, at.seq, at.fold_after, at.turn);
         Ok(SessionProjection { files: self.files.clone(), summary, folder, at, suffix, transcript })
     }
 
@@ -146,6 +155,11 @@ impl Projection {
     /// Returns the seq up to which a session's files are whole; 0 if they are not.
     pub(crate) fn reached(&self, session_id: SessionId) -> io::Result<Seq> {
         Ok(self.checkpoint(&folder(session_id))?.map_or(0, |at| at.seq))
+    }
+
+    /// Returns the session whose files a fork's files continue.
+    pub(crate) fn parent(&self, session_id: SessionId) -> io::Result<Option<SessionId>> {
+        Ok(self.checkpoint(&folder(session_id))?.and_then(|at| at.parent))
     }
 
     /// Removes a session's files, unless the folder is another store's.
@@ -229,12 +243,12 @@ impl SessionProjection {
             if at % FRAMES_AT_ONCE == FRAMES_AT_ONCE - 1 {
                 std::thread::yield_now();
             }
-            self.transcript.push(frame, &mut text)?;
-            if frame.seq > self.at.seq {
+            let is_shared = self.transcript.push(frame, &mut text)?;
+            if frame.seq > self.at.seq && !is_shared {
                 lines.extend_from_slice(&frame.line);
                 lines.push(b'\n');
-                self.at.seq = frame.seq;
             }
+            self.at.seq = self.at.seq.max(frame.seq);
         }
         self.append(EVENTS, self.at.event_bytes, &lines)?;
         self.append(TRANSCRIPT, self.at.transcript_bytes, text.as_bytes())?;

@@ -55,7 +55,7 @@ fn projection(dir: PathBuf) -> Projection {
 }
 
 fn project(projection: &Projection, frames: &[Frame], summary: &Arc<SessionSummary>) -> io::Result<()> {
-    let mut session = projection.session(summary.clone(), false)?;
+    let mut session = projection.session(summary.clone(), None, false)?;
     while let Some(after) = session.wants() {
         let from = frames.partition_point(|frame| frame.seq <= after);
         session.push(&frames[from..frames.len().min(from + 3)])?;

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, io};
 
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
-    service::HistoryItem,
+    service::{HistoryItem, SessionSummary},
     session::{
         HistoryFold,
         event::{Event, Record},
@@ -16,6 +16,8 @@ use crate::{
 /// Transcript of one session.
 pub(super) struct Transcript {
     session_id: SessionId,
+    /// Session of whose records up to a seq the files exist.
+    parent: Option<(SessionId, Seq)>,
     fold: HistoryFold,
     /// Last record that was read.
     read: Seq,
@@ -31,9 +33,16 @@ pub(super) struct Transcript {
 
 impl Transcript {
     /// Continues a transcript that was written up to a record and a turn, and reads on after an earlier record.
-    pub(super) fn new(session_id: SessionId, written: Seq, read: Seq, turn: Option<TurnNumber>) -> Self {
+    pub(super) fn new(
+        session_id: SessionId,
+        parent: Option<&SessionSummary>,
+        written: Seq,
+        read: Seq,
+        turn: Option<TurnNumber>,
+    ) -> Self {
         let (fold, read) = (HistoryFold::default(), read.min(written));
-        Self { session_id, fold, read, written, turn, open_after: None, waiting: Vec::new() }
+        let parent = parent.map(|parent| (parent.session_id, parent.last_seq));
+        Self { session_id, parent, fold, read, written, turn, open_after: None, waiting: Vec::new() }
     }
 
     /// Returns the last record that was read.
@@ -48,16 +57,20 @@ impl Transcript {
         (open.unwrap_or(self.read), self.turn)
     }
 
-    /// Reads the next record and writes what it completes.
-    pub(super) fn push(&mut self, frame: &Frame, out: &mut String) -> io::Result<()> {
+    /// Reads the next record and writes what it completes. Returns true if the files of the session's parent have it.
+    pub(super) fn push(&mut self, frame: &Frame, out: &mut String) -> io::Result<bool> {
         let record = decode(frame).map_err(io::Error::other)?;
+        let shared_with = self.parent.filter(|(_, to)| record.seq <= *to && record.session_id != self.session_id);
         if self.written == 0 && self.read == 0 {
             _ = writeln!(out, "# Session {}", self.session_id);
+            if let Some((parent, _)) = shared_with {
+                _ = writeln!(out, "\n*A fork: what was said before is in [{parent}](../{parent}/transcript.md).*");
+            }
         }
         let is_new = record.seq > self.written;
         let mut again = String::new();
         // Written records are read for what they began, and not written again.
-        let out = if is_new { out } else { &mut again };
+        let out = if is_new && shared_with.is_none() { out } else { &mut again };
         let is_gap = record.seq > self.read + 1;
         self.read = record.seq;
         let item = self.said(&record);
@@ -84,7 +97,7 @@ impl Transcript {
             }
             _ => {}
         }
-        Ok(())
+        Ok(shared_with.is_some())
     }
 
     /// Returns the message that a record completes. The prompt of a queued turn comes where the turn starts.
