@@ -43,6 +43,11 @@ impl Server {
         assert!(self.process.wait().unwrap().success());
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Bytes of memory that are the process's own: what lies in the kernel's socket buffers is not among them.
     pub(crate) fn memory(&self) -> u64 {
         self.bytes_of("Anonymous:")
