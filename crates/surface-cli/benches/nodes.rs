@@ -1,5 +1,5 @@
 //! What a second node brings: text turns over REST at one node and at two that share a PostgreSQL, in one interleaved run.
-//! First the nodes have what the machine gives; then each may run for a fifth of the time, as on a smaller machine of its
+//! First the nodes have what the machine gives; then each may run for a tenth of the time, as on a smaller machine of its
 //! own, so that the database and the client, which share the cores with them, are not the limit.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets an impossible value stops there")]
@@ -30,7 +30,7 @@ const ROUND: Duration = Duration::from_secs(3);
 const SESSIONS: usize = 64;
 /// Time for which a limited node runs, and for which neither does until the other one's.
 const RUN: Duration = Duration::from_micros(1000);
-const PAUSE: Duration = Duration::from_micros(1500);
+const PAUSE: Duration = Duration::from_micros(4000);
 const JSON: &str = "content-type: application/json\r\n";
 
 /// Clients of a node, each with a session of its own.
@@ -63,7 +63,7 @@ fn turns(clients: &mut [Client]) -> u64 {
     (f64::from(turns) / began.elapsed().as_secs_f64()) as u64
 }
 
-/// Lets each node run for a fifth of the time, one after the other, until it is over.
+/// Lets each node run for a tenth of the time, one after the other, until it is over.
 fn limit(nodes: &[Server; 2], is_over: &AtomicBool) {
     let send = |node: &Server, signal| kill(Pid::from_raw(node.id().try_into().unwrap()), signal).unwrap();
     nodes.iter().for_each(|node| send(node, Signal::SIGSTOP));
@@ -104,7 +104,7 @@ fn main() {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| limit(&nodes, &is_over));
-        compare("each node may run for a fifth of the time", &nodes);
+        compare("each node may run for a tenth of the time", &nodes);
         is_over.store(true, Ordering::Relaxed);
     });
 }
