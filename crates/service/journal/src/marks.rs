@@ -403,5 +403,35 @@ pub fn write_marks(disk: &dyn Disk, active: &BTreeSet<SessionId>, readers: &[Reg
     for registration in readers {
         write_reader(disk, registration)?;
     }
-    [ACTIVE, READERS, ""].into_iter().try_for_each(|folder| disk.sync_dir(Path::new(folder)))
+    with_folders(disk, || [ACTIVE, READERS, ""].into_iter().try_for_each(|folder| disk.sync_dir(Path::new(folder))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{RealDisk, executor::Pool};
+
+    /// Otherwise an append at that moment would rely on a mark that is about to go.
+    #[test]
+    fn a_session_that_comes_to_rest_while_its_mark_is_written_is_marked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, pool) = (Arc::new(RealDisk::new(dir.path().to_owned())), Pool::new().unwrap());
+        std::fs::create_dir(dir.path().join("journal")).unwrap();
+        write_marks(disk.as_ref(), &BTreeSet::new(), &[]).unwrap();
+        let marks = Arc::new(Marks::open(disk, Arc::new(pool), Arc::new(Health::new(0))).unwrap());
+        let id = SessionId::from_uuid(uuid::Uuid::from_u128(7));
+        let (told, tells) = mpsc::channel();
+        let (at_rest, durable) = (told.clone(), told);
+        let (rests, looks) = (marks.clone(), marks.clone());
+        let written = move |_| rests.mark_idle(id, Box::new(move |_| at_rest.send(("at rest", false)).unwrap()));
+        let done = move |_| durable.send(("durable", looks.is_marked(id))).unwrap();
+        marks.mark_active(id, Some(Box::new(written)), Box::new(done));
+        assert_eq!(tells.iter().collect::<Vec<_>>(), [("durable", false), ("at rest", false)]);
+        let (durable, tells) = mpsc::channel();
+        marks.mark_active(id, None, Box::new(move |result| durable.send(result).unwrap()));
+        assert_eq!(tells.recv().unwrap(), Ok(()));
+        assert!(marks.is_marked(id) && dir.path().join(active_of(id)).exists());
+    }
 }

@@ -330,6 +330,9 @@ fn a_missing_folder_of_marks_is_found_and_made_good_by_the_next_start() {
     let found = place.finding();
     assert_eq!((found.check, found.severity), (Check::Store, Severity::Warning));
     assert!(found.what.contains("every session is looked at"), "{found:?}");
+    // A repair makes no empty folder: that would say that no session has to be looked at.
+    assert_eq!(place.examine(true).findings, [found]);
+    assert!(!place.data_dir().join("active").exists());
     place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
     assert_eq!(place.examine(false).findings, []);
 }
