@@ -15,7 +15,7 @@ use super::{
     background::BackgroundThread,
     check_room,
     driver::{Consumer, Control, Handle, Moment},
-    projection::{ANOTHERS, Projection, READER},
+    projection::{ANOTHERS, Parent, Projection, READER},
     readers::Readers,
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     service::ProjectionRebuilt,
-    store::{EventStore, ReadLimit, StoreError},
+    store::{EventStore, FramePage, ReadLimit, StoreError, restore::decode},
 };
 
 /// Frames to read at once: few, because turns are waiting.
@@ -145,9 +145,9 @@ impl Projector {
     }
 
     /// Writes the list of all sessions. With `drops_stale`, files of sessions that are no longer stored are removed
-    /// first.
+    /// first. Files of forks that refer to a deleted parent are written again, whole.
     async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<(), SessionError> {
-        let _writing = self.writing.lock().await;
+        let writing = self.writing.lock().await;
         let sessions = host.all_sessions().await?;
         let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
         if drops_stale {
@@ -158,17 +158,52 @@ impl Projector {
                 }
             }
         }
-        // A fork whose parent was deleted is written again, now whole.
-        for session in &sessions {
-            let id = session.session_id;
-            let Some(parent) = session.forked_from.filter(|parent| !listed.contains(parent)) else { continue };
-            let refers = self.files(move |files| files.parent(id)).await? == Some(parent);
-            if refers && host.summary(parent).await.is_err() {
-                self.control.readers.restart(READER, id).await?;
+        check_room(self.events.as_ref()).await?;
+        let is_gone = |parent: &SessionId| !listed.contains(parent);
+        let orphans = sessions.iter().filter(|it| it.forked_from.as_ref().is_some_and(is_gone));
+        let orphans: Vec<SessionId> = orphans.map(|it| it.session_id).collect();
+        self.files(move |files| files.write_list(&sessions)).await?;
+        drop(writing);
+        for id in orphans {
+            let refers = self.files(move |files| files.parent(id)).await;
+            if matches!(refers, Ok(Some(Some(_))))
+                && let Err(error) = self.project_session(host, id, false).await
+            {
+                tracing::warn!(session_id = %id, %error, "a fork's files refer to a deleted session's");
             }
         }
-        check_room(self.events.as_ref()).await?;
-        self.files(move |files| files.write_list(&sessions)).await
+        Ok(())
+    }
+
+    /// Finds out what the files of a fork, which are new, leave to its parent's: the records before its own, if the
+    /// parent's journal has them.
+    async fn shared(&self, id: SessionId, parent: SessionId) -> Result<Option<Parent>, SessionError> {
+        let mut last = 0;
+        'own: while let Some(page) = self.events.read(id, last, ReadLimit::frames(FRAMES_READ)).await? {
+            for frame in &page.frames {
+                if decode(frame)?.session_id == id {
+                    break 'own;
+                }
+                last = frame.seq;
+            }
+            if page.frames.is_empty() {
+                break;
+            }
+        }
+        let parent = Parent { session_id: parent, seq: last };
+        Ok(self.is_shared(id, parent).await?.then_some(parent))
+    }
+
+    /// Returns true if both journals have the same record there. That of the parent may have been replaced, by a repair
+    /// or by an import.
+    async fn is_shared(&self, id: SessionId, parent: Parent) -> Result<bool, SessionError> {
+        let Some(before) = parent.seq.checked_sub(1) else { return Ok(false) };
+        let at = ReadLimit::frames(1);
+        let own = self.events.read(id, before, at).await?;
+        // One that cannot be read up to there has no files up to there.
+        let parents = self.events.read(parent.session_id, before, at).await.ok().flatten();
+        let line = |page: Option<FramePage>| page?.frames.pop().filter(|frame| frame.seq == parent.seq);
+        Ok(line(own).is_some_and(|own| line(parents).is_some_and(|parents| parents.line == own.line)))
     }
 
     /// Brings a session's files up to its journal's end; returns the last record, `None` if the session is deleted.
@@ -190,13 +225,20 @@ impl Projector {
                 Err(SessionError::NotFound(_)) => return self.drop_files(id).await,
                 Err(error) => return Err(error),
             };
-            let parent = match summary.forked_from {
-                // One that cannot be read has no files to refer to.
-                Some(parent) => host.summary(parent).await.ok(),
-                None => None,
-            };
+            let (mut parent, mut is_rebuild) = (None, is_rebuild);
+            if let Some(forked_from) = summary.forked_from {
+                let found = if is_rebuild { None } else { self.files(move |files| files.parent(id)).await? };
+                is_rebuild = match found {
+                    Some(Some(parent)) => !self.is_shared(id, parent).await?,
+                    Some(None) => false,
+                    None => true,
+                };
+                if is_rebuild {
+                    parent = self.shared(id, forked_from).await?;
+                }
+            }
             check_room(self.events.as_ref()).await?;
-            let mut session = self.files(move |files| files.session(summary, parent.as_deref(), is_rebuild)).await?;
+            let mut session = self.files(move |files| files.session(summary, parent, is_rebuild)).await?;
             while let Some(after) = session.wants() {
                 if self.control.is_over() {
                     return Err(SessionError::ShuttingDown);

@@ -174,14 +174,14 @@ fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
             process.projected(parent).await;
             (parent, child, grandchild)
         });
-        for (id, before, said, unsaid) in
-            [(child, parent, "Two.", ["One.", "Three."]), (grandchild, child, "Three.", ["One.", "Two."])]
+        for (id, before, turn, said, unsaid) in
+            [(child, parent, 0, "Two.", ["One.", "Three."]), (grandchild, child, 1, "Three.", ["One.", "Two."])]
         {
             let (lines, transcript) = (event_lines(rkat, id), text(id));
             let is_own = |line: &String| line.contains(&format!(r#""session_id":"{id}""#));
             assert!(lines[0].contains(r#""type":"session_forked""#) && lines.iter().all(is_own), "{lines:#?}");
             assert!(lines[0].contains(&before.to_string()), "{lines:#?}");
-            assert!(transcript.contains(&format!("(../{before}/transcript.md)")), "{transcript}");
+            assert!(transcript.contains(&format!("(../{before}/transcript.md) up to turn {turn}.")), "{transcript}");
             assert!(transcript.contains("## Turn") && !transcript.contains("removed by"), "{transcript}");
             assert!(transcript.contains(said) && unsaid.iter().all(|said| !transcript.contains(said)), "{transcript}");
         }
@@ -204,9 +204,13 @@ fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
             if !is_deleted_by_another {
                 delete(Process { service: process.service.clone() }).await;
             }
-            until(|| event_lines(rkat, child) == lines).await;
+            if is_deleted_by_another {
+                until(|| event_lines(rkat, child) == lines).await;
+            }
             lines
         });
+        // The files are whole once the process that deleted the parent has ended, however short it lived.
+        assert_eq!(event_lines(rkat, child), lines);
         assert!(lines.iter().any(|line| line.contains("One.")), "{lines:#?}");
         let transcript = text(child);
         assert!(["One.", "Two."].iter().all(|said| transcript.contains(said)), "{transcript}");
@@ -216,6 +220,38 @@ fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
             assert_eq!(place.projection()[&name], files[&name]);
         }
     }
+}
+
+/// A copy refers to no session that only has its parent's name: that one went on differently here.
+#[test]
+fn a_copy_whose_parent_is_another_here_has_files_of_its_own() {
+    let (there, here) = (Place::projected(), Place::projected());
+    let bundles = there.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, "@say Both.").await.unwrap();
+        let early = process.exported(&[id]).await;
+        process.turn(id, "@say There.").await.unwrap();
+        [early, process.exported(&[id]).await]
+    });
+    let rkat = &here.rkat();
+    here.process(true, |process| async move {
+        let [early, late] = bundles;
+        let parent = process.import(&early, usize::MAX, false).await.unwrap()[0].session_id;
+        for _ in 0..3 {
+            process.turn(parent, "@say Here.").await.unwrap();
+        }
+        process.projected(parent).await;
+        for (bundle, is_whole) in [(late, true), (early, false)] {
+            let copy = process.import(&bundle, usize::MAX, true).await.unwrap()[0].session_id;
+            process.projected(copy).await;
+            let lines = event_lines(rkat, copy);
+            assert!(lines.iter().any(|line| line.contains(&format!(r#""parent":"{parent}""#))), "{lines:#?}");
+            assert_eq!(lines == process.lines(copy).await, is_whole, "{lines:#?}");
+            let transcript = fs::read_to_string(rkat.join(format!("sessions/{copy}/transcript.md"))).unwrap();
+            assert_eq!(transcript.contains("There."), is_whole, "{transcript}");
+            assert_eq!(transcript.contains("(../"), !is_whole, "{transcript}");
+        }
+    });
 }
 
 /// Files that are all there are not written once more because their folder was not there for a while.

@@ -57,9 +57,16 @@ struct Checkpoint {
     fold_after: Seq,
     /// Last turn in the transcript.
     turn: Option<TurnNumber>,
-    /// Session whose files have the records that both share.
+    /// What a fork's files leave to those of its parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    parent: Option<SessionId>,
+    parent: Option<Parent>,
+}
+
+/// Parent of a fork, and the last record that both have. A fork's files do not repeat them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Parent {
+    pub(crate) session_id: SessionId,
+    pub(crate) seq: Seq,
 }
 
 /// Files of all sessions.
@@ -115,11 +122,11 @@ impl Projection {
     }
 
     /// Begins to write a session's journal up to `summary.last_seq`. Continues the existing files, unless a rebuild is
-    /// wanted or they cannot be trusted. New files of a fork do not repeat what the files of its `parent` have.
+    /// wanted or they cannot be trusted. New files of a fork leave to its `parent` what both have.
     pub(crate) fn session(
         &self,
         summary: Arc<SessionSummary>,
-        parent: Option<&SessionSummary>,
+        parent: Option<Parent>,
         is_rebuild: bool,
     ) -> io::Result<SessionProjection> {
         self.claim()?;
@@ -127,8 +134,7 @@ impl Projection {
         let found = if is_rebuild { None } else { self.checkpoint(&folder)? };
         let from = found.filter(|from| from.seq <= summary.last_seq);
         let suffix = if from.is_some() { "" } else { UNFINISHED };
-        let parent_id = parent.map(|parent| parent.session_id);
-        let at = from.unwrap_or(Checkpoint { parent: parent_id, ..Checkpoint::default() });
+        let at = from.unwrap_or(Checkpoint { parent, ..Checkpoint::default() });
         self.files.make_dir(&folder)?;
         if from.is_none() {
             // The existing files must not be continued before the new ones are whole.
@@ -138,7 +144,7 @@ impl Projection {
             let path = format!("{folder}/{name}{suffix}");
             if from.is_some() { self.files.cut(&path, bytes)? } else { self.files.create(&path)? }
         }
-        let transcript = Transcript::new(summary.session_id, parent, at.seq, at.fold_after, at.turn);
+        let transcript = Transcript::new(summary.session_id, at.parent, at.seq, at.fold_after, at.turn);
         Ok(SessionProjection { files: self.files.clone(), summary, folder, at, suffix, transcript })
     }
 
@@ -157,9 +163,9 @@ impl Projection {
         Ok(self.checkpoint(&folder(session_id))?.map_or(0, |at| at.seq))
     }
 
-    /// Returns the session whose files a fork's files continue.
-    pub(crate) fn parent(&self, session_id: SessionId) -> io::Result<Option<SessionId>> {
-        Ok(self.checkpoint(&folder(session_id))?.and_then(|at| at.parent))
+    /// Returns the parent to which a session's files leave something; `None` if it has no whole files.
+    pub(crate) fn parent(&self, session_id: SessionId) -> io::Result<Option<Option<Parent>>> {
+        Ok(self.checkpoint(&folder(session_id))?.map(|at| at.parent))
     }
 
     /// Removes a session's files, unless the folder is another store's.

@@ -2,9 +2,10 @@
 
 use std::{fmt::Write as _, io};
 
+use super::Parent;
 use crate::{
     ids::{Seq, SessionId, TurnNumber},
-    service::{HistoryItem, SessionSummary},
+    service::HistoryItem,
     session::{
         HistoryFold,
         event::{Event, Record},
@@ -16,8 +17,8 @@ use crate::{
 /// Transcript of one session.
 pub(super) struct Transcript {
     session_id: SessionId,
-    /// Session of whose records up to a seq the files exist.
-    parent: Option<(SessionId, Seq)>,
+    /// Parent whose transcript has what both have.
+    parent: Option<Parent>,
     fold: HistoryFold,
     /// Last record that was read.
     read: Seq,
@@ -35,13 +36,12 @@ impl Transcript {
     /// Continues a transcript that was written up to a record and a turn, and reads on after an earlier record.
     pub(super) fn new(
         session_id: SessionId,
-        parent: Option<&SessionSummary>,
+        parent: Option<Parent>,
         written: Seq,
         read: Seq,
         turn: Option<TurnNumber>,
     ) -> Self {
         let (fold, read) = (HistoryFold::default(), read.min(written));
-        let parent = parent.map(|parent| (parent.session_id, parent.last_seq));
         Self { session_id, parent, fold, read, written, turn, open_after: None, waiting: Vec::new() }
     }
 
@@ -57,20 +57,27 @@ impl Transcript {
         (open.unwrap_or(self.read), self.turn)
     }
 
-    /// Reads the next record and writes what it completes. Returns true if the files of the session's parent have it.
+    /// Reads the next record and writes what it completes. Returns true if it is left to the parent's files.
     pub(super) fn push(&mut self, frame: &Frame, out: &mut String) -> io::Result<bool> {
         let record = decode(frame).map_err(io::Error::other)?;
-        let shared_with = self.parent.filter(|(_, to)| record.seq <= *to && record.session_id != self.session_id);
+        let is_shared = self.parent.is_some_and(|parent| record.seq <= parent.seq);
         if self.written == 0 && self.read == 0 {
             _ = writeln!(out, "# Session {}", self.session_id);
-            if let Some((parent, _)) = shared_with {
-                _ = writeln!(out, "\n*A fork: what was said before is in [{parent}](../{parent}/transcript.md).*");
-            }
+        }
+        if let Some(Parent { session_id, seq }) = self.parent
+            && self.written.max(self.read) <= seq
+            && !is_shared
+        {
+            let up_to = self.turn.map(|turn| format!(" up to turn {turn}")).unwrap_or_default();
+            _ = writeln!(
+                out,
+                "\n*A fork: what was said before is in [{session_id}](../{session_id}/transcript.md){up_to}.*"
+            );
         }
         let is_new = record.seq > self.written;
         let mut again = String::new();
         // Written records are read for what they began, and not written again.
-        let out = if is_new && shared_with.is_none() { out } else { &mut again };
+        let out = if is_new && !is_shared { out } else { &mut again };
         let is_gap = record.seq > self.read + 1;
         self.read = record.seq;
         let item = self.said(&record);
@@ -97,7 +104,7 @@ impl Transcript {
             }
             _ => {}
         }
-        Ok(shared_with.is_some())
+        Ok(is_shared)
     }
 
     /// Returns the message that a record completes. The prompt of a queued turn comes where the turn starts.

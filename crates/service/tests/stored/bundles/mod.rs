@@ -39,7 +39,7 @@ impl Process {
         }
     }
 
-    async fn exported(&self, ids: &[SessionId]) -> Vec<u8> {
+    pub(crate) async fn exported(&self, ids: &[SessionId]) -> Vec<u8> {
         let mut bundle = Vec::new();
         for id in ids {
             bundle.extend(self.export(*id, false).await.unwrap());
@@ -48,7 +48,12 @@ impl Process {
     }
 
     /// Uploads a bundle in pieces of `bytes`.
-    async fn import(&self, bundle: &[u8], bytes: usize, new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
+    pub(crate) async fn import(
+        &self,
+        bundle: &[u8],
+        bytes: usize,
+        new_ids: bool,
+    ) -> Result<Vec<ImportedSession>, SessionError> {
         let (mut upload, mut offset) = (None, 0);
         loop {
             let piece = &bundle[offset..bundle.len().min(offset + bytes)];
