@@ -31,8 +31,8 @@ const SESSIONS: usize = 64;
 /// Time for which a limited node runs, and the pauses until the other one does.
 const RUN: Duration = Duration::from_micros(1000);
 const PAUSES: [(Duration, &str); 2] = [
-    (Duration::from_micros(1500), "each node is stopped for four fifths of the time"),
-    (Duration::from_micros(4000), "each node is stopped for nine tenths of the time"),
+    (Duration::from_micros(1500), "each node runs for 1 ms at a time, with pauses of 1.5 ms"),
+    (Duration::from_micros(4000), "each node runs for 1 ms at a time, with pauses of 4 ms"),
 ];
 const JSON: &str = "content-type: application/json\r\n";
 
