@@ -166,10 +166,11 @@ impl Projector {
         drop(writing);
         for id in orphans {
             let refers = self.files(move |files| files.parent(id)).await;
-            if matches!(refers, Ok(Some(Some(_))))
+            // A former process may have ended while it wrote them.
+            if matches!(refers, Ok(None | Some(Some(_))))
                 && let Err(error) = self.project_session(host, id, false).await
             {
-                tracing::warn!(session_id = %id, %error, "a fork's files refer to a deleted session's");
+                tracing::debug!(session_id = %id, %error, "the files of a fork without parent are not whole yet");
             }
         }
         Ok(())
@@ -226,7 +227,8 @@ impl Projector {
                 Err(error) => return Err(error),
             };
             let (mut parent, mut is_rebuild) = (None, is_rebuild);
-            if let Some(forked_from) = summary.forked_from {
+            // A bundle may name a session as its own parent.
+            if let Some(forked_from) = summary.forked_from.filter(|parent| *parent != id) {
                 let found = if is_rebuild { None } else { self.files(move |files| files.parent(id)).await? };
                 is_rebuild = match found {
                     Some(Some(parent)) => !self.is_shared(id, parent).await?,
