@@ -128,7 +128,8 @@ impl Projector {
             return Err(SessionError::ShuttingDown);
         }
         // If this fails, the folder is the reason, and no session is sent back.
-        self.write_list(host, true).await?;
+        let orphans = self.write_list(host, true).await?;
+        self.write_whole(host, orphans, true).await;
         for id in behind {
             // Its checkpoint says that its files are whole, and they are not.
             drop(self.control.readers.restart(READER, id).await);
@@ -145,9 +146,9 @@ impl Projector {
     }
 
     /// Writes the list of all sessions. With `drops_stale`, files of sessions that are no longer stored are removed
-    /// first. Files of forks that refer to a deleted parent are written again, whole.
-    async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<(), SessionError> {
-        let writing = self.writing.lock().await;
+    /// first. Returns the forks whose parent is not in it.
+    async fn write_list(&self, host: &dyn Host, drops_stale: bool) -> Result<Vec<SessionId>, SessionError> {
+        let _writing = self.writing.lock().await;
         let sessions = host.all_sessions().await?;
         let listed: BTreeSet<SessionId> = sessions.iter().map(|session| session.session_id).collect();
         if drops_stale {
@@ -161,19 +162,27 @@ impl Projector {
         check_room(self.events.as_ref()).await?;
         let is_gone = |parent: &SessionId| !listed.contains(parent);
         let orphans = sessions.iter().filter(|it| it.forked_from.as_ref().is_some_and(is_gone));
-        let orphans: Vec<SessionId> = orphans.map(|it| it.session_id).collect();
+        let orphans = orphans.map(|it| it.session_id).collect();
         self.files(move |files| files.write_list(&sessions)).await?;
-        drop(writing);
+        Ok(orphans)
+    }
+
+    /// Writes those forks whole whose files refer to a deleted parent. At the start, also those without whole files: a
+    /// former process may have ended while it wrote them.
+    async fn write_whole(&self, host: &dyn Host, orphans: Vec<SessionId>, is_start: bool) {
         for id in orphans {
-            let refers = self.files(move |files| files.parent(id)).await;
-            // A former process may have ended while it wrote them.
-            if matches!(refers, Ok(None | Some(Some(_))))
-                && let Err(error) = self.project_session(host, id, false).await
-            {
+            if self.control.is_over() {
+                return;
+            }
+            let is_due = match self.files(move |files| files.parent(id)).await {
+                Ok(Some(Some(parent))) => matches!(self.events.journal_bytes(parent.session_id).await, Ok(0)),
+                Ok(None) => is_start,
+                Ok(Some(None)) | Err(_) => false,
+            };
+            if is_due && let Err(error) = self.project_session(host, id, false).await {
                 tracing::debug!(session_id = %id, %error, "the files of a fork without parent are not whole yet");
             }
         }
-        Ok(())
     }
 
     /// Finds out what the files of a fork, which are new, leave to its parent's: the records before its own, if the
@@ -181,6 +190,9 @@ impl Projector {
     async fn shared(&self, id: SessionId, parent: SessionId) -> Result<Option<Parent>, SessionError> {
         let mut last = 0;
         'own: while let Some(page) = self.events.read(id, last, ReadLimit::frames(FRAMES_READ)).await? {
+            if self.control.is_over() {
+                return Err(SessionError::ShuttingDown);
+            }
             for frame in &page.frames {
                 if decode(frame)?.session_id == id {
                     break 'own;
@@ -227,8 +239,8 @@ impl Projector {
                 Err(error) => return Err(error),
             };
             let (mut parent, mut is_rebuild) = (None, is_rebuild);
-            // A bundle may name a session as its own parent.
-            if let Some(forked_from) = summary.forked_from.filter(|parent| *parent != id) {
+            // A bundle may name any session as a parent; a real one is older.
+            if let Some(forked_from) = summary.forked_from.filter(|parent| *parent < id) {
                 let found = if is_rebuild { None } else { self.files(move |files| files.parent(id)).await? };
                 is_rebuild = match found {
                     Some(Some(parent)) => !self.is_shared(id, parent).await?,
@@ -340,9 +352,11 @@ impl Consumer for Run {
             at => at.is_some_and(|at| at <= begun),
         };
         if is_due {
-            projector.write_list(host, !self.is_compared).await?;
+            let is_start = !self.is_compared;
+            let orphans = projector.write_list(host, is_start).await?;
             self.list_took = clock.elapsed().saturating_sub(begun);
             (self.list_at, self.is_compared) = (None, true);
+            projector.write_whole(host, orphans, is_start).await;
         }
         Ok(self.list_at)
     }
