@@ -84,7 +84,10 @@ fn crate_of(path: &str) -> &str {
 /// Whether a file belongs to the product.
 fn is_product(path: &str) -> bool {
     let is_test = |part: &str| {
-        matches!(part, "tests" | "tests.rs" | "benches" | "examples" | "conformance" | "parity-tests" | "test_tools")
+        matches!(
+            part,
+            "tests" | "tests.rs" | "benches" | "examples" | "conformance" | "parity-tests" | "testkit" | "test_tools"
+        )
     };
     path.ends_with(".rs") && !path.split('/').any(is_test)
 }

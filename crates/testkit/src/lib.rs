@@ -1,0 +1,174 @@
+//! What tests share: how they wait, where their chance comes from, and what they do without a program that they need.
+//!
+//! Only tests and benches depend on this crate.
+
+#![allow(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+
+use std::{
+    io::Write as _,
+    time::{Duration, Instant},
+};
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// Longer than anything in a test takes, also on a busy machine. A test that waited this long in vain has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two looks at what is waited for: the tested process needs the core more than the one that waits.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Seed of a run in which `MEERKAT_SEED` names no other.
+const SEED: u64 = 0x5EED;
+
+/// Waits until something is so, and panics with `what` after [`PATIENCE`].
+#[track_caller]
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    until_some(what, || is_so().then_some(()));
+}
+
+/// Waits until there is a value, and panics with `what` after [`PATIENCE`].
+#[track_caller]
+pub fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until something is so while the other tasks of the runtime run. Its clock must not be paused.
+pub async fn until_async(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Gives a future [`PATIENCE`] to end, and panics with `what` after it. The runtime's clock must not be paused.
+pub async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let Ok(value) = tokio::time::timeout(PATIENCE, work).await else {
+        panic!("waited {PATIENCE:?} in vain: {what}");
+    };
+    value
+}
+
+/// Seed of this run: `MEERKAT_SEED`, or a fixed one. It is printed, so that a failed test shows it.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("MEERKAT_SEED") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("MEERKAT_SEED is {text:?}, which is no whole number")),
+        Err(_) => SEED,
+    };
+    writeln!(std::io::stdout(), "MEERKAT_SEED={seed}").unwrap_or_default();
+    seed
+}
+
+/// Settings of a property that is tried this often, by the [`seed`] of this run.
+pub fn cases(cases: u32) -> Config {
+    Config { cases, rng_seed: RngSeed::Fixed(seed()), failure_persistence: None, ..Config::default() }
+}
+
+/// Random numbers by a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Begins with this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns the next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Returns a number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
+    }
+}
+
+/// Says whether a test can run here. Where it cannot, it names what is missing on standard error, past the capture of
+/// the test's output; with `MEERKAT_REQUIRE=all` the test fails.
+#[track_caller]
+pub fn can_run(needed: &str, is_here: bool) -> bool {
+    if !is_here {
+        let is_required = std::env::var("MEERKAT_REQUIRE").is_ok_and(|value| value == "all");
+        assert!(!is_required, "this test needs {needed}, and MEERKAT_REQUIRE=all says that it must run");
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let line = format!("NOT RUN: {test}: it needs {needed}.\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap_or_default();
+    }
+    is_here
+}
+
+/// Returns true if a program of this name is in the PATH.
+pub fn has_program(name: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
+}
+
+/// Ends a test where this machine lacks what it needs: programs by name, or anything else with its condition.
+#[macro_export]
+macro_rules! needs {
+    ($($program:literal),+ $(,)?) => {
+        $(if !$crate::can_run($program, $crate::has_program($program)) {
+            return;
+        })+
+    };
+    ($needed:expr => $is_here:expr) => {
+        if !$crate::can_run($needed, $is_here) {
+            return;
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_when_it_is_so() {
+        let mut looks = 0;
+        until("the third look", || {
+            looks += 1;
+            looks == 3
+        });
+        assert_eq!(looks, 3);
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_numbers_again() {
+        let numbers = |seed| {
+            let mut random = Random::new(seed);
+            [random.number(), random.number(), random.below(10)]
+        };
+        assert_eq!(numbers(1), numbers(1));
+        assert_ne!(numbers(1), numbers(2));
+    }
+
+    #[test]
+    fn what_is_missing_ends_the_test() {
+        fn reaches_its_end() -> bool {
+            let mut is_at_end = false;
+            let mut body = || {
+                needs!("nothing" => false);
+                is_at_end = true;
+            };
+            body();
+            is_at_end
+        }
+        if std::env::var_os("MEERKAT_REQUIRE").is_none() {
+            assert!(!reaches_its_end());
+        }
+        assert!(has_program("sh"));
+        assert!(!has_program("a program that nobody has"));
+    }
+}
