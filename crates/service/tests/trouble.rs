@@ -59,6 +59,25 @@ async fn a_vendors_wait_is_kept() {
     assert_eq!(failed.error.unwrap().code.as_str(), "MODEL_RATE_LIMITED", "31 s is more than turn.retry_max_ms");
 }
 
+/// Row 5: six failures in a row cost no turn; a vendor that stays overloaded ends it after a minute of waits.
+#[tokio::test(start_paused = true)]
+async fn an_overload_that_passes_is_waited_out_and_one_that_stays_ends_the_turn() {
+    let (agent, session) = session_of(EngineOptions::default()).await;
+    let done = agent.turn(&session, "@fail overloaded times=6 @say Back.").await.unwrap();
+    assert_eq!((done.status, done.text.as_str()), (TurnStatus::Completed, "Back."));
+
+    let mut options = EngineOptions::default();
+    options.turn.model_attempts = 64;
+    let (agent, session) = session_of(options.clone()).await;
+    let began = tokio::time::Instant::now();
+    let failed = agent.turn(&session, "@fail overloaded").await.unwrap();
+    assert_eq!(failed.error.unwrap().code.as_str(), "MODEL_OVERLOADED");
+    let waited = began.elapsed();
+    let most = Duration::from_millis(options.turn.retry_total_ms);
+    // The next wait would have been 30 s at most.
+    assert!(most - Duration::from_secs(30) < waited && waited <= most, "{waited:?}");
+}
+
 /// Row 6: a tool that does not end, even when asked to, is left behind after its timeout and the grace.
 #[tokio::test(start_paused = true)]
 async fn a_tool_deaf_to_its_timeout_is_left_behind() {

@@ -144,11 +144,13 @@ options! {
         /// Milliseconds of silence from the model after which a call fails.
         model_idle_timeout_ms: u64 = 120_000,
         /// Model calls for one step, including the first.
-        model_attempts: u32 = 4,
+        model_attempts: u32 = 8,
         /// Milliseconds before the second call; doubled for each further one.
         retry_base_ms: u64 = 500,
         /// Longest wait before another call, in milliseconds; if a vendor asks for more, the call fails.
         retry_max_ms: u64 = 30_000,
+        /// Milliseconds that a step waits before repeated calls, all together; 0 for no limit.
+        retry_total_ms: u64 = 60_000,
         /// Identical calls with identical results, or turns of a cycle of up to four calls, that end the turn.
         loop_repeats: u32 = 3,
         /// Steps in a row whose calls all had malformed arguments that end the turn.

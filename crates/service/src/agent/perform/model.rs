@@ -86,6 +86,8 @@ async fn attempts(
         base: Duration::from_millis(turn.retry_base_ms),
         max: Duration::from_millis(turn.retry_max_ms),
     };
+    let most = Some(turn.retry_total_ms).filter(|most| *most != 0).map_or(Duration::MAX, Duration::from_millis);
+    let mut waited = Duration::ZERO;
     loop {
         let (error, partial, is_visible) = match attempt(effect, request.clone(), outcomes, cancel).await {
             Attempt::Answered(answer) => return Outcome::Answered(answer),
@@ -99,9 +101,10 @@ async fn attempts(
             request.images = Arc::default();
             wait = Some(Duration::ZERO);
         }
-        let Some(wait) = wait.filter(|_| !is_visible) else {
+        let Some(wait) = wait.filter(|wait| !is_visible && waited.saturating_add(*wait) <= most) else {
             return Outcome::ModelFailed { error: Some(error), partial };
         };
+        waited += wait;
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         drop(outcomes.send(Outcome::Retrying { attempt: request.attempt, wait_ms, error }).await);
         tokio::select! {
