@@ -2,7 +2,7 @@
 //!
 //! Only tests and benches depend on this crate.
 
-#![allow(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+#![expect(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
 
 use std::{
     io::Write as _,

@@ -9,6 +9,7 @@
 )]
 
 mod answers;
+mod bounds;
 mod failures;
 mod mutations;
 mod names;

@@ -72,7 +72,7 @@ fn nothing_but_our_own_messages_is_printed() {
     let (port, asked) = server(500, "application/json", r#"{"error":{"message":"Boom."}}"#);
     let Ran { code, out, err } = run(port, &["run", "-q", "hi"], &[]);
     assert_eq!((code, out.as_str()), (ErrorCode::ModelOverloaded.exit_code(), ""), "{err}");
-    assert_eq!(asked.load(Ordering::SeqCst), 4);
+    assert_eq!(asked.load(Ordering::SeqCst), 8);
     assert!(err.starts_with("error: ") && err.matches("Boom.").count() == 1, "{err}");
     assert!(!err.contains("ERROR") && !err.contains("HttpError"), "{err}");
 }

@@ -23,7 +23,10 @@ use meerkat_errors::ErrorCode;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 
-use super::failure::Failures;
+use super::{
+    failure::Failures,
+    relay::{CALLS_MAX, Link},
+};
 use crate::{ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelStream, StopReason, Usage};
 use meerkat_words::message::{RawJson, ToolCall};
 
@@ -31,12 +34,16 @@ use meerkat_words::message::{RawJson, ToolCall};
 const BROKEN_STOPS: &[&str] =
     &["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "insufficient_system_resource", "error"];
 
+/// Most blocks of one answer: each event is placed among them.
+const PIECES_MAX: usize = 4096;
+
 /// Bytes counted for each frame besides its data.
 const FRAME_BYTES: usize = 16;
 
 /// Streams the parts of an answer, up to its end or first failure.
-pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, failures: Failures) -> ModelStream {
-    let reader = Reader { events, frames, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
+pub(super) fn stream(events: ChatStream, frames: Arc<Frames>, link: Link, failures: Failures) -> ModelStream {
+    let reader =
+        Reader { events, frames, link, failures, pieces: Vec::new(), calls: Vec::new(), reasoning: String::new() };
     let parts = stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
         let part = reader.next_part().await;
@@ -128,6 +135,7 @@ struct StreamedCall {
 struct Reader {
     events: ChatStream,
     frames: Arc<Frames>,
+    link: Link,
     failures: Failures,
     pieces: Vec<Piece>,
     calls: Vec<StreamedCall>,
@@ -149,7 +157,8 @@ impl Reader {
                     continue;
                 }
                 Some(Err(error)) => {
-                    let failure = self.failures.class(&error, &self.frames.seen().last);
+                    let seen = || self.failures.class(&error, &self.frames.seen().last);
+                    let failure = self.link.failure(&self.failures).unwrap_or_else(seen);
                     return self.cut_after_its_end(failure);
                 }
                 None => {
@@ -158,6 +167,10 @@ impl Reader {
                 }
             };
             self.place_thoughts();
+            if self.calls.len() > CALLS_MAX || self.pieces.len() > PIECES_MAX {
+                let what = format!("the answer has more than {CALLS_MAX} calls or {PIECES_MAX} blocks");
+                return Err(self.failures.failure(ErrorCode::ModelRejected, &what));
+            }
             match event {
                 ChatStreamEvent::Chunk(chunk) if !chunk.content.is_empty() => {
                     match self.pieces.last_mut() {
@@ -248,8 +261,9 @@ impl Reader {
         self.calls.push(StreamedCall { call_id: call.call_id, name: call.fn_name, arguments, signatures });
     }
 
+    /// Makes the failure of an answer that ended before its end: by the relay, or for its own reason.
     fn cut(&self) -> ModelError {
-        self.failures.cut(&self.frames.seen().last)
+        self.link.failure(&self.failures).unwrap_or_else(|| self.failures.cut(&self.frames.seen().last))
     }
 
     fn finish(&mut self, end: StreamEnd) -> Result<ModelAnswer, ModelError> {

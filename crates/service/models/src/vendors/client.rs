@@ -17,7 +17,9 @@ use super::{
     Api, CompatibleEndpoint,
     answer::{self, Frames},
     failure::Failures,
-    network, request,
+    network,
+    relay::Relay,
+    request,
     server::Windows,
 };
 use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
@@ -28,7 +30,7 @@ const BLIND: &[&str] = &["claude-2", "claude-instant", "gpt-3.5", "o1-mini", "o1
 
 /// Vendor, or compatible server, with its key.
 pub(super) struct VendorClient {
-    http: genai::Client,
+    relay: Arc<Relay>,
     api: Api,
     base_url: String,
     /// Also holds the vendor's name and the key: the name begins each message, the key is removed from it.
@@ -43,7 +45,7 @@ pub(super) struct VendorClient {
 
 impl VendorClient {
     pub(super) fn new(
-        http: genai::Client,
+        relay: Arc<Relay>,
         vendor: &str,
         setting: &str,
         api: Api,
@@ -51,14 +53,14 @@ impl VendorClient {
         key: Option<&SecretString>,
     ) -> Self {
         let failures = Failures { vendor: vendor.into(), key: key.cloned(), setting: setting.into() };
-        Self { http, api, base_url, failures, returns_reasoning: false, sees_images: false, told: None }
+        Self { relay, api, base_url, failures, returns_reasoning: false, sees_images: false, told: None }
     }
 
     /// Makes the client of a compatible server.
     ///
     /// # Errors
     /// `CONFIG_INVALID` for a base URL that is not allowed.
-    pub(super) fn of_server(http: genai::Client, server: &CompatibleEndpoint) -> Result<Self, SessionError> {
+    pub(super) fn of_server(relay: Arc<Relay>, server: &CompatibleEndpoint) -> Result<Self, SessionError> {
         let setting = format!("model.compatible.{}.base_url", server.name);
         let base_url = network::base_url(&setting, Api::Compatible, &server.base_url, server.allows_http);
         let base_url = base_url.map_err(|error| match (error, server.address_variable) {
@@ -72,7 +74,7 @@ impl VendorClient {
             returns_reasoning: server.returns_reasoning,
             sees_images: server.sees_images,
             told: asks.then(|| Arc::new((server.clone(), Windows::default()))),
-            ..Self::new(http, &server.name, &setting, Api::Compatible, base_url, server.key.as_ref())
+            ..Self::new(relay, &server.name, &setting, Api::Compatible, base_url, server.key.as_ref())
         })
     }
 
@@ -94,16 +96,16 @@ impl VendorClient {
         }
     }
 
-    fn target(&self, adapter: AdapterKind, model: &str) -> ServiceTarget {
+    /// Returns the target of a call by the base URL of its way through the relay.
+    fn target(&self, adapter: AdapterKind, model: &str, base_url: &str) -> ServiceTarget {
         let auth = match &self.failures.key {
             Some(key) => AuthData::from_single(key.expose_secret()),
             // genai requires a key in this format; without one the URL and the headers are given in full.
-            None => AuthData::RequestOverride {
-                url: format!("{}chat/completions", self.base_url),
-                headers: Headers::default(),
-            },
+            None => {
+                AuthData::RequestOverride { url: format!("{base_url}chat/completions"), headers: Headers::default() }
+            }
         };
-        let endpoint = Endpoint::from_owned(self.base_url.as_str());
+        let endpoint = Endpoint::from_owned(base_url);
         ServiceTarget { endpoint, auth, model: ModelIden::new(adapter, model) }
     }
 }
@@ -126,10 +128,11 @@ impl ModelClient for VendorClient {
         let frames = Arc::new(Frames::default());
         let chat = request::chat(&request, self.api, self.vendor(), self.returns_reasoning)?;
         let options = request::options(&request, adapter).with_raw_frame_sink_arc(frames.clone());
-        let target = self.target(adapter, &request.model);
-        let sent = self.http.exec_chat_stream(target, chat, Some(&options)).await;
+        let link = self.relay.link(self.api, &self.base_url, &self.failures).await?;
+        let target = self.target(adapter, &request.model, &link.base_url);
+        let sent = link.genai.exec_chat_stream(target, chat, Some(&options)).await;
         let response = sent.map_err(|error| self.failures.class(&error, ""))?;
-        let parts = answer::stream(response.stream, frames, self.failures.clone());
+        let parts = answer::stream(response.stream, frames, link, self.failures.clone());
         let Some(told) = self.told.clone() else { return Ok(parts) };
         let learned = parts.then(move |part| {
             let (told, model) = (told.clone(), request.model.clone());

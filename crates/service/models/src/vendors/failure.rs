@@ -131,7 +131,7 @@ impl Failures {
     }
 
     /// Classes a connection that could not be made, or broke.
-    fn broken(&self, error: &(dyn StdError + Send + Sync + 'static)) -> ModelError {
+    pub(super) fn broken(&self, error: &(dyn StdError + Send + Sync + 'static)) -> ModelError {
         let mut what = String::from("the connection failed");
         let mut source: Option<&(dyn StdError + 'static)> = error.source();
         let mut is_refused = false;

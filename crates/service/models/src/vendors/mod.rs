@@ -8,6 +8,7 @@ mod client;
 pub mod failure;
 pub mod network;
 mod options;
+mod relay;
 mod request;
 mod server;
 
@@ -78,11 +79,11 @@ impl VendorModels {
     /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is not valid.
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
         // Made only if needed: it reads the system's certificates.
-        let http = LazyCell::new(|| network::client(options.proxy.as_ref(), options.no_proxy.as_deref()));
+        let relay = LazyCell::new(|| network::relay(options.proxy.as_ref(), options.no_proxy.as_deref()));
         let client = |setting: &str, api, vendor: &str, base_url: &str, key: &SecretString| {
             let base_url = network::base_url(setting, api, base_url, false)?;
-            let http = http.as_ref().map_err(Clone::clone)?.clone();
-            Ok::<_, SessionError>(VendorClient::new(http, vendor, setting, api, base_url, Some(key)))
+            let relay = relay.as_ref().map_err(Clone::clone)?.clone();
+            Ok::<_, SessionError>(VendorClient::new(relay, vendor, setting, api, base_url, Some(key)))
         };
         let mut vendors = Vec::new();
         for (vendor, access) in VENDORS.iter().zip([&options.anthropic, &options.openai, &options.gemini]) {
@@ -102,8 +103,8 @@ impl VendorModels {
                 let message = format!("{name:?} cannot name a server; use another name, without a slash.");
                 return Err(SessionError::ConfigInvalid { key: "model.compatible".to_owned(), message });
             }
-            let http = http.as_ref().map_err(Clone::clone)?.clone();
-            let made = match VendorClient::of_server(http, endpoint) {
+            let relay = relay.as_ref().map_err(Clone::clone)?.clone();
+            let made = match VendorClient::of_server(relay, endpoint) {
                 // The variable is of other tools, too: it must not stop what does not use this server.
                 Err(error) if endpoint.address_variable.is_some() => Err(error),
                 made => Ok(Arc::new(made?)),
@@ -154,7 +155,7 @@ impl VendorModels {
         let (endpoint, client) = self.known.iter().find(|(endpoint, _)| endpoint.name == name)?;
         let (proxy, no_proxy) = (self.proxy.0.as_ref(), self.proxy.1.as_deref());
         let made = client.get_or_init(|| {
-            network::client(proxy, no_proxy).and_then(|http| VendorClient::of_server(http, endpoint)).map(Arc::new)
+            network::relay(proxy, no_proxy).and_then(|relay| VendorClient::of_server(relay, endpoint)).map(Arc::new)
         });
         Some(made.as_ref().map(|client| (endpoint, client)).map_err(Clone::clone))
     }

@@ -15,7 +15,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use super::Api;
+use super::{Api, relay::Relay};
 use meerkat_words::SessionError;
 
 /// Longest time for making a connection.
@@ -64,13 +64,12 @@ pub fn base_url(setting: &str, api: Api, text: &str, allows_http: bool) -> Resul
     Ok(url.into())
 }
 
-/// Makes the client for all vendors.
+/// Makes the way to all vendors.
 ///
 /// # Errors
 /// As [`http`].
-pub(super) fn client(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<genai::Client, SessionError> {
-    let http = http(proxy, no_proxy)?;
-    genai::Client::builder().with_reqwest(http).build().map_err(|error| SessionError::Internal(error.to_string()))
+pub(super) fn relay(proxy: Option<&SecretString>, no_proxy: Option<&str>) -> Result<Arc<Relay>, SessionError> {
+    Ok(Arc::new(Relay::new(http(proxy, no_proxy)?)))
 }
 
 /// Makes a client that checks each address it connects to.
@@ -99,6 +98,8 @@ fn builder(resolver: GuardedDns) -> reqwest::ClientBuilder {
         .user_agent(concat!("meerkat/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
+        // A mebibyte of zeros is a kilobyte on the wire: answers come as they are.
+        .no_gzip()
         .dns_resolver(Arc::new(resolver))
         .connect_timeout(CONNECT_TIMEOUT)
 }

@@ -19,6 +19,13 @@ pub enum Api {
     Compatible,
 }
 
+impl Api {
+    /// Returns true if an answer may be chat completions, whose calls have numbers.
+    pub(super) const fn streams_chat(self) -> bool {
+        matches!(self, Self::OpenAi | Self::Compatible)
+    }
+}
+
 /// Vendor with a name of its own.
 pub(super) struct Vendor {
     pub(super) api: Api,
