@@ -235,6 +235,10 @@ impl AgentBuildConfig {
             Arc::new(StaticModels::new("scripted", Arc::new(ScriptedModel), SCRIPTED_WINDOW_TOKENS))
         };
         let models = self.models.unwrap_or_else(scripted);
+        if self.options.memory.scope_label.is_empty() {
+            let (key, message) = ("memory.scope_label".to_owned(), "it is empty; name a label".to_owned());
+            return Err(SessionError::ConfigInvalid { key, message });
+        }
         let named = [
             ("model.name", models.default_model()),
             ("context.summary_model", self.options.context.summary_model.as_str()),
@@ -271,9 +275,8 @@ impl AgentBuildConfig {
             let how = (self.options.memory.index_turns, is_stored);
             MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
         });
-        if let Some(memory) = &derived.memory {
-            tools.push(Arc::new(Recall::new(Arc::clone(memory), self.options.limits.clone())?));
-        }
+        let recall = derived.memory.is_some().then(Recall::new).transpose()?;
+        tools.extend(recall.clone().map(|recall| recall as Arc<dyn Tool>));
         tools.push(Arc::new(ReadBlob::new(blobs.clone(), self.options.tools.inline_bytes)?));
         let (pin_fact, mut sources) = (PinFact::new()?, self.sources);
         match self.options.tools.pin_fact {
@@ -312,6 +315,7 @@ impl AgentBuildConfig {
         let engine = Engine { ports: Arc::new(ports), derived, owner };
         let service = Sessions::new(engine);
         pin_fact.serve(&service);
+        recall.iter().for_each(|recall| recall.serve(&service));
         Ok(Agent { service: Arc::new(service) })
     }
 }

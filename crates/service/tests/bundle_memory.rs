@@ -100,7 +100,7 @@ async fn import(service: &dyn SessionService, file: &mut std::fs::File) -> Vec<S
     loop {
         let read = file.read(&mut piece).unwrap();
         let (data, is_last) = (BASE64_STANDARD.encode(&piece[..read]), offset + read as u64 == bytes);
-        let request = ImportBundle { upload, offset, data, is_last, new_ids: true };
+        let request = ImportBundle { upload, offset, data, is_last, new_ids: true, keep_scope: false };
         let imported = service.import_bundle(request).await.unwrap();
         if is_last {
             assert!(imported.sessions.iter().all(|made| made.last_seq == EVENTS + 1));

@@ -8,7 +8,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
     options::Budgets,
-    service::{CreateSession, ResumeTurn, Scope, StartTurn},
+    service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
     session::event::ContextTokens,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -88,6 +88,7 @@ pub(crate) fn create(
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
+        memory: SessionMemory { scope: create.memory_scope.unwrap_or_default(), index: !create.no_memory_index },
         idempotency_key: turn.idempotency_key.clone(),
     }
 }
@@ -195,7 +196,9 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         Command::Fork { target, turn } => on(target, Operation::Fork, json!({ "turn": turn })),
         // The command itself reads and writes the files.
         Command::Export(args) => (Operation::ExportSession, json!({ "session_id": session, "redact": args.redact })),
-        Command::Import { new_ids, .. } => (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids })),
+        Command::Import { new_ids, keep_scope, .. } => {
+            (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids, "keep_scope": keep_scope }))
+        }
         Command::Retain { dry_run, max_age_days, max_bytes, max_sessions, .. } => (
             Operation::Retain,
             json!({

@@ -52,7 +52,7 @@ async fn page(
 
 /// Imports a bundle.
 pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<Response, SessionError> {
-    let Upload { new_ids } = decode_params(params)?;
+    let Upload { new_ids, keep_scope } = decode_params(params)?;
     let mut body = body.into_data_stream();
     let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());
     loop {
@@ -64,7 +64,8 @@ pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<R
         if !is_last && piece.len() < PIECE_BYTES {
             continue;
         }
-        let request = ImportBundle { upload, offset, data: BASE64_STANDARD.encode(&piece), is_last, new_ids };
+        let data = BASE64_STANDARD.encode(&piece);
+        let request = ImportBundle { upload, offset, data, is_last, new_ids, keep_scope };
         let imported = app.service.import_bundle(request).await?;
         if is_last {
             return encode(&imported).map(wire::json);

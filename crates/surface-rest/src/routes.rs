@@ -25,7 +25,7 @@ impl Kind {
     pub(crate) fn of(name: &str) -> Self {
         match name {
             "since_seq" | "seq" | "limit" | "wait_ms" | "offset" | "turn" | "pin" | "compaction" => Self::Whole,
-            "archived" | "force" | "redact" | "new_ids" | "with_workspace" => Self::Truth,
+            "archived" | "force" | "redact" | "new_ids" | "keep_scope" | "with_workspace" => Self::Truth,
             "labels" => Self::Labels,
             _ => Self::Text,
         }
@@ -168,7 +168,7 @@ static TABLE: [Route; 49] = [
     row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
     row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
     row(Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
-    row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids"]),
+    row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids", "keep_scope"]),
     row(Op::CreateReader, Method::POST, "/readers", &[]),
     row(Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),
     row(Op::AcknowledgeReader, Method::PUT, "/readers/{reader}/sessions/{session_id}", &[]),

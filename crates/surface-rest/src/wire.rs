@@ -270,6 +270,8 @@ fn has_type(headers: &HeaderMap, name: &str) -> bool {
 pub(crate) struct Upload {
     #[serde(default)]
     pub(crate) new_ids: bool,
+    #[serde(default)]
+    pub(crate) keep_scope: bool,
 }
 
 /// An answer in JSON.

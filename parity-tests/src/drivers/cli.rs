@@ -198,6 +198,11 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
                 words.extend([flag.clone(), format!("{label}={}", text(value))]);
             }
         }
+        Value::Object(members) if name == "memory" => {
+            words
+                .extend(members.get("scope").map(|scope| [format!("{flag}-scope"), text(scope)]).into_iter().flatten());
+            words.extend((members.get("index") == Some(&Value::Bool(false))).then(|| "--no-memory-index".to_owned()));
+        }
         Value::Object(_) if name == "answer" => words.extend([flag, value.to_string()]),
         Value::Object(members) => {
             for (member, value) in members {

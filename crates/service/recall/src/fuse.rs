@@ -50,11 +50,13 @@ impl Filter {
             SearchScope::Session => Some(columns.ordinal(request.session_id?)?),
             SearchScope::Project => None,
         };
-        let sessions = (session.is_some() || !request.labels.is_empty()).then(|| {
+        let is_some_left_out = session.is_some() || !request.labels.is_empty() || request.within.is_some();
+        let sessions = is_some_left_out.then(|| {
             let mut passing = vec![false; columns.next_ordinal() as usize];
             for (ordinal, it) in columns.sessions().filter(|(ordinal, _)| session.is_none_or(|only| only == *ordinal)) {
-                passing[ordinal as usize] =
-                    request.labels.iter().all(|(name, value)| it.row.labels.get(name) == Some(value));
+                let labels = &it.row.labels;
+                passing[ordinal as usize] = request.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
+                    && request.within.iter().all(|(name, value)| labels.get(name) == value.as_ref());
             }
             passing
         });

@@ -26,6 +26,7 @@ use crate::{
     SessionError,
     ids::SessionId,
     service::SessionSummary,
+    session::View,
     store::{EventStore, StoreError},
 };
 
@@ -35,8 +36,8 @@ pub(crate) trait Host: Send + Sync {
     /// Lists every stored session, oldest first.
     async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError>;
 
-    /// Returns one session as lists show it, up to its last durable record.
-    async fn summary(&self, session_id: SessionId) -> Result<Arc<SessionSummary>, SessionError>;
+    /// Returns one session up to its last durable record.
+    async fn view(&self, session_id: SessionId) -> Result<View, SessionError>;
 
     /// Returns the lock of a session's journal: read-locked by callers that combine several reads of it. It counts how
     /// often records were dropped.

@@ -233,8 +233,8 @@ impl Projector {
             let compactions = *whole;
             // After a restart of the reader the journal may hold less than its files.
             let is_rebuild = is_rebuild || readers.checkpoint(READER, id).await? == 0;
-            let summary = match host.summary(id).await {
-                Ok(summary) => summary,
+            let summary = match host.view(id).await {
+                Ok(view) => view.summary,
                 Err(SessionError::NotFound(_)) => return self.drop_files(id).await,
                 Err(error) => return Err(error),
             };

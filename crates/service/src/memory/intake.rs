@@ -73,6 +73,8 @@ pub(crate) struct IntakeFold {
     pub(crate) discarded: Vec<Discarded>,
     /// Labels of the session, if a record has them.
     pub(crate) labels: Option<BTreeMap<String, String>>,
+    /// True if memory takes the session in, if a record says it.
+    pub(crate) is_indexed: Option<bool>,
     /// Sessions that wrote the records, and parents of forks, each with its last record.
     pub(crate) written: BTreeMap<SessionId, Seq>,
 }
@@ -91,6 +93,7 @@ impl IntakeFold {
             last: after,
             discarded: Vec::new(),
             labels: None,
+            is_indexed: None,
             written: BTreeMap::new(),
         }
     }
@@ -110,7 +113,9 @@ impl IntakeFold {
         self.written.insert(record.session_id, record.seq);
         match &record.event {
             Event::SessionForked(forked) => drop(self.written.insert(forked.parent, forked.at)),
-            Event::SessionCreated(created) => self.labels = Some(created.labels.clone()),
+            Event::SessionCreated(created) => {
+                (self.labels, self.is_indexed) = (Some(created.labels.clone()), Some(created.memory.index));
+            }
             Event::SessionUpdated(updated) => self.labels = Some(updated.labels.clone()),
             Event::TurnStarted(_) => self.is_open = true,
             Event::ContextRebuilt(rebuilt) => self.rebuilt = Some(Discarded::of(record.seq, rebuilt)),

@@ -11,6 +11,7 @@ use crate::{
     consumers::{FindHost, Host},
     ids::SessionId,
     service::SessionSummary,
+    session::View,
 };
 
 impl Sessions {
@@ -36,8 +37,8 @@ impl Host for Sessions {
         self.all_sessions().await
     }
 
-    async fn summary(&self, session_id: SessionId) -> Result<Arc<SessionSummary>, SessionError> {
-        Ok(self.look(session_id).await?.summary)
+    async fn view(&self, session_id: SessionId) -> Result<View, SessionError> {
+        self.look(session_id).await
     }
 
     fn journal(&self, session_id: SessionId) -> &RwLock<u64> {

@@ -20,10 +20,10 @@ use crate::{
         AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
         CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EventPage, ExportSession,
         FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
-        JournalCompactionReport, ListTools, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob,
-        ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit,
-        SearchMemory, SessionQuery, SessionSummary, SessionView, ToolServerView, ToolView, UndoCompaction, Unpin,
-        UpdateSession, WaitReader,
+        JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
+        ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained,
+        SearchHit, SearchMemory, SessionQuery, SessionSummary, SessionView, ToolServerView, ToolView, UndoCompaction,
+        Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn,
@@ -53,7 +53,7 @@ impl Sessions {
     }
 
     /// Returns the memory of this service.
-    fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
+    pub(super) fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
         self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
@@ -415,6 +415,7 @@ impl Admitted<'_> {
             },
             offer: view.as_ref().map_or_else(Offer::default, |view| Offer {
                 named: view.tools.as_deref(),
+                is_without_memory: view.memory.scope == MemoryScope::None,
                 has_blobs: view.has_blobs,
                 found: &view.found_tools,
             }),

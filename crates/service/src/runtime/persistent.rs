@@ -211,8 +211,10 @@ impl Sessions {
             let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
             let (session_id, seq) = (first.session_id, first.seq);
             let imported = session.fork_import_record(at, &first);
+            let last = imported.as_ref().map_or(seq, |imported| imported.seq);
+            let labelled = session.labels_record(at, session.labels(), (session_id, last, now));
             let mut records = vec![first];
-            records.extend(imported);
+            records.extend(imported.into_iter().chain(labelled));
             if session.pruned_to() > 0
                 && let Some(snapshot) = self.history_at(parent, at).await?
             {

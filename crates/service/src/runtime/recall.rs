@@ -1,20 +1,25 @@
 //! Tool by which a model searches memory. Its hits are untrusted data: delimited so that no text in them can end the
 //! delimiter, named as untrusted, and each with its session and event.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    sync::{Arc, OnceLock, Weak},
+};
 
 use async_trait::async_trait;
 use serde::Deserialize;
 
-use super::validate;
+use super::{
+    sessions::{Inner, Sessions},
+    validate,
+};
 use crate::{
-    SessionError,
+    SessionError, SessionId,
     clock::Timestamp,
-    consumers::memory::Memory,
     memory::passages::RECALL_TOOL,
     model::ToolSpec,
-    options::Limits,
-    service::{SearchHit, SearchMemory, SearchScope},
+    service::{MemoryScope, SearchHit, SearchMemory, SearchScope},
     session::{message::RawJson, reminder::without_tags},
     tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
@@ -55,19 +60,24 @@ struct Arguments {
 /// `search_project_history`.
 pub(crate) struct Recall {
     spec: ToolSpec,
-    memory: Arc<Memory>,
-    limits: Limits,
+    /// The service, which is made of its tools and so comes later. Weak: a tool does not keep it alive.
+    service: OnceLock<Weak<Inner>>,
 }
 
 impl Recall {
-    /// Makes the tool over a memory.
+    /// Makes the tool. It finds nothing before [`Self::serve`].
     ///
     /// # Errors
     /// If its schema is not valid.
-    pub(crate) fn new(memory: Arc<Memory>, limits: Limits) -> Result<Self, SessionError> {
+    pub(crate) fn new() -> Result<Arc<Self>, SessionError> {
         let (name, description) = (RECALL_TOOL.to_owned(), DESCRIPTION.to_owned());
         let spec = ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? };
-        Ok(Self { spec, memory, limits })
+        Ok(Arc::new(Self { spec, service: OnceLock::new() }))
+    }
+
+    /// Sets the service whose memory it searches.
+    pub(crate) fn serve(&self, service: &Sessions) {
+        self.service.get_or_init(|| Arc::downgrade(&service.inner));
     }
 }
 
@@ -96,20 +106,70 @@ impl Tool for Recall {
         if !(1..=HITS_MAX).contains(&limit) {
             return Err(ToolError::Arguments(format!("limit is {limit}; it must be 1 to {HITS_MAX}")));
         }
+        let ended = || ToolError::Refused("The service has ended.".to_owned());
+        let service = self.service.get().and_then(Weak::upgrade).map(Sessions::of).ok_or_else(ended)?;
         let session_id = (scope == SearchScope::Session).then_some(invocation.session_id);
-        let labels = std::collections::BTreeMap::new();
-        let request = SearchMemory { query, scope, session_id, role, labels, since, until, limit: Some(limit) };
-        validate::search(&request, &self.limits).map_err(|error| ToolError::Arguments(error.to_string()))?;
-        let found = async {
-            let hits = self.memory.search(request).await?;
-            let beside = self.memory.beside(&hits).await?;
-            Ok::<_, SessionError>((hits, beside))
-        };
+        let limit = Some(limit);
+        let request = SearchMemory { query, scope, session_id, role, since, until, limit, ..SearchMemory::default() };
+        let refused = |error: SessionError| ToolError::Arguments(error.to_string());
+        validate::search(&request, &service.engine().options.limits).map_err(refused)?;
         let (hits, beside) = tokio::select! {
-            found = found => found.map_err(|error| ToolError::Failed(error.to_string()))?,
+            found = service.recall(invocation.session_id, request) => {
+                found.map_err(|error| ToolError::Failed(error.to_string()))?
+            }
             () = invocation.cancel.cancelled() => return Err(ToolError::Cancelled),
         };
         output.write(&recalled(&hits, &beside)).await
+    }
+}
+
+impl Sessions {
+    /// Searches memory for a session's model; also returns the message beside each hit. The session's scope and the
+    /// label that parts memory count as they are now, and so does the label of each session that is found: memory's
+    /// copy of it may be older.
+    async fn recall(
+        &self,
+        session_id: SessionId,
+        mut request: SearchMemory,
+    ) -> Result<(Vec<SearchHit>, Vec<Option<String>>), SessionError> {
+        let memory = self.memory()?;
+        self.hear().await?;
+        let own = self.look(session_id).await?;
+        match own.memory.scope {
+            MemoryScope::Project => {}
+            MemoryScope::Session => (request.scope, request.session_id) = (SearchScope::Session, Some(session_id)),
+            MemoryScope::None => return Ok(Default::default()),
+        }
+        let name = &self.engine().options.memory.scope_label;
+        let value = own.summary.labels.get(name);
+        let is_of_project = request.scope == SearchScope::Project;
+        request.within = is_of_project.then(|| (name.clone(), value.cloned()));
+        let mut hits = memory.search(request).await?;
+        let mut seen = BTreeSet::from([session_id]);
+        for found in hits.iter().map(|hit| hit.session_id).collect::<BTreeSet<_>>() {
+            if is_of_project && !seen.contains(&found) && self.has_label(found, name, value).await? {
+                seen.insert(found);
+            }
+        }
+        hits.retain(|hit| seen.contains(&hit.session_id));
+        let beside = memory.beside(&hits).await?;
+        Ok((hits, beside))
+    }
+
+    /// Returns true if a session's label has this value, or is not there if that is `None`. Of a session that ended with
+    /// its process, memory has the labels; those of a damaged session are unknown.
+    async fn has_label(&self, session_id: SessionId, name: &str, value: Option<&String>) -> Result<bool, SessionError> {
+        if self.inner.registry.shared(session_id).is_none()
+            && let Some((session, _)) = self.engine().outline(session_id).await
+        {
+            return Ok(session.labels().get(name) == value);
+        }
+        match self.look(session_id).await {
+            Ok(view) => Ok(view.summary.labels.get(name) == value),
+            Err(SessionError::NotFound(_)) => Ok(true),
+            Err(SessionError::Corrupted(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

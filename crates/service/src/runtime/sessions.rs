@@ -508,6 +508,7 @@ impl Sessions {
             workspace,
             budgets: request.budgets,
             compaction: request.compaction,
+            memory: request.memory,
             key,
         };
         let failed = |error: StoreError| {

@@ -58,8 +58,9 @@ impl Session {
         if record.seq != 1 {
             return Err(refusal("a session begins at seq 1"));
         }
-        let SessionCreated { title, model, system_prompt, labels, tools, workspace, budgets, compaction, key } =
-            created.clone();
+        let created = created.clone();
+        let SessionCreated { title, model, system_prompt, labels, tools, .. } = created;
+        let SessionCreated { workspace, budgets, compaction, memory, key, .. } = created;
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
@@ -74,6 +75,8 @@ impl Session {
             tools: tools.map(Arc::from),
             workspace,
             imported_at: 0,
+            labelled_at: 1,
+            memory,
             budgets,
             compaction,
             created_key: key,
@@ -119,7 +122,10 @@ impl Session {
             Event::SessionImported(_) => self.imported(record.seq),
             Event::SessionUpdated(updated) => {
                 self.title.clone_from(&updated.title);
-                self.labels.clone_from(&updated.labels);
+                if self.labels != updated.labels {
+                    self.labels.clone_from(&updated.labels);
+                    self.labelled_at = record.seq;
+                }
             }
             Event::SessionArchived(_) => self.is_archived = true,
             Event::SessionUnarchived(_) => self.is_archived = false,

@@ -15,7 +15,7 @@ pub use compaction::{
     ContextRebuilt, SummaryUnused,
 };
 use meerkat_errors::ErrorBody;
-pub use meerkat_words::requests::{Decision, Scope};
+pub use meerkat_words::requests::{Decision, MemoryScope, Scope, SessionMemory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,6 @@ use crate::{
     options::{Budget, Budgets, Policy},
     tool::{Effect, Form},
 };
-
 pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use meerkat_words::overview::ContextTokens;
@@ -314,6 +313,9 @@ pub struct SessionCreated {
     /// The session's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
+    /// Its part in the project's memory.
+    #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
+    pub memory: SessionMemory,
     /// The idempotency key, with the hash of the request.
     pub key: Option<Key>,
 }

@@ -3,6 +3,8 @@
 //! Its journal folds like any other: the parent's records name the parent until `session_forked` names the fork.
 //! No turn is ever cut in two.
 
+use std::collections::BTreeMap;
+
 use super::{
     Session,
     event::{Event, Key, Record, SessionForked, SessionUpdated},
@@ -70,15 +72,24 @@ impl Session {
 
     /// Makes the event for another title or other labels. `None` keeps the current value; an empty title removes it.
     #[must_use]
-    pub fn updated(
-        &self,
-        title: Option<String>,
-        labels: Option<std::collections::BTreeMap<String, String>>,
-    ) -> SessionUpdated {
+    pub fn updated(&self, title: Option<String>, labels: Option<BTreeMap<String, String>>) -> SessionUpdated {
         SessionUpdated {
             title: title.map_or_else(|| self.title.clone(), |title| (!title.is_empty()).then_some(title)),
             labels: labels.unwrap_or_else(|| self.labels.clone()),
         }
+    }
+
+    /// Makes the record that a copy of the events up to `at` needs to have these labels; it follows the copy's event
+    /// `last`.
+    pub(crate) fn labels_record(
+        &self,
+        at: Seq,
+        labels: &BTreeMap<String, String>,
+        (session_id, last, time): (SessionId, Seq, Timestamp),
+    ) -> Option<Record> {
+        let has_them = at >= self.labelled_at && *labels == self.labels;
+        let event = || Event::SessionUpdated(self.updated(None, Some(labels.clone())));
+        (!has_them).then(|| Record { session_id, seq: last + 1, turn: None, time, event: event() })
     }
 
     /// Turns the session into the fork. Messages and cost count on; the parent's promises to its callers (queued turns,

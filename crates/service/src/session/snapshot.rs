@@ -14,7 +14,7 @@ use super::{
     Session,
     apply::proposed,
     context::{Context, ContextEntry, Rebuilds},
-    event::{CompactionCounters, Event, Key, Record, TurnStarted},
+    event::{CompactionCounters, Event, Key, Record, SessionMemory, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
@@ -50,6 +50,10 @@ pub(crate) struct Snapshot {
     workspace: Option<String>,
     #[serde(default)]
     imported_at: Seq,
+    #[serde(default)]
+    labelled_at: Seq,
+    #[serde(default)]
+    memory: SessionMemory,
     budgets: Budgets,
     compaction: Option<CompactionConfig>,
     created_key: Option<Key>,
@@ -127,6 +131,8 @@ impl Snapshot {
             tools: session.tools.as_deref().map(<[String]>::to_vec),
             workspace: session.workspace.clone(),
             imported_at: session.imported_at,
+            labelled_at: session.labelled_at,
+            memory: session.memory,
             budgets: session.budgets,
             compaction: session.compaction,
             created_key: session.created_key.clone(),
@@ -262,6 +268,8 @@ impl Snapshot {
             tools: self.tools.map(Arc::from),
             workspace: self.workspace,
             imported_at: self.imported_at,
+            labelled_at: self.labelled_at,
+            memory: self.memory,
             budgets: self.budgets,
             compaction: self.compaction,
             created_key: self.created_key,

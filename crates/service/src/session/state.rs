@@ -14,7 +14,7 @@ use meerkat_words::answers::SessionState;
 
 use super::{
     context::Context,
-    event::{CompactionCounters, Decision, Key, Scope},
+    event::{CompactionCounters, Decision, Key, MemoryScope, Scope, SessionMemory},
     message::{Body, Message, RawJson},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
@@ -25,7 +25,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::Budgets,
-    tool::NAME_BYTES_MAX,
+    tool::{NAME_BYTES_MAX, RECALL_TOOL},
 };
 
 /// Time for which an idempotency key is kept, in milliseconds.
@@ -86,6 +86,10 @@ pub struct Session {
     pub(super) workspace: Option<String>,
     /// The last `session_imported`; 0 if there is none.
     pub(super) imported_at: Seq,
+    /// The event that set its labels.
+    pub(super) labelled_at: Seq,
+    /// Its part in the project's memory.
+    pub(super) memory: SessionMemory,
     pub(super) budgets: Budgets,
     /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,
@@ -226,6 +230,13 @@ impl Session {
     #[must_use]
     pub fn may_use(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool))
+            && !(tool == RECALL_TOOL && self.memory.scope == MemoryScope::None)
+    }
+
+    /// Returns its part in the project's memory.
+    #[must_use]
+    pub const fn memory(&self) -> SessionMemory {
+        self.memory
     }
 
     /// Returns the budgets of turns that set none.

@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use meerkat_words::answers::{ContextView, PendingApproval, SessionSummary, SessionView};
+use meerkat_words::{
+    answers::{ContextView, PendingApproval, SessionSummary, SessionView},
+    requests::SessionMemory,
+};
 
 use super::{
     Asked, CallProgress, FormState, QueuedTurn, Session,
@@ -50,6 +53,8 @@ pub struct View {
     pub workspace: Option<String>,
     /// The tools that it may use; `None` for all.
     pub tools: Option<Arc<[String]>>,
+    /// Its part in the project's memory.
+    pub memory: SessionMemory,
     /// True if its context names a blob.
     pub has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
@@ -76,6 +81,7 @@ impl View {
             pending_approvals: session.pending_approvals(),
             workspace: session.workspace.clone(),
             tools: session.tools.clone(),
+            memory: session.memory,
             has_blobs: session.context.has_blobs(),
             found_tools: session.found_tools.clone(),
             allowed_rules: session.allowed_rules.clone(),
@@ -112,6 +118,7 @@ impl View {
             allowed_rules: self.allowed_rules.to_vec(),
             forked_from: summary.forked_from,
             workspace: self.workspace.clone(),
+            memory: self.memory,
         }
     }
 }

@@ -65,7 +65,9 @@ impl Toolbox {
         let name = spec.name.as_str();
         let plan = registry.get(name).and_then(|tool| tool.usual_plan());
         let rules = || session.allowed_rules.iter().map(String::as_str);
-        let left_out = if !session.offer.may_use(name) {
+        let left_out = if session.offer.is_without_memory && name == RECALL_TOOL {
+            Some("the session was created without it: its memory.scope is none")
+        } else if !session.offer.may_use(name) {
             Some("the session's own list of tools does not name it")
         } else if name == READ_BLOB && !session.offer.has_blobs {
             Some("it is offered when the context names a blob")

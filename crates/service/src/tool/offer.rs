@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    ToolRegistry,
+    RECALL_TOOL, ToolRegistry,
     search::{SEARCH_TOOLS, definition, is_of_server},
 };
-use crate::{model::ToolSpec, session::Session};
+use crate::{model::ToolSpec, service::MemoryScope, session::Session};
 
 /// Part of a model's window that the definitions of all tools may take, as its divisor.
 const SHARE: u64 = 10;
@@ -16,6 +16,8 @@ const SHARE: u64 = 10;
 pub(crate) struct Offer<'a> {
     /// The tools that it may use; `None` for all.
     pub(crate) named: Option<&'a [String]>,
+    /// True if its model does not search memory.
+    pub(crate) is_without_memory: bool,
     /// True if its context names a blob.
     pub(crate) has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
@@ -26,7 +28,8 @@ impl<'a> Offer<'a> {
     /// Returns that of a session.
     pub(crate) fn of(session: &'a Session) -> Self {
         let (named, has_blobs) = (session.tools(), session.context().has_blobs());
-        Self { named, has_blobs, found: session.found_tools() }
+        let is_without_memory = session.memory().scope == MemoryScope::None;
+        Self { named, is_without_memory, has_blobs, found: session.found_tools() }
     }
 
     /// The definitions of a request. If they took too much of the window, those of servers that the session has not found
@@ -59,6 +62,7 @@ impl<'a> Offer<'a> {
     /// Returns true if the session may use a tool.
     pub(crate) fn may_use(&self, name: &str) -> bool {
         self.named.is_none_or(|named| named.iter().any(|allowed| allowed == name))
+            && !(self.is_without_memory && name == RECALL_TOOL)
     }
 
     /// The definition of the search, if it is needed and can be used.

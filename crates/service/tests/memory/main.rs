@@ -5,6 +5,7 @@
 
 mod fake;
 mod forgotten;
+mod scope;
 
 use std::{
     path::Path,
@@ -43,16 +44,7 @@ fn stored(dir: &Path, memory: &Arc<Fake>) -> Agent {
 }
 
 fn query(query: &str) -> SearchMemory {
-    SearchMemory {
-        query: query.to_owned(),
-        scope: SearchScope::Project,
-        session_id: None,
-        role: None,
-        labels: [].into(),
-        since: None,
-        until: None,
-        limit: None,
-    }
+    SearchMemory { query: query.to_owned(), ..SearchMemory::default() }
 }
 
 async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {

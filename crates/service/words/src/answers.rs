@@ -16,6 +16,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Body, Message},
     model::{StopReason, Usage},
+    requests::SessionMemory,
     tool::{Approval, Effect, Form},
 };
 
@@ -234,6 +235,9 @@ pub struct SessionView {
     /// Folder that its tools work in; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// Its part in the project's memory; left out if it is the default.
+    #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
+    pub memory: SessionMemory,
 }
 
 /// Session in a list.

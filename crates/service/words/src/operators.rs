@@ -118,6 +118,10 @@ pub struct ImportBundle {
     /// Gives each session a new id. Otherwise a session keeps its own, which must be free.
     #[serde(default)]
     pub new_ids: bool,
+    /// Keeps the label of `memory.scope_label`: the sessions join those here that have the same value. Otherwise each
+    /// session that has the label gets a value of its own.
+    #[serde(default)]
+    pub keep_scope: bool,
 }
 
 /// Reader in a list.

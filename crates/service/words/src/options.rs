@@ -399,6 +399,9 @@ options! {
         enabled: bool = true,
         /// Indexes every ended turn; otherwise only what compactions discard.
         index_turns: bool = true,
+        /// Label that parts memory: a model finds only what was said in sessions whose label of this name has the value
+        /// of its own session's.
+        scope_label: String = "user".to_owned(),
         /// Source of the vectors.
         embedder: EmbedderChoice = EmbedderChoice::Builtin,
         /// Endpoint, if `embedder` is `endpoint`.

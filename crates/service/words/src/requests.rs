@@ -43,8 +43,56 @@ pub struct CreateSession {
     /// Budgets for turns that set none.
     #[serde(deserialize_with = "object")]
     pub budgets: Budgets,
+    /// Its part in the project's memory.
+    #[serde(deserialize_with = "object", skip_serializing_if = "SessionMemory::is_default")]
+    pub memory: SessionMemory,
     /// Key that makes a repeated request return the first one's session.
     pub idempotency_key: Option<String>,
+}
+
+/// What a session's model finds in memory, and whether memory takes the session in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionMemory {
+    /// What its model finds.
+    #[serde(skip_serializing_if = "MemoryScope::is_project")]
+    pub scope: MemoryScope,
+    /// If false, memory takes nothing of the session in.
+    #[serde(skip_serializing_if = "is_true")]
+    pub index: bool,
+}
+
+impl Default for SessionMemory {
+    fn default() -> Self {
+        Self { scope: MemoryScope::Project, index: true }
+    }
+}
+
+impl SessionMemory {
+    /// Returns true if nothing is set.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a session's model finds in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryScope {
+    /// What was said in the project's sessions; the label of `memory.scope_label` parts them.
+    #[default]
+    Project,
+    /// What was said in this session.
+    Session,
+    /// Nothing: it has no tool to search with.
+    None,
+}
+
+impl MemoryScope {
+    const fn is_project(&self) -> bool {
+        matches!(self, Self::Project)
+    }
 }
 
 /// Request of `start_turn`.
@@ -99,6 +147,10 @@ const fn yes() -> bool {
 
 const fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+const fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 /// Request of `resume`, without its session.
@@ -434,6 +486,10 @@ pub struct SearchMemory {
     /// Most hits to return.
     #[serde(default)]
     pub limit: Option<usize>,
+    /// Only sessions whose label of this name has this value; with `None`, only those without it. It is set for a model's
+    /// search: no request in JSON has it.
+    #[serde(skip)]
+    pub within: Option<(String, Option<String>)>,
 }
 
 /// Request of `forget_memory`.

@@ -16,6 +16,7 @@ mod model;
 mod nodes;
 mod pooler;
 mod proxy;
+mod scope;
 
 use std::sync::Arc;
 

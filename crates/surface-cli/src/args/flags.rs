@@ -4,7 +4,10 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use meerkat_service::{options::Policy, service::Scope};
+use meerkat_service::{
+    options::Policy,
+    service::{MemoryScope, Scope},
+};
 use serde_json::json;
 
 /// Session that a command is about.
@@ -34,6 +37,12 @@ pub(crate) struct SessionFlags {
     /// The only tools that the session may use
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) tools: Option<Vec<String>>,
+    /// What its model finds in memory [default: project]
+    #[arg(long, value_name = "SCOPE", value_parser = memory_scopes())]
+    pub(crate) memory_scope: Option<MemoryScope>,
+    /// Keep what is said in it out of memory
+    #[arg(long)]
+    pub(crate) no_memory_index: bool,
 }
 
 /// Settings of a new session and of a turn.
@@ -101,6 +110,11 @@ pub(crate) struct Delivery {
 /// Reads a policy.
 fn policies() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(["reject", "queue", "interrupt"]).try_map(|name| serde_json::from_value(json!(name)))
+}
+
+/// Reads what a model finds in memory.
+fn memory_scopes() -> impl TypedValueParser<Value = MemoryScope> {
+    PossibleValuesParser::new(["project", "session", "none"]).try_map(|name| serde_json::from_value(json!(name)))
 }
 
 /// Reads `name=value`.

@@ -43,6 +43,7 @@ pub(super) const EXPORT_HELP: &str = "A bundle is a tar file with every event, e
 pub(super) const IMPORT_HELP: &str = "The whole file is checked first. If it is damaged, nothing is imported.\n\n\
     Examples:\n  \
         meerkat sessions import backup.tar\n  \
+        meerkat sessions import backup.tar --keep-scope   restores your own backup, with the label `user`\n  \
         meerkat sessions import dig.tar --new-ids    makes a second session of the same content";
 
 pub(super) const RETAIN_HELP: &str = "A limit that you leave out comes from the configuration, where the default \

@@ -188,6 +188,9 @@ pub(crate) enum SessionCommand {
         /// Give each session a new id
         #[arg(long)]
         new_ids: bool,
+        /// Keep the label that parts memory: the sessions join those here with the same value
+        #[arg(long)]
+        keep_scope: bool,
     },
     /// Delete sessions that are too old or too many
     #[command(after_help = RETAIN_HELP)]

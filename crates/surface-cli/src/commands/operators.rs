@@ -131,8 +131,12 @@ impl Drop for Partial {
     }
 }
 
-/// Makes sessions from a file.
-pub(crate) async fn import(app: &App, file: &Path, new_ids: bool) -> Result<Vec<u8>, SessionError> {
+/// Makes sessions from a file, perhaps with new ids, perhaps with the label that parts memory.
+pub(crate) async fn import(
+    app: &App,
+    file: &Path,
+    (new_ids, keep_scope): (bool, bool),
+) -> Result<Vec<u8>, SessionError> {
     require(app, Operation::ImportBundle)?;
     let path = app.dir.join(file);
     let refused = |error| SessionError::invalid("file", format!("{} cannot be read: {error}", path.display()));
@@ -143,7 +147,8 @@ pub(crate) async fn import(app: &App, file: &Path, new_ids: bool) -> Result<Vec<
         let mut piece = Vec::new();
         io::Read::by_ref(&mut file).take(PIECE_BYTES).read_to_end(&mut piece).map_err(refused)?;
         let is_last = (piece.len() as u64) < PIECE_BYTES;
-        let request = ImportBundle { upload, offset, data: BASE64_STANDARD.encode(&piece), is_last, new_ids };
+        let data = BASE64_STANDARD.encode(&piece);
+        let request = ImportBundle { upload, offset, data, is_last, new_ids, keep_scope };
         let imported = app.service.import_bundle(request).await?;
         if is_last {
             return encode(&imported);

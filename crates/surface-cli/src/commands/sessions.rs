@@ -45,7 +45,7 @@ pub(crate) enum More {
     /// Sessions to write to a file.
     Export(ExportArgs),
     /// File to make sessions from.
-    Import { file: PathBuf, new_ids: bool },
+    Import { file: PathBuf, new_ids: bool, keep_scope: bool },
     /// Files to list that were changed from a turn on.
     Files { since: TurnNumber },
     /// Files to put back as they were before a turn.
@@ -61,7 +61,9 @@ impl More {
                 Self::History { is_all: *all, is_full: *full }
             }
             SessionCommand::Export(args) => Self::Export(args.clone()),
-            SessionCommand::Import { file, new_ids } => Self::Import { file: file.clone(), new_ids: *new_ids },
+            SessionCommand::Import { file, new_ids, keep_scope } => {
+                Self::Import { file: file.clone(), new_ids: *new_ids, keep_scope: *keep_scope }
+            }
             SessionCommand::Files { turn, .. } => Self::Files { since: turn.unwrap_or(0) },
             SessionCommand::RestoreFiles { turn, except, .. } => {
                 Self::RestoreFiles { turn: *turn, except: except.clone() }
@@ -197,7 +199,7 @@ pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Re
         More::Nothing => ask::perform(&app.service, request).await,
         More::History { is_all, is_full } => history(&app.service, request.1, is_all, is_full).await,
         More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
-        More::Import { file, new_ids } => operators::import(app, &file, new_ids).await,
+        More::Import { file, new_ids, keep_scope } => operators::import(app, &file, (new_ids, keep_scope)).await,
         More::Files { since } => files::list(app, request.1["session_id"].as_str().unwrap_or_default(), since).await,
         More::RestoreFiles { turn, except } => {
             let plan = files::plan(app, request.1["session_id"].as_str().unwrap_or_default(), turn, &except).await?;

@@ -33,6 +33,13 @@ async fn filters_come_before_ranking() {
     assert_eq!(found(SearchMemory { labels, ..query("tulips") }).await.len(), 2);
     let labels = BTreeMap::from([("team".to_owned(), "kitchen".to_owned())]);
     assert_eq!(found(SearchMemory { labels, ..query("tulips") }).await.len(), 0);
+    let within = |value: Option<&str>| Some(("team".to_owned(), value.map(str::to_owned)));
+    for (value, hits) in [(Some("garden"), 2), (Some("kitchen"), 0), (None, 40)] {
+        assert_eq!(found(SearchMemory { within: within(value), ..query("tulips") }).await.len(), hits, "{value:?}");
+    }
+    // The best of all are not what is searched among.
+    let few = SearchMemory { within: within(Some("garden")), limit: Some(1), ..query("tulips") };
+    assert_eq!(texts(&store, few).await.len(), 1);
     let between = SearchMemory { since: at(10), until: at(12), ..query("tulips") };
     let mut hits = found(between).await;
     hits.sort();

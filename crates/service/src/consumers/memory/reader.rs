@@ -219,6 +219,16 @@ impl Run {
             self.open.insert(session_id, fold.last);
             return Ok(None);
         }
+        let (labels, is_indexed) = match (fold.labels.take(), fold.is_indexed) {
+            (Some(labels), Some(is_indexed)) => (labels, is_indexed),
+            (labels, _) => {
+                let view = host.view(session_id).await?;
+                (labels.unwrap_or_else(|| view.summary.labels.clone()), view.memory.index)
+            }
+        };
+        if !is_indexed {
+            (fold.taken, fold.discarded) = Default::default();
+        }
         for discarded in std::mem::take(&mut fold.discarded) {
             let after = self.live_after.get(&session_id).copied().unwrap_or(0);
             let (before, stays_from) = (discarded.before, discarded.stays_from());
@@ -227,10 +237,6 @@ impl Run {
             fold.taken.extend(all.all());
             self.live_after.insert(session_id, stays_from.saturating_sub(1));
         }
-        let labels = match fold.labels {
-            Some(labels) => labels,
-            None => host.summary(session_id).await?.labels.clone(),
-        };
         let mut inherited = fold.written;
         inherited.remove(&session_id);
         Ok(Some(Intake { session_id, labels, passages: fold.taken, up_to: fold.up_to, inherited }))

@@ -2,7 +2,7 @@
 //! blob of no session, which is dropped when it is abandoned.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -17,7 +17,7 @@ use crate::{
     engine::Engine,
     ids::SessionId,
     service::{ImportBundle, Imported, ImportedSession},
-    session::ForkPoint,
+    session::{ForkPoint, Session},
     store::{BlobWriter, StoreError},
     wire::encode_event,
 };
@@ -111,22 +111,29 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
         Ok((hash, bytes)) => {
             let upload = Upload { blobs: engine.blobs.clone(), id, hash, bytes };
             let _making = uploads.making.lock().await;
-            make(engine, &upload, request.new_ids).await
+            make(engine, &upload, Choice { new_ids: request.new_ids, keep_scope: request.keep_scope }).await
         }
     };
     engine.blobs.forget(id).await;
     Ok(Imported { upload: None, next_offset: bytes, sessions: done? })
 }
 
+/// What the caller of an import chose.
+#[derive(Clone, Copy)]
+struct Choice {
+    new_ids: bool,
+    keep_scope: bool,
+}
+
 /// Creates the sessions of a bundle after checking all of it.
-async fn make(engine: &Engine, upload: &Upload, has_new_ids: bool) -> Result<Vec<ImportedSession>, SessionError> {
+async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Vec<ImportedSession>, SessionError> {
     let now = engine.world.clock.now();
     let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
     let (mut planned, mut sections) = (Vec::new(), Sections::of(upload, latest));
     while let Some(section) = sections.next().await? {
-        planned.push(plan(engine, upload, section, has_new_ids)?);
+        planned.push(plan(engine, upload, section, choice)?);
     }
-    for planned in planned.iter().filter(|_| !has_new_ids) {
+    for planned in planned.iter().filter(|_| !choice.new_ids) {
         check_id(engine, planned.session.session_id, latest).await?;
     }
     // Deleted sessions with the same ids may have left rows and checkpoints.
@@ -172,12 +179,12 @@ struct Planned {
 }
 
 /// Plans the session of a checked section, perhaps under a new id.
-fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) -> Result<Planned, SessionError> {
+fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> Result<Planned, SessionError> {
     let Section { session, events, blobs } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut added) = (last_seq, Vec::new());
     let now = engine.world.clock.now();
-    if has_new_id {
+    if choice.new_ids {
         // Later events count the compacted ones, so none of them may be left out.
         let at = match session.fork_at(None) {
             Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
@@ -196,6 +203,9 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) ->
     // A bundle may take back at its end, behind the cut, what it brings before.
     let cut = added.last().and_then(|fork| session.fork_import_record(until, fork));
     added.extend(session.import_record(session_id, last, now).or(cut));
+    let last = added.last().map_or(last, |record| record.seq);
+    let labels = labels_here(engine, &session, session_id, choice.keep_scope);
+    added.extend(session.labels_record(until, &labels, (session_id, last, now)));
     let mut own = Vec::new();
     for record in added {
         let line = encode_event(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
@@ -204,6 +214,21 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, has_new_id: bool) ->
     }
     let records = Records { upload: upload.clone(), events, until, own };
     Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })
+}
+
+/// Returns the labels that a session has here. A bundle may claim to be any user's: unless the caller keeps that
+/// label, its session shares memory with no other until the label is set here.
+fn labels_here(
+    engine: &Engine,
+    session: &Session,
+    session_id: SessionId,
+    keeps_scope: bool,
+) -> BTreeMap<String, String> {
+    let mut labels = session.labels().clone();
+    if let Some(value) = labels.get_mut(&engine.options.memory.scope_label).filter(|_| !keeps_scope) {
+        *value = format!("imported:{session_id}");
+    }
+    labels
 }
 
 /// Checks that a session can be created under its own id.

@@ -59,7 +59,7 @@ impl Process {
             let piece = &bundle[offset..bundle.len().min(offset + bytes)];
             let is_last = offset + piece.len() == bundle.len();
             let data = BASE64_STANDARD.encode(piece);
-            let request = ImportBundle { upload, offset: offset as u64, data, is_last, new_ids };
+            let request = ImportBundle { upload, offset: offset as u64, data, is_last, new_ids, keep_scope: false };
             let imported = self.service.import_bundle(request).await?;
             offset += piece.len();
             assert_eq!(imported.next_offset, offset as u64);

@@ -11,7 +11,7 @@ use meerkat_service::{
 use super::{archive::base64, in_memory, place, stored};
 
 fn piece(upload: Option<String>, offset: u64, bytes: &[u8]) -> ImportBundle {
-    ImportBundle { upload, offset, data: base64(bytes), is_last: false, new_ids: false }
+    ImportBundle { upload, offset, data: base64(bytes), is_last: false, new_ids: false, keep_scope: false }
 }
 
 #[tokio::test(start_paused = true)]

@@ -138,7 +138,7 @@ async fn copied(service: &dyn SessionService, session_id: SessionId, is_fork: bo
         return service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id;
     }
     let data = BASE64_STANDARD.encode(exported(service, session_id).await);
-    let request = ImportBundle { upload: None, offset: 0, data, is_last: true, new_ids: true };
+    let request = ImportBundle { upload: None, offset: 0, data, is_last: true, new_ids: true, keep_scope: false };
     service.import_bundle(request).await.unwrap().sessions[0].session_id
 }
 

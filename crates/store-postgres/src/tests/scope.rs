@@ -1,0 +1,75 @@
+//! A label that parts memory counts at every node as soon as one has changed it.
+
+use std::{path::Path, sync::Arc};
+
+use meerkat_service::{
+    AgentBuildConfig, SessionId, SessionService,
+    memory::MemoryOptions,
+    service::{CreateSession, ReadHistory, SearchMemory, StartTurn, UpdateSession},
+};
+use meerkat_testkit::in_time;
+
+use super::{cluster::Database, database};
+use crate::open;
+
+async fn start(database: &Database, name: &str, folder: &Path) -> Arc<dyn SessionService> {
+    let stores = open(database.options(name)).await.unwrap();
+    let build = AgentBuildConfig::new().stores(stores).memory(Some(folder.to_owned()), MemoryOptions::default());
+    let service = build.build().unwrap().service().clone();
+    service.ready().await.unwrap();
+    service
+}
+
+fn of(user: &str) -> CreateSession {
+    CreateSession { labels: [("user".to_owned(), user.to_owned())].into(), ..CreateSession::default() }
+}
+
+/// Returns what the tool gives the model of a new session of this user.
+async fn recalled(node: &Arc<dyn SessionService>, user: &str) -> String {
+    let session_id = node.create_session(of(user)).await.unwrap().session_id;
+    let prompt = r#"@call search_project_history {"query":"password"} @say Done."#;
+    node.start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+    let items = node.history(ReadHistory { session_id, cursor: None, limit: None }).await.unwrap().items;
+    let result = items.iter().find(|item| item.role == "tool_results").unwrap();
+    serde_json::to_string(&result.message).unwrap()
+}
+
+/// Waits until a node's memory has the password under this user.
+async fn has(node: &Arc<dyn SessionService>, user: &str) {
+    let query = "persimmon".to_owned();
+    let request = SearchMemory { query, labels: of(user).labels, ..SearchMemory::default() };
+    let found = async {
+        while node.search_memory(request.clone()).await.unwrap().items.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("memory takes in what was said", found).await;
+}
+
+async fn set_user(node: &Arc<dyn SessionService>, session_id: SessionId, user: &str) {
+    let request = UpdateSession { session_id, title: None, labels: Some(of(user).labels) };
+    node.update(request).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_that_one_node_changes_parts_memory_at_the_other() {
+    let database = database!();
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (a, b) = tokio::join!(start(&database, "a", folders[0].path()), start(&database, "b", folders[1].path()));
+    let session_id = a.create_session(of("ana")).await.unwrap().session_id;
+    a.start_turn(StartTurn::new(session_id, "@say The password is persimmon.")).await.unwrap();
+    for node in [&a, &b] {
+        has(node, "ana").await;
+        assert!(recalled(node, "ana").await.contains("persimmon"));
+        assert!(!recalled(node, "bob").await.contains("persimmon"));
+    }
+    set_user(&a, session_id, "bob").await;
+    for node in [&b, &a] {
+        assert!(!recalled(node, "ana").await.contains("persimmon"), "it is no longer hers");
+        has(node, "bob").await;
+        assert!(recalled(node, "bob").await.contains("persimmon"));
+    }
+    for node in [a, b] {
+        node.shut_down(1000).await;
+    }
+}
