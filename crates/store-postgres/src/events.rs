@@ -236,5 +236,5 @@ async fn page(
             frames.push(Frame { seq: unsigned(seq)?, line: Bytes::copy_from_slice(line) });
         }
     }
-    Ok(Some(FramePage { frames, version }))
+    Ok(Some(FramePage { frames, version, ..FramePage::default() }))
 }

@@ -8,6 +8,9 @@ mod drive;
 #[path = "store/answers.rs"]
 mod answers;
 
+#[path = "store/damaged.rs"]
+mod damaged;
+
 #[path = "store/decided.rs"]
 mod decided;
 

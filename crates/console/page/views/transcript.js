@@ -61,6 +61,7 @@ function note(event) {
     compaction_failed: () => `Not compacted: ${event.code}, ${event.message}`,
     compaction_undone: () => `Compaction ${event.compaction} undone`,
     log_tail_repaired: () => `The journal's end was repaired: ${event.bytes} bytes cut off`,
+    records_lost: () => `Events were lost to damage: ${event.ranges.map(([from, to]) => `${from} to ${to}`).join(", ")}`,
     pruned: () => `Events ${event.from} to ${event.to} are gone`,
     session_deleted: () => "This session was deleted",
     retrying: () => `Attempt ${event.attempt} failed (${event.error.code}); the next one follows`,

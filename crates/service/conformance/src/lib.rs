@@ -217,7 +217,7 @@ async fn a_page_keeps_to_its_limit(_: &dyn Harness, pair: Pair) -> Result<(), St
     for (frames, bytes, due) in
         [(9, 0, 1), (9, bytes(2) - 1, 1), (9, bytes(2), 2), (9, usize::MAX, 4), (3, bytes(4), 3)]
     {
-        let page = said(pair.events.read(id(1), 1, ReadLimit { frames, bytes }).await, "read")?;
+        let page = said(pair.events.read(id(1), 1, ReadLimit { frames, bytes, skips_damage: false }).await, "read")?;
         expect("the frames of a page", page.map(|page| page.frames.len()), Some(due))?;
     }
     Ok(())

@@ -240,6 +240,7 @@ impl Commit {
                 let appeared = appear(&commit.log.context, commit.log.id).map_err(|trouble| match trouble {
                     fork::Trouble::Failed(error) => Trouble::refused(error),
                     fork::Trouble::Unsynced(error) | fork::Trouble::Unnamed(error) => Trouble::Unnamed(error),
+                    damaged @ fork::Trouble::Damaged(..) => Trouble::refused(damaged.into()),
                 });
                 let written = appeared.and(written);
                 if commit.finish(written, Ok(())) {

@@ -30,7 +30,7 @@ pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> R
     let segments = || {
         let state = lock(&parent.state);
         let is_next = !first.is_empty() && first.iter().zip(at + 1..).all(|(entry, seq)| entry.seq == seq);
-        if at > state.readable() || at == 0 || !is_next {
+        if at > state.place.seq || at == 0 || !is_next {
             return Err(StoreError::Failed("there is no such beginning to fork".to_owned()));
         }
         Ok(state.segments.clone())
@@ -49,6 +49,8 @@ pub fn fork_files(parent: &Log, at: Seq, child: SessionId, first: &[Entry]) -> R
 
 /// Reason that a session was not made.
 pub enum Trouble {
+    /// The records to copy are damaged after this one.
+    Damaged(SessionId, Seq),
     /// It failed before anything had to be durable.
     Failed(io::Error),
     /// A sync failed. Its files are removed, and never synced again.
@@ -67,6 +69,10 @@ impl Trouble {
     /// Converts it to the store's error.
     pub fn error(self, health: &Health, id: SessionId) -> StoreError {
         match self {
+            Self::Damaged(session_id, last_good_seq) => {
+                let why = "the records to copy are damaged".to_owned();
+                StoreError::Corrupted { session_id, last_good_seq, why }
+            }
             Self::Failed(error) => failed(error),
             Self::Unsynced(error) => health.unsure(id, error),
             Self::Unnamed(error) => health.unnamed(id, error),
@@ -77,6 +83,7 @@ impl Trouble {
 impl From<Trouble> for io::Error {
     fn from(trouble: Trouble) -> Self {
         match trouble {
+            Trouble::Damaged(..) => io::ErrorKind::InvalidData.into(),
             Trouble::Failed(error) | Trouble::Unsynced(error) | Trouble::Unnamed(error) => error,
         }
     }
@@ -118,9 +125,8 @@ fn make(
         match reader.next()? {
             Step::Frame(frame, _) if frame.seq <= at => (is_whole_batch, count) = (frame.has(BATCH_END), count + 1),
             // A fork cannot begin after a dropped record.
-            Step::Frame(..) | Step::End | Step::Sealed | Step::Bad => {
-                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
-            }
+            Step::Frame(..) => return Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+            Step::End | Step::Sealed | Step::Bad => return Err(Trouble::Damaged(parent, reader.at.place.seq)),
         }
     }
     let cut = reader.at;

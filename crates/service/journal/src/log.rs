@@ -3,7 +3,7 @@
 //! Its lock is never held during disk access. `commit` writes, `read` reads.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     io,
     sync::{Arc, Mutex},
 };
@@ -58,7 +58,12 @@ pub(super) struct State {
     pub(super) cache: Cache,
     /// `None` once the session is deleted.
     pub(super) durable: Option<watch::Sender<Seq>>,
+    /// Damage that was found; nothing is appended after that.
     pub(super) damage: Option<StoreError>,
+    /// Damage behind the last readable record: others may have followed.
+    pub(super) lost_end: Option<StoreError>,
+    /// Seqs behind which the next record is of another life of the session, with no record missing.
+    pub(super) breaks: BTreeSet<Seq>,
     pub(super) cuts: Vec<Cut>,
     pub(super) repair: Option<TailRepair>,
     /// Notified when no commit runs.
@@ -116,6 +121,7 @@ impl Log {
             last_good_seq: found.place.seq,
             why: format!("records up to seq {} were durable", known.seq),
         });
+        let lost_end = found.damage.clone().filter(|_| found.is_end_lost).or_else(|| lost.clone());
         let damage = found.damage.or(lost);
         let state = State {
             exists,
@@ -133,6 +139,8 @@ impl Log {
             cache: Cache::default(),
             durable: Some(watch::Sender::new(found.place.seq)),
             damage,
+            lost_end,
+            breaks: BTreeSet::new(),
             cuts: found.cuts,
             repair,
             quiet: Vec::new(),
@@ -160,6 +168,11 @@ impl Log {
     /// Returns the bytes that the first append will cut, until it has.
     pub fn tail_repair(&self) -> Option<TailRepair> {
         lock(&self.state).repair.clone()
+    }
+
+    /// Returns the damage behind the last readable record, if there is some: others may have followed.
+    pub fn lost_end(&self) -> Option<StoreError> {
+        lock(&self.state).lost_end.clone()
     }
 
     /// Follows the last durable seq.

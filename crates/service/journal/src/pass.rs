@@ -55,7 +55,9 @@ fn last_segment(context: &Context, id: SessionId, near: Near) -> io::Result<Opti
         names.last().is_some_and(|(number, all)| (*number, all[..] == [near.generation]) == (near.number, true));
     let Near { number, generation, offset, seq, batch, chain } = near;
     let start = Mark { offset, place: Place { seq, batch, chain } };
-    Ok(is_last.then(|| vec![Segment { number, generation, start, end: offset, index: vec![start], after: None }]))
+    Ok(is_last.then(|| {
+        vec![Segment { number, generation, start, end: offset, index: vec![start], after: None, is_headless: false }]
+    }))
 }
 
 /// Reads the segments, and sets the last one's end; returns the journal's end, or `None` if it has a fault.

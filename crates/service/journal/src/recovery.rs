@@ -10,7 +10,7 @@ use super::{
     disk::{Disk, DiskFile, failed, if_there, is_missing, is_unreadable, read_range, write_new},
     frame::Place,
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
-    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan},
+    segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan, sealed_at},
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
@@ -30,6 +30,8 @@ pub(super) struct Segment {
     pub(super) index: Vec<Mark>,
     /// Of a compacted segment: place that the next segment continues.
     pub(super) after: Option<Place>,
+    /// True if its header is damaged: its frames say where it begins, and its seqs may skip.
+    pub(super) is_headless: bool,
 }
 
 impl Segment {
@@ -39,11 +41,33 @@ impl Segment {
         let (number, generation) = (header.number, header.generation);
         let end = header.compacted.map_or(HEADER_BYTES, |compacted| compacted.end);
         let after = header.compacted.map(|compacted| compacted.after);
-        Self { number, generation, start, end, index: vec![start], after }
+        Self { number, generation, start, end, index: vec![start], after, is_headless: false }
+    }
+
+    /// Makes a segment of the good frames in a file whose header is damaged, behind the segment `before`; `None` if
+    /// there are none.
+    fn headless(
+        file: &dyn DiskFile,
+        (number, generation): (u64, u64),
+        before: Option<&Self>,
+        end: u64,
+    ) -> io::Result<Option<Self>> {
+        let place = before.map_or(Place { seq: 0, batch: 0, chain: 0 }, |before| before.start.place);
+        let mut reader = Reader::new(file, Mark { offset: HEADER_BYTES, place }, end).of(true);
+        if !reader.pass_over()? {
+            return Ok(None);
+        }
+        let start = reader.at;
+        Ok(Some(Self { number, generation, start, end, index: vec![start], after: None, is_headless: true }))
     }
 
     pub(super) fn reader<'a>(&self, file: &'a dyn DiskFile, from: Mark) -> Reader<'a> {
-        Reader::new(file, from, self.end).of(self.after.is_some())
+        Reader::new(file, from, self.end).of(self.skips())
+    }
+
+    /// Returns true if its seqs may skip; then only the chain says if a record is missing.
+    const fn skips(&self) -> bool {
+        self.after.is_some() || self.is_headless
     }
 
     /// Returns the place that a reader has reached; at the end it is the one that the next segment continues, even if
@@ -56,7 +80,7 @@ impl Segment {
     /// Scans it from one of its places to the end of a file of `len` bytes.
     pub(super) fn scan(&self, file: &dyn DiskFile, from: Mark, len: u64, knows: fn(u16) -> bool) -> io::Result<Scan> {
         if self.after.is_none() {
-            return scan(Reader::new(file, from, len), knows);
+            return scan(Reader::new(file, from, len).of(self.skips()), knows);
         }
         let mut found = scan(self.reader(file, from), knows)?;
         // It was complete when it got its name, and is never written again.
@@ -102,6 +126,8 @@ pub(super) struct Found {
     pub(super) place: Place,
     pub(super) head: Head,
     pub(super) damage: Option<StoreError>,
+    /// True if records may be lost behind `place`.
+    pub(super) is_end_lost: bool,
     pub(super) cuts: Vec<Cut>,
 }
 
@@ -111,7 +137,12 @@ impl Found {
         let (high, low) = id.as_uuid().as_u64_pair();
         let place = Place { seq: 0, batch: 0, chain: high.rotate_left(32) ^ low };
         let head = Head { number: 1, len: 0, is_made: false };
-        Self { segments: Vec::new(), place, head, damage: None, cuts: Vec::new() }
+        Self { segments: Vec::new(), place, head, damage: None, is_end_lost: false, cuts: Vec::new() }
+    }
+
+    /// Returns the state of a session of which nothing can be read.
+    fn lost(id: SessionId, damage: StoreError) -> Self {
+        Self { damage: Some(damage), is_end_lost: true, ..Self::nothing(id) }
     }
 
     /// Summarises the cuts, for the event that reports them.
@@ -129,7 +160,7 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
     let names = match disk.list(&dir) {
         Err(error) if is_missing(&error) => return Ok(None),
         Err(error) if is_unreadable(&error) => {
-            return Ok(Some(Found { damage: Some(unreadable(id, &error)), ..Found::nothing(id) }));
+            return Ok(Some(Found::lost(id, unreadable(id, &error))));
         }
         names => names.map_err(failed)?,
     };
@@ -152,20 +183,37 @@ fn look(
     names: &[(u64, Vec<u64>)],
     knows: fn(u16) -> bool,
 ) -> io::Result<Found> {
-    let Headers { mut segments, last, headless, trouble } = read_headers(disk, id, dir, names)?;
+    let Headers { mut segments, last, headless, mut trouble, mut is_end_lost } = read_headers(disk, id, dir, names)?;
     let (Some(segment), Some((file, len))) = (segments.last_mut(), last) else {
-        let why = trouble.unwrap_or_else(|| Trouble::Damage("it has no segment".to_owned()));
-        return Ok(Found { damage: Some(why.error(id, 0)), ..Found::nothing(id) });
+        let why = trouble.unwrap_or_else(|| Trouble::Damage("it has no good segment".to_owned(), 0));
+        return Ok(Found::lost(id, why.error(id)));
     };
     let Scan { end, rest, is_newer, index } = segment.scan(file.as_ref(), segment.start, len, knows)?;
-    (segment.end, segment.index) = (end.offset, index);
     let (number, name) = (segment.number, segment.name());
-    let mut place = end.place;
-    let mut cuts = Vec::new();
+    let (mut place, mut cuts) = (end.place, Vec::new());
+    let last_number = names.last().map_or(number, |(last, _)| *last);
     let mut head = match rest {
-        Rest::Nothing | Rest::Zeros => Head { number, len: end.offset, is_made: true },
-        Rest::Footer | Rest::Torn | Rest::Corrupt => Head { number: number + 1, len: 0, is_made: false },
+        Rest::Nothing | Rest::Zeros if last_number == number => Head { number, len: end.offset, is_made: true },
+        _ => Head { number: last_number + 1, len: 0, is_made: false },
     };
+    if rest == Rest::Corrupt {
+        let why = "a record is bad, and good ones follow it".to_owned();
+        trouble.get_or_insert(Trouble::Damage(why, end.place.seq));
+        // Of a compacted segment the header says where it ends.
+        place = match segment.after {
+            Some(after) => after,
+            None => {
+                let good = Reader::new(file.as_ref(), segment.start, len).of(segment.skips()).last_good(None)?;
+                segment.end = good.offset;
+                // Its footer may still say where it ended.
+                let sealed = sealed_at(file.as_ref(), good, len)?;
+                is_end_lost |= sealed.is_none() && good.place.seq == end.place.seq;
+                sealed.unwrap_or(good.place)
+            }
+        };
+    } else {
+        (segment.end, segment.index) = (end.offset, index);
+    }
     match rest {
         Rest::Nothing | Rest::Footer | Rest::Corrupt => {}
         Rest::Zeros => cuts.push(Cut { name, from: end.offset, bytes: len - end.offset, quarantine: None }),
@@ -175,63 +223,80 @@ fn look(
             cuts.push(Cut::kept(id, name, end.offset, len));
         }
     }
-    let mut is_corrupt = rest == Rest::Corrupt;
-    if let Some((file, name, len)) = headless {
-        head = Head { number: number + 1, len: 0, is_made: true };
+    if let Some(Headless { file, name, number, generation, len }) = headless {
+        let before = segments.last();
+        let salvaged = Segment::headless(file.as_ref(), (number, generation), before, len)?;
         let (bytes, is_readable) = match read_range(file.as_ref(), 0, len) {
             Err(error) if is_unreadable(&error) => (Vec::new(), false),
             bytes => (bytes?, true),
         };
-        is_corrupt |= !is_readable;
-        let frames = frames_in(&bytes);
-        let last_batch = frames.iter().map(|frame| frame.batch).max().unwrap_or(0);
-        let first_batch = frames.iter().map(|frame| frame.batch).min().unwrap_or(0);
+        let batches = || frames_in(&bytes).map(|(_, frame)| frame.batch);
+        let (first_batch, last_batch) = (batches().min().unwrap_or(0), batches().max().unwrap_or(0));
         // A header is written with the first batch: if a second batch follows, the header was good once.
-        is_corrupt |= last_batch > first_batch || last_batch > end.place.batch + 2;
-        if !is_readable {
-            // An unreadable file stays as it is.
-        } else if bytes.iter().any(|&byte| byte != 0) {
-            place.batch = last_batch.max(place.batch + 1);
-            cuts.push(Cut::kept(id, name, 0, len));
-        } else if len > 0 {
-            cuts.push(Cut { name, from: 0, bytes: len, quarantine: None });
+        let was_good = last_batch > first_batch || last_batch > end.place.batch + 2;
+        if was_good || !is_readable {
+            let why = format!("the header of {name} is bad, and good records follow it");
+            trouble.get_or_insert(Trouble::Damage(why, place.seq));
+            head = Head { number: number + 1, len: 0, is_made: false };
+            is_end_lost |= salvaged.is_none();
+            if let Some(mut segment) = salvaged {
+                let good = segment.reader(file.as_ref(), segment.start).last_good(None)?;
+                (segment.end, place) = (good.offset, good.place);
+                segments.push(segment);
+            }
+        } else {
+            head = Head { number, len: 0, is_made: true };
+            if bytes.iter().any(|&byte| byte != 0) {
+                place.batch = last_batch.max(place.batch + 1);
+                cuts.push(Cut::kept(id, name, 0, len));
+            } else if len > 0 {
+                cuts.push(Cut { name, from: 0, bytes: len, quarantine: None });
+            }
         }
     }
-    let trouble = match trouble {
-        None if is_newer => Some(Trouble::Newer),
-        None if is_corrupt => Some(Trouble::Damage("a record is bad, and good ones follow it".to_owned())),
-        trouble => trouble,
-    };
-    let damage = trouble.map(|trouble| trouble.error(id, place.seq));
-    Ok(Found { segments, place, head, damage, cuts })
+    let trouble = if is_newer { trouble.or(Some(Trouble::Newer)) } else { trouble };
+    let damage = trouble.map(|trouble| trouble.error(id));
+    Ok(Found { segments, place, head, damage, is_end_lost, cuts })
 }
 
 enum Trouble {
     Newer,
-    Damage(String),
+    /// Damage, and the seq of the last record before it.
+    Damage(String, Seq),
 }
 
 impl Trouble {
-    fn error(self, session_id: SessionId, last_good_seq: Seq) -> StoreError {
+    fn error(self, session_id: SessionId) -> StoreError {
         match self {
             Self::Newer => StoreError::FormatNewer(session_id),
-            Self::Damage(why) => StoreError::Corrupted { session_id, last_good_seq, why },
+            Self::Damage(why, last_good_seq) => StoreError::Corrupted { session_id, last_good_seq, why },
         }
     }
 }
 
 struct Headers {
-    /// Segments with good headers, up to the first bad one.
+    /// Segments that can be read, at least in part.
     segments: Vec<Segment>,
     /// File of the last of them, and its length.
     last: Option<(Arc<dyn DiskFile>, u64)>,
-    /// Last file if its header may never have been written: file, name and length.
-    headless: Option<(Arc<dyn DiskFile>, String, u64)>,
+    /// Last file if its header may never have been written.
+    headless: Option<Headless>,
+    /// First trouble.
     trouble: Option<Trouble>,
+    /// True if nothing of the last file can be read.
+    is_end_lost: bool,
+}
+
+struct Headless {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    number: u64,
+    generation: u64,
+    len: u64,
 }
 
 /// Segment file with its name and header.
-type Opened = (Arc<dyn DiskFile>, String, HeaderFound);
+type Opened = (Arc<dyn DiskFile>, (u64, u64), HeaderFound);
 
 /// Opens the newest generation with a fitting header, or the newest of all if there is none.
 fn best(
@@ -243,61 +308,119 @@ fn best(
 ) -> io::Result<Option<Opened>> {
     let mut newest = None;
     for &generation in generations {
-        let name = segment_name(number, generation);
-        let file = disk.open(&dir.join(&name), false)?;
+        let file = disk.open(&dir.join(segment_name(number, generation)), false)?;
         let header = Header::read(file.as_ref())?;
         if matches!(&header, HeaderFound::Good(header) if fits(header, number, generation, before)) {
-            return Ok(Some((file, name, header)));
+            return Ok(Some((file, (number, generation), header)));
         }
-        newest.get_or_insert((file, name, header));
+        newest.get_or_insert((file, (number, generation), header));
     }
     Ok(newest)
 }
 
 fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, Vec<u64>)]) -> io::Result<Headers> {
-    let mut found = Headers { segments: Vec::new(), last: None, headless: None, trouble: None };
+    let mut found = Headers { segments: Vec::new(), last: None, headless: None, trouble: None, is_end_lost: false };
+    let mut expected = 1;
     for (at, (number, generations)) in names.iter().enumerate() {
+        let (number, is_last) = (*number, at + 1 == names.len());
+        let is_next = std::mem::replace(&mut expected, number + 1) == number;
         let before = found.segments.last();
-        let opened = best(disk, dir, *number, generations, before)
+        let opened = best(disk, dir, number, generations, before)
             .and_then(|opened| opened.map(|opened| Ok((opened.0.len()?, opened))).transpose());
-        let (len, (file, name, header)) = match opened {
+        let (len, (file, (number, generation), header)) = match opened {
             Ok(Some(opened)) => opened,
             Ok(None) => break,
             Err(error) if is_unreadable(&error) => {
-                found.trouble = Some(Trouble::Damage(format!("segment {number} cannot be read: {error}")));
-                break;
+                found.is_end_lost = is_last;
+                found.damage(disk, dir, format!("segment {number} cannot be read: {error}"))?;
+                continue;
             }
             Err(error) => return Err(error),
         };
-        let is_last = at + 1 == names.len();
-        let is_next = *number == at as u64 + 1;
-        match header {
-            HeaderFound::Good(header) if is_next && fits(&header, *number, header.generation, before) => {
+        let name = segment_name(number, generation);
+        let is_its = |header: &Header| {
+            let is_later = before.is_none_or(|before| header.base_seq > before.start.place.seq);
+            (header.number, header.generation) == (number, generation) && is_later
+        };
+        let segment = match header {
+            HeaderFound::Newer => {
+                found.trouble = Some(Trouble::Newer);
+                break;
+            }
+            HeaderFound::Bad if is_last && is_next && at > 0 => {
+                found.headless = Some(Headless { file, name, number, generation, len });
+                break;
+            }
+            HeaderFound::Good(header) if is_its(&header) => {
                 // Only a fork has segments of another session, and its last one is its own.
-                if is_last && header.session_id != id {
-                    found.trouble = Some(Trouble::Damage(format!("{name} is another session's")));
+                let is_anothers = is_last && header.session_id != id;
+                if is_anothers || !is_next || !fits(&header, number, generation, before) {
+                    found.damage(disk, dir, format!("{name} does not follow the segment before it"))?;
                 }
-                if let Some(before) = found.segments.last_mut().filter(|before| before.after.is_none()) {
+                // After a compaction this header still says where the first generation ended.
+                let has_end = |before: &&mut Segment| before.after.is_none() && before.generation == 1;
+                if is_next
+                    && let Some(before) = found.segments.last_mut().filter(has_end)
+                    && header.previous_end >= before.start.offset
+                {
                     before.end = header.previous_end;
+                } else {
+                    found.measure(disk, dir, header.base_seq)?;
                 }
-                found.segments.push(Segment::begun(&header));
-                found.last = Some((file, len));
-                continue;
+                Some(Segment::begun(&header))
             }
-            HeaderFound::Newer => found.trouble = Some(Trouble::Newer),
-            HeaderFound::Bad if is_last && is_next && at > 0 => found.headless = Some((file, name, len)),
             HeaderFound::Good(_) | HeaderFound::Bad => {
-                found.trouble = Some(Trouble::Damage(format!("{name} has no good header, or does not follow")));
+                found.damage(disk, dir, format!("{name} has no good header"))?;
+                let segment = Segment::headless(file.as_ref(), (number, generation), found.segments.last(), len)?;
+                found.measure(disk, dir, segment.as_ref().map_or(Seq::MAX, |segment| segment.start.place.seq + 1))?;
+                segment
             }
+        };
+        found.is_end_lost = is_last && segment.is_none();
+        if let Some(segment) = segment {
+            found.segments.push(segment);
+            found.last = Some((file, len));
         }
-        break;
     }
     Ok(found)
+}
+
+impl Headers {
+    /// Notes damage behind the last segment so far.
+    fn damage(&mut self, disk: &dyn Disk, dir: &Path, why: String) -> io::Result<()> {
+        if self.trouble.is_none() {
+            let last_good_seq = self.measure(disk, dir, Seq::MAX)?;
+            self.trouble = Some(Trouble::Damage(why, last_good_seq));
+        }
+        Ok(())
+    }
+
+    /// Finds the end of the last segment so far, which no other header says: what is before the seq `before`. Returns
+    /// its last seq.
+    fn measure(&mut self, disk: &dyn Disk, dir: &Path, before: Seq) -> io::Result<Seq> {
+        let Some(segment) = self.segments.last_mut() else { return Ok(0) };
+        let (file, len) = match &self.last {
+            Some((file, len)) => (file.clone(), *len),
+            None => {
+                let file = disk.open(&dir.join(segment.name()), false)?;
+                (file.clone(), file.len()?)
+            }
+        };
+        if let Some(after) = segment.after {
+            return Ok(after.seq);
+        }
+        let reader = Reader::new(file.as_ref(), segment.start, len).of(segment.skips());
+        let good = reader.last_good(Some(before))?;
+        segment.end = good.offset;
+        Ok(good.place.seq)
+    }
 }
 
 fn fits(header: &Header, number: u64, generation: u64, before: Option<&Segment>) -> bool {
     let follows = |before: &Segment| match before.after {
         Some(Place { seq, chain, .. }) => (header.base_seq, header.chain) == (seq + 1, chain),
+        // The frames of a segment without a header say only where its good records begin.
+        None if before.is_headless => header.base_seq > before.start.place.seq,
         None => header.base_seq > before.start.place.seq && header.previous_end >= before.start.offset,
     };
     (header.number, header.generation) == (number, generation) && before.is_none_or(follows)

@@ -21,6 +21,8 @@ const COMPACTED: u64 = 1 << 32;
 pub const HEADER_BYTES: u64 = 128;
 /// Bytes read at a time.
 const READ_BYTES: u64 = 256 * 1024;
+/// Bytes to read at a time where the disk is damaged.
+const BLOCK_BYTES: u64 = 4096;
 /// Bytes between two indexed places.
 const STRIDE_BYTES: u64 = 64 * 1024;
 
@@ -223,6 +225,40 @@ impl<'a> Reader<'a> {
         self.at = Mark { offset: offset + frame.total as u64, place: frame.after() };
         Ok(Step::Frame(frame, line))
     }
+
+    /// Goes to the next good frame behind a bad place: one with a later seq. Returns false if there is none.
+    pub fn pass_over(&mut self) -> io::Result<bool> {
+        let Mark { offset, place } = self.at;
+        let bytes = read_around(self.file, offset, self.end)?;
+        let is_later =
+            |(_, frame): &(usize, FrameView)| !frame.has(SEALED) && frame.seq > place.seq && frame.batch >= place.batch;
+        let Some((at, frame)) = frames_in(&bytes).find(is_later) else { return Ok(false) };
+        // The rest of a batch whose beginning is lost has the batch's own number.
+        let place = Place { seq: frame.seq - 1, batch: frame.batch, chain: frame.chain };
+        self.at = Mark { offset: offset + at as u64, place };
+        (self.window, self.window_at) = (Bytes::new(), self.at.offset);
+        Ok(true)
+    }
+
+    /// Reads on to the end of the last good batch, or of the last good frame before the seq `before`, whatever damage
+    /// is between.
+    pub fn last_good(mut self, before: Option<Seq>) -> io::Result<Mark> {
+        let mut end = self.at;
+        loop {
+            match self.next()? {
+                // Frames of a failed write have the seqs of those in the next segment.
+                Step::Frame(frame, _) if before.is_some_and(|before| frame.seq >= before) => return Ok(end),
+                Step::Frame(frame, _) if before.is_some() || frame.has(BATCH_END) => end = self.at,
+                Step::Frame(..) => {}
+                Step::End | Step::Sealed => return Ok(end),
+                Step::Bad => {
+                    if !self.pass_over()? {
+                        return Ok(end);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Kind of bytes after the last complete batch.
@@ -303,22 +339,54 @@ fn rest(file: &dyn DiskFile, end: Mark, bad: u64, len: u64) -> io::Result<Rest> 
     // A batch is written after the previous one is synced, and the footer after all of them.
     let is_later =
         |frame: &FrameView| frame.seq > end.place.seq && (frame.batch > end.place.batch + 1 || frame.has(SEALED));
-    Ok(if frames_in(&bytes[skip.min(bytes.len())..]).iter().any(is_later) { Rest::Corrupt } else { Rest::Torn })
+    Ok(if frames_in(&bytes[skip.min(bytes.len())..]).any(|(_, frame)| is_later(&frame)) {
+        Rest::Corrupt
+    } else {
+        Rest::Torn
+    })
 }
 
-/// Finds frames with a good checksum anywhere in `bytes`, which begin at a multiple of 8.
-pub(super) fn frames_in(bytes: &[u8]) -> Vec<FrameView> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at + FRAME_HEADER_BYTES <= bytes.len() {
-        at += match (bytes[at..].starts_with(&MARKER)).then(|| parse(&bytes[at..])) {
-            Some(Parsed::Frame(frame)) => {
-                let total = frame.total;
-                found.push(frame);
-                total
-            }
-            _ => 8,
-        };
+/// Returns the place that a footer behind the last good record names.
+pub(super) fn sealed_at(file: &dyn DiskFile, good: Mark, end: u64) -> io::Result<Option<Place>> {
+    let bytes = read_around(file, good.offset, end)?;
+    let footer = frames_in(&bytes).map(|(_, frame)| frame).find(|frame| frame.has(SEALED));
+    let place = footer.map(|frame| Place { seq: frame.seq, batch: frame.batch, chain: frame.chain });
+    Ok(place.filter(|place| place.seq > good.place.seq))
+}
+
+/// Reads a range up to the file's end; what the disk cannot read becomes zeros.
+fn read_around(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<Vec<u8>> {
+    match read_range(file, from, to) {
+        Err(error) if is_unreadable(&error) => {}
+        read => return read,
     }
-    found
+    let (mut bytes, mut at, to) = (Vec::new(), from, to.min(file.len()?));
+    while at < to {
+        // A multiple of what disks lose at once.
+        let end = to.min((at + 1).next_multiple_of(BLOCK_BYTES));
+        match read_range(file, at, end) {
+            Err(error) if is_unreadable(&error) => bytes.resize(bytes.len() + (end - at) as usize, 0),
+            read => bytes.extend(read?),
+        }
+        at = end;
+    }
+    Ok(bytes)
+}
+
+/// Finds frames with a good checksum anywhere in `bytes`, which begin at a multiple of 8; each with its offset.
+pub(super) fn frames_in(bytes: &[u8]) -> impl Iterator<Item = (usize, FrameView)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at + FRAME_HEADER_BYTES <= bytes.len() {
+            let begins_at = at;
+            match (bytes[at..].starts_with(&MARKER)).then(|| parse(&bytes[at..])) {
+                Some(Parsed::Frame(frame)) => {
+                    at += frame.total;
+                    return Some((begins_at, frame));
+                }
+                _ => at += 8,
+            }
+        }
+        None
+    })
 }

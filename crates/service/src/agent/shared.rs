@@ -150,7 +150,8 @@ impl Shared {
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), SessionError> {
-        if self.is_read_only.load(Ordering::Acquire) { Err(SessionError::Corrupted(self.session_id)) } else { Ok(()) }
+        let damaged = SessionError::Corrupted { session_id: self.session_id, last_good_seq: None };
+        if self.is_read_only.load(Ordering::Acquire) { Err(damaged) } else { Ok(()) }
     }
 }
 

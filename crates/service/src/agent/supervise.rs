@@ -80,7 +80,7 @@ async fn serve_refusals(actor: &mut Actor) {
             }
         };
         for wish in shared.take_interrupts() {
-            drop(wish.reply.send(Err(SessionError::Corrupted(shared.session_id))));
+            drop(wish.reply.send(Err(SessionError::Corrupted { session_id: shared.session_id, last_good_seq: None })));
         }
         match command {
             Some(super::command::Command::Drain { reply, .. }) => {

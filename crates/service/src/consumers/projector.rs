@@ -113,7 +113,7 @@ impl Projector {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    if !matches!(error, SessionError::Corrupted(_)) {
+                    if !matches!(error, SessionError::Corrupted { .. }) {
                         behind.push(summary.session_id);
                     }
                     failed.get_or_insert(error);
@@ -300,7 +300,7 @@ impl Run {
         let Control { readers, clock, .. } = self.projector.control.as_ref();
         match self.projector.project_session(host, id, false).await {
             // Nothing more can be read of it.
-            Err(error @ SessionError::Corrupted(_)) => {
+            Err(error @ SessionError::Corrupted { .. }) => {
                 tracing::warn!(session_id = %id, %error, "the files of a session end where its journal can be read");
                 readers.rest(READER, id, Seq::MAX)?;
             }

@@ -15,12 +15,12 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     session::event::{LiveEvent, Pruned, SessionDeleted},
-    store::{EventStore, Frame, ReadLimit},
+    store::{EventStore, Frame, ReadLimit, StoreError},
     wire::encode_live,
 };
 
 /// Frames that are read at a time.
-const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES };
+const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES, skips_damage: false };
 /// A follower that is at most so far behind takes single frames from the store's memory: as many as a turn writes at
 /// once.
 const NEAR: u64 = 8;
@@ -74,7 +74,7 @@ impl Follower {
     ) -> Result<Self, SessionError> {
         // First of all, so that a deletion counts this follower and keeps the last events for it.
         let (live_changed, losses, live) = (hub.watch(), hub.losses(), hub.cursor());
-        let tail = store.watch(session_id).await.map_err(|_| SessionError::StoreFailed)?;
+        let tail = store.watch(session_id).await.map_err(failure)?;
         let tail = tail.ok_or(SessionError::NotFound(session_id))?;
         let last_seq = *tail.borrow();
         check_cursor(store.as_ref(), session_id, cursor, last_seq).await?;
@@ -123,7 +123,7 @@ impl Follower {
     /// Returns the next line; `None` if the session is deleted.
     ///
     /// # Errors
-    /// `STORE_FAILED` if the store cannot be read, or if the caller waits for a turn during which the store failed.
+    /// `SESSION_CORRUPTED` where the journal is damaged; `STORE_FAILED` if the store cannot be read, or if the caller waits for a turn during which the store failed.
     pub async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         match &mut self.0 {
             Source::Store(follower) => match follower.next().await? {
@@ -165,6 +165,12 @@ impl StoreFollower {
             if behind > 0 && !self.read_ahead().await? {
                 return self.end();
             }
+            // Behind a damaged end there is nothing to wait for.
+            if behind == 0
+                && let Some(lost) = self.store.lost_end(self.session_id)
+            {
+                return Err(lost.into());
+            }
             if self.ready.is_empty() {
                 self.hub.poll(&mut self.live, self.cursor, &mut self.ready);
             }
@@ -183,7 +189,7 @@ impl StoreFollower {
     /// Reads the next durable lines; `false` if there is no such session.
     async fn read_ahead(&mut self) -> Result<bool, SessionError> {
         let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
-        let Some(page) = page.map_err(|_| SessionError::StoreFailed)? else { return Ok(false) };
+        let Some(page) = page.map_err(failure)? else { return Ok(false) };
         let mut room = Room::default();
         self.make_ready(page.frames, |line| room.takes(line))?;
         Ok(true)
@@ -232,6 +238,14 @@ impl StoreFollower {
     }
 }
 
+/// Converts a failure of the store: a damaged session is not the store's failure.
+fn failure(error: StoreError) -> SessionError {
+    match error {
+        StoreError::Corrupted { .. } => error.into(),
+        _ => SessionError::StoreFailed,
+    }
+}
+
 /// A cursor may lie anywhere up to the last event.
 pub(crate) async fn check_cursor(
     store: &dyn EventStore,
@@ -242,7 +256,8 @@ pub(crate) async fn check_cursor(
     if cursor <= last_seq {
         return Ok(());
     }
-    let oldest = store.read(session_id, 0, ReadLimit::frames(1)).await.map_err(|_| SessionError::StoreFailed)?;
+    let first = ReadLimit::frames(1).skipping_damage(true);
+    let oldest = store.read(session_id, 0, first).await.map_err(failure)?;
     let oldest_seq = oldest.and_then(|page| page.frames.first().map(|frame| frame.seq)).unwrap_or(last_seq);
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }

@@ -9,7 +9,7 @@ use crate::{
     ErrorBody, SessionError,
     clock::Timestamp,
     consumers::changes::Place,
-    ids::SessionId,
+    ids::{Seq, SessionId, TurnNumber},
     service::{
         ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
         SessionSummary, StepKind, StepView, TurnStatus, TurnView,
@@ -86,8 +86,8 @@ impl Admitted<'_> {
         Ok(Page { items: read.whole, next_cursor })
     }
 
-    /// Reads a session's records from the newest to the oldest, until `taken` has as many items as a page. Returns the
-    /// cursor to go on with.
+    /// Reads a session's records from the newest to the oldest, until `taken` has as many items as a page, or up to
+    /// damage, where the next page fails. Returns the cursor to go on with.
     async fn backwards<T: Taken>(
         &self,
         request: &ReadHistory,
@@ -98,23 +98,31 @@ impl Admitted<'_> {
         let (events, session_id) = (self.0.engine().events.as_ref(), request.session_id);
         let missing = || SessionError::NotFound(session_id);
         let last = events.tail(session_id).await?.ok_or_else(missing)?;
+        if let (Some(lost), None) = (events.lost_end(session_id), &request.cursor) {
+            return Err(lost.into());
+        }
         let mut before = match validate::seq_cursor(request.cursor.as_deref())? {
             0 => last + 1,
             cursor => cursor.min(last + 1),
         };
         while before > 1 {
             let from = before.saturating_sub(FRAMES_READ + 1);
-            let (mut after, mut frames) = (from, Vec::new());
+            let (mut after, mut frames, mut lost) = (from, Vec::new(), None);
             while after + 1 < before {
                 let limit = ReadLimit::frames(usize::try_from(before - 1 - after).unwrap_or(usize::MAX));
-                let page = events.read(session_id, after, limit).await?.ok_or_else(missing)?;
+                let page = events.read(session_id, after, limit.skipping_damage(true)).await?.ok_or_else(missing)?;
+                lost = page.lost.into_iter().rev().find(|(from, _)| *from < before).or(lost);
                 let Some(newest) = page.frames.last().map(|frame| frame.seq) else { break };
                 frames.extend(page.frames.into_iter().filter(|frame| frame.seq < before));
                 after = newest;
             }
+            // Only what is behind the newest damage is shown.
+            let lost: Option<(Seq, Seq)> = lost;
+            frames.retain(|frame| lost.is_none_or(|(_, to)| frame.seq > to));
             // Pruned, like perhaps everything before it.
-            if frames.is_empty() {
-                let first = events.read(session_id, 0, ReadLimit::frames(1)).await?.ok_or_else(missing)?;
+            if frames.is_empty() && lost.is_none() {
+                let first = ReadLimit::frames(1).skipping_damage(true);
+                let first = events.read(session_id, 0, first).await?.ok_or_else(missing)?;
                 if first.frames.first().is_none_or(|frame| frame.seq >= before) {
                     return Ok(None);
                 }
@@ -128,6 +136,12 @@ impl Admitted<'_> {
                         return Ok((frame.seq > 1).then(|| frame.seq.to_string()));
                     }
                 }
+            }
+            if let Some((from, to)) = lost {
+                return match taken.len() {
+                    0 => Err(SessionError::Corrupted { session_id, last_good_seq: Some(from - 1) }),
+                    _ => Ok(Some((to + 1).min(before).to_string())),
+                };
             }
             before = from + 1;
         }
@@ -237,6 +251,8 @@ struct Turns {
     /// Counts of the turn that is read, and its end if it has ended.
     counts: Option<TurnTotals>,
     end: Option<(TurnStatus, Timestamp)>,
+    /// Number of that turn.
+    turn: Option<TurnNumber>,
 }
 
 impl Taken for Turns {
@@ -251,6 +267,10 @@ impl Taken for Turns {
 impl Turns {
     fn take(&mut self, record: Record) {
         let time = record.time;
+        if record.turn != self.turn {
+            // The start of the turn behind may be lost; then it is not known.
+            (self.counts, self.end, self.turn) = (None, None, record.turn);
+        }
         let mut ended = |status, totals| {
             self.end = Some((status, time));
             self.counts = Some(totals);

@@ -9,13 +9,13 @@ use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
     agent::command::Command,
-    ids::{Seq, SessionId},
+    ids::{Seq, SessionId, TurnNumber},
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
         Retained, RetentionFailure, SessionState,
     },
     session::{
-        ForkPoint, ForkedHistory, HistoryFold,
+        ForkPoint, ForkedHistory, HistoryFold, Session,
         event::{Event, HistorySnapshot, Record},
     },
     store::{ReadLimit, StoreError, restore::decode},
@@ -97,10 +97,14 @@ impl Sessions {
         let mut after = self.step_before(session_id, cursor).await?;
         let mut pruned_to = None;
         loop {
-            let page = events
-                .read(session_id, after, ReadLimit::frames(FRAMES_READ))
-                .await?
-                .ok_or(SessionError::NotFound(session_id))?;
+            let page = match events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await {
+                // The next page fails there.
+                Err(StoreError::Corrupted { .. }) if !items.is_empty() => {
+                    let next_cursor = items.last().map(|last: &HistoryItem| last.seq.to_string());
+                    return Ok(Page { items, next_cursor });
+                }
+                page => page?.ok_or(SessionError::NotFound(session_id))?,
+            };
             if page.frames.is_empty() {
                 return Ok(Page::whole(items));
             }
@@ -121,7 +125,8 @@ impl Sessions {
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a queued turn is in the record that queued it.
-                    let page = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?;
+                    let queued_at = ReadLimit::frames(1).skipping_damage(true);
+                    let page = events.read(session_id, queued - 1, queued_at).await?;
                     let waited = page.and_then(|page| page.frames.into_iter().next());
                     let waited = waited.filter(|waited| waited.seq == queued);
                     bytes += waited.as_ref().map_or(0, |waited| waited.line.len());
@@ -143,7 +148,9 @@ impl Sessions {
         let mut frames = 1;
         loop {
             let after = cursor.saturating_sub(frames as u64);
-            let page = self.engine().events.read(session_id, after, ReadLimit::frames(frames)).await?;
+            // Damage before the cursor was passed already.
+            let limit = ReadLimit::frames(frames).skipping_damage(true);
+            let page = self.engine().events.read(session_id, after, limit).await?;
             let page = page.ok_or(SessionError::NotFound(session_id))?;
             for frame in page.frames.iter().filter(|frame| frame.seq <= cursor).rev() {
                 if matches!(decode(frame)?.event, Event::AssistantMessage(_) | Event::TurnStarted(_)) {
@@ -172,7 +179,7 @@ impl Sessions {
         let DeleteSession { session_id, force } = request;
         match self.ask(session_id, |reply| Command::Delete { is_forced: force, reply }).await {
             // A session that can only be read, or has no room to end its turn, can still be deleted.
-            Err(error @ (SessionError::Corrupted(_) | SessionError::FormatNewer(_) | SessionError::StoreFull)) => {
+            Err(error @ (SessionError::Corrupted { .. } | SessionError::FormatNewer(_) | SessionError::StoreFull)) => {
                 if self.inner.registry.shared(session_id).is_some() {
                     return Err(error);
                 }
@@ -195,6 +202,7 @@ impl Sessions {
             let version = page.ok_or(SessionError::NotFound(parent))?.version;
             let session = engine.restore(parent).await?.ok_or(SessionError::NotFound(parent))?;
             engine.events.room().await?;
+            self.check_whole(&session, turn).await?;
             let at = match session.fork_at(turn)? {
                 ForkPoint::After(seq) => seq,
                 ForkPoint::EndOf { turn, from } => {
@@ -229,6 +237,19 @@ impl Sessions {
             }
             self.index_made(session_id).await?;
             return Ok(Changed { session_id, seq });
+        }
+    }
+
+    /// Checks that a session to fork was not read up to damage only, unless the turn is before that.
+    async fn check_whole(&self, session: &Session, turn: Option<TurnNumber>) -> Result<(), SessionError> {
+        if turn.is_some_and(|turn| turn < session.next_turn()) {
+            return Ok(());
+        }
+        let (events, session_id, last_seq) = (&self.engine().events, session.id(), session.last_seq());
+        match events.read(session_id, last_seq, ReadLimit::frames(1)).await {
+            Err(error @ StoreError::Corrupted { .. }) => Err(error.into()),
+            // Others may have been appended since, and are not in the fork.
+            _ => Ok(()),
         }
     }
 
@@ -299,12 +320,7 @@ impl Sessions {
     }
 
     /// Finds the event after `from` that ended a turn.
-    async fn end_of(
-        &self,
-        session_id: SessionId,
-        turn: crate::TurnNumber,
-        from: Seq,
-    ) -> Result<Option<Seq>, SessionError> {
+    async fn end_of(&self, session_id: SessionId, turn: TurnNumber, from: Seq) -> Result<Option<Seq>, SessionError> {
         let mut after = from;
         while let Some(page) = self.engine().events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await? {
             for frame in &page.frames {

@@ -167,7 +167,7 @@ impl Sessions {
         match self.look(session_id).await {
             Ok(view) => Ok(view.summary.labels.get(name) == value),
             Err(SessionError::NotFound(_)) => Ok(true),
-            Err(SessionError::Corrupted(_)) => Ok(false),
+            Err(SessionError::Corrupted { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

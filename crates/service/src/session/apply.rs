@@ -98,12 +98,13 @@ impl Session {
             message_count: 0,
             next_turn: 0,
             pruned_to: 0,
+            gaps: Default::default(),
             last_seq: 1,
         })
     }
 
-    /// Applies the next record. If its seq skips some, journal compaction dropped the records between: the store's
-    /// chain proves that no others are missing.
+    /// Applies the next record. If its seq skips some, journal compaction dropped the records between, or they are lost
+    /// (see `lost.rs`): the store's chain proves that no others are missing.
     ///
     /// # Errors
     /// If the record cannot follow; the session is then unchanged.
@@ -113,8 +114,16 @@ impl Session {
             return refusal("its seq does not rise");
         }
         if let Some(why) = self.obstacle(record) {
-            return refusal(why);
+            if !self.gaps.skipped && record.seq == self.last_seq + 1 {
+                return refusal(why);
+            }
+            self.gaps.is_unexplained = true;
+            if !self.bridge(record) {
+                self.pass_over(record);
+                return Ok(());
+            }
         }
+        self.gaps.skipped |= record.seq > self.last_seq + 1;
         let turn = record.turn.unwrap_or(0);
         match &record.event {
             Event::SessionCreated(_) => return refusal("the session exists already"),
@@ -186,6 +195,7 @@ impl Session {
                 self.compaction_tried();
             }
             Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
+            Event::RecordsLost(lost) => self.records_lost(record, lost),
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
                 self.context.rebuild(record.seq, rebuilt);
@@ -264,6 +274,10 @@ impl Session {
         self.next_turn = self.next_turn.max(turn + 1);
         self.counters.started_turns += 1;
         self.decisions.clear();
+        if self.model.is_empty() {
+            // The session's beginning is lost.
+            self.model.clone_from(&started.model);
+        }
         self.open_turn = Some(OpenTurn::of(turn, record.seq, started, key));
     }
 
@@ -281,7 +295,7 @@ impl Session {
         self.message_count += 1;
     }
 
-    fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
+    pub(super) fn tool_finished(&mut self, record: &Record, turn: TurnNumber, finished: &ToolFinished) {
         self.progress(record);
         self.find_tools(finished);
         let Some(open) = &mut self.open_turn else { return };
@@ -334,7 +348,7 @@ impl Session {
         }
     }
 
-    fn turn_ended(&mut self, record: &Record) {
+    pub(super) fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
         let Some(end) = open.end(record) else { return };
         // A turn can wait for longer than its key is kept; the key may then belong to another turn.

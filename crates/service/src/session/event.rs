@@ -7,6 +7,7 @@ mod compaction;
 mod files;
 mod finished;
 mod live;
+mod lost;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,6 +34,7 @@ use crate::{
 };
 pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
+pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
 
 /// Stored event with its place in the journal.
@@ -251,6 +253,8 @@ event_kinds! {
         TurnInterrupted = "turn_interrupted";
         /// The end of the journal was cut off: it had not been written whole.
         LogTailRepaired = "log_tail_repaired";
+        /// Events were lost to damage.
+        RecordsLost = "records_lost";
         /// Facts from older events that are about to be dropped.
         HistorySnapshot = "history_snapshot";
         /// A compaction began.
@@ -657,15 +661,6 @@ pub struct TurnInterrupted {
     pub reason: String,
     /// Counts and cost of the turn.
     pub totals: TurnTotals,
-}
-
-/// The end of the journal was cut off: it had not been written whole when the process ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LogTailRepaired {
-    /// Bytes that were cut off. No event among them was ever acknowledged.
-    pub bytes: u64,
-    /// The file beneath the data directory that keeps them.
-    pub quarantine: String,
 }
 
 /// Facts from older events that journal compaction is about to drop, for readers of the journal from its beginning. A

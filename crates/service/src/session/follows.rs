@@ -49,6 +49,7 @@ impl Session {
             Event::CompactionUndone(undone) => self.obstacle_to_undo(undone.compaction),
             of_session!()
             | Event::LogTailRepaired(_)
+            | Event::RecordsLost(_)
             | Event::HistorySnapshot(_)
             | Event::TurnQueued(_)
             | Event::TurnDequeued(_)

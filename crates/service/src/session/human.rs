@@ -116,6 +116,13 @@ impl Event {
                     repaired.quarantine
                 )
             }
+            Self::RecordsLost(lost) => {
+                let range = |(from, to): &(u64, u64)| match from == to {
+                    true => from.to_string(),
+                    false => format!("{from} to {to}"),
+                };
+                format!("events lost to damage: {}", lost.ranges.iter().map(range).collect::<Vec<_>>().join(", "))
+            }
             Self::CompactionStarted(started) => format!(
                 "compacting {}, some {} tokens",
                 count(started.message_count, "message"),

@@ -12,6 +12,7 @@ mod fork;
 mod history;
 mod human;
 mod imported;
+mod lost;
 mod outcome;
 mod pruned;
 pub(crate) mod snapshot;

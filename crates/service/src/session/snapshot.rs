@@ -18,7 +18,7 @@ use super::{
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
-    state::{Decided, KeyUse, OpenCompaction},
+    state::{Decided, Gaps, KeyUse, OpenCompaction},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
     view::SessionMeta,
 };
@@ -89,6 +89,8 @@ pub(crate) struct Snapshot {
     next_turn: TurnNumber,
     #[serde(default)]
     pruned_to: Seq,
+    #[serde(default)]
+    gaps: Gaps,
     last_seq: Seq,
 }
 
@@ -156,8 +158,19 @@ impl Snapshot {
             message_count: session.message_count,
             next_turn: session.next_turn,
             pruned_to: session.pruned_to,
+            gaps: session.gaps,
             last_seq: session.last_seq,
         }
+    }
+
+    /// Returns the keys that it knows, if it is of this session.
+    pub(crate) fn keys(self, id: SessionId) -> Option<BTreeMap<String, KeyUse>> {
+        (self.id == id).then_some(self.keys)
+    }
+
+    /// Returns its last seq.
+    pub(crate) const fn last_seq(&self) -> Seq {
+        self.last_seq
     }
 
     /// Returns its entry in a list.
@@ -291,6 +304,7 @@ impl Snapshot {
             message_count: self.message_count,
             next_turn: self.next_turn,
             pruned_to: self.pruned_to,
+            gaps: self.gaps,
             last_seq: self.last_seq,
         }
     }

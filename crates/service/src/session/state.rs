@@ -122,7 +122,24 @@ pub struct Session {
     pub(super) next_turn: TurnNumber,
     /// Events up to here may be dropped with their messages.
     pub(super) pruned_to: Seq,
+    pub(super) gaps: Gaps,
     pub(super) last_seq: Seq,
+}
+
+/// Notes if seqs were skipped. It makes no two sessions different: journal compaction skips seqs, too.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Gaps {
+    /// True once a seq was skipped: what a record goes on with may be lost.
+    pub(super) skipped: bool,
+    /// True if a record did not follow, and no later `records_lost` says why.
+    #[serde(default)]
+    pub(super) is_unexplained: bool,
+}
+
+impl PartialEq for Gaps {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// Use of an idempotency key.
@@ -401,6 +418,11 @@ impl Session {
     #[must_use]
     pub const fn pruned_to(&self) -> Seq {
         self.pruned_to
+    }
+
+    /// Returns true if some of its records do not follow, and none says that others are lost.
+    pub(crate) const fn has_unexplained_gap(&self) -> bool {
+        self.gaps.is_unexplained
     }
 
     /// Returns the seq of its last event.

@@ -7,7 +7,7 @@ use crate::{
     ids::{Seq, SessionId},
     session::{
         Session,
-        event::Record,
+        event::{Key, LostKey, Record},
         snapshot::{Snapshot, Unfounded},
     },
     wire::decode_event,
@@ -63,6 +63,20 @@ pub async fn load(id: SessionId, stored: &[u8], events: &dyn EventStore) -> Resu
         tracing::warn!(session_id = %id, seq, "a snapshot is not borne out by its journal");
         SessionStoreError::Corrupted(id)
     })
+}
+
+/// Returns the last seq of a session's snapshot, and the idempotency keys that it knows; `None` if it is not of that
+/// session.
+pub fn keys(id: SessionId, stored: &[u8]) -> Option<(Seq, Vec<LostKey>)> {
+    let snapshot = decode(stored).ok()?;
+    let last_seq = snapshot.last_seq();
+    let keys = snapshot.keys(id)?.into_iter().map(|(key, used)| LostKey {
+        key: Key { key, request: used.request },
+        turn: used.turn,
+        seq: used.seq,
+        time: used.time,
+    });
+    Some((last_seq, keys.collect()))
 }
 
 /// Decodes a snapshot without its messages; `None` if something in it is open.

@@ -181,7 +181,7 @@ impl EventStore for MemoryEventStore {
         let wanted = journal.frames.iter().skip(skip).enumerate();
         let frames = wanted.take_while(|(at, frame)| limit.takes(&frame.line, *at == 0));
         let frames = frames.map(|(_, frame)| frame.clone()).collect();
-        Ok(Some(FramePage { frames, version: journal.version }))
+        Ok(Some(FramePage { frames, version: journal.version, ..FramePage::default() }))
     }
 
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {

@@ -140,12 +140,21 @@ pub trait EventStore: Send + Sync {
         }
     }
 
-    /// Reads durable frames after `after`, up to `limit`; `None` if there is no such session.
+    /// Reads durable frames after `after`, up to `limit`; `None` if there is no such session. A page ends before damage
+    /// unless the limit skips it, and an empty page is the end.
+    ///
+    /// # Errors
+    /// `Corrupted` if the next frame is damaged or missing, unless the limit skips damage.
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError>;
 
     /// Returns the durable frame with this seq, if it is in memory. Followers get the newest frames this way without an
     /// allocation each; otherwise they use `read`.
     fn at_hand(&self, _session_id: SessionId, _seq: Seq) -> Option<Frame> {
+        None
+    }
+
+    /// Returns the damage behind the last readable record of a session, if some is known: others may have followed.
+    fn lost_end(&self, _session_id: SessionId) -> Option<StoreError> {
         None
     }
 

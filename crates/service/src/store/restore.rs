@@ -60,6 +60,8 @@ async fn restore_once(
         Ok(Some(mut session)) => match replay(events, session_id, &mut session).await {
             Ok(()) => return Ok(Some(session)),
             Err(Trouble::Torn) => return Err(Trouble::Torn),
+            // What is before the damage can be looked at; nothing can be appended.
+            Err(Trouble::Failed(StoreError::Corrupted { .. })) => return Ok(Some(session)),
             Err(Trouble::Failed(error)) => {
                 tracing::warn!(%session_id, %error, "a snapshot does not fit its journal and is passed over")
             }
@@ -67,18 +69,22 @@ async fn restore_once(
         Ok(None) => {}
         Err(error) => tracing::warn!(%session_id, %error, "a snapshot cannot be read and is passed over"),
     }
-    begin_anew(events, session_id).await
+    begin_anew(events, session_id, true).await
 }
 
-/// Restores a session from its whole journal, without a snapshot; `None` if there is none.
+/// Restores a session from its whole journal, without a snapshot; `None` if there is none. Damage is an error.
 pub(crate) async fn replay_whole(
     events: &dyn EventStore,
     session_id: SessionId,
 ) -> Result<Option<Session>, StoreError> {
-    whole(|| begin_anew(events, session_id)).await
+    whole(|| begin_anew(events, session_id, false)).await
 }
 
-async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, Trouble> {
+async fn begin_anew(
+    events: &dyn EventStore,
+    session_id: SessionId,
+    ends_at_damage: bool,
+) -> Result<Option<Session>, Trouble> {
     let Some(mut session) = first(events, session_id).await? else {
         // A journal without a beginning differs from one that never existed.
         return match events.tail(session_id).await? {
@@ -89,7 +95,10 @@ async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Op
             None => Ok(None),
         };
     };
-    replay(events, session_id, &mut session).await?;
+    match replay(events, session_id, &mut session).await {
+        Err(Trouble::Failed(StoreError::Corrupted { .. })) if ends_at_damage => {}
+        replayed => replayed?,
+    }
     if session.id() != session_id {
         // A damaged fork ends before its own first record: only its parent's beginning is left, not a session.
         let last_good_seq = session.last_seq();
@@ -103,7 +112,7 @@ async fn begin_anew(events: &dyn EventStore, session_id: SessionId) -> Result<Op
 async fn first(events: &dyn EventStore, session_id: SessionId) -> Result<Option<Session>, StoreError> {
     let page = events.read(session_id, 0, ReadLimit::frames(1)).await?;
     let Some(frame) = page.and_then(|page| page.frames.into_iter().next()) else { return Ok(None) };
-    Session::begin(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
+    Session::begin_anywhere(&decode(&frame)?).map(Some).map_err(|error| StoreError::Failed(error.to_string()))
 }
 
 /// Applies the later records of `session_id`. A fork's begin with records of its parent, whose id the session has until
@@ -177,7 +186,7 @@ impl Outline {
         let keeps_prompt = self.session.as_ref().is_some_and(|session| !session.has_first_line());
         let record = decode_outline(std::str::from_utf8(line).ok()?, keeps_prompt).ok()?;
         let Some(session) = &mut self.session else {
-            self.session = Some(Session::begin(&record).ok()?);
+            self.session = Some(Session::begin_anywhere(&record).ok()?);
             return Some(());
         };
         if self.is_proven {

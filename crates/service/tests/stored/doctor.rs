@@ -12,7 +12,7 @@ use futures::{StreamExt as _, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
     doctor::{Check, Examination, Finding, Severity, examine},
-    service::{ReadBlob, StartTurn, TurnStatus},
+    service::{ReadBlob, ReadEvents, StartTurn, TurnStatus},
 };
 
 use crate::{Place, Process, files, journals};
@@ -63,7 +63,10 @@ impl Place {
     fn starts(&self, id: SessionId) -> (usize, Result<String, ErrorCode>) {
         self.process(true, |process| async move {
             let turn = process.turn(id, "@say Next.").await.map(|result| result.text);
-            (process.lines(id).await.len(), turn.map_err(|error| error.code()))
+            let request = ReadEvents { session_id: id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+            // The first event may be damaged.
+            let lines = process.service.events(request).await.map_or(0, |page| page.items.len());
+            (lines, turn.map_err(|error| error.code()))
         })
     }
 }

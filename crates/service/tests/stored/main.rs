@@ -11,6 +11,7 @@ mod bundles;
 mod camera;
 mod compacting;
 mod crashes;
+mod damaged;
 mod doctor;
 mod ended;
 mod index;

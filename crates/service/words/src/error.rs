@@ -76,9 +76,14 @@ pub enum SessionError {
         /// The limit.
         limit: u64,
     },
-    /// The session can be read, but no longer written.
-    #[error("Session {0} is damaged; it can be read, but not changed.")]
-    Corrupted(SessionId),
+    /// The session can be read up to its damage, but no longer written.
+    #[error("Session {session_id} is damaged{}; it can be read, but not changed.", after(*.last_good_seq))]
+    Corrupted {
+        /// The session.
+        session_id: SessionId,
+        /// The last event before the damage, if that is known.
+        last_good_seq: Option<Seq>,
+    },
     /// Another owner took the session over during the request; nothing of the request was stored.
     #[error("Session {0} was taken over by another part of the store; ask again.")]
     TakenOver(SessionId),
@@ -300,7 +305,7 @@ impl SessionError {
             Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
             Self::Limit { .. } => ErrorCode::SessionLimit,
             Self::TooManyAnswers => ErrorCode::TooManyConnections,
-            Self::Corrupted(_) => ErrorCode::SessionCorrupted,
+            Self::Corrupted { .. } => ErrorCode::SessionCorrupted,
             Self::Archived(_) => ErrorCode::SessionArchived,
             Self::FormatNewer(_) => ErrorCode::SessionFormatNewer,
             Self::Interrupted { .. } => ErrorCode::TurnInterrupted,
@@ -337,11 +342,13 @@ impl SessionError {
             Self::PersistenceDisabled { configured: true } | Self::MemoryDisabled { configured: true } => {
                 body.detail("reason", "configured")
             }
-            Self::NotFound(id)
-            | Self::Corrupted(id)
-            | Self::Archived(id)
-            | Self::FormatNewer(id)
-            | Self::TakenOver(id) => body.detail("session_id", id.to_string()),
+            Self::NotFound(id) | Self::Archived(id) | Self::FormatNewer(id) | Self::TakenOver(id) => {
+                body.detail("session_id", id.to_string())
+            }
+            Self::Corrupted { session_id, last_good_seq } => {
+                let body = body.detail("session_id", session_id.to_string());
+                last_good_seq.iter().fold(body, |body, seq| body.detail("last_good_seq", *seq))
+            }
             Self::HeldBy { session_id, holder } => {
                 body.detail("session_id", session_id.to_string()).detail("node", holder.node.clone())
             }
@@ -404,7 +411,9 @@ impl From<StoreError> for SessionError {
         match error {
             StoreError::NotFound(id) => Self::NotFound(id),
             StoreError::Full => Self::StoreFull,
-            StoreError::Corrupted { session_id, .. } => Self::Corrupted(session_id),
+            StoreError::Corrupted { session_id, last_good_seq, .. } => {
+                Self::Corrupted { session_id, last_good_seq: Some(last_good_seq) }
+            }
             StoreError::FormatNewer(id) => Self::FormatNewer(id),
             StoreError::ReadOnly(why) => Self::StoreNotWritable { path: THE_STORE.to_owned(), why },
             StoreError::HeldBy { session_id, holder } => Self::HeldBy { session_id, holder },
@@ -415,6 +424,11 @@ impl From<StoreError> for SessionError {
 
 /// Stands for the directory or the database that sessions are in.
 const THE_STORE: &str = "The store";
+
+/// Says where damage begins.
+fn after(last_good_seq: Option<Seq>) -> String {
+    last_good_seq.map_or_else(String::new, |seq| format!(" after event {seq}"))
+}
 
 /// Says what to do about a path that cannot be written. About the store, the reason itself says it.
 fn writable(path: &str) -> &'static str {

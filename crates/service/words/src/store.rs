@@ -123,8 +123,11 @@ pub struct Frame {
 /// Page of a session's frames.
 #[derive(Clone, Debug, Default)]
 pub struct FramePage {
-    /// Frames, in order, all durable. If seqs are skipped, those between were pruned.
+    /// Frames, in order, all durable. If seqs are skipped, those between were pruned, or are in `lost`.
     pub frames: Vec<Frame>,
+    /// Damaged ranges that were passed over, in order: the first and the last seq of each. Some of them may have been
+    /// pruned before.
+    pub lost: Vec<(Seq, Seq)>,
     /// Number that grows whenever records of the journal are dropped. A caller that reads several pages compares it, and
     /// begins again if it has changed: the pages do not fit together.
     pub version: u64,
@@ -140,13 +143,22 @@ pub struct ReadLimit {
     pub frames: usize,
     /// Most bytes of their lines.
     pub bytes: usize,
+    /// True to go on behind damage with the next good frame. Otherwise a read ends before damage, and one that begins
+    /// there fails.
+    pub skips_damage: bool,
 }
 
 impl ReadLimit {
     /// Limits the number of frames, and the bytes to the default.
     #[must_use]
     pub const fn frames(frames: usize) -> Self {
-        Self { frames, bytes: READ_BYTES_MAX }
+        Self { frames, bytes: READ_BYTES_MAX, skips_damage: false }
+    }
+
+    /// Sets if the read goes on behind damage.
+    #[must_use]
+    pub const fn skipping_damage(self, skips_damage: bool) -> Self {
+        Self { skips_damage, ..self }
     }
 
     /// Returns true if a frame fits, and counts it.

@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     pin::pin,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use meerkat_errors::ErrorCode;
+use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::random_digits;
 use meerkat_service::{
     Operation, SessionError, SessionId,
@@ -34,21 +34,30 @@ const PROJECTION: &str = "projection";
 /// Pause between two looks at the progress.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes bundles into a file, one after another, and returns the answer. Without names it exports `session`.
+/// Writes bundles into a file, one after another, and returns the answer. Without names it exports `session`. Of all
+/// sessions, those that cannot be read are left out, and named at the end.
 pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<u8>, SessionError> {
     let ids = named(app, args, session).await?;
     require(app, Operation::ExportSession)?;
     let path = app.dir.join(&args.output);
     let refused = |error| SessionError::invalid("--output", format!("{} cannot be written: {error}", path.display()));
     let mut file = Partial::create(path.clone()).map_err(refused)?;
-    let (mut progress, mut bytes, mut written) = (app.out.progress(), 0, Vec::new());
+    let (mut progress, mut bytes, mut written, mut failed) = (app.out.progress(), 0, Vec::new(), Vec::new());
     for id in &ids {
+        let begins_at: u64 = bytes;
         let mut next = Some(ExportSession { session_id: *id, redact: args.redact, cursor: None });
         while let Some(request) = next {
             let is_first = request.cursor.is_none();
             let (piece, after) = match page(app, request).await {
                 // It was deleted after the list was made.
                 Err(error) if args.all && is_first && error.code() == ErrorCode::SessionNotFound => break,
+                // The others are not to blame for its damage.
+                Err(error) if args.all && error.code() == ErrorCode::SessionCorrupted => {
+                    bytes = begins_at;
+                    file.file.set_len(bytes).and_then(|()| file.file.seek(SeekFrom::Start(bytes))).map_err(refused)?;
+                    failed.push((*id, error));
+                    break;
+                }
                 page => page?,
             };
             file.file.write_all(&piece).map_err(refused)?;
@@ -70,7 +79,21 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
             "The bundle has {bytes}, but an import accepts {limit}: raise limits.bundle_bytes there, or export fewer sessions at a time."
         ));
     }
-    encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written }))
+    let left_out = failed.len();
+    match failed
+        .into_iter()
+        .map(|(id, error)| (id.to_string(), error))
+        .reduce(|all, (id, _)| (all.0 + ", " + &id, all.1))
+    {
+        None => encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written })),
+        Some((ids, error)) => {
+            let (file, count) = (path.display(), written.len());
+            let message = format!(
+                "{file} has {count} sessions, but {left_out} are damaged and not in it: {ids}. Run `meerkat doctor`."
+            );
+            Err(SessionError::Failed(Box::new(ErrorBody::with_message(error.code(), message))))
+        }
+    }
 }
 
 /// Resolves the sessions to export.

@@ -204,6 +204,7 @@ impl View {
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)
             | Event::LogTailRepaired(_)
+            | Event::RecordsLost(_)
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)

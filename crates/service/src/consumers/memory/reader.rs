@@ -31,6 +31,8 @@ use crate::{
 
 /// Frames to read at once.
 const FRAMES_READ: usize = 256;
+/// All of them that are good: what can be read of a damaged session is found, too.
+const ALL_GOOD: ReadLimit = ReadLimit::frames(FRAMES_READ).skipping_damage(true);
 /// Number of passages after which they are taken in before more are read.
 const PASSAGES_TOGETHER: usize = 1_000;
 /// Ids of stored sessions to read at once.
@@ -176,8 +178,10 @@ impl Run {
                     intakes.extend(intake);
                 }
                 // It is retried when it has more, or by the next start.
-                Err(error @ (SessionError::NotFound(_) | SessionError::ShuttingDown | SessionError::Corrupted(_))) => {
-                    if let SessionError::Corrupted(_) = error {
+                Err(
+                    error @ (SessionError::NotFound(_) | SessionError::ShuttingDown | SessionError::Corrupted { .. }),
+                ) => {
+                    if let SessionError::Corrupted { .. } = error {
                         tracing::warn!(%session_id, %error, "memory cannot take a session in");
                     }
                     readers.rest(READER, session_id, Seq::MAX)?;
@@ -247,7 +251,7 @@ impl Run {
         let lost = |error: std::io::Error| SessionError::Internal(error.to_string());
         let events = self.memory.events.as_ref();
         loop {
-            let page = events.read(session_id, fold.last, ReadLimit::frames(FRAMES_READ)).await?;
+            let page = events.read(session_id, fold.last, ALL_GOOD).await?;
             let frames = page.ok_or(SessionError::NotFound(session_id))?.frames;
             let decoded = self.thread.perform(move || frames.iter().map(decode).collect::<Result<Vec<Record>, _>>());
             let mut records = decoded.await.map_err(lost)??;
@@ -282,7 +286,7 @@ async fn queued_prompts(
     for record in records {
         if let Event::TurnStarted(started) = &record.event
             && let (None, Some(queued)) = (&started.prompt, started.queued)
-            && let Some(page) = events.read(session_id, queued - 1, ReadLimit::frames(1)).await?
+            && let Some(page) = events.read(session_id, queued - 1, ReadLimit::frames(1).skipping_damage(true)).await?
             && let Some(frame) = page.frames.first().filter(|frame| frame.seq == queued)
         {
             prompts.insert(record.seq, decode(frame)?);

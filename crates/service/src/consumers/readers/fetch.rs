@@ -9,7 +9,7 @@ use crate::{
     ErrorCode, SessionError,
     ids::{Seq, SessionId},
     service::{ReaderRecord, RecordPage},
-    store::{Frame, ReadLimit},
+    store::{Frame, ReadLimit, StoreError},
 };
 
 /// Most bytes of records in one page, unless a single record is longer.
@@ -133,6 +133,11 @@ impl Readers {
             }
             Err(error) => {
                 tracing::warn!(reader, %session_id, %error, "a reader cannot be given a session's records");
+                if let StoreError::Corrupted { .. } = error {
+                    // It stays damaged until it is repaired, and other sessions do not wait for that.
+                    self.rest(reader, session_id, due.last_seq)?;
+                    return Ok(Vec::new());
+                }
                 self.requeue(reader, session_id)?;
                 Err(error.into())
             }

@@ -18,11 +18,12 @@ use crate::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
             CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
-            EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, MemoryScope, PartialText, Pinned,
-            Pruned, ReasoningDelta, ReminderCleared, ReminderSet, Retrying, Scope, SessionArchived, SessionCreated,
-            SessionDeleted, SessionForked, SessionImported, SessionMemory, SessionUnarchived, SessionUpdated,
-            SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, PartialText,
+            Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
+            SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
+            SessionUnarchived, SessionUpdated, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome,
+            ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued,
+            TurnStarted, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -146,6 +147,14 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             messages_after: number,
         }),
         EventKind::LogTailRepaired => Event::LogTailRepaired(LogTailRepaired { bytes: number, quarantine: text }),
+        EventKind::RecordsLost => Event::RecordsLost(RecordsLost {
+            ranges: vec![(number, number)],
+            keys_unknown: is_full,
+            keys: key
+                .iter()
+                .map(|key| LostKey { key: key.clone(), turn: small, seq: number, time: SeededIds::wall_time() })
+                .collect(),
+        }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
             model: when_full(&text),

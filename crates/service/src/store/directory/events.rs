@@ -261,7 +261,7 @@ pub(crate) fn knows(kind: u16) -> bool {
 }
 
 /// Encodes a record for the journal.
-fn entry(record: &Record) -> Result<Entry, StoreError> {
+pub(crate) fn entry(record: &Record) -> Result<Entry, StoreError> {
     verbatim(record, encode_event(record).map_err(|error| StoreError::Failed(error.to_string()))?)
 }
 
@@ -321,6 +321,10 @@ impl EventStore for RedbEventStore {
 
     fn at_hand(&self, session_id: SessionId, seq: Seq) -> Option<Frame> {
         self.opened(session_id)?.at_hand(seq)
+    }
+
+    fn lost_end(&self, session_id: SessionId) -> Option<StoreError> {
+        self.opened(session_id)?.lost_end()
     }
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {

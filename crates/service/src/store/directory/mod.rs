@@ -26,7 +26,7 @@ pub(crate) use meerkat_journal as journal;
 use meerkat_journal::{FileBlobs, OwnerLock, RealDisk, check_directory, check_private};
 
 pub use events::RedbEventStore;
-pub(crate) use events::knows;
+pub(crate) use events::{entry, knows};
 pub use file::IndexFile;
 pub(crate) use file::REBUILT;
 pub use glance::glance;

@@ -121,6 +121,9 @@ pub(crate) async fn page(
     let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
     let tail = engine.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let last_seq = cursor.as_ref().map_or(tail, |cursor| cursor.last_seq).min(tail);
+    if let Some(lost) = engine.events.lost_end(session_id) {
+        return Err(lost.into());
+    }
     let plan = exports.plan(engine, (session_id, last_seq, redact), cursor.is_none()).await?;
     let mut at = cursor.as_ref().map_or(0, |cursor| cursor.offset);
     if at > plan.bytes || cursor.is_some_and(|cursor| cursor.digest != plan.digest) {

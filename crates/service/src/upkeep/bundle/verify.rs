@@ -214,6 +214,9 @@ fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]
     if found.files != rows {
         return Err(damaged(format!("session {folder} has other files than its manifest says")));
     }
+    if session.has_unexplained_gap() {
+        return Err(damaged(format!("some events of session {folder} do not follow those before them")));
+    }
     let says = (found.session_id, found.session_id, found.last_seq);
     if says == (folder, session.id(), session.last_seq()) {
         return Ok(());

@@ -6,6 +6,7 @@
 
 mod known;
 mod reading;
+mod rescue;
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +34,7 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, End, Format, OwnerLock, RealDisk, check, check_directory, cut, format_of, look,
+                Checked, Damage, End, Format, OwnerLock, RealDisk, check, check_directory, format_of, look,
                 session_dir, sessions_on,
             },
             knows, own,
@@ -90,8 +91,10 @@ struct Doctor {
     /// Kept while anything is compared or repaired; `None` if another process owns the directory.
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
-    /// Sessions with lost records, which continue after the present end of their journals.
+    /// Sessions with lost records, each with the seq up to which readers may be done with it.
     ended: BTreeMap<SessionId, Seq>,
+    /// Damaged journals that are to be repaired, each with what is wrong.
+    broken: Vec<(SessionId, Checked, String)>,
     /// Sessions that the next start has to settle.
     unsettled: Vec<SessionId>,
     /// Time before which records are old.
@@ -128,7 +131,8 @@ impl Doctor {
         let disk = RealDisk::new(what.data_dir.clone());
         let old_before_ms = SystemClock::new().now().as_millis() - ACKNOWLEDGED_WITHIN_MS;
         let (diagnosis, ended, unsettled) = (Diagnosis::default(), BTreeMap::new(), Vec::new());
-        let mut doctor = Self { what, disk, owner: None, diagnosis, ended, unsettled, old_before_ms };
+        let broken = Vec::new();
+        let mut doctor = Self { what, disk, owner: None, diagnosis, ended, broken, unsettled, old_before_ms };
         doctor.own()?;
         Ok(doctor)
     }
@@ -317,8 +321,8 @@ impl Doctor {
         };
         self.diagnosis.sessions += 1;
         self.diagnosis.records += reading.records;
-        if let Some(damage) = &checked.damage {
-            self.damage(id, damage, reading.own_seq);
+        if checked.damage.is_some() {
+            // It is noted below.
         } else if checked.torn_bytes() > 0 && is_at_rest {
             let what = format!(
                 "{} bytes at the end of its journal were never acknowledged: its process ended while it wrote them",
@@ -340,28 +344,33 @@ impl Doctor {
         }
         self.blobs(id, &reading);
         let is_sound = checked.damage.is_none() && reading.own_seq > 0;
-        Some(Journal { end: checked.end(), is_sound, old_seq: reading.old_seq })
+        let journal = Journal { end: checked.end(), is_sound, old_seq: reading.old_seq };
+        if let Some(damage) = checked.damage.clone() {
+            self.damage(id, checked, &damage);
+        }
+        Some(journal)
     }
 
-    fn damage(&mut self, id: SessionId, damage: &Damage, own_seq: Seq) {
-        let what = format!("its journal is damaged: {}; it can be read up to seq {}", damage.why, damage.last_good_seq);
-        if !damage.can_be_cut() {
+    /// Notes damage; it is repaired once the index is read, which may know of later records.
+    fn damage(&mut self, id: SessionId, checked: Checked, damage: &Damage) {
+        let lost = match damage.lost.as_slice() {
+            [] => String::new(),
+            lost => format!("; lost are the events {}", ranges(lost)),
+        };
+        let what = format!(
+            "its journal is damaged: {}; without a word it can be read up to seq {}{lost}",
+            damage.why, damage.last_good_seq
+        );
+        if !damage.can_be_mended {
             let remedy = "It cannot be mended here. Where a newer version wrote it, use that one; else a backup or a bundle \
                           may have the session.";
             return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
         }
-        // Not if only records of a fork's parent remained: two sessions would write under one id.
-        if own_seq == 0 || damage.last_good_seq < own_seq {
-            let remedy = "What is good of it is its parent's, so it is not cut. Fork the parent again; a backup or a \
-                          bundle may have the rest.";
-            return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
+        if self.what.is_repair {
+            self.broken.push((id, checked, what));
+        } else {
+            self.find(Check::Journal, Severity::Error, Some(id), what, REPAIR);
         }
-        let damage = damage.clone();
-        self.mend(Check::Journal, Severity::Error, Some(id), what, move |doctor| {
-            let kept = cut(&doctor.disk, id, &damage)?.ok_or_else(|| io::Error::other("there is no good part"))?;
-            doctor.ended.insert(id, damage.last_good_seq);
-            Ok(format!("{}; what stood behind it is kept in {kept}", goes_on(damage.last_good_seq)))
-        });
     }
 
     /// Finds calls without a result, from a process that ended. A turn that waits for approval goes on.
@@ -455,9 +464,10 @@ impl Doctor {
     }
 }
 
-/// Describes the new end of a journal.
-pub(super) fn goes_on(last_seq: Seq) -> String {
-    format!("it ends at seq {last_seq} now, and seqs that were shown behind that are used again, for other records")
+/// Lists ranges of seqs.
+fn ranges(lost: &[(Seq, Seq)]) -> String {
+    let range = |(from, to): &(Seq, Seq)| if from == to { from.to_string() } else { format!("{from} to {to}") };
+    lost.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
 /// Hashes a blob, which is its name.

@@ -96,6 +96,7 @@ impl Brief {
             | Event::Unpinned(_)
             | Event::ToolAllowed(_)
             | Event::LogTailRepaired(_)
+            | Event::RecordsLost(_)
             | Event::ContextRebuilt(_)
             | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Doctor, Journal, NEXT_START, ensure, goes_on};
+use super::{Doctor, Journal, NEXT_START, ensure};
 use crate::{
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection, READER},
     ids::{Seq, SessionId},
@@ -88,6 +88,7 @@ impl Doctor {
         // Unreadable marks are found by `marks`.
         let marks = look(&self.disk).unwrap_or_default();
         let rows = self.rows();
+        self.rescue_all(rows.as_ref());
         self.losses(journals, rows.as_ref());
         if let Some(rows) = &rows {
             self.readers(journals, &marks.readers(), rows);
@@ -146,9 +147,21 @@ impl Doctor {
             let what =
                 format!("records up to seq {seq} were durable; its journal, which ends at {}, lacks some", end.seq);
             self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| {
-                doctor.ended.insert(id, end.seq);
-                Ok(format!("{}; a backup or a bundle may have what is lost", goes_on(end.seq)))
+                let read = doctor.read(id).map_err(std::io::Error::other)?;
+                let (checked, _) = read.ok_or_else(|| std::io::Error::other("the session is gone"))?;
+                doctor.rescue(id, &checked, seq)
             });
+        }
+    }
+
+    /// Repairs the damaged journals. No seq is used again that the index knows.
+    fn rescue_all(&mut self, rows: Option<&Rows>) {
+        for (id, checked, what) in std::mem::take(&mut self.broken) {
+            let known = rows.map_or(0, |rows| {
+                let length = rows.lengths.get(&id).map(|known| known.seq);
+                length.max(rows.sessions.get(&id).copied()).unwrap_or_default()
+            });
+            self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| doctor.rescue(id, &checked, known));
         }
     }
 

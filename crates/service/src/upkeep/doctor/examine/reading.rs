@@ -58,7 +58,7 @@ impl Reading {
         }
         let done = match &mut self.session {
             Some(session) => session.apply(&record),
-            None => Session::begin(&record).map(|session| self.session = Some(session)),
+            None => Session::begin_anywhere(&record).map(|session| self.session = Some(session)),
         };
         if self.own_seq == 0 && self.session.as_ref().map(Session::id) == self.id {
             self.own_seq = record.seq;

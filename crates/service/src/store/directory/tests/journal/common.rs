@@ -12,8 +12,9 @@ use bytes::Bytes;
 use crate::{
     ids::{Seq, SessionId},
     session::{event::Record, tests::pinned},
+    store::directory::entry,
     store::directory::journal::{
-        End, Executor, FileBlobs, KnownEnd, Limits, Near, Witness, lock,
+        End, Entry, Executor, FileBlobs, KnownEnd, Limits, Near, Witness, lock,
         simulated::{Random, SimulatedDisk},
     },
     store::{BlobStore as _, EventStore as _, Frame, Lease, ReadLimit, RedbEventStore, StoreError, Ticket},
@@ -192,14 +193,26 @@ impl Rig {
         while self.steps.step() {}
     }
 
-    /// Every frame, in pages of `limit`; `None` if there is no such session.
+    /// Every frame up to damage, in pages of `limit`; `None` if there is no such session.
     pub(super) fn read(&self, id: SessionId, limit: usize) -> Option<Vec<Frame>> {
-        let (mut all, mut after) = (Vec::new(), 0);
+        self.reads(id, 0, ReadLimit::frames(limit)).map(|reads| reads.frames)
+    }
+
+    /// Every frame after `after`, in pages, up to damage or past it; `None` if there is no such session.
+    pub(super) fn reads(&self, id: SessionId, mut after: Seq, limit: ReadLimit) -> Option<Reads> {
+        let mut reads = Reads::default();
         loop {
-            let page = self.steps.drive(self.store.read(id, after, ReadLimit::frames(limit))).unwrap()?;
-            let Some(last) = page.frames.last() else { return Some(all) };
+            let page = match self.steps.drive(self.store.read(id, after, limit)) {
+                Err(StoreError::Corrupted { last_good_seq, .. }) => {
+                    reads.stopped_after = Some(last_good_seq);
+                    return Some(reads);
+                }
+                page => page.unwrap()?,
+            };
+            reads.lost.extend(page.lost);
+            let Some(last) = page.frames.last() else { return Some(reads) };
             after = last.seq;
-            all.extend(page.frames);
+            reads.frames.extend(page.frames);
         }
     }
 
@@ -227,6 +240,16 @@ impl Rig {
     }
 }
 
+/// What pages had.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Reads {
+    pub(super) frames: Vec<Frame>,
+    /// Ranges that were passed over.
+    pub(super) lost: Vec<(Seq, Seq)>,
+    /// The last good record that an error named.
+    pub(super) stopped_after: Option<Seq>,
+}
+
 /// The n-th session; their folders differ.
 pub(super) fn session(n: u128) -> SessionId {
     SessionId::from_uuid(uuid::Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0000 + n))
@@ -235,6 +258,11 @@ pub(super) fn session(n: u128) -> SessionId {
 /// A record of a session.
 pub(super) fn of(session_id: SessionId, seq: Seq) -> Record {
     long(session_id, seq, 10)
+}
+
+/// The record that a repair appends.
+pub(super) fn said(seq: Seq, _: &[(Seq, Seq)]) -> std::io::Result<Entry> {
+    entry(&of(session(1), seq)).map_err(std::io::Error::other)
 }
 
 /// A record whose text has so many bytes, and begins with its seq.

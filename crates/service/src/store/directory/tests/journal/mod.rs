@@ -5,6 +5,7 @@ mod blobs;
 mod common;
 mod counts;
 mod crash;
+mod damage;
 mod faults;
 mod format_1;
 mod frames;

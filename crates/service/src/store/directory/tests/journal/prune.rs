@@ -11,13 +11,14 @@ use std::{
 
 use bytes::Bytes;
 
-use super::common::{Rig, SMALL, long, of, session};
+use super::common::{Rig, SMALL, long, of, said, session};
 use crate::{
     clock::Timestamp,
     ids::Seq,
     store::directory::journal::{
-        check, cut,
+        check,
         layout::session_dir,
+        mend,
         simulated::{Fault, Random, SimulatedDisk},
     },
     store::{BlobStore as _, EventStore as _, ReadLimit, StoreError},
@@ -418,7 +419,7 @@ fn a_compacted_segment_that_is_damaged_is_found_out() {
 
 /// What `meerkat doctor --repair` does.
 #[test]
-fn a_damaged_compacted_segment_is_cut_behind_its_last_good_record() {
+fn a_damaged_compacted_segment_keeps_its_good_records() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
     let lease = filled(&rig, 60);
     let blob = rig.blob(session(1), b"What was said.").unwrap();
@@ -432,12 +433,15 @@ fn a_damaged_compacted_segment_is_cut_behind_its_last_good_record() {
     let look = || {
         let mut seqs = Vec::new();
         let checked = check(&rig.disk, session(1), |_| true, &mut |seq, _| seqs.push(seq)).unwrap().unwrap();
-        (checked.damage, seqs)
+        (checked, seqs)
     };
-    let (damage, seqs) = look();
-    assert!(!seqs.is_empty() && left(60, 60).starts_with(&seqs), "{seqs:?}");
-    assert!(cut(&rig.disk, session(1), &damage.unwrap()).unwrap().is_some(), "what was cut is kept");
-    assert_eq!(look(), (None, seqs));
+    let (checked, mut seqs) = look();
+    assert_eq!(seqs.len() + 1, left(60, 60).len(), "{seqs:?}");
+    let done = mend(&rig.disk, session(1), &checked, 0, &mut said).unwrap();
+    assert!(done.kept.is_some() && done.lost.len() == 1, "what was replaced is kept: {done:?}");
+    seqs.push(61);
+    let (checked, now) = look();
+    assert_eq!((checked.damage, now), (None, seqs));
     // A compaction takes what only the records name that were cut off.
     let names = BTreeSet::from([blob.clone()]);
     rig.steps.drive(rig.blobs().remove(session(1), &names)).unwrap();

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::common::{Rig, SMALL, Steps, long, of, session};
+use super::common::{Reads, Rig, SMALL, Steps, long, of, session};
 use crate::{
     ids::SessionId,
     store::directory::journal::{
@@ -122,14 +122,32 @@ fn r3_damage_that_is_met_while_reading_ends_writing() {
 }
 
 #[test]
-fn r3_a_missing_or_headless_segment_is_damage_and_never_the_end() {
+fn r3_a_segment_without_its_header_costs_no_record_and_one_that_is_missing_only_its_own() {
     let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
     rig.grown(session(1), 30, 1000);
+    let base_seq = |number| {
+        let bytes = rig.disk.bytes(&segment(session(1), number));
+        u64::from_le_bytes(bytes[48..56].try_into().unwrap())
+    };
     for number in 1..=4 {
-        let rig = after(Rig::on(rig.disk.copy(), SMALL, None), number, |bytes| bytes[20] ^= 1);
-        let seqs = rig.read(session(1), 9).unwrap().len() as u64;
-        let refused = rig.lease(session(1)).unwrap_err();
-        assert!(matches!(refused, StoreError::Corrupted { last_good_seq, .. } if last_good_seq == seqs), "{number}");
+        let headless = after(Rig::on(rig.disk.copy(), SMALL, None), number, |bytes| bytes[20] ^= 1);
+        assert_eq!(headless.seqs(session(1)), (1..=30).collect::<Vec<_>>(), "{number}");
+        let refused = headless.lease(session(1)).unwrap_err();
+        let before = base_seq(number) - 1;
+        assert!(matches!(refused, StoreError::Corrupted { last_good_seq, .. } if last_good_seq == before), "{number}");
+    }
+    for number in 1..=3 {
+        let disk = rig.disk.revived();
+        disk.remove(&segment(session(1), number)).unwrap();
+        let missing = Rig::on(disk, SMALL, None);
+        let (before, behind) = (base_seq(number) - 1, base_seq(number + 1));
+        let reads = missing.reads(session(1), 0, ReadLimit::frames(9)).unwrap();
+        let seqs = |reads: &Reads| reads.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>();
+        assert_eq!((seqs(&reads), reads.stopped_after), ((1..=before).collect(), Some(before)), "{number}");
+        let reads = missing.reads(session(1), 0, ReadLimit::frames(9).skipping_damage(true)).unwrap();
+        assert_eq!(seqs(&reads), (1..=before).chain(behind..=30).collect::<Vec<_>>(), "{number}");
+        assert_eq!(reads.lost, [(before + 1, behind - 1)], "{number}");
+        assert!(matches!(missing.lease(session(1)), Err(StoreError::Corrupted { .. })), "{number}");
     }
 }
 
@@ -543,7 +561,8 @@ fn a_page_has_no_more_bytes_than_are_wanted_and_one_frame_at_least() {
     // Over the end of a segment, and from memory.
     for after in 0..30 {
         for bytes in [0, 1500, 5000, 1_000_000] {
-            let page = rig.steps.drive(rig.store.read(session(1), after, ReadLimit { frames: 9, bytes }));
+            let page =
+                rig.steps.drive(rig.store.read(session(1), after, ReadLimit { frames: 9, bytes, skips_damage: false }));
             let mut left = bytes;
             let wanted = (after + 1..=30).take(9).take_while(|&seq| {
                 let fits = seq == after + 1 || line(seq) <= left;

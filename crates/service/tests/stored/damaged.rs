@@ -1,0 +1,200 @@
+//! A session whose journal is damaged in the middle: nothing that reads it ends there as if that were its end, and a
+//! repair keeps what is good.
+
+use std::{fs, path::PathBuf};
+
+use meerkat_service::{
+    ErrorCode, SessionError, SessionId,
+    doctor::Check,
+    service::{ExportSession, ForkSession, ReadEvents, ReadHistory, StartTurn, TurnStatus},
+};
+use serde_json::Value;
+
+use crate::{Place, Process};
+
+/// Turns of the session.
+const TURNS: usize = 8;
+
+/// The only segment of a session, in whatever generation.
+fn segment(place: &Place, id: SessionId) -> PathBuf {
+    let id = id.to_string();
+    let dir = place.data_dir().join("journal").join(&id[id.len() - 2..]).join(&id);
+    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths = paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("1."));
+    paths.next().unwrap()
+}
+
+/// Changes a bit of the place in a session's journal where this text is.
+fn damage(place: &Place, id: SessionId, text: &str) {
+    let path = segment(place, id);
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+fn prompt(turn: usize) -> String {
+    format!(r#"@call test_echo {{"text":"call {turn}."}} @say Text {turn}."#)
+}
+
+/// A session with some turns, each with a call and a key.
+fn stored(place: &Place) -> SessionId {
+    place.process(true, |process| async move {
+        let session_id = process.create().await;
+        for turn in 0..TURNS {
+            let request =
+                StartTurn { idempotency_key: Some(format!("key-{turn}")), ..StartTurn::new(session_id, prompt(turn)) };
+            assert_eq!(process.service.start_turn(request).await.unwrap().status, TurnStatus::Completed);
+        }
+        session_id
+    })
+}
+
+fn last_good(error: &SessionError) -> u64 {
+    assert_eq!(error.code(), ErrorCode::SessionCorrupted, "{error}");
+    error.body().details["last_good_seq"].as_u64().unwrap()
+}
+
+/// Reads pages until one fails, or is the last; returns the seqs of the items.
+async fn pages<Reading>(read: impl Fn(Option<String>) -> Reading) -> (Vec<u64>, Option<SessionError>)
+where
+    Reading: Future<Output = Result<(Vec<u64>, Option<String>), SessionError>>,
+{
+    let (mut all, mut cursor) = (Vec::new(), None);
+    loop {
+        match read(cursor).await {
+            Err(error) => return (all, Some(error)),
+            Ok((seqs, next)) => {
+                all.extend(seqs);
+                cursor = next;
+                if cursor.is_none() {
+                    return (all, None);
+                }
+            }
+        }
+    }
+}
+
+async fn events(process: &Process, session_id: SessionId) -> (Vec<u64>, Option<SessionError>) {
+    let mut since_seq = 0;
+    let mut all = Vec::new();
+    loop {
+        let request = ReadEvents { session_id, since_seq, limit: Some(5), wait_ms: 0 };
+        match process.service.events(request).await {
+            Err(error) => return (all, Some(error)),
+            Ok(page) if page.items.is_empty() => return (all, None),
+            Ok(page) => {
+                let lines = page.items.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
+                all.extend(lines.filter_map(|line| line["seq"].as_u64()));
+                since_seq = page.next_seq;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_to_read_a_damaged_session_says_where_it_stops() {
+    let place = Place::new();
+    let id = stored(&place);
+    let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
+    damage(&place, id, "Text 3.");
+    place.process(true, |process| async move {
+        let service = process.service.as_ref();
+        let (seqs, error) = events(&process, id).await;
+        let last = last_good(&error.unwrap());
+        assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
+        assert!(last > 10 && last < whole - 10, "{last} of {whole}");
+        let mut follower = service.follow(&id, 0).await.unwrap();
+        for seq in 1..=last {
+            assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(seq));
+        }
+        assert_eq!(last_good(&follower.next().await.unwrap_err()), last);
+        // The beginning comes first.
+        let read = async |cursor| {
+            let page = service.history(ReadHistory { session_id: id, cursor, limit: Some(2) }).await?;
+            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
+        };
+        let (messages, error) = pages(read).await;
+        assert_eq!(last_good(&error.unwrap()), last);
+        assert!(!messages.is_empty() && messages.iter().all(|seq| *seq <= last), "{messages:?}");
+        // The end comes first.
+        let read = async |cursor| {
+            let page = service.steps(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
+        };
+        let (steps, error) = pages(read).await;
+        assert_eq!(last_good(&error.unwrap()), last);
+        assert!(!steps.is_empty() && steps.iter().all(|seq| *seq > last), "{steps:?}");
+        let read = async |cursor| {
+            let page = service.turns(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+            Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
+        };
+        let (turns, error) = pages(read).await;
+        assert_eq!(last_good(&error.unwrap()), last);
+        assert_eq!(turns, [7, 6, 5, 4]);
+        let export = service.export_session(ExportSession { session_id: id, redact: false, cursor: None }).await;
+        assert_eq!(last_good(&export.unwrap_err()), last);
+        let fork = service.fork(ForkSession { session_id: id, turn: None }).await;
+        assert_eq!(last_good(&fork.unwrap_err()), last);
+        let refused = process.turn(id, "@say Next.").await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::SessionCorrupted);
+        // What comes behind the damage can be read by whoever has what is before.
+        let request = ReadEvents { session_id: id, since_seq: last + 1, limit: Some(100), wait_ms: 0 };
+        let behind = process.service.events(request).await.unwrap();
+        assert_eq!(behind.items.len() as u64, whole - last - 1);
+    });
+}
+
+/// Whatever a lost event began or ended: the session goes on, no event is numbered again and no key runs twice.
+#[test]
+fn a_repaired_session_goes_on_and_knows_its_keys() {
+    let lost = [
+        // What began the session, and a turn; what a model and a tool answered; and what ended a turn.
+        r#""type":"session_created""#,
+        r#""key":"key-3""#,
+        r#""text":"Text 3.""#,
+        r#""text":"call 3."#,
+        r#""stop_reason":"end_turn","totals""#,
+        r#""key":"key-7""#,
+    ];
+    for text in lost {
+        let place = Place::new();
+        let id = stored(&place);
+        let before = place.process(true, |process| async move { process.lines(id).await });
+        damage(&place, id, text);
+        let found = place.examine(true).findings;
+        assert!(found.iter().all(|finding| finding.mended), "{text}: {found:#?}");
+        let found = place.examine(false).findings;
+        assert!(found.iter().all(|finding| finding.check == Check::Index), "{text}: {found:#?}");
+        place.process(true, |process| async move {
+            let whole = before.len() as u64;
+            let after = process.lines(id).await;
+            let last: Value = serde_json::from_str(after.last().unwrap()).unwrap();
+            assert_eq!((&last["type"], &last["seq"]), (&"records_lost".into(), &(whole + 1).into()), "{text}");
+            let ranges = last["ranges"].as_array().unwrap();
+            let is_lost = |seq: u64| {
+                ranges.iter().any(|range| range[0].as_u64().unwrap() <= seq && seq <= range[1].as_u64().unwrap())
+            };
+            let good = before.iter().zip(1..).filter(|(_, seq)| !is_lost(*seq)).map(|(line, _)| line);
+            let kept = after[..after.len() - 1].iter().filter(|line| !line.contains(r#""type":"pruned""#));
+            assert!(kept.eq(good), "{text}: a good event is not there, or changed");
+            assert_eq!(last["keys_unknown"], false, "{text}: the index knows them all");
+            // No key runs again, also not that of a lost turn.
+            for turn in 0..TURNS {
+                let key = Some(format!("key-{turn}"));
+                let request = StartTurn { idempotency_key: key, ..StartTurn::new(id, prompt(turn)) };
+                drop(process.service.start_turn(request).await);
+            }
+            assert_eq!(process.lines(id).await.len(), after.len(), "{text}: a key ran again");
+            let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
+            assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{text}");
+            let read = async |cursor| {
+                let page = process.service.turns(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+                Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
+            };
+            let (turns, error) = pages(read).await;
+            assert!(error.is_none() && turns[0] == TURNS as u64, "{text}: {turns:?}");
+        });
+        assert_eq!(place.examine(false).findings, [], "{text}");
+    }
+}
