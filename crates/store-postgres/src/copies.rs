@@ -5,15 +5,17 @@
 use meerkat_service::{
     Seq, SessionId,
     session::event::Record,
-    store::{Creation, IndexedKey, KEY_KEPT_MS, Lease, RecordSource, StoreError},
+    store::{Creation, IndexedKey, Lease, RecordSource, StoreError},
 };
-use meerkat_words::answers::{SessionState, SessionSummary};
+use meerkat_words::answers::SessionSummary;
 use tokio_postgres::types::Type;
 
 use crate::{
     db::{Param, Work, column, signed, unsigned},
     events::entries,
     index::{key_params, scope},
+    leases::{HOLDER, holder_of},
+    listing::{self, Fold, fold, list_made},
     log::Entry,
     store::Store,
     trouble::Trouble,
@@ -21,6 +23,8 @@ use crate::{
 
 /// Attempts to ask if a commit happened whose answer was lost.
 const ASKS: u32 = 3;
+/// Attempts to delete a session whose holder has just let go of it.
+const ATTEMPTS: u32 = 5;
 
 /// Outcome of a creation's transaction.
 enum Created {
@@ -73,14 +77,7 @@ impl Store {
             let epoch = appear(&work, row.session_id, &self.node.name).await?;
             insert(&work, row.session_id, first).await?;
             finish(&work, row.session_id, first.last().map_or(0, |last| last.seq)).await?;
-            let text = serde_json::to_string(row).map_err(|error| Trouble::Unreadable(error.to_string()))?;
-            let is_idle = row.state == SessionState::Idle;
-            work.execute(
-                "UPDATE meerkat.sessions SET summary = $2, summary_seq = tail, is_idle = $3, \
-                 changed = (extract(epoch FROM clock_timestamp()) * 1000000)::int8 WHERE id = $1",
-                &[(row.session_id.as_uuid(), Type::UUID), (&text, Type::TEXT), (&is_idle, Type::BOOL)],
-            )
-            .await?;
+            listing::put(&work, row).await?;
             work.commit().await?;
             Ok(Created::Made { epoch })
         };
@@ -132,6 +129,7 @@ impl Store {
             .await?;
             insert(&work, child, &first).await?;
             finish(&work, child, tail).await?;
+            list_made(&work, child, fold(&work, child).await?).await?;
             work.commit().await
         };
         let done = done.await;
@@ -140,11 +138,15 @@ impl Store {
 
     /// Takes in records as they are, part by part.
     pub(crate) async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError> {
+        // Its source may read from this store, too.
+        let closed = |_| StoreError::Failed("the store is closed".to_owned());
+        let _room = self.imports.acquire().await.map_err(closed)?;
         let mut connection = self.db.connection().await?;
         let mut tail = 0;
         let done = async {
             let work = connection.begin().await?;
             appear(&work, session_id, &self.node.name).await?;
+            let mut fold = Fold::default();
             loop {
                 let part = records.next().await?;
                 if part.is_empty() {
@@ -156,6 +158,7 @@ impl Store {
                         return Err(StoreError::OutOfOrder.into());
                     }
                     tail = record.seq;
+                    fold.push(&record);
                     entries.push(Entry { seq: tail, time_ms: record.time.as_millis(), line });
                 }
                 insert(&work, session_id, &entries).await?;
@@ -164,6 +167,7 @@ impl Store {
                 return Err(StoreError::Failed("there is nothing to import".to_owned()).into());
             }
             finish(&work, session_id, tail).await?;
+            list_made(&work, session_id, fold).await?;
             work.commit().await
         };
         let done = done.await;
@@ -177,22 +181,7 @@ impl Store {
         let mut connection = self.db.connection().await?;
         let done = async {
             let work = connection.begin().await?;
-            // If this process ends before the row in lists is removed, the next one of this node finds it. A session that
-            // another node works on stays: what this process knows of it may be old.
-            let deleted = work
-                .execute(
-                    "UPDATE meerkat.sessions s SET epoch = epoch + 1, tail = 0, bytes = 0, version = version + 1, \
-                     is_idle = false, node = CASE WHEN summary IS NULL THEN NULL ELSE $2 END \
-                     WHERE id = $1 AND (s.node IS NULL OR s.node = $2 OR s.is_idle OR NOT EXISTS \
-                     (SELECT FROM meerkat.nodes n WHERE n.id = s.node AND n.alive_until > clock_timestamp()))",
-                    &[id[0].clone(), (&self.node.name, Type::TEXT)],
-                )
-                .await?;
-            if deleted == 0
-                && let Some(holder) = self.holder(session_id).await?
-            {
-                return Err(StoreError::HeldBy { session_id, holder }.into());
-            }
+            self.take_away(&work, session_id).await?;
             work.execute("DELETE FROM meerkat.events WHERE session = $1", &id).await?;
             work.execute("DELETE FROM meerkat.snapshots WHERE session = $1", &id).await?;
             crate::blobs::remove_all(&work, session_id).await?;
@@ -208,6 +197,34 @@ impl Store {
         self.logs().delete(session_id);
         self.signals.ended.notify_waiters();
         Ok(())
+    }
+
+    /// Ends a session's existence in its row, which stays locked. A session that another node works on stays: what this
+    /// process knows of it may be old.
+    async fn take_away(&self, work: &Work<'_>, session_id: SessionId) -> Result<(), Trouble> {
+        let params: [Param<'_>; 2] = [(session_id.as_uuid(), Type::UUID), (&self.node.name, Type::TEXT)];
+        for _ in 0..ATTEMPTS {
+            // If this process ends before the row in lists is removed, the next one of this node finds it.
+            let row = work
+                .query_opt(
+                    "WITH taken AS (UPDATE meerkat.sessions s SET epoch = epoch + 1, tail = 0, bytes = 0, \
+                     version = version + 1, is_idle = false, node = CASE WHEN summary IS NULL THEN NULL ELSE $2 END \
+                     WHERE id = $1 AND (s.node IS NULL OR s.node = $2 OR s.is_idle OR NOT EXISTS \
+                     (SELECT FROM meerkat.nodes n WHERE n.id = s.node AND n.alive_until > clock_timestamp())) \
+                     RETURNING id) SELECT EXISTS (SELECT FROM taken), EXISTS (SELECT FROM meerkat.sessions WHERE id = $1)",
+                    &params,
+                )
+                .await?;
+            let row = row.ok_or_else(|| Trouble::Unreadable("a deletion has no answer".to_owned()))?;
+            let (is_taken, exists): (bool, bool) = (column(&row, 0)?, column(&row, 1)?);
+            if is_taken || !exists {
+                return Ok(());
+            }
+            if let Some(holder) = holder_of(work.query_opt(HOLDER, &params).await?)? {
+                return Err(StoreError::HeldBy { session_id, holder }.into());
+            }
+        }
+        Err(StoreError::Failed("the session changes hands all the time".to_owned()).into())
     }
 
     async fn is_deleted(&self, session_id: SessionId) -> Result<(), Trouble> {
@@ -317,17 +334,17 @@ async fn claim(work: &Work<'_>, key: &IndexedKey) -> Result<Option<IndexedKey>, 
     // A statement of its own: it sees what the transaction that was waited for has made.
     let row = work
         .query_opt(
-            "SELECT k.entry, k.time, s.tail > 0 FROM meerkat.keys k LEFT JOIN meerkat.sessions s ON s.id = k.session \
+            "SELECT k.entry, s.tail > 0 FROM meerkat.keys k LEFT JOIN meerkat.sessions s ON s.id = k.session \
              WHERE k.scope = $1 AND k.key = $2 FOR UPDATE OF k",
             &params[..2],
         )
         .await?;
-    if let Some(row) = row {
-        let (before, exists): (i64, Option<bool>) = (column(&row, 1)?, column(&row, 2)?);
-        if exists == Some(true) && time.saturating_sub(before) <= KEY_KEPT_MS {
-            let text: &str = column(&row, 0)?;
-            return serde_json::from_str(text).map(Some).map_err(|error| Trouble::Unreadable(error.to_string()));
-        }
+    // However old its time looks: a clock may be wrong for a moment.
+    if let Some(row) = row
+        && column::<Option<bool>>(&row, 1)? == Some(true)
+    {
+        let text: &str = column(&row, 0)?;
+        return serde_json::from_str(text).map(Some).map_err(|error| Trouble::Unreadable(error.to_string()));
     }
     work.execute(
         "INSERT INTO meerkat.keys (scope, key, session, time, entry) VALUES ($1, $2, $3, $4, $5) \

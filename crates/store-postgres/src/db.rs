@@ -5,7 +5,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, Runtime, Timeouts, Transaction};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::{
     Row,
     types::{ToSql, Type},
@@ -15,6 +15,9 @@ use crate::{address::Address, tls::Tls, trouble::Trouble};
 
 /// Schema's name in the statements of this crate, replaced by the configured one.
 const WRITTEN_SCHEMA: &str = "meerkat.";
+
+/// Beginning of a statement that changes nothing, unless it is sent as what is acknowledged.
+const READ: &str = "SELECT";
 
 /// Value and type of a parameter.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -78,10 +81,19 @@ impl Db {
         Ok(Connection { db: self, client: self.pool.timeout_get(&limits).await? })
     }
 
-    /// Runs one statement in a transaction of its own; returns its rows. One whose answer does not come is cancelled.
+    /// Runs one statement in a transaction of its own; returns its rows. One whose answer does not come is cancelled. One
+    /// that only reads is sent once more if the connection broke: after a restart of the server all of them have.
     pub(crate) async fn query(&self, statement: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Trouble> {
+        let sent = Instant::now();
         let (connection, done) = self.rows(statement, params).await?;
-        connection.cancel(done)
+        match connection.cancel(done) {
+            Err(Trouble::Lost(_)) if statement.starts_with(READ) && sent.elapsed() < self.limit => {
+                self.pool.retain(|_, _| false);
+                let (connection, done) = self.rows(statement, params).await?;
+                connection.cancel(done)
+            }
+            done => done,
+        }
     }
 
     /// Like [`Self::query`], for what is acknowledged: one whose answer does not come goes on.
@@ -129,10 +141,10 @@ impl Connection<'_> {
         }
     }
 
-    /// Gives the connection back. One that was lost is closed, and what the server still does for it goes on: a commit
+    /// Gives the connection back. One that was lost, or that leads to a server which takes no writes, is closed, and what the server still does for it goes on: a commit
     /// that waits for a standby would be seen without being there if it were cancelled.
     pub(crate) fn end<T>(self, done: Result<T, Trouble>) -> Result<T, Trouble> {
-        if matches!(done, Err(Trouble::Lost(_))) {
+        if done.as_ref().is_err_and(Trouble::is_of_the_connection) {
             drop(Object::take(self.client));
         }
         done

@@ -45,21 +45,19 @@ fn decode<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Trouble> {
 }
 
 impl PostgresIndex {
-    /// Puts a row, unless the stored one is newer: a node that lost the session may be late. One that `keeps_place` and
-    /// is at the stored row's seq stays where it is.
+    /// Puts a row, unless the stored one is newer, or the session is deleted: a node that lost the session may be late.
+    /// One that `keeps_place` and is at the stored row's seq stays where it is.
     async fn put_row(&self, summary: &SessionSummary, keeps_place: bool) -> Result<(), StoreError> {
         let text = serde_json::to_string(summary).map_err(|error| StoreError::Failed(error.to_string()))?;
         let (seq, is_idle) = (signed(summary.last_seq), summary.state == SessionState::Idle);
         self.0
             .db
             .execute(
-                "INSERT INTO meerkat.sessions AS s (id, summary, summary_seq, is_idle, changed) \
-                 VALUES ($1, $2, $3, $4, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) \
-                 ON CONFLICT (id) DO UPDATE SET summary = excluded.summary, summary_seq = excluded.summary_seq, \
-                 is_idle = CASE WHEN s.tail = excluded.summary_seq THEN excluded.is_idle ELSE s.is_idle END, \
-                 changed = CASE WHEN $5 AND s.summary_seq = excluded.summary_seq THEN s.changed \
-                 ELSE greatest(s.changed + 1, excluded.changed) END \
-                 WHERE s.summary_seq IS NULL OR s.summary_seq <= excluded.summary_seq",
+                "UPDATE meerkat.sessions SET summary = $2, summary_seq = $3, \
+                 is_idle = CASE WHEN tail = $3 THEN $4 ELSE is_idle END, \
+                 changed = CASE WHEN $5 AND summary_seq = $3 AND changed IS NOT NULL THEN changed \
+                 ELSE greatest(changed + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::int8) END \
+                 WHERE id = $1 AND tail > 0 AND (summary_seq IS NULL OR summary_seq <= $3)",
                 &[
                     (summary.session_id.as_uuid(), Type::UUID),
                     (&text, Type::TEXT),
@@ -140,7 +138,7 @@ impl SessionIndex for PostgresIndex {
                 .db
                 .query(
                     "SELECT changed, id, summary FROM meerkat.sessions WHERE changed IS NOT NULL \
-                     AND summary IS NOT NULL AND ($1::int8 IS NULL OR (changed, id) < ($1, $2)) ORDER BY changed DESC, id DESC LIMIT $3",
+                     AND summary IS NOT NULL AND tail > 0 AND ($1::int8 IS NULL OR (changed, id) < ($1, $2)) ORDER BY changed DESC, id DESC LIMIT $3",
                     &[(&number, Type::INT8), (&id, Type::UUID), (&ROWS_READ, Type::INT8)],
                 )
                 .await?;
@@ -163,7 +161,8 @@ impl SessionIndex for PostgresIndex {
             .0
             .db
             .query(
-                "SELECT summary FROM meerkat.sessions WHERE summary IS NOT NULL AND ($1::uuid IS NULL OR id < $1) \
+                "SELECT summary FROM meerkat.sessions WHERE summary IS NOT NULL AND tail > 0 \
+                 AND ($1::uuid IS NULL OR id < $1) \
                  ORDER BY id DESC LIMIT $2",
                 &[(&before, Type::UUID), (&signed(limit as u64), Type::INT8)],
             )

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::{
     PostgresOptions, connect,
     db::{Db, column, unsigned},
+    listing::{list, unlisted},
     schema::{Refusal, check_server, current, refuse_newer, stored},
     trouble::Trouble,
 };
@@ -68,6 +69,21 @@ pub async fn nodes(options: &PostgresOptions) -> Result<Vec<NodeView>, SessionEr
     rows.iter().map(node).collect::<Result<_, Trouble>>().map_err(refused)
 }
 
+/// Refuses a database that a node works on, unless its name begins with `copiers`: those only copy.
+///
+/// # Errors
+/// `INVALID_REQUEST` if a node is alive; those of [`nodes`].
+pub async fn check_at_rest(options: &PostgresOptions, copiers: &str) -> Result<(), SessionError> {
+    let working = nodes(options).await?.into_iter().find(|node| node.is_alive && !node.node.starts_with(copiers));
+    let Some(NodeView { node, lease_ms, .. }) = working else { return Ok(()) };
+    let why = format!(
+        "the node {node} works on it; end every server of this database and copy again. If that node has ended, wait {} \
+         seconds until its lease has, too",
+        lease_ms / 1000 + 1
+    );
+    Err(SessionError::invalid("FROM", why))
+}
+
 /// Examines a database. What makes it unusable is a finding, not an error.
 ///
 /// # Errors
@@ -122,6 +138,7 @@ impl Doctor {
         }
         self.functions().await?;
         self.tails().await?;
+        self.lists().await?;
         self.leases().await?;
         self.blobs().await
     }
@@ -198,6 +215,23 @@ impl Doctor {
             let remedy = "Something else has changed the tables, or a restore is not complete; restore the whole database \
                           from a backup.";
             self.find(Severity::Error, Some(SessionId::from_uuid(id)), what, remedy);
+        }
+        Ok(())
+    }
+
+    /// Finds sessions that are in no list.
+    async fn lists(&mut self) -> Result<(), Trouble> {
+        for session_id in unlisted(&self.db, None).await? {
+            let what = "it is in no list, so that readers and an export of all sessions miss it".to_owned();
+            let remedy = "`meerkat doctor --repair` lists it; so does every server at its start, and once an hour. If it \
+                          stays, its records cannot be read: export it by its id, or restore the database.";
+            self.find(Severity::Error, Some(session_id), what, remedy);
+            if self.is_repair
+                && list(&self.db, session_id).await?
+                && let Some(finding) = self.diagnosis.findings.last_mut()
+            {
+                finding.mended = true;
+            }
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use meerkat_service::{
     clock::Timestamp,
     store::{Holder, Lease, StoreError},
 };
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
 use crate::{
     db::{column, signed, unsigned},
@@ -19,6 +19,18 @@ const ATTEMPTS: u32 = 5;
 
 /// Most orphaned sessions to list at once; the rest come later.
 const ORPHANS_MAX: i64 = 1000;
+
+/// Statement that finds the node, other than this one, which works on a session.
+pub(crate) const HOLDER: &str = "SELECT n.id, (extract(epoch FROM n.alive_until) * 1000)::int8 \
+    FROM meerkat.sessions s JOIN meerkat.nodes n ON n.id = s.node WHERE s.id = $1 AND n.id <> $2 AND NOT s.is_idle \
+    AND n.alive_until > clock_timestamp()";
+
+/// Reads the answer to [`HOLDER`].
+pub(crate) fn holder_of(row: Option<Row>) -> Result<Option<Holder>, Trouble> {
+    let Some(row) = row else { return Ok(None) };
+    let (node, until): (String, i64) = (column(&row, 0)?, column(&row, 1)?);
+    Ok(Some(Holder { node, until: Timestamp::from_millis(until) }))
+}
 
 impl Store {
     /// Takes the lease of a session, unless another node that lives has it and has something to do there.
@@ -55,18 +67,8 @@ impl Store {
 
     /// Returns the other node that has a session.
     pub(crate) async fn holder(&self, session_id: SessionId) -> Result<Option<Holder>, StoreError> {
-        let row = self
-            .db
-            .query_opt(
-                "SELECT n.id, (extract(epoch FROM n.alive_until) * 1000)::int8 FROM meerkat.sessions s \
-                 JOIN meerkat.nodes n ON n.id = s.node WHERE s.id = $1 AND n.id <> $2 AND NOT s.is_idle \
-                 AND n.alive_until > clock_timestamp()",
-                &[(session_id.as_uuid(), Type::UUID), (&self.node.name, Type::TEXT)],
-            )
-            .await?;
-        let Some(row) = row else { return Ok(None) };
-        let (node, until): (String, i64) = (column(&row, 0)?, column(&row, 1)?);
-        Ok(Some(Holder { node, until: Timestamp::from_millis(until) }))
+        let params = [(session_id.as_uuid() as _, Type::UUID), (&self.node.name as _, Type::TEXT)];
+        Ok(holder_of(self.db.query_opt(HOLDER, &params).await?)?)
     }
 
     /// Gives a lease back. It leaves the lease of a later owner alone.

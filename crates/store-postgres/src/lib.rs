@@ -23,6 +23,7 @@ mod events;
 mod follow;
 mod forgotten;
 mod leases;
+mod listing;
 
 mod inspect;
 
@@ -42,7 +43,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{SessionError, store::Stores};
 use secrecy::SecretString;
 
-pub use crate::inspect::{NodeView, examine, nodes};
+pub use crate::inspect::{NodeView, check_at_rest, examine, nodes};
 
 use crate::{
     address::Address,
@@ -71,7 +72,7 @@ pub struct PostgresOptions {
     pub url: SecretString,
     /// Schema of the tables. It is made if it is missing.
     pub schema: String,
-    /// Most connections.
+    /// Most connections, at least 3. One of them only renews the lease.
     pub connections: usize,
     /// Longest time of a statement, in milliseconds.
     pub statement_timeout_ms: u64,
@@ -133,8 +134,9 @@ pub async fn open(options: PostgresOptions) -> Result<Stores, SessionError> {
 /// Checks the numbers, of which the database takes no others.
 fn check_numbers(options: &PostgresOptions) -> Result<(), (&'static str, String)> {
     let most = i32::MAX as u64;
-    if !(1..=1000).contains(&options.connections) {
-        return Err(("store.connections", "it must be from 1 to 1000".to_owned()));
+    // One renews the lease, an import may hold another, and the third is for everything else.
+    if !(3..=1000).contains(&options.connections) {
+        return Err(("store.connections", "it must be from 3 to 1000".to_owned()));
     }
     if !(1..=most).contains(&options.statement_timeout_ms) {
         return Err(("store.statement_timeout_ms", format!("it must be from 1 to {most}")));
@@ -148,25 +150,32 @@ fn check_numbers(options: &PostgresOptions) -> Result<(), (&'static str, String)
 
 /// Opens what the stores share.
 async fn parts(options: PostgresOptions) -> Result<Arc<Store>, SessionError> {
-    let db = connect(&options)?;
+    check_numbers(&options).map_err(|(key, why)| invalid(key, &why))?;
+    let (db, renewals) = (pool(&options, options.connections - 1)?, pool(&options, 1)?);
     let name = db.name.clone();
     let id = prepare(&db).await.map_err(|refusal| refusal.error(&name))?;
     let lease = Duration::from_millis(options.lease_ms);
     let node = Node::begin(&db, options.node, lease).await;
     let node = node.map_err(|trouble| Refusal::from(trouble).error(&name))?;
-    Ok(Store::begin(db, node, id, options.connections))
+    Ok(Store::begin([db, renewals], node, id, options.connections))
 }
 
 /// Prepares connections by the options; none is made yet.
 fn connect(options: &PostgresOptions) -> Result<Db, SessionError> {
-    let invalid = |key: &str, why: String| {
-        let message = format!("{key}: {}.", why.trim_end_matches('.'));
-        SessionError::Failed(Box::new(ErrorBody::with_message(ErrorCode::ConfigInvalid, message)))
-    };
-    check_name(&options.schema).map_err(|why| invalid("store.schema", why))?;
-    check_numbers(options).map_err(|(key, why)| invalid(key, why))?;
-    let address = Address::parse(&options.url).map_err(|why| invalid("store.url", why))?;
-    let tls = Tls::new(&address.encryption).map_err(|why| invalid("store.url", why))?;
+    check_numbers(options).map_err(|(key, why)| invalid(key, &why))?;
+    pool(options, options.connections)
+}
+
+/// Prepares so many connections.
+fn pool(options: &PostgresOptions, connections: usize) -> Result<Db, SessionError> {
+    check_name(&options.schema).map_err(|why| invalid("store.schema", &why))?;
+    let address = Address::parse(&options.url).map_err(|why| invalid("store.url", &why))?;
+    let tls = Tls::new(&address.encryption).map_err(|why| invalid("store.url", &why))?;
     let limit = Duration::from_millis(options.statement_timeout_ms);
-    Ok(Db::new(address, tls, &options.schema, options.connections, limit))
+    Ok(Db::new(address, tls, &options.schema, connections, limit))
+}
+
+fn invalid(key: &str, why: &str) -> SessionError {
+    let message = format!("{key}: {}.", why.trim_end_matches('.'));
+    SessionError::Failed(Box::new(ErrorBody::with_message(ErrorCode::ConfigInvalid, message)))
 }

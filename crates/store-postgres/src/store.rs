@@ -8,24 +8,30 @@ use std::{
 
 use meerkat_service::{SessionId, store::StoreError};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::AbortHandle,
     time::{Instant, sleep},
 };
 use uuid::Uuid;
 
-use crate::{append::append, db::Db, follow, log::Logs, node::Node, trouble::Trouble};
+use crate::{append::append, db::Db, follow, listing::list_all, log::Logs, node::Node};
 
 /// Most appends at the same time.
 const APPENDERS_MAX: usize = 4;
 /// Time between two sweeps of old rows.
 const SWEEP_PAUSE: Duration = Duration::from_secs(3600);
+/// Parts of blobs that a statement of the sweep deletes at most.
+const SWEPT_AT_ONCE: u64 = 1000;
 /// Time for which a database without room takes no new work.
 const FULL_PAUSE: Duration = Duration::from_secs(2);
 
 /// Shared part of the stores of one database.
 pub(crate) struct Store {
     pub(crate) db: Db,
+    /// A connection for the renewals alone: whatever the others wait for, this node's lease does not end.
+    renewals: Db,
+    /// Imports at the same time. Each holds a connection for its whole length.
+    pub(crate) imports: Semaphore,
     pub(crate) node: Node,
     /// Id of the database's schema.
     pub(crate) id: Uuid,
@@ -55,9 +61,10 @@ impl Drop for Store {
 
 impl Store {
     /// Begins the tasks of this process.
-    pub(crate) fn begin(db: Db, node: Node, id: Uuid, connections: usize) -> Arc<Self> {
+    pub(crate) fn begin([db, renewals]: [Db; 2], node: Node, id: Uuid, connections: usize) -> Arc<Self> {
         let (logs, signals, full, tasks) = Default::default();
-        let store = Arc::new(Self { db, node, id, logs, signals, full, tasks });
+        let imports = Semaphore::new((connections / 2).saturating_sub(1).max(1));
+        let store = Arc::new(Self { db, renewals, imports, node, id, logs, signals, full, tasks });
         let appenders = (connections / 2).clamp(1, APPENDERS_MAX);
         let mut tasks: Vec<_> = (0..appenders).map(|_| spawn(&store, append_for)).collect();
         tasks.push(spawn(&store, renew_for));
@@ -83,24 +90,31 @@ impl Store {
     }
 
     /// Deletes the rows that nobody needs any more, by the database's clock: parts of blobs whose writer ended before they
-    /// had a name, letters without an asker, places of what was removed, keys a day after their time, nodes that ended long ago and have no session, and their readers.
-    async fn sweep(&self) -> Result<(), Trouble> {
+    /// had a name, letters without an asker, places of what was removed, old keys except the newest, nodes that ended
+    /// long ago and have no session, and their readers. Then lists what is in no list. One that fails leaves the others
+    /// to the rest.
+    async fn sweep(&self) {
+        let failed = |trouble| tracing::warn!(?trouble, "old rows stay in the database for now");
         for sql in [
-            "DELETE FROM meerkat.blob_parts p WHERE p.made < now() - interval '1 day' \
-             AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = p.body)",
+            "DELETE FROM meerkat.blob_parts WHERE (body, part) IN (SELECT p.body, p.part FROM meerkat.blob_parts p \
+             WHERE p.made < now() - interval '1 day' \
+             AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = p.body) ORDER BY p.made LIMIT 1000)",
             "DELETE FROM meerkat.inbox WHERE made < now() - interval '1 day'",
             "UPDATE meerkat.sessions SET changed = NULL WHERE changed IS NOT NULL AND summary IS NULL \
              AND changed < (extract(epoch FROM now() - interval '1 hour') * 1000000)::int8",
-            "DELETE FROM meerkat.keys WHERE stored < now() - interval '2 days'",
+            // The database's clock may be wrong for a moment: the newest keys stay, and say how late it is.
+            "DELETE FROM meerkat.keys WHERE stored < (SELECT stored FROM meerkat.keys ORDER BY stored DESC \
+             OFFSET 9999 LIMIT 1) - interval '2 days'",
             "DELETE FROM meerkat.nodes n WHERE alive_until < now() - interval '7 days' \
              AND NOT EXISTS (SELECT FROM meerkat.sessions s WHERE s.node = n.id)",
             "WITH gone AS (DELETE FROM meerkat.readers r WHERE strpos(r.name, '@') > 0 AND NOT EXISTS \
              (SELECT FROM meerkat.nodes n WHERE n.id = substr(r.name, strpos(r.name, '@') + 1)) RETURNING r.name) \
              DELETE FROM meerkat.checkpoints c USING gone WHERE c.reader = gone.name",
         ] {
-            self.db.execute(sql, &[]).await?;
+            // Each statement deletes so little that it ends in time.
+            while self.db.execute(sql, &[]).await.map_err(failed).is_ok_and(|deleted| deleted == SWEPT_AT_ONCE) {}
         }
-        Ok(())
+        list_all(&self.db).await.unwrap_or_else(failed);
     }
 
     /// Waits until nothing of a lease is on its way.
@@ -154,9 +168,7 @@ async fn append_for(store: Weak<Store>, signals: Arc<Signals>) {
 async fn sweep_for(store: Weak<Store>, _: Arc<Signals>) {
     loop {
         let Some(held) = store.upgrade() else { return };
-        if let Err(trouble) = held.sweep().await {
-            tracing::warn!(?trouble, "old rows stay in the database for now");
-        }
+        held.sweep().await;
         drop(held);
         sleep(SWEEP_PAUSE).await;
     }
@@ -167,7 +179,7 @@ async fn renew_for(store: Weak<Store>, _: Arc<Signals>) {
     loop {
         let Some(held) = store.upgrade() else { return };
         let mut pause = held.node.pause();
-        if let Err(trouble) = held.node.renew(&held.db).await {
+        if let Err(trouble) = held.node.renew(&held.renewals).await {
             tracing::warn!(?trouble, "the lease of this node was not renewed; it is tried again");
             pause /= 5;
         }

@@ -6,6 +6,9 @@ use deadpool_postgres::PoolError;
 use meerkat_service::store::StoreError;
 use tokio_postgres::{Error, error::SqlState};
 
+/// Code of a server that takes no writes.
+const READ_ONLY: &str = "25006";
+
 /// Failure of a statement or transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -30,11 +33,22 @@ impl Trouble {
     /// Returns true if the same statement may succeed soon.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // Serialization, deadlock, lock not available, cancelled.
-            Self::Refused { state, .. } => matches!(state.as_str(), "40001" | "40P01" | "55P03" | "57014"),
+            // Serialization, deadlock, lock not available, cancelled; and while another server takes over: no writes,
+            // no connections yet, too many of them.
+            Self::Refused { state, .. } => {
+                matches!(state.as_str(), "40001" | "40P01" | "55P03" | "57014" | READ_ONLY | "57P03" | "53300")
+            }
             Self::Unreached(_) | Self::Lost(_) => true,
             Self::Unreadable(_) | Self::Answer(_) => false,
         }
+    }
+}
+
+impl Trouble {
+    /// Returns true if another connection may do better: this one is broken, or leads to a server that another one
+    /// replaces.
+    pub(crate) fn is_of_the_connection(&self) -> bool {
+        matches!(self, Self::Lost(_)) || matches!(self, Self::Refused { state, .. } if state == READ_ONLY)
     }
 }
 
@@ -75,7 +89,7 @@ impl From<Trouble> for StoreError {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::Refused { state, .. } if state == "53100" => Self::Full,
-            Trouble::Refused { state, .. } if state == "25006" => {
+            Trouble::Refused { state, .. } if state == READ_ONLY => {
                 Self::ReadOnly("the database server takes no writes; it may be a standby".to_owned())
             }
             Trouble::Refused { state, message } => Self::Failed(format!("the database refused: {message} ({state})")),

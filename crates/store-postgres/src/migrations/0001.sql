@@ -59,6 +59,7 @@ CREATE TABLE meerkat.blob_parts (
     PRIMARY KEY (body, part)
 );
 ALTER TABLE meerkat.blob_parts ALTER COLUMN data SET STORAGE EXTERNAL;
+CREATE INDEX blob_parts_made ON meerkat.blob_parts (made);
 
 -- Folded sessions, never read past their journal.
 CREATE TABLE meerkat.snapshots (

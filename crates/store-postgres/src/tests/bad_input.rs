@@ -59,9 +59,9 @@ async fn each_database_that_cannot_be_used_is_refused_with_advice() {
             "store.schema",
         ),
         (
-            PostgresOptions { connections: 0, ..database.options("a") },
+            PostgresOptions { connections: 2, ..database.options("a") },
             ErrorCode::ConfigInvalid,
-            "store.connections: it must be from 1 to 1000",
+            "store.connections: it must be from 3 to 1000",
         ),
         (
             PostgresOptions { statement_timeout_ms: 2_147_483_648, ..database.options("a") },

@@ -28,6 +28,9 @@ async fn lists_are_in_the_order_of_changes_and_a_cursor_keeps_its_place() {
     let a = node(&database, "a").await;
     let index = PostgresIndex(a.clone());
     for n in 1..=5 {
+        let lease = a.lease(id(n)).await.unwrap();
+        append(&a, &lease, n, 1..=2, Running).await.unwrap();
+        index.remove(id(n)).await.unwrap();
         index.put(row(n, 1, Idle)).await.unwrap();
     }
     let two = |cursor: Option<String>| SessionQuery { limit: Some(2), cursor, ..SessionQuery::default() };
@@ -147,4 +150,29 @@ async fn nothing_is_pruned_that_a_reader_of_another_node_has_yet_to_read() {
     let forked = async |version| events(&b).fork_unpruned(id(1), version, 6, &[record(3, 7)]).await;
     assert_eq!((forked(before).await, seqs(&a, 3).await), (Err(StoreError::Fenced), None));
     assert_eq!((forked(version().await).await, seqs(&a, 3).await), (Ok(()), Some(vec![1, 4, 5, 6, 7])));
+}
+
+/// A node that lost its session puts the row when another one has deleted it: lists show nothing that cannot be opened.
+#[tokio::test]
+async fn a_late_row_of_a_deleted_session_is_not_taken() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=2, Idle).await.unwrap();
+    let (of_a, of_b) = (PostgresIndex(a.clone()), PostgresIndex(b.clone()));
+    events(&b).delete(id(1)).await.unwrap();
+    // The row is there until it is removed, and lists do not show it.
+    let all = async || {
+        let listed = listed(&of_b, SessionQuery::default()).await.0;
+        (listed, of_b.sessions(None, 9).await.unwrap(), database.psql("SELECT count(summary) FROM sessions"))
+    };
+    assert_eq!(all().await, (Vec::new(), Vec::new(), "1".to_owned()));
+    of_b.remove(id(1)).await.unwrap();
+    for _ in 0..2 {
+        of_a.put(row(1, 3, Idle)).await.unwrap();
+        of_a.put_found(row(1, 3, Idle)).await.unwrap();
+        assert_eq!(all().await, (Vec::new(), Vec::new(), "0".to_owned()));
+        // Not even where the session's row is gone, too.
+        database.psql("DELETE FROM sessions");
+    }
 }

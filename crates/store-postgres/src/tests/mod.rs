@@ -2,9 +2,11 @@
 
 mod agents;
 mod bad_input;
+mod births;
 mod campaigns;
 mod cluster;
 mod conformance;
+mod connections;
 mod copy;
 mod deletion;
 mod faults;
@@ -17,6 +19,7 @@ mod nodes;
 mod pooler;
 mod proxy;
 mod scope;
+mod sweeps;
 
 use std::sync::Arc;
 
