@@ -136,3 +136,25 @@ async fn without_a_test_folder_there_are_no_test_tools() {
         assert_eq!(refused.error.unwrap().code.as_str(), "MODEL_REJECTED", "{wish}");
     }
 }
+
+/// Keys of sessions in memory, while the clock jumps by days.
+#[tokio::test]
+async fn no_key_runs_twice_because_of_the_clock() {
+    let (world, wall) = common::SettableClock::at(1_800_000_000_000);
+    let world = World { clock: Arc::new(wall.clone()), ..world };
+    let agent = AgentBuildConfig::new().options(brisk()).world(world).build().unwrap();
+    let (mut sessions, mut turns) = (Vec::new(), Vec::new());
+    for day in [0, 2, 0, -2, 1000, 0] {
+        wall.set(1_800_000_000_000 + day * 86_400_000);
+        for key in ["a", "b"] {
+            let create = CreateSession { idempotency_key: Some(key.to_owned()), ..CreateSession::default() };
+            let session_id = agent.service().create_session(create).await.unwrap().session_id;
+            sessions.push((key, session_id));
+            let turn = StartTurn { idempotency_key: Some(key.to_owned()), ..StartTurn::new(session_id, "@say Once.") };
+            turns.push(agent.service().start_turn(turn).await.unwrap().turn);
+        }
+    }
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!((sessions.len(), turns), (2, vec![0; 12]));
+}

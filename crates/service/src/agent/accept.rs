@@ -130,7 +130,7 @@ impl Actor {
     /// Finds the turn of a key that was used before.
     async fn replay(&mut self, key: Option<&Key>, wait: bool) -> Option<Result<TurnHandle, SessionError>> {
         let key = key?;
-        let used = self.session.key(&key.key, self.ports.world.clock.now())?.clone();
+        let used = self.session.key(&key.key)?.clone();
         if used.request != key.request {
             return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
         }

@@ -4,6 +4,7 @@ use std::{
     collections::{HashMap, VecDeque},
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use futures::{
@@ -13,10 +14,12 @@ use futures::{
 
 use crate::{
     SessionError,
-    clock::Timestamp,
     service::SessionCreated,
     session::{KEY_KEPT_MS, event::Key},
 };
+
+/// Time for which a key is kept here.
+const KEY_KEPT: Duration = Duration::from_millis(KEY_KEPT_MS.unsigned_abs());
 
 /// Most keys to keep; further ones are refused until some are a day old.
 const KEYS_MAX: usize = 100_000;
@@ -32,14 +35,15 @@ pub(super) struct Creations {
 #[derive(Default)]
 struct State {
     by_key: HashMap<String, Known>,
-    by_age: VecDeque<(Timestamp, String)>,
+    /// By the time of this process, which no clock that is set changes.
+    by_age: VecDeque<(Duration, String)>,
     /// Sessions that are being created; they count for the limit.
     in_flight: usize,
 }
 
 struct Known {
     request: String,
-    used: Timestamp,
+    used: Duration,
     creation: Creation,
 }
 
@@ -49,11 +53,11 @@ impl Creations {
     }
 
     /// Returns the create of this key, or begins a new one: `check` gets the number in flight, and `make` also returns
-    /// true if the index has the key by then.
+    /// true if the index has the key by then. `now` never goes back, nor ahead of the time that has passed.
     pub(super) fn find_or_make<F>(
         self: &Arc<Self>,
         key: Option<Key>,
-        now: Timestamp,
+        now: Duration,
         check: impl FnOnce(usize) -> Result<(), SessionError>,
         make: impl FnOnce() -> F,
     ) -> Result<Creation, SessionError>
@@ -103,8 +107,8 @@ impl Creations {
 }
 
 impl State {
-    fn forget_old(&mut self, now: Timestamp) {
-        let is_old = |(used, _): &mut (Timestamp, String)| now.as_millis() - used.as_millis() >= KEY_KEPT_MS;
+    fn forget_old(&mut self, now: Duration) {
+        let is_old = |(used, _): &mut (Duration, String)| now.saturating_sub(*used) >= KEY_KEPT;
         while let Some((used, key)) = self.by_age.pop_front_if(is_old) {
             // The key may have been used again since.
             if self.by_key.get(&key).is_some_and(|known| known.used == used) {
@@ -126,9 +130,9 @@ mod tests {
     /// A key is kept here unless its create failed or the index has it.
     #[tokio::test]
     async fn only_keys_that_nobody_else_has_are_kept() {
-        let (creations, now) = (Arc::new(Creations::default()), SeededIds::wall_time());
+        let (creations, now) = (Arc::new(Creations::default()), Duration::ZERO);
         let session_id = SessionId::from_uuid(uuid::Uuid::nil());
-        let made = SessionCreated { session_id, seq: 1, created_at: now };
+        let made = SessionCreated { session_id, seq: 1, created_at: SeededIds::wall_time() };
         for (name, (done, is_known)) in
             [(Err(SessionError::StoreFull), false), (Ok(made.clone()), true), (Ok(made), false)].into_iter().enumerate()
         {

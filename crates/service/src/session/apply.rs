@@ -21,11 +21,10 @@ use super::{
     human::heading_of,
     message::{Message, ToolResult},
     reminder::{Pin, Reminder},
-    state::{Decided, KEY_KEPT_MS, KeyUse, RULES_MAX},
+    state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
-    clock::Timestamp,
     ids::{Seq, TurnNumber},
     model::Usage,
     options::Policy,
@@ -388,21 +387,38 @@ impl Session {
     }
 
     fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
-        let is_old = |(used, _): &mut (Timestamp, String)| record.time.as_millis() - used.as_millis() >= KEY_KEPT_MS;
-        while let Some((used, name)) = self.keys_by_age.pop_front_if(is_old) {
+        let Some(Key { key, request }) = key.cloned() else { return };
+        self.keys_by_age.push_back((record.time, key.clone()));
+        let used = KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false };
+        self.keyed_bytes += used.bytes();
+        let replaced = self.keys.insert(key, used);
+        self.keyed_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
+        // Seldom, because it looks at all of them.
+        if self.keys_by_age.len() >= 2 * KEYS_KEPT && self.keys_by_age.len().is_multiple_of(KEYS_KEPT) {
+            self.forget_old_keys();
+        }
+    }
+
+    /// Forgets the keys that are old by the time that [`KEYS_KEPT`] uses have reached, except the last ones used.
+    fn forget_old_keys(&mut self) {
+        let mut times: Vec<i64> = self.keys_by_age.iter().map(|(used, _)| used.as_millis()).collect();
+        let Some(at) = times.len().checked_sub(KEYS_KEPT) else { return };
+        let reached_ms = *times.select_nth_unstable(at).1;
+        let (mut may_go, mut are_old, keys) = (at, true, &mut self.keys);
+        self.keys_by_age.retain(|(used, name)| {
+            // Where the clock was ahead, the time says nothing of those before and after it. Where it was behind, the
+            // key is as young as those before it.
+            let is_ahead = used.as_millis() > reached_ms;
+            are_old &= may_go > 0 && (is_ahead || reached_ms.saturating_sub(used.as_millis()) >= KEY_KEPT_MS);
+            may_go = may_go.saturating_sub(1);
+            let stays = is_ahead || !are_old;
             // A key that was used again belongs to its newest use.
-            if self.keys.get(&name).is_some_and(|kept| kept.time == used) {
-                let gone = self.keys.remove(&name);
+            if !stays && keys.get(name).is_some_and(|kept| kept.time == *used) {
+                let gone = keys.remove(name);
                 self.keyed_bytes -= gone.map_or(0, |gone| gone.bytes());
             }
-        }
-        if let Some(Key { key, request }) = key.cloned() {
-            self.keys_by_age.push_back((record.time, key.clone()));
-            let used = KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false };
-            self.keyed_bytes += used.bytes();
-            let replaced = self.keys.insert(key, used);
-            self.keyed_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
-        }
+            stays
+        });
     }
 }
 

@@ -28,8 +28,13 @@ use crate::{
     tool::{NAME_BYTES_MAX, RECALL_TOOL},
 };
 
-/// Time for which an idempotency key is kept, in milliseconds.
+/// Time for which an idempotency key is kept at least, in milliseconds. A wrong clock makes no key old: later keys, and
+/// more than a few, must have been used a day after it.
 pub const KEY_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Keys of a session that stay whatever their time, the last ones used; and the later keys that must say that a day has
+/// passed before one is forgotten.
+pub(crate) const KEYS_KEPT: usize = 256;
 
 /// Rules that a session may be allowed.
 pub(crate) const RULES_MAX: usize = 256;
@@ -363,11 +368,10 @@ impl Session {
         self.last_end.as_ref()
     }
 
-    /// Returns the use of a key in the last 24 hours.
+    /// Returns the use of a key that is not forgotten. No clock decides: it may be wrong for a moment.
     #[must_use]
-    pub fn key(&self, key: &str, now: Timestamp) -> Option<&KeyUse> {
-        // `apply` forgets old keys at the next use of one; until then the clock decides.
-        self.keys.get(key).filter(|used| now.as_millis() - used.time.as_millis() < KEY_KEPT_MS)
+    pub fn key(&self, key: &str) -> Option<&KeyUse> {
+        self.keys.get(key)
     }
 
     /// Returns the decision on a call of the running or the last turn.

@@ -112,10 +112,10 @@ pub trait EventStore: Send + Sync {
         self.stage(lease, batch)
     }
 
-    /// Creates a session from its first records, unless another one was created with the key, still exists, and is at
-    /// most [`KEY_KEPT_MS`] older by the keys' times. A store of several nodes decides that together with the write. In
-    /// a store of one process, this default is enough: its engine creates one session per key at a time, and looks the
-    /// key up in the index before.
+    /// Creates a session from its first records, unless another one was created with the key and still exists. How long
+    /// a key is kept, at least [`KEY_KEPT_MS`], is the store's affair; no single reading of a clock makes it old. A store
+    /// of several nodes decides that together with the write. In a store of one process, this default is enough: its
+    /// engine creates one session per key at a time, and looks the key up in the index before.
     ///
     /// # Errors
     /// Those of [`Self::lease`] and [`Self::stage`]; then nothing was created, unless it is `Failed`.
@@ -517,12 +517,10 @@ pub struct IndexedKey {
 }
 
 impl IndexedKey {
-    /// Makes the entry of the key that a session was created with, unless it has expired.
-    pub(crate) fn of(session: &Session, now: Timestamp) -> Option<Self> {
-        // An imported session may be old. One from a time when the clock was ahead is not.
-        let time = session.created_at();
-        let key = session.created_key().filter(|_| now.as_millis() - time.as_millis() < KEY_KEPT_MS)?;
-        Some(Self { scope: None, key: key.clone(), session_id: session.id(), turn: None, time })
+    /// Makes the entry of the key that a session was created with.
+    pub(crate) fn of(session: &Session) -> Option<Self> {
+        let (key, time) = (session.created_key()?.clone(), session.created_at());
+        Some(Self { scope: None, key, session_id: session.id(), turn: None, time })
     }
 
     /// Returns true if it replaces the stored one: the latest use wins, in whatever order they are put.

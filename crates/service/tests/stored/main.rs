@@ -16,6 +16,7 @@ mod doctor;
 mod ended;
 mod index;
 mod journals;
+mod keys;
 mod layer;
 mod life;
 mod lists;

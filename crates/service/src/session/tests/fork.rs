@@ -86,7 +86,7 @@ proptest! {
             prop_assert_eq!((child.message_count(), child.next_turn()), (parent.message_count(), parent.next_turn()));
             prop_assert_eq!((child.title(), child.labels()), (parent.title(), parent.labels()));
             prop_assert!(child.queue().is_empty() && child.open_turn().is_none() && !child.is_archived());
-            prop_assert!(child.key("a", SeededIds::wall_time()).is_none());
+            prop_assert!(child.key("a").is_none());
             prop_assert_eq!(child.created_key(), Some(&key));
         }
         let unstarted = walk.queue.iter().map(|&(turn, _)| turn).chain([session.next_turn(), TurnNumber::MAX]);

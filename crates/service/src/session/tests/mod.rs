@@ -3,6 +3,7 @@
 mod apply;
 mod fork;
 mod json;
+mod keys;
 mod pages;
 mod reminders;
 mod samples;
