@@ -1,9 +1,10 @@
 //! Copy of every session from one store into another, such as from a data directory into a database.
 //!
-//! Records, blobs and checkpoints of readers are copied as they are: both stores are the caller's own, so that nothing is
-//! taken away as from a bundle. A session appears completely or not at all, so a copy that was cut off is run again.
+//! Records, blobs, checkpoints of readers and what memory was told to forget are copied as they are: both stores are the
+//! caller's own, so that nothing is taken away as from a bundle. A session appears completely or not at all, so a copy
+//! that was cut off is run again. It never says that all is copied while some other process made or changed a session.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -13,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Session, SessionError,
-    clock::Timestamp,
     ids::{Seq, SessionId},
+    memory::SharedMemory,
     service::{SessionState, SessionSummary},
     session::event::Record,
     store::{EventStore, IndexedKey, ReadLimit, RecordSource, StoreError, Stores, hex, restore::decode},
@@ -44,15 +45,17 @@ pub struct Copied {
     pub damaged_blobs: u64,
 }
 
-/// Copies the sessions that `to` does not have, and compares all others with those of `from`.
+/// Copies the sessions that `to` does not have, and compares all others with those of `from`. `memories` are those of data
+/// directories: of `from`, and of `to`; a database keeps itself what memory forgets.
 ///
 /// # Errors
 /// `INVALID_REQUEST` if `to` has a session with other records; nothing was changed then. `SESSION_BUSY` and others if
-/// some sessions cannot be copied, which the message names; all others were. The errors of both stores.
+/// some sessions cannot be copied, or changed meanwhile, which the message names; all others were copied. The errors of
+/// both stores.
 pub async fn copy(
     from: &Stores,
     to: &Stores,
-    now: Timestamp,
+    memories: [Option<&SharedMemory>; 2],
     progress: &(dyn Fn(u64, u64) + Send + Sync),
 ) -> Result<Copied, SessionError> {
     let ids = sessions(from).await?;
@@ -63,7 +66,7 @@ pub async fn copy(
             continue;
         }
         match same(from, to, id).await? {
-            Some(session) => found.push(Row::of(&session, now)),
+            Some(session) => found.push(Row::of(&session)),
             None => different.push(id),
         }
         progress(found.len() as u64, ids.len() as u64);
@@ -74,25 +77,22 @@ pub async fn copy(
         return Err(SessionError::invalid("TO", why));
     }
     // Before the sessions, so that no memory finds in them what it should not.
-    let mut place = 0;
-    loop {
-        let (places, decided): (Vec<u64>, Vec<_>) = from.events.forgotten(place).await?.into_iter().unzip();
-        let Some(last) = places.last() else { break };
-        to.events.record_forgotten(&decided).await?;
-        place = *last;
-    }
+    forget(from, to, memories).await?;
     let mut copied = Copied { sessions: ids.len() as u64, ..Copied::default() };
     let mut left = Vec::new();
     for id in missing {
         match move_in(from, to, id, &mut copied).await {
-            Ok(session) => found.push(Row::of(&session, now)),
+            Ok(session) => found.push(Row::of(&session)),
             Err(Failure::Session(error)) => left.push((id, error)),
             Err(Failure::Store(error)) => return Err(error.into()),
         }
         progress(found.len() as u64, ids.len() as u64);
     }
+    let mut known: BTreeMap<SessionId, Option<Seq>> =
+        found.iter().map(|row| (row.summary.session_id, Some(row.summary.last_seq))).collect();
+    known.extend(left.iter().map(|(id, _)| (*id, None)));
     finish(from, to, found).await?;
-    let Some((_, error)) = left.first() else { return Ok(copied) };
+    let Some((_, error)) = left.first() else { return moved_on(from, known).await.map(|()| copied) };
     let (code, why) = (error.code(), error.to_string());
     let named = names(left.iter().map(|(id, _)| id));
     let message = format!(
@@ -101,6 +101,53 @@ pub async fn copy(
         ids.len()
     );
     Err(SessionError::Failed(Box::new(ErrorBody::with_message(code, message))))
+}
+
+/// Copies what memory was told to forget.
+async fn forget(from: &Stores, to: &Stores, memories: [Option<&SharedMemory>; 2]) -> Result<(), SessionError> {
+    let [ours, theirs] = memories;
+    let mut all = match ours {
+        Some(memory) => memory.forgotten().await?,
+        None => Vec::new(),
+    };
+    let mut place = 0;
+    loop {
+        let (places, decided): (Vec<u64>, Vec<_>) = from.events.forgotten(place).await?.into_iter().unzip();
+        all.extend(decided);
+        let Some(last) = places.last() else { break };
+        place = *last;
+    }
+    match theirs {
+        // A directory has its memory beside its sessions, and a build without memory cannot write it.
+        _ if all.is_empty() => {}
+        Some(memory) => drop(memory.forget(all).await?),
+        None if to.events.node().is_none() => return Err(SessionError::MemoryDisabled { configured: false }),
+        None => to.events.record_forgotten(&all).await?,
+    }
+    Ok(())
+}
+
+/// Checks that a store has still the sessions that were copied, each with its last seq if that is known, and no others.
+async fn moved_on(from: &Stores, mut known: BTreeMap<SessionId, Option<Seq>>) -> Result<(), SessionError> {
+    let mut moved = Vec::new();
+    for id in sessions(from).await? {
+        let known = known.remove(&id);
+        let tail = from.events.tail(id).await?;
+        if known.is_none_or(|known| known.is_some() && known != tail) {
+            moved.push(id);
+        }
+    }
+    // Those that are left were deleted.
+    moved.extend(known.into_keys());
+    if moved.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "Another process made, changed or deleted {} while they were copied, so that the copy is not whole. End \
+         every process that works on FROM, and copy again to another place.",
+        names(moved.iter())
+    );
+    Err(SessionError::Failed(Box::new(ErrorBody::with_message(ErrorCode::SessionBusy, message))))
 }
 
 /// Names some sessions.
@@ -210,8 +257,8 @@ struct Row {
 }
 
 impl Row {
-    fn of(session: &Session, now: Timestamp) -> Self {
-        Self { summary: session.summary(), key: IndexedKey::of(session, now) }
+    fn of(session: &Session) -> Self {
+        Self { summary: session.summary(), key: IndexedKey::of(session) }
     }
 }
 
@@ -224,7 +271,8 @@ async fn finish(from: &Stores, to: &Stores, mut rows: Vec<Row>) -> Result<(), St
     rows.sort_by_key(|row| (row.summary.updated_at, row.summary.session_id));
     for Row { summary, key } in rows {
         let id = summary.session_id;
-        to.index.put_found(summary).await?;
+        // A store may have listed it when it was made, in the order of the copy.
+        to.index.put(summary).await?;
         if let Some(key) = key {
             to.index.put_key(&key).await?;
         }

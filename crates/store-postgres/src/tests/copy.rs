@@ -12,7 +12,6 @@ use std::{
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     AgentBuildConfig, SessionId, SessionService,
-    clock::World,
     copy::{Copied, copy},
     service::{
         AcknowledgeReader, CreateSession, ExportSession, ForgetMemory, ForkSession, NamedReader, SessionQuery,
@@ -22,7 +21,7 @@ use meerkat_service::{
 };
 
 use super::{cluster::Database, database};
-use crate::{open, tests::append};
+use crate::{check_at_rest, open, tests::append};
 
 /// Place of sessions.
 #[derive(Clone, Copy)]
@@ -61,7 +60,7 @@ fn serve<T, F: Future<Output = T>>(place: Place<'_>, work: impl FnOnce(Arc<dyn S
 fn copied(from: Place<'_>, to: Place<'_>) -> Result<Copied, (ErrorCode, String)> {
     process(async {
         let (from, to) = (from.stores().await, to.stores().await);
-        let done = copy(&from, &to, World::system().clock.now(), &|_, _| {}).await;
+        let done = copy(&from, &to, [None, None], &|_, _| {}).await;
         done.map_err(|error| (error.code(), error.to_string()))
     })
 }
@@ -157,7 +156,7 @@ fn a_copy_that_was_cut_off_goes_on() {
         tokio::select! {
             biased;
             () = cut.notified() => {}
-            done = copy(&from, &to, World::system().clock.now(), &progress) => panic!("it went on: {done:?}"),
+            done = copy(&from, &to, [None, None], &progress) => panic!("it went on: {done:?}"),
         }
         assert!(is_cut.load(Ordering::Relaxed));
     });
@@ -237,4 +236,48 @@ fn a_damaged_blob_is_counted() {
     assert!(done.damaged_blobs >= 2, "{done:?}");
     let left = process(async { Place::Files(folder.path()).stores().await.blobs.list(second).await.unwrap() });
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Another process makes, changes or deletes a session during a copy: it does not say that all is copied.
+#[test]
+fn a_copy_of_a_store_that_moves_on_names_what_it_lacks() {
+    for what in ["made", "changed", "deleted"] {
+        let database = database!();
+        let folder = tempfile::tempdir().unwrap();
+        let first = live(Place::Postgres(&database))[0];
+        let new = super::id(7);
+        let (sql, named) = match what {
+            "made" => (format!("INSERT INTO sessions (id, epoch, tail) VALUES ('{new}', 1, 5)"), new),
+            "changed" => (format!("UPDATE sessions SET tail = tail + 1 WHERE id = '{first}'"), first),
+            _ => (format!("UPDATE sessions SET tail = 0 WHERE id = '{first}'"), first),
+        };
+        let (code, message) = process(async {
+            let (from, to) = (Place::Postgres(&database).stores().await, Place::Files(folder.path()).stores().await);
+            let moves_on = |done, of| {
+                if done == of {
+                    database.psql(&sql);
+                }
+            };
+            let error = copy(&from, &to, [None, None], &moves_on).await.unwrap_err();
+            (error.code(), error.to_string())
+        });
+        assert_eq!(code, ErrorCode::SessionBusy, "{message}");
+        assert!(message.contains(&named.to_string()) && message.contains("not whole"), "{what}: {message}");
+    }
+}
+
+/// A server that works on the database would go on with sessions that are copied.
+#[tokio::test]
+async fn a_database_that_a_server_works_on_is_not_copied() {
+    let database = database!();
+    let options = database.options("looks");
+    check_at_rest(&options, "copy-").await.unwrap();
+    let nodes = [super::node(&database, "copy-1").await, super::node(&database, "desk").await];
+    let error = check_at_rest(&options, "copy-").await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidRequest);
+    let message = error.to_string();
+    assert!(message.contains("FROM") && message.contains("the node desk works on it"), "{message}");
+    drop(nodes);
+    database.expire("desk");
+    check_at_rest(&options, "copy-").await.unwrap();
 }

@@ -5,9 +5,8 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
-    clock::World,
     copy::copy,
-    memory::MemoryOptions,
+    memory::{MemoryOptions, open_memory},
     service::{CreateSession, ForgetMemory, ForkSession, SearchMemory, StartTurn},
     store::open_stores,
 };
@@ -95,31 +94,59 @@ async fn what_one_node_forgets_no_node_finds_again() {
     }
 }
 
-/// A copy takes the way that docs/deploy.md names: into the data directory of a node.
-#[test]
-fn what_is_forgotten_stays_so_without_the_database() {
-    let database = database!();
-    let folder = process(async {
-        let ([(a, folder), (b, _of_b)], session_id) = pair(&database).await;
-        finds(&a, "bassoon").await;
-        a.forget_memory(all_of(session_id)).await.unwrap();
-        for node in [a, b] {
-            node.shut_down(1000).await;
+/// Copies a store, with the memories of data directories.
+fn copied(from: (Option<&Path>, Option<&Database>), to: (Option<&Path>, Option<&Database>)) {
+    process(async {
+        let memory = |folder: Option<&Path>| folder.map(|it| open_memory(Some(it), MemoryOptions::default()).unwrap());
+        let stores = async |(folder, database): (Option<&Path>, Option<&Database>)| match (folder, database) {
+            (Some(folder), _) => open_stores(folder).unwrap(),
+            (None, database) => open(database.unwrap().options("copy")).await.unwrap(),
+        };
+        let memories = [memory(from.0), memory(to.0)];
+        let (from, to) = (stores(from).await, stores(to).await);
+        copy(&from, &to, memories.each_ref().map(Option::as_ref), &|_, _| {}).await.unwrap();
+        for memory in memories.iter().flatten() {
+            memory.close().await;
         }
-        folder
     });
+}
+
+/// Serves a data directory with its memory.
+async fn at_home(folder: &Path) -> Arc<dyn SessionService> {
+    let memory = Some(folder.to_owned());
+    let build = AgentBuildConfig::new().store(folder.to_owned()).memory(memory, MemoryOptions::default());
+    build.build().unwrap().service().clone()
+}
+
+/// From a data directory into a database, into another directory, and into a third one: whoever reads the sessions there
+/// does not find what was forgotten.
+#[test]
+fn what_is_forgotten_stays_so_wherever_a_store_is_copied() {
+    let database = database!();
+    let folders = [0; 4].map(|_| tempfile::tempdir().unwrap());
+    let [one, two, three, of_node] = folders.each_ref().map(tempfile::TempDir::path);
     process(async {
-        let (from, to) = (open(database.options("copy")).await.unwrap(), open_stores(folder.path()).unwrap());
-        copy(&from, &to, World::system().clock.now(), &|_, _| {}).await.unwrap();
+        let service = at_home(one).await;
+        let mut made = Vec::new();
+        for text in ["the bassoon is in the attic", "the harbour is closed"] {
+            made.push(service.create_session(CreateSession::default()).await.unwrap().session_id);
+            service.start_turn(StartTurn::new(*made.last().unwrap(), format!("@say {text}"))).await.unwrap();
+        }
+        finds(&service, "bassoon").await;
+        service.forget_memory(all_of(made[0])).await.unwrap();
+        service.shut_down(1000).await;
     });
-    process(async {
-        let memory = Some(folder.path().to_owned());
-        let build = AgentBuildConfig::new().store(folder.path().to_owned()).memory(memory, MemoryOptions::default());
-        let service = build.build().unwrap().service().clone();
+    let forgot = async |service: Arc<dyn SessionService>| {
         finds(&service, "harbour").await;
         assert_eq!(search(&service, "bassoon").await.unwrap(), 0);
         service.shut_down(1000).await;
-    });
+    };
+    copied((Some(one), None), (None, Some(&database)));
+    process(async { forgot(start(database.options("new"), of_node).await).await });
+    copied((None, Some(&database)), (Some(two), None));
+    process(async { forgot(at_home(two).await).await });
+    copied((Some(two), None), (Some(three), None));
+    process(async { forgot(at_home(three).await).await });
 }
 
 /// It is removed from the files of a node that nobody asks for anything.

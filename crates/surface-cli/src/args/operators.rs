@@ -21,10 +21,10 @@ const COMPACT_HELP: &str = "An event is dropped only if every reader has acknowl
         meerkat journal compact last --dry-run\n  \
         meerkat journal compact last --drop-history    also messages that have left the context";
 
-const COPY_HELP: &str = "Copies records, blobs, idempotency keys and readers as they are, and reads all of it back. Nothing \
-    of FROM is changed, and no session of TO. Sessions that are in both with the same records are left alone, so a copy \
-    that was cut off can be run again. No server may run on a data directory meanwhile. Others on this machine can see \
-    an address that you type; a variable keeps it from them.\n\n\
+const COPY_HELP: &str = "Copies records, blobs, idempotency keys, readers and what memory was told to forget as they are, and \
+    reads all of it back. Nothing of FROM is changed, and no session of TO. Sessions that are in both with the same \
+    records are left alone, so a copy that was cut off can be run again. No server may run on FROM meanwhile, nor on a \
+    data directory. Others on this machine can see an address that you type; a variable keeps it from them.\n\n\
     Examples:\n  \
         meerkat store copy ~/data DATABASE_URL    DATABASE_URL=postgres://user:password@host/database\n  \
         meerkat store copy DATABASE_URL ./data    and back";

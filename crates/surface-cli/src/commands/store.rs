@@ -6,6 +6,7 @@ use meerkat_service::{
     SessionError,
     clock::World,
     copy::{Copied, copy},
+    memory::{MemoryOptions, SharedMemory, open_memory},
     service::{SessionQuery, SessionState},
     store::{Stores, glance, open_stores, own_directory},
     wire::encode,
@@ -28,6 +29,10 @@ use crate::{
 const SCHEME: &str = "://";
 /// File that every data directory has.
 const FORMAT_FILE: &str = "format";
+/// What the memory of a data directory has, one of them at least.
+const MEMORY_FILES: [&str; 2] = ["memory.redb", "memory"];
+/// Beginning of the names of nodes that only copy.
+const COPIER: &str = "copy-";
 
 /// One end of a copy.
 enum End {
@@ -56,17 +61,38 @@ impl End {
             Self::Directory(folder) => Ok(open_stores(folder)?),
             Self::Database(database) => {
                 let world = World::system();
-                let node = format!("copy-{}", world.ids.next_session_id(world.clock.now()));
+                let node = format!("{COPIER}{}", world.ids.next_session_id(world.clock.now()));
                 let opened = database.stores(node).await;
-                opened.map_err(|error| {
-                    // The configuration is not at fault.
-                    let mut body = error.body();
-                    body.message = body.message.replace("store.url", what);
-                    body.into()
-                })
+                opened.map_err(|error| of_end(&error, what))
             }
         }
     }
+}
+
+impl End {
+    /// Refuses a database that a server works on: what it does meanwhile would be missing.
+    async fn check_at_rest(&self, what: &str) -> Result<(), CliError> {
+        let Self::Database(database) = self else { return Ok(()) };
+        database.check_at_rest(COPIER).await.map_err(|error| of_end(&error, what))
+    }
+
+    /// Returns true if it is a data directory with files of memory.
+    fn has_memory(&self) -> bool {
+        matches!(self, Self::Directory(folder) if MEMORY_FILES.iter().any(|file| folder.join(file).exists()))
+    }
+
+    /// Returns the memory of a data directory, whose files are opened when they are needed.
+    fn memory(&self) -> Result<Option<SharedMemory>, SessionError> {
+        let Self::Directory(folder) = self else { return Ok(None) };
+        open_memory(Some(folder), MemoryOptions::default()).map(Some)
+    }
+}
+
+/// Names the end in a failure of its database: the configuration is not at fault.
+fn of_end(error: &SessionError, what: &str) -> CliError {
+    let mut body = error.body();
+    body.message = body.message.replace("store.url", what);
+    body.into()
 }
 
 /// `store copy`.
@@ -90,8 +116,16 @@ pub(crate) fn store_copy(out: &Output, env: &Environment, config: &Config, args:
         }
     };
     let copied = runtime()?.block_on(async {
-        let (from, to) = (from.open("FROM").await?, to.open("TO").await?);
-        Ok::<_, CliError>(copy(&from, &to, World::system().clock.now(), &progress).await?)
+        from.check_at_rest("FROM").await?;
+        let ours = if from.has_memory() { from.memory()? } else { None };
+        // Without memory in this build, a copy is refused if there is something to forget.
+        let theirs = to.memory().unwrap_or_default();
+        let stores = (from.open("FROM").await?, to.open("TO").await?);
+        let copied = copy(&stores.0, &stores.1, [ours.as_ref(), theirs.as_ref()], &progress).await;
+        for memory in [ours, theirs.filter(|_| to.has_memory())].into_iter().flatten() {
+            memory.close().await;
+        }
+        Ok::<_, CliError>(copied?)
     });
     drop(bar);
     telemetry.end();

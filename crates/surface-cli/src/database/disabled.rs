@@ -27,6 +27,11 @@ pub(super) async fn nodes(_: &Database) -> Result<Vec<Value>, SessionError> {
 }
 
 #[expect(clippy::unused_async, reason = "with `postgres` it waits for the database")]
+pub(super) async fn check_at_rest(_: &Database, _: &str) -> Result<(), SessionError> {
+    refused()
+}
+
+#[expect(clippy::unused_async, reason = "with `postgres` it waits for the database")]
 pub(super) async fn examine(_: &Database, _: bool) -> Result<Diagnosis, SessionError> {
     refused()
 }

@@ -21,6 +21,10 @@ pub(super) async fn nodes(database: &Database) -> Result<Vec<Value>, SessionErro
     nodes.map_err(|error| SessionError::Internal(error.to_string()))
 }
 
+pub(super) async fn check_at_rest(database: &Database, copiers: &str) -> Result<(), SessionError> {
+    meerkat_store_postgres::check_at_rest(&options(database, String::new()), copiers).await
+}
+
 pub(super) async fn examine(database: &Database, is_repair: bool) -> Result<Diagnosis, SessionError> {
     meerkat_store_postgres::examine(&options(database, String::new()), is_repair).await
 }

@@ -18,9 +18,9 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 
 #[cfg(not(feature = "postgres"))]
-use self::disabled::{examine, node_name, nodes, open};
+use self::disabled::{check_at_rest, examine, node_name, nodes, open};
 #[cfg(feature = "postgres")]
-use self::enabled::{examine, node_name, nodes, open};
+use self::enabled::{check_at_rest, examine, node_name, nodes, open};
 
 /// Database as the configuration names it.
 pub(crate) struct Database {
@@ -52,6 +52,11 @@ impl Database {
     /// Lists the nodes.
     pub(crate) async fn nodes(&self) -> Result<Vec<Value>, SessionError> {
         nodes(self).await
+    }
+
+    /// Refuses a database that a server works on. Nodes with this prefix of their names only copy.
+    pub(crate) async fn check_at_rest(&self, copiers: &str) -> Result<(), SessionError> {
+        check_at_rest(self, copiers).await
     }
 
     /// Examines the database, and repairs what can be repaired if that is asked for.
