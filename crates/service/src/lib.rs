@@ -40,6 +40,8 @@ pub mod memory;
 pub mod store;
 pub mod tool;
 
+pub mod folder;
+
 mod consumers;
 
 pub mod wire;

@@ -1,19 +1,29 @@
 //! Operations of the projection on its folder. Paths are made of typed ids and of names in this module's parent, never
-//! of a caller's text, and nothing is written through a symlink.
+//! of a caller's text.
+//!
+//! A command of a tool may replace every part of the folder while this writes, and this is not confined. So the folder
+//! that holds it is opened once, each part is opened from a handle of the part before it, and no part may be a link.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::File,
     io::{self, Read as _},
-    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt as _, MetadataExt as _},
+    },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat},
+    io::Errno,
+};
 
 /// Most bytes to read of a file.
 const READ_BYTES_MAX: u64 = 64 * 1024;
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Flags to follow no link, and not to wait for the other end of a pipe.
-const READ_FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// Folder of the projection.
 pub(super) trait Files: Send + Sync {
@@ -44,41 +54,62 @@ pub(super) trait Files: Send + Sync {
 
 /// Folder of the file system.
 pub(super) struct RealFiles {
-    root: PathBuf,
+    /// The nearest folder above the projection's that existed at the start.
+    holder: io::Result<OwnedFd>,
+    /// Way from there to the projection's folder.
+    way: PathBuf,
 }
 
 impl RealFiles {
-    pub(super) const fn new(root: PathBuf) -> Self {
-        Self { root }
+    pub(super) fn new(root: &Path) -> Self {
+        let holder = root.ancestors().skip(1).find(|folder| folder.is_dir());
+        // A relative path of one part is below the folder that this process is in.
+        let holder = holder.or_else(|| root.is_relative().then_some(Path::new("")));
+        let (holder, way) = match holder {
+            Some(holder) => (holder, root.strip_prefix(holder).unwrap_or(root)),
+            None => (root, Path::new("")),
+        };
+        let opened = if holder.as_os_str().is_empty() { Path::new(".") } else { holder };
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self { holder: openat(CWD, opened, flags, Mode::empty()).map_err(Into::into), way: way.to_owned() }
     }
 
-    /// Makes a path beneath the root, none of whose folders is a link.
-    fn beneath(&self, path: &str) -> io::Result<PathBuf> {
-        let mut folder = self.root.clone();
+    /// Opens a folder, no part of whose path below the holder is a link; makes the missing parts if that is wanted.
+    fn folder(&self, path: &str, makes: bool) -> io::Result<OwnedFd> {
+        let holder = self.holder.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+        let mut folder = openat(holder, ".", FOLDER, Mode::empty())?;
+        for part in self.way.join(path).components() {
+            let part = Path::new(part.as_os_str());
+            let opened = match openat(&folder, part, FOLDER, Mode::empty()) {
+                Err(Errno::NOENT) if makes => match mkdirat(&folder, part, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => openat(&folder, part, FOLDER, Mode::empty()),
+                    Err(error) => Err(error),
+                },
+                opened => opened,
+            };
+            folder = opened.map_err(|error| match error {
+                Errno::LOOP | Errno::NOTDIR => io::Error::other(format!("{} is no folder, or a link", part.display())),
+                error => error.into(),
+            })?;
+        }
+        Ok(folder)
+    }
+
+    /// Opens the folder of a file, and returns it with the file's name.
+    fn split<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-        for part in above.split('/').filter(|part| !part.is_empty()) {
-            check_folder(&folder)?;
-            folder.push(part);
-        }
-        check_folder(&folder)?;
-        Ok(if name.is_empty() { folder } else { folder.join(name) })
+        Ok((self.folder(above, false)?, name))
     }
 
-    /// Opens an existing file that is not a link.
-    fn open(&self, path: &str) -> io::Result<fs::File> {
-        let path = self.beneath(path)?;
-        if !fs::symlink_metadata(&path)?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
+    /// Opens an existing regular file that has no other name: another one could be a file of the workspace or outside.
+    fn open(&self, path: &str, flags: OFlags) -> io::Result<File> {
+        let (folder, name) = self.split(path)?;
+        let file = File::from(openat(&folder, name, FILE | flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.nlink() != 1 {
+            return Err(io::Error::other("it is not a regular file with one name"));
         }
-        OpenOptions::new().write(true).open(path)
-    }
-}
-
-/// Refuses a path that exists and is not a folder.
-fn check_folder(path: &Path) -> io::Result<()> {
-    match if_there(fs::symlink_metadata(path))? {
-        Some(found) if !found.is_dir() => Err(io::Error::other(format!("{} is no folder, or a link", path.display()))),
-        _ => Ok(()),
+        Ok(file)
     }
 }
 
@@ -92,61 +123,74 @@ fn if_there<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
 
 impl Files for RealFiles {
     fn make_dir(&self, path: &str) -> io::Result<()> {
-        let path = self.beneath(path)?;
-        check_folder(&path)?;
-        DirBuilder::new().recursive(true).mode(0o700).create(path)
+        self.folder(path, true).map(drop)
     }
 
     fn create(&self, path: &str) -> io::Result<()> {
         self.remove(path)?;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.beneath(path)?).map(drop)
+        let (folder, name) = self.split(path)?;
+        let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        Ok(openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map(drop)?)
     }
 
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()> {
-        self.open(path)?.set_len(bytes)
+        self.open(path, OFlags::WRONLY)?.set_len(bytes)
     }
 
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.open(path)?.write_all_at(bytes, offset)
+        self.open(path, OFlags::WRONLY)?.write_all_at(bytes, offset)
     }
 
     fn sync(&self, path: &str) -> io::Result<()> {
-        fs::File::open(self.beneath(path)?)?.sync_all()
+        match path {
+            "" => File::from(self.folder("", false)?).sync_all(),
+            path => self.open(path, OFlags::RDONLY)?.sync_all(),
+        }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.beneath(from)?, self.beneath(to)?)
+        let ((from_folder, from), (to_folder, to)) = (self.split(from)?, self.split(to)?);
+        Ok(renameat(&from_folder, from, &to_folder, to)?)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        if_there(fs::remove_file(self.beneath(path)?)).map(drop)
+        let remove = || {
+            let (folder, name) = self.split(path)?;
+            Ok(unlinkat(&folder, name, AtFlags::empty())?)
+        };
+        if_there(remove()).map(drop)
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        if_there(fs::remove_dir_all(self.beneath(path)?)).map(drop)
+        let remove = || {
+            let (folder, name) = self.split(path)?;
+            crate::folder::remove(&folder, Path::new(name))
+        };
+        if_there(remove()).map(drop)
     }
 
     fn len(&self, path: &str) -> io::Result<Option<u64>> {
-        Ok(if_there(fs::symlink_metadata(self.beneath(path)?))?.map(|found| found.len()))
+        let len = || {
+            let (folder, name) = self.split(path)?;
+            let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+            // What is no file has no bytes of ours.
+            Ok(if is_file { found.st_size.unsigned_abs() } else { 0 })
+        };
+        if_there(len())
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let path = self.beneath(path)?;
-        check_folder(&path)?;
-        let Some(entries) = if_there(fs::read_dir(path))? else { return Ok(Vec::new()) };
-        entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        let Some(folder) = if_there(self.folder(path, false))? else { return Ok(Vec::new()) };
+        let names = Dir::read_from(&folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        names.filter(|name| !name.as_ref().is_ok_and(|name| name == "." || name == "..")).collect()
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(READ_FLAGS);
-        let Some(file) = if_there(options.open(self.beneath(path)?))? else { return Ok(None) };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
-        }
+        let Some(file) = if_there(self.open(path, OFlags::RDONLY))? else { return Ok(None) };
         let mut bytes = Vec::new();
         file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(Some(bytes))

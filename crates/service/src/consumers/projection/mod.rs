@@ -78,9 +78,10 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    /// Makes the projection of a store in `dir`, which is created by the first write.
+    /// Makes the projection of a store in `dir`, which is created by the first write. The folder that holds it is opened
+    /// now: what replaces that later is not used.
     pub(crate) fn new(dir: PathBuf, store: Option<String>) -> Self {
-        Self { files: Arc::new(RealFiles::new(dir)), store }
+        Self { files: Arc::new(RealFiles::new(&dir)), store }
     }
 
     /// Returns true if the folder holds the files of another store.

@@ -4,9 +4,13 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
+use rustix::fs::CWD;
 use tempfile::TempDir;
 
 use super::{Projection, files::Files, files::RealFiles};
@@ -17,6 +21,9 @@ use crate::{
     session::Session,
     store::{Frame, restore::decode},
 };
+
+/// Times that the projection writes while its folder is swapped.
+const SWAPPED_STEPS: usize = 100;
 
 /// A session with everything that a transcript knows: calls, a turn that waited, one that was interrupted.
 async fn frames() -> Vec<Frame> {
@@ -266,7 +273,7 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
             if let Some(before) = before {
                 project(&projection(dir.path().to_owned()), &sample.frames, before).unwrap();
             }
-            let files = RealFiles::new(dir.path().to_owned());
+            let files = RealFiles::new(dir.path());
             let files = Arc::new(Dying { files, steps_left: AtomicU64::new(steps) });
             let dying = Projection { files, ..projection(dir.path().to_owned()) };
             let done = project(&dying, &sample.frames, sample.last());
@@ -327,6 +334,89 @@ async fn nothing_is_written_through_a_link() {
     }
 }
 
+/// A command of a tool swaps each part of the path while the files are written. Each part is a link, or has another name
+/// outside, at every moment that a step may find it.
+#[tokio::test]
+async fn a_part_that_is_swapped_at_any_moment_leads_to_nothing_outside() {
+    let sample = Sample::new().await;
+    let session = format!("sessions/{}", sample.id());
+    let file = |name: &str| format!("{session}/{name}");
+    let parts =
+        ["sessions".to_owned(), session.clone(), file("transcript.md"), file("events.jsonl"), file("checkpoint")];
+    for part in parts {
+        let place = tempfile::tempdir().unwrap();
+        let (project_dir, outside) = (place.path().join("project"), place.path().join("outside"));
+        let root = project_dir.join(".rkat");
+        fs::create_dir(&project_dir).unwrap();
+        let projection = projection(root.clone());
+        project(&projection, &sample.frames, &sample.summaries[sample.summaries.len() / 2]).unwrap();
+        // What a link leads to has all that the projection looks for, and its files are not those of the projection.
+        copy(&root, &outside);
+        let mine = files(&outside);
+        let (swapped, link) = (root.join(&part), root.join("swap"));
+        std::os::unix::fs::symlink(outside.join(&part), &link).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                    // The projection may have removed the part, or replaced it.
+                    drop(rustix::fs::renameat_with(CWD, &swapped, CWD, &link, exchange));
+                }
+            });
+            for step in 0..SWAPPED_STEPS {
+                // Each may fail; the next one begins where the files are.
+                drop(projection.session(sample.summaries[0].clone(), None, step % 16 == 15).map(|session| {
+                    session.append("transcript.md", 0, b"stolen").and(session.append("events.jsonl", 0, b"stolen"))
+                }));
+                drop(projection.remove(sample.id()));
+                drop(project(&projection, &sample.frames, sample.last()));
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(files(&outside), mine, "{part}");
+    }
+}
+
+/// The folder that holds `.rkat`, or `.rkat` itself, becomes a link after the start; and a file gets a second name.
+#[tokio::test]
+async fn a_swapped_holder_and_a_second_name_lead_to_nothing_outside() {
+    let sample = Sample::new().await;
+    for part in ["project", "project/.rkat"] {
+        let place = tempfile::tempdir().unwrap();
+        let (project_dir, outside) = (place.path().join("project"), place.path().join("outside"));
+        fs::create_dir(&project_dir).unwrap();
+        let projection = projection(project_dir.join(".rkat"));
+        project(&projection, &sample.frames, &sample.summaries[0]).unwrap();
+        fs::create_dir_all(outside.join(".rkat")).unwrap();
+        fs::rename(place.path().join(part), place.path().join("old")).unwrap();
+        std::os::unix::fs::symlink(&outside, place.path().join(part)).unwrap();
+        drop(project(&projection, &sample.frames, sample.last()));
+        drop(projection.remove(sample.id()));
+        assert_eq!(files(&outside), BTreeMap::new(), "{part}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join(".rkat");
+    let projection = projection(root.clone());
+    project(&projection, &sample.frames, &sample.summaries[0]).unwrap();
+    let transcript = root.join(format!("sessions/{}/transcript.md", sample.id()));
+    let victim = dir.path().join("victim");
+    fs::copy(&transcript, &victim).unwrap();
+    let mine = fs::read(&victim).unwrap();
+    fs::remove_file(&transcript).unwrap();
+    fs::hard_link(&victim, &transcript).unwrap();
+    drop(project(&projection, &sample.frames, sample.last()));
+    assert_eq!(fs::read(&victim).unwrap(), mine);
+}
+
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) {
+    for (name, bytes) in files(from) {
+        fs::create_dir_all(to.join(&name).parent().unwrap()).unwrap();
+        fs::write(to.join(name), bytes).unwrap();
+    }
+}
+
 /// What a power failure leaves of the mark says nothing; what a repository brings along is not followed.
 #[tokio::test]
 async fn a_mark_that_is_broken_is_made_again_and_one_that_is_no_file_is_refused() {
@@ -344,7 +434,7 @@ async fn a_mark_that_is_broken_is_made_again_and_one_that_is_no_file_is_refused(
     assert!(projection(dir.path().to_owned()).is_anothers().is_err(), "a link is followed");
     fs::remove_file(dir.path().join("store")).unwrap();
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("store"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    rustix::fs::mknodat(CWD, dir.path().join("store"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
     // At once, though nobody writes into it.
     assert!(projection(dir.path().to_owned()).is_anothers().is_err(), "a pipe is read");
 }
