@@ -1,7 +1,7 @@
 //! Systems without a confinement: a command runs as it is, its processes end with it, and every one asks.
 
 use std::{
-    fs, io,
+    io,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,7 +13,7 @@ use rustix::{
     process::{Pid, Signal, kill_process_group, setsid},
 };
 
-use super::{Confinement, Job, code_of, make_temporary};
+use super::{Confinement, Job, code_of, make_temporary, remove_temporary};
 
 /// Returns the path by which this program starts itself.
 pub(crate) fn program() -> io::Result<PathBuf> {
@@ -34,7 +34,7 @@ pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     setsid().ok();
     let temporary = make_temporary(&job.temporary)?;
     let code = run(job, &temporary);
-    fs::remove_dir_all(&temporary).ok();
+    remove_temporary(&temporary);
     code
 }
 

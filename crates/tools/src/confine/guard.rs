@@ -1,271 +1,178 @@
-//! Guard of the hooks and configurations of a workspace's git directories: git runs what they say, outside of any
-//! confinement, later.
+//! Guard of what git obeys later, outside of any confinement: a workspace's git directories, and the files in the
+//! workspace that git's configuration names.
 //!
-//! A namespace mounts those that exist read-only (`protected`). Everything else is compared after a command, and a
-//! change is put back. What is mounted is compared too, as a mount ends when somebody outside replaces the file; as the
-//! change may be that person's own, it is only reported.
+//! In a namespace of its own a command sees them read-only (`protected`), unless a person allowed it to change them.
+//! Everything else is compared after the command, and a change is said. Nothing is put back: this is not confined, and a
+//! command that runs beside another one could choose what it writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
-    fs::File,
-    io::{Read as _, Write as _},
-    os::{fd::OwnedFd, unix::ffi::OsStringExt as _},
+    fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, fchmod, mkdirat, openat, readlinkat, statat, symlinkat,
-        unlinkat,
-    },
-    io::Errno,
-};
-
 use super::{
-    Confinement, GitGuard,
-    repositories::{REPOSITORY, git_folders},
+    Job,
+    repositories::{REPOSITORY, git_folders, holders},
 };
 
 /// Entries of a git directory that make git run something, or that say where such an entry is.
-const ENTRIES: &[&str] = &["config", "config.worktree", "commondir", "gitdir", "hooks"];
-/// Bytes of one file that can be put back.
-const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Depth of the folder of hooks that is looked at.
-const DEPTH_MAX: u32 = 3;
-/// New git directories that are named; there may be more.
+const ENTRIES: &[&str] = &["config", "config.worktree", "commondir", "gitdir", "hooks", "rebase-merge"];
+/// Entries of a folder, such as that of hooks, that are compared.
+const INNER_MAX: usize = 256;
+/// Changes that are named; there may be more.
 const NAMED_MAX: usize = 8;
+/// Folder of the files for people, which this program writes without confinement.
+const PROJECTION: &str = ".rkat";
 
-/// State of an entry. What is too large or too deep, or no file, is only known by its kind and size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Entry {
-    Absent,
-    File { mode: RawMode, bytes: Vec<u8> },
-    Link(OsString),
-    Folder(BTreeMap<OsString, Entry>),
-    Other { kind: RawMode, bytes: i64 },
+/// What tells that a file or folder was changed or replaced. No command can set the last two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    device: u64,
+    inode: u64,
+    changed: Option<(i64, i64)>,
 }
 
-/// State of git directories before a command.
+/// State before a command of what git obeys.
 pub(crate) struct Guard {
+    /// The command's workspace, and what of it git's configuration names.
     workspace: PathBuf,
-    /// State of the workspace's `.git`, if it is no folder.
-    repository: Option<Entry>,
-    /// Git directories that were there.
-    known: BTreeSet<PathBuf>,
-    /// Their entries that no namespace protects.
-    entries: Vec<(PathBuf, &'static str, Entry)>,
-    /// Entries that a namespace mounts, by folder and name, and their state if it could be read.
-    mounted: Vec<(PathBuf, &'static str, Option<Entry>)>,
+    obeyed: Vec<PathBuf>,
+    /// True if the command cannot change what is protected.
+    is_protected: bool,
+    /// True if it can change files outside of its workspace.
+    is_open: bool,
+    repositories: BTreeSet<PathBuf>,
+    states: BTreeMap<PathBuf, State>,
 }
 
 /// Lists the paths that a namespace mounts over themselves, each after those above it, and if they are read-only. What
 /// is mounted cannot be moved, so neither can a folder on the way to a read-only entry.
-pub(super) fn protected(workspace: &Path) -> Result<BTreeMap<PathBuf, bool>, String> {
-    let mut mounts = BTreeMap::new();
-    let repository = workspace.join(REPOSITORY);
-    if is(&repository, FileType::RegularFile) {
-        mounts.insert(repository, true);
+pub(super) fn protected(job: &Job) -> Result<BTreeMap<PathBuf, bool>, String> {
+    let mut fixed = BTreeSet::from([job.workspace.join(PROJECTION)]);
+    if !job.git {
+        fixed.insert(job.workspace.join(REPOSITORY));
+        fixed.extend(git_folders(&job.workspace)?.into_iter().filter(|folder| folder.starts_with(&job.workspace)));
+        fixed.extend(job.obeyed.iter().cloned());
     }
-    for folder in git_folders(workspace)?.iter().filter(|folder| folder.starts_with(workspace)) {
-        let above = folder.ancestors().take_while(|path| *path != workspace);
-        mounts.extend(above.map(|path| (path.to_owned(), false)));
-        let entries = ENTRIES.iter().map(|name| folder.join(name));
-        let entries = entries.filter(|path| is(path, FileType::RegularFile) || is(path, FileType::Directory));
-        mounts.extend(entries.map(|path| (path, true)));
+    let mut mounts: BTreeMap<PathBuf, bool> = BTreeMap::new();
+    // Each comes after the folders above it.
+    for path in fixed {
+        let Ok(found) = fs::symlink_metadata(&path) else { continue };
+        let is_beneath = |(above, is_fixed): (&PathBuf, &bool)| *is_fixed && path.starts_with(above);
+        if mounts.iter().any(is_beneath) {
+            continue;
+        }
+        for above in path.ancestors().skip(1).take_while(|above| *above != job.workspace) {
+            mounts.entry(above.to_owned()).or_insert(false);
+        }
+        // A link has nothing to write.
+        mounts.insert(path, !found.is_symlink());
     }
     Ok(mounts)
 }
 
-fn is(path: &Path, kind: FileType) -> bool {
-    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == kind)
-}
-
 impl Guard {
-    /// Keeps the state of all entries that the confinement leaves open.
-    pub(crate) fn take(workspace: &Path, confinement: Confinement) -> Result<Self, String> {
-        let mounted = match confinement.git_guard {
-            GitGuard::Namespace => protected(workspace)?,
-            GitGuard::Compare => BTreeMap::new(),
+    /// Keeps the state of what git obeys. It blocks.
+    pub(crate) fn take(job: &Job) -> Result<Self, String> {
+        let mut guard = Self {
+            workspace: job.workspace.clone(),
+            obeyed: job.obeyed.clone(),
+            is_protected: job.has_namespace() && !job.git,
+            is_open: !job.confinement.files,
+            repositories: holders(&job.workspace),
+            states: BTreeMap::new(),
         };
-        let known = git_folders(workspace)?;
-        let mut guard =
-            Self { workspace: workspace.to_owned(), repository: None, known, entries: Vec::new(), mounted: Vec::new() };
-        let path = workspace.join(REPOSITORY);
-        if !is(&path, FileType::Directory) && !mounted.contains_key(&path) {
-            let workspace = folder(workspace).map_err(|error| unreadable(workspace, error))?;
-            let entry = read(&workspace, Path::new(REPOSITORY), DEPTH_MAX);
-            guard.repository = Some(entry.map_err(|error| unreadable(&path, error))?);
-        }
-        // A command whose files are confined changes nothing outside of the workspace.
-        for path in guard.known.iter().filter(|path| !confinement.files || path.starts_with(workspace)) {
-            let opened = guard.open(path).map_err(|error| unreadable(path, error))?;
-            for name in ENTRIES {
-                let entry = read(&opened, Path::new(name), 0);
-                if mounted.contains_key(&path.join(name)) {
-                    guard.mounted.push((path.clone(), name, entry.ok()));
-                } else {
-                    guard.entries.push((path.clone(), name, entry.map_err(|error| unreadable(path, error))?));
-                }
-            }
-        }
-        if mounted.get(&path) == Some(&true) {
-            let entry = guard.look(workspace, REPOSITORY);
-            guard.mounted.push((workspace.to_owned(), REPOSITORY, entry));
-        }
+        guard.states = guard.look(&git_folders(&job.workspace)?);
         Ok(guard)
     }
 
-    /// Puts back what a command changed, and returns a line for each change.
-    pub(crate) fn put_back(self) -> Vec<String> {
-        let path = self.workspace.join(REPOSITORY);
-        let mut lines = Vec::new();
-        if let Some(before) = self.repository.as_ref().filter(|before| **before != Entry::Absent) {
-            let done = folder(&self.workspace).and_then(|folder| settle(&folder, Path::new(REPOSITORY), before));
-            lines.extend(line(&path, done));
-        }
-        for (folder, name, before) in &self.entries {
-            let done = self.open(folder).and_then(|folder| settle(&folder, Path::new(name), before));
-            lines.extend(line(&folder.join(name), done));
-        }
-        let changed = self.mounted.iter().filter(|(folder, name, before)| self.look(folder, name) != *before);
-        lines.extend(changed.map(|(folder, name, _)| {
-            let path = folder.join(name);
-            format!("{} changed while a command ran: look at it before git runs", path.display())
-        }));
-        match git_folders(&self.workspace) {
-            Ok(now) => lines.extend(now.difference(&self.known).take(NAMED_MAX).map(|path| {
-                let text = "the command made a repository; git will run its hooks and what its config names";
-                format!("{text}, so look at {}", path.display())
-            })),
-            Err(why) => lines.push(why),
-        }
-        lines
+    /// Returns a line for each change since then. It blocks.
+    pub(crate) fn changes(self) -> Vec<String> {
+        let folders = match git_folders(&self.workspace) {
+            Ok(folders) => folders,
+            Err(why) => return vec![why],
+        };
+        let made = holders(&self.workspace);
+        let made: Vec<&PathBuf> = made.difference(&self.repositories).collect();
+        let now = self.look(&folders);
+        let paths: BTreeSet<&PathBuf> = now.keys().chain(self.states.keys()).collect();
+        let changed = paths.into_iter().filter(|path| now.get(*path) != self.states.get(*path));
+        // What is in a new repository is new too.
+        let changed = changed.filter(|path| !made.iter().any(|made| path.starts_with(made.join(REPOSITORY))));
+        let changed = changed.take(NAMED_MAX).map(|path| {
+            format!("{} changed while the command ran, and git obeys it: look at it before git runs", path.display())
+        });
+        let made = made.iter().take(NAMED_MAX).map(|path| {
+            let text = "the command made a repository; git will run its hooks and what its config names";
+            format!("{text}, so look at {}", path.display())
+        });
+        changed.chain(made).collect()
     }
 
-    /// Returns the state of an entry, if it can be read.
-    fn look(&self, folder: &Path, name: &str) -> Option<Entry> {
-        self.open(folder).and_then(|folder| read(&folder, Path::new(name), 0)).ok()
-    }
-
-    /// Opens a git directory. No part of its path below the workspace may have become a link.
-    fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        match path.strip_prefix(&self.workspace) {
-            Ok(inside) => {
-                inside.iter().try_fold(folder(&self.workspace)?, |folder, name| folder_in(&folder, Path::new(name)))
+    /// Returns the states of what exists.
+    fn look(&self, folders: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, State> {
+        let mut states = BTreeMap::new();
+        let repository = self.workspace.join(REPOSITORY);
+        if self.is_protected {
+            // A mount ends when the user replaces what is beneath it. Their own changes inside do not count.
+            let folders = folders.iter().filter(|folder| folder.starts_with(&self.workspace));
+            for path in folders.chain(&self.obeyed).chain([&repository]) {
+                states.extend(State::of(path, false).map(|state| (path.clone(), state)));
             }
-            Err(_) => folder(path),
+            return states;
         }
-    }
-}
-
-fn unreadable(path: &Path, error: Errno) -> String {
-    format!("{} cannot be guarded against the command: {error}", path.display())
-}
-
-fn line(path: &Path, done: rustix::io::Result<bool>) -> Option<String> {
-    match done {
-        Ok(false) => None,
-        Ok(true) => Some(format!("{} was changed by the command and put back", path.display())),
-        Err(error) => Some(format!("{} may be the command's; do not run git before a look: {error}", path.display())),
-    }
-}
-
-fn folder(path: &Path) -> rustix::io::Result<OwnedFd> {
-    openat(CWD, path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn folder_in(parent: &OwnedFd, name: &Path) -> rustix::io::Result<OwnedFd> {
-    openat(parent, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<OsString>> {
-    let entries = Dir::read_from(folder)?.map(|entry| Ok(OsString::from_vec(entry?.file_name().to_bytes().to_vec())));
-    let entries: rustix::io::Result<Vec<_>> = entries.collect();
-    Ok(entries?.into_iter().filter(|name| name != "." && name != "..").collect())
-}
-
-fn read(parent: &OwnedFd, name: &Path, depth: u32) -> rustix::io::Result<Entry> {
-    let found = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(Entry::Absent),
-        found => found?,
-    };
-    match FileType::from_raw_mode(found.st_mode) {
-        FileType::Symlink => Ok(Entry::Link(OsString::from_vec(readlinkat(parent, name, Vec::new())?.into_bytes()))),
-        FileType::RegularFile if u64::try_from(found.st_size).is_ok_and(|bytes| bytes <= FILE_BYTES_MAX) => {
-            let file = openat(parent, name, OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-            let mut bytes = Vec::new();
-            File::from(file).take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(errno)?;
-            Ok(Entry::File { mode: found.st_mode & 0o7777, bytes })
+        // A command whose files are confined changes nothing outside of the workspace.
+        let folders = folders.iter().filter(|path| self.is_open || path.starts_with(&self.workspace));
+        let entries = folders.flat_map(|folder| ENTRIES.iter().map(|name| folder.join(name)));
+        let whole = Some(repository).filter(|path| !path.is_dir() || path.is_symlink());
+        for path in entries.chain(self.obeyed.iter().cloned()).chain(whole) {
+            let Some(state) = State::of(&path, true) else { continue };
+            let inner = fs::read_dir(&path).into_iter().flatten().flatten().take(INNER_MAX);
+            let inner = inner.map(|entry| entry.path()).filter_map(|path| Some((State::of(&path, true)?, path)));
+            states.extend(inner.map(|(state, path)| (path, state)));
+            states.insert(path, state);
         }
-        FileType::Directory if depth < DEPTH_MAX => {
-            let folder = folder_in(parent, name)?;
-            let entries = names(&folder)?.into_iter().map(|name| {
-                let entry = read(&folder, Path::new(&name), depth + 1)?;
-                Ok((name, entry))
-            });
-            Ok(Entry::Folder(entries.collect::<rustix::io::Result<_>>()?))
-        }
-        _ => Ok(Entry::Other { kind: found.st_mode & 0o170_000, bytes: found.st_size }),
+        states
     }
 }
 
-fn errno(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
-}
-
-/// Makes an entry what it was, and returns true if it had changed.
-fn settle(parent: &OwnedFd, name: &Path, before: &Entry) -> rustix::io::Result<bool> {
-    let depth = if name == Path::new(REPOSITORY) { DEPTH_MAX } else { 0 };
-    if read(parent, name, depth)? == *before {
-        return Ok(false);
-    }
-    if matches!(before, Entry::Other { .. }) {
-        // Nobody knows what was in it.
-        return Err(Errno::FBIG);
-    }
-    remove(parent, name)?;
-    write(parent, name, before)?;
-    Ok(true)
-}
-
-fn remove(parent: &OwnedFd, name: &Path) -> rustix::io::Result<()> {
-    match unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(error) => return Err(error),
-    }
-    let folder = folder_in(parent, name)?;
-    for entry in names(&folder)? {
-        remove(&folder, Path::new(&entry))?;
-    }
-    unlinkat(parent, name, AtFlags::REMOVEDIR)
-}
-
-fn write(parent: &OwnedFd, name: &Path, entry: &Entry) -> rustix::io::Result<()> {
-    match entry {
-        Entry::Absent => Ok(()),
-        Entry::Link(target) => symlinkat(Path::new(target), parent, name),
-        Entry::File { mode, bytes } => {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
-            file.write_all(bytes).map_err(errno)?;
-            fchmod(&file, Mode::from_raw_mode(*mode))
-        }
-        Entry::Folder(entries) => {
-            mkdirat(parent, name, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH)?;
-            let folder = folder_in(parent, name)?;
-            entries.iter().try_for_each(|(name, entry)| write(&folder, Path::new(name), entry))
-        }
-        Entry::Other { .. } => Err(Errno::FBIG),
+impl State {
+    fn of(path: &Path, with_changes: bool) -> Option<Self> {
+        let found = fs::symlink_metadata(path).ok()?;
+        let changed = with_changes.then(|| (found.ctime(), found.ctime_nsec()));
+        Some(Self { device: found.dev(), inode: found.ino(), changed })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
+    use crate::confine::Confinement;
+
+    /// A job over a workspace, whose repository is in it.
+    fn job(workspace: &Path, confinement: Confinement) -> Job {
+        let job = Job { confinement, ..Job::trial() };
+        Job { workspace: workspace.to_owned(), ..job }
+    }
+
+    fn repository(path: &Path) {
+        for folder in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(path.join(folder)).unwrap();
+        }
+        for name in ["HEAD", "config", "hooks/x"] {
+            fs::write(path.join(name), "mine").unwrap();
+        }
+    }
+
+    /// Tells which paths the lines name, and with which word.
+    fn said(lines: &[String], word: &str) -> Vec<String> {
+        let lines = lines.iter().filter(|line| line.contains(word));
+        lines
+            .map(|line| line.split(' ').find(|part| part.starts_with('/')).unwrap().trim_end_matches(',').to_owned())
+            .collect()
+    }
 
     /// A repository whose git directory lies outside of the workspace, which only a command without confinement reaches.
     #[test]
@@ -274,82 +181,92 @@ mod tests {
         let root = folder.path().canonicalize().unwrap();
         let (workspace, outside) = (root.join("w"), root.join("outside.git"));
         fs::create_dir(&workspace).unwrap();
-        fs::create_dir_all(outside.join("hooks")).unwrap();
-        fs::write(outside.join("HEAD"), "").unwrap();
-        fs::write(outside.join("config"), "[core]\n").unwrap();
+        repository(&outside);
         fs::write(workspace.join(REPOSITORY), "gitdir: ../outside.git\n").unwrap();
 
-        let guard = Guard::take(&workspace, Confinement::NONE).unwrap();
+        let guard = Guard::take(&job(&workspace, Confinement::NONE)).unwrap();
         fs::write(outside.join("config"), "evil").unwrap();
-        fs::write(outside.join("hooks/x"), "evil").unwrap();
+        fs::write(outside.join("hooks/y"), "evil").unwrap();
         fs::write(workspace.join(REPOSITORY), "gitdir: evil\n").unwrap();
-        let lines = guard.put_back();
-        assert_eq!(lines.iter().filter(|line| line.ends_with("put back")).count(), 3, "{lines:?}");
-        assert_eq!(fs::read_to_string(outside.join("config")).unwrap(), "[core]\n");
-        assert!(!outside.join("hooks/x").exists());
-        assert_eq!(fs::read_to_string(workspace.join(REPOSITORY)).unwrap(), "gitdir: ../outside.git\n");
+        let lines = guard.changes();
+        // The file leads elsewhere now, so nothing of what it led to is as it was.
+        let expected = ["outside.git/config", "outside.git/hooks", "outside.git/hooks/x", "w/.git"];
+        let expected = expected.map(|path| root.join(path).display().to_string());
+        assert_eq!(said(&lines, "changed while"), expected, "{lines:?}");
 
-        let confined = Confinement { files: true, ..Confinement::NONE };
-        let guard = Guard::take(&workspace, confined).unwrap();
+        fs::write(workspace.join(REPOSITORY), "gitdir: ../outside.git\n").unwrap();
+        let guard = Guard::take(&job(&workspace, Confinement { files: true, ..Confinement::NONE })).unwrap();
         fs::write(outside.join("config"), "the user's own change").unwrap();
-        assert_eq!(guard.put_back(), [""; 0], "what no command can change is the user's");
+        assert_eq!(guard.changes(), [""; 0], "what no command can change is the user's");
     }
 
-    /// Broken once: a file that somebody replaces is mounted no longer, so the command could write it.
+    /// What the user replaces is mounted no longer, so the command could write it.
     #[test]
-    fn a_mounted_entry_that_changed_stays_and_is_reported() {
+    fn a_mounted_folder_that_is_replaced_is_said_and_the_users_changes_in_it_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().canonicalize().unwrap();
-        let repository = workspace.join(REPOSITORY);
-        fs::create_dir_all(repository.join("hooks")).unwrap();
-        for name in ["HEAD", "config", "hooks/x"] {
-            fs::write(repository.join(name), "mine").unwrap();
-        }
-        assert_eq!(Guard::take(&workspace, Confinement::WHOLE).unwrap().put_back(), [""; 0]);
-        let guard = Guard::take(&workspace, Confinement::WHOLE).unwrap();
-        fs::write(workspace.join("new"), "changed").unwrap();
-        fs::rename(workspace.join("new"), repository.join("config")).unwrap();
-        fs::write(repository.join("hooks/x"), "changed").unwrap();
-        let lines = guard.put_back();
-        assert_eq!(lines.len(), 2, "{lines:?}");
-        for (line, name) in lines.iter().zip(["config", "hooks"]) {
-            let path = repository.join(name);
-            let expected = format!("{} changed while a command ran: look at it before git runs", path.display());
-            assert_eq!(*line, expected);
-        }
-        assert_eq!(fs::read_to_string(repository.join("config")).unwrap(), "changed");
+        let git = workspace.join(REPOSITORY);
+        repository(&git);
+        let job = job(&workspace, Confinement::WHOLE);
+        let guard = Guard::take(&job).unwrap();
+        fs::write(git.join("config"), "the user's own change").unwrap();
+        assert_eq!(guard.changes(), [""; 0]);
+        let guard = Guard::take(&job).unwrap();
+        fs::rename(&git, workspace.join("old")).unwrap();
+        repository(&git);
+        let lines = guard.changes();
+        assert_eq!(said(&lines, "changed while"), [git.display().to_string()], "{lines:?}");
+        assert_eq!(said(&lines, "made a repository"), [workspace.join("old").display().to_string()], "{lines:?}");
     }
 
-    /// A worktree's `.git` is a file, which is mounted too.
+    /// Broken once: a link that a command planted was taken for the user's and made again after the command.
     #[test]
-    fn a_mounted_file_that_names_a_git_directory_is_reported() {
+    fn nothing_is_written_whatever_changes() {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().canonicalize().unwrap();
-        fs::create_dir_all(workspace.join("kept")).unwrap();
-        fs::write(workspace.join("kept/HEAD"), "").unwrap();
-        fs::write(workspace.join(REPOSITORY), "gitdir: kept\n").unwrap();
-        let guard = Guard::take(&workspace, Confinement::WHOLE).unwrap();
-        fs::write(workspace.join(REPOSITORY), "gitdir: other\n").unwrap();
-        let lines = guard.put_back();
-        assert!(lines.iter().any(|line| line.contains(".git changed while a command ran")), "{lines:?}");
+        let git = workspace.join(REPOSITORY);
+        repository(&git);
+        std::os::unix::fs::symlink("../evil", git.join("commondir")).unwrap();
+        let guard = Guard::take(&job(&workspace, Confinement::NONE)).unwrap();
+        fs::remove_file(git.join("commondir")).unwrap();
+        fs::remove_file(git.join("config")).unwrap();
+        let lines = guard.changes();
+        let changed = said(&lines, "changed while");
+        assert_eq!(changed, ["commondir", "config"].map(|name| git.join(name).display().to_string()), "{lines:?}");
+        assert!(fs::symlink_metadata(git.join("commondir")).is_err() && !git.join("config").exists());
     }
 
-    /// The owner's hand that puts things back must not be led elsewhere.
     #[test]
-    fn nothing_is_put_back_through_a_link() {
+    fn a_file_that_git_is_to_obey_and_that_did_not_exist_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        let (workspace, module) = (root.join("w"), root.join("w/.git/modules/a"));
-        fs::create_dir_all(&module).unwrap();
-        fs::create_dir_all(root.join("outside/a")).unwrap();
-        for name in ["HEAD", "config"] {
-            fs::write(module.join(name), "mine").unwrap();
-        }
-        let guard = Guard::take(&workspace, Confinement::NONE).unwrap();
-        fs::rename(workspace.join(".git/modules"), workspace.join("old")).unwrap();
-        std::os::unix::fs::symlink("../../outside", workspace.join(".git/modules")).unwrap();
-        let lines = guard.put_back();
-        assert!(lines.iter().any(|line| line.contains("do not run git before a look")), "{lines:?}");
-        assert_eq!(fs::read_dir(root.join("outside/a")).unwrap().count(), 0);
+        let workspace = folder.path().canonicalize().unwrap();
+        repository(&workspace.join(REPOSITORY));
+        let hooks = workspace.join(".husky");
+        let job = Job { obeyed: vec![hooks.clone()], ..job(&workspace, Confinement::WHOLE) };
+        let guard = Guard::take(&job).unwrap();
+        fs::create_dir(&hooks).unwrap();
+        let lines = guard.changes();
+        assert_eq!(said(&lines, "changed while"), [hooks.display().to_string()], "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_protected_is_mounted_once_and_its_way_is_pinned() {
+        let folder = tempfile::tempdir().unwrap();
+        let workspace = folder.path().canonicalize().unwrap();
+        repository(&workspace.join("kept/repo"));
+        repository(&workspace.join("kept/repo/modules/a"));
+        std::os::unix::fs::symlink("kept/repo", workspace.join(REPOSITORY)).unwrap();
+        fs::create_dir(workspace.join(PROJECTION)).unwrap();
+        let mut job = Job { obeyed: vec![workspace.join("tools/missing")], ..job(&workspace, Confinement::WHOLE) };
+        let mounts = |job: &Job| {
+            let shown = |path: &PathBuf| path.strip_prefix(&workspace).unwrap().display().to_string();
+            protected(job).unwrap().iter().map(|(path, is_fixed)| (shown(path), *is_fixed)).collect::<Vec<_>>()
+        };
+        let named = |names: &[(&str, bool)]| {
+            names.iter().map(|(name, is_fixed)| ((*name).to_owned(), *is_fixed)).collect::<Vec<_>>()
+        };
+        assert_eq!(mounts(&job), named(&[(".git", false), (".rkat", true), ("kept", false), ("kept/repo", true)]));
+        job.git = true;
+        assert_eq!(mounts(&job), named(&[(".rkat", true)]));
     }
 }

@@ -23,7 +23,11 @@ use std::{
     process::{Command, ExitStatus, Stdio},
 };
 
-use rustix::process::getpid;
+use meerkat_service::folder;
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    process::getpid,
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use guard::Guard;
@@ -52,9 +56,9 @@ pub struct Confinement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GitGuard {
-    /// A command sees them read-only, in a namespace of its own.
+    /// A command sees them read-only, in a namespace of its own, unless a person allowed it to change them.
     Namespace,
-    /// They are compared after a command; a change is put back.
+    /// They are compared after a command, and a change is said.
     Compare,
 }
 
@@ -119,6 +123,10 @@ pub(crate) struct Job {
     pub(crate) hidden: Vec<PathBuf>,
     /// True if the command may use the network.
     pub(crate) network: bool,
+    /// True if the command may change what git obeys.
+    pub(crate) git: bool,
+    /// Paths in the workspace that git's configuration names, and so obeys. Some may be missing.
+    pub(crate) obeyed: Vec<PathBuf>,
     /// Its `PATH`, if it is not that of the service.
     pub(crate) search_path: Option<String>,
     /// Confinement that must hold, or the command does not run.
@@ -126,6 +134,27 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// A job without a command, which finds out what the kernel can do.
+    #[cfg(any(test, target_os = "linux"))]
+    pub(crate) fn trial() -> Self {
+        Self {
+            shell: PathBuf::new(),
+            command: None,
+            folder: PathBuf::from("/"),
+            // A folder that every system has, and that loses nothing.
+            workspace: PathBuf::from("/usr"),
+            is_read_only: false,
+            temporary: std::env::temp_dir(),
+            readable: Vec::new(),
+            hidden: Vec::new(),
+            network: false,
+            git: false,
+            obeyed: Vec::new(),
+            search_path: None,
+            confinement: Confinement::NONE,
+        }
+    }
+
     pub(crate) const fn has_namespace(&self) -> bool {
         matches!(self.confinement.git_guard, GitGuard::Namespace)
     }
@@ -151,6 +180,17 @@ fn make_temporary(parent: &Path) -> Result<PathBuf, String> {
         }
     }
     Err(format!("{} has too many folders named meerkat-shell-; delete them", parent.display()))
+}
+
+/// Removes the private temporary folder of a command, whatever is in it.
+fn remove_temporary(path: &Path) {
+    let parent = path.parent().zip(path.file_name());
+    let removed = parent.map(|(parent, name)| {
+        let parent = openat(CWD, parent, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        folder::remove(&parent, Path::new(name))
+    });
+    // What is left stays in the folder of temporary files.
+    removed.transpose().ok();
 }
 
 /// Returns the exit code of a command, or 128 and the signal that ended it.

@@ -1,12 +1,15 @@
 //! Git directories of a workspace: the one that its `.git` leads to, and those of its submodules and worktrees.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     ffi::OsString,
     fs::{self, File},
     io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::OFlags;
 
 /// Folder of a repository, or the file that names one.
 pub(super) const REPOSITORY: &str = ".git";
@@ -20,6 +23,10 @@ const OTHERS: [&str; 6] = ["hooks", "info", "lfs", "logs", "objects", "refs"];
 const FOLDERS_MAX: usize = 2_048;
 /// Depth of such a folder below its git directory: a submodule's name may have slashes.
 const DEPTH_MAX: usize = 16;
+/// Entries that a git directory has; a folder with all of them is one without a `.git` around it.
+const BARE: [&str; 3] = ["HEAD", "objects", "refs"];
+/// Folders of a workspace that are searched for repositories.
+const SEARCHED_MAX: usize = 50_000;
 /// Bytes of a file that names a folder.
 const LINK_BYTES_MAX: u64 = 4 * 1024;
 
@@ -98,12 +105,45 @@ fn named(workspace: &Path) -> Option<PathBuf> {
 
 /// Reads a short text, and never waits for a pipe.
 fn text(path: &Path) -> Option<String> {
-    if !fs::metadata(path).ok()?.is_file() {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
         return None;
     }
     let mut text = String::new();
-    File::open(path).ok()?.take(LINK_BYTES_MAX).read_to_string(&mut text).ok()?;
+    file.take(LINK_BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text)
+}
+
+/// Lists the folders of a workspace in which git finds a repository: those with a `.git`, and bare ones. Folders of a
+/// repository's own are left out, and those beyond the limit: the nearest to the workspace are looked at first.
+pub(super) fn holders(workspace: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut left = VecDeque::from([workspace.to_owned()]);
+    let mut searched = 0;
+    while let Some(folder) = left.pop_front().filter(|_| searched < SEARCHED_MAX) {
+        searched += 1;
+        let mut folders = Vec::new();
+        let mut marks = 0;
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.eq_ignore_ascii_case(REPOSITORY) {
+                found.insert(folder.clone());
+                continue;
+            }
+            marks += usize::from(BARE.iter().any(|mark| name.eq_ignore_ascii_case(mark)));
+            let room = SEARCHED_MAX.saturating_sub(searched + left.len());
+            if folders.len() < room && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                folders.push(entry.path());
+            }
+        }
+        if marks == BARE.len() {
+            found.insert(folder);
+        } else {
+            left.extend(folders);
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -153,6 +193,28 @@ mod tests {
         std::os::unix::fs::symlink("../w/.git", root.join("l/.git")).unwrap();
         std::os::unix::fs::symlink("..", workspace.join(".git/modules/lib/circle")).unwrap();
         assert_eq!(list(&root.join("l")), list(&workspace));
+    }
+
+    #[test]
+    fn every_repository_of_a_workspace_is_seen_and_a_deep_folder_is_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let make = |path: &&str| fs::create_dir_all(root.join(path)).unwrap();
+        assert_eq!(holders(&root), BTreeSet::new());
+        ["a/.git/modules", "b/c", "bare/objects", "bare/refs", "half/objects", &"d/".repeat(1_000)]
+            .iter()
+            .for_each(make);
+        fs::write(root.join("b/c/.GIT"), "gitdir: ../../a/.git\n").unwrap();
+        for name in ["bare/HEAD", "half/HEAD"] {
+            fs::write(root.join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("bare/HEAD", root.join("HEAD")).unwrap();
+        assert_eq!(holders(&root), ["a", "b/c", "bare"].map(|path| root.join(path)).into());
+        // Links count, as git follows them.
+        for name in ["objects", "refs"] {
+            std::os::unix::fs::symlink(format!("bare/{name}"), root.join(name)).unwrap();
+        }
+        assert_eq!(holders(&root), BTreeSet::from([root.clone()]));
     }
 
     #[test]

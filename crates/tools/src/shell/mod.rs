@@ -3,6 +3,7 @@
 //! A command is confined, or a person is asked each time. Nothing of one call is left for the next but files.
 
 mod jobs;
+mod obeyed;
 mod place;
 mod rule;
 mod run;
@@ -20,11 +21,12 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use crate::{
-    confine::{Confinement, Job},
+    confine::{Confinement, Guard, Job},
     files::shown,
     launcher,
 };
 use jobs::Jobs;
+use obeyed::Obeyed;
 pub(crate) use place::Place;
 pub use place::ShellOptions;
 use run::{End, Run};
@@ -41,8 +43,8 @@ const COMMAND_BYTES_MAX: usize = 12 * 1024;
 const DESCRIPTION: &str = "Runs a command with bash (or sh) in the workspace and returns what it printed and its exit \
     code. Each call starts afresh: a change of folder, a variable or a started process does not last to the next call, \
     so join steps with && or pass cwd. Standard input is empty and there is no terminal. The command may write in the \
-    workspace and in $TMPDIR, and may read the system's and toolchains' folders; .git/hooks and .git/config stay as they \
-    are, and the network is closed unless said otherwise. What still runs at the end of a call is killed; use background \
+    workspace and in $TMPDIR, and may read the system's and toolchains' folders; .git is read-only and the network is \
+    closed unless said otherwise. What still runs at the end of a call is killed; use background \
     for servers and long builds.";
 const SCHEMA: &str = r#"{
   "type": "object",
@@ -51,11 +53,17 @@ const SCHEMA: &str = r#"{
     "cwd": {"type": "string", "description": "Folder in the workspace that it starts in. The workspace by default."},
     "timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600000, "description": "Time after which it is killed, in milliseconds. 120000 by default."},
     "background": {"type": "boolean", "description": "True returns an id at once and leaves the command running, for shell_output and shell_stop."},
-    "network": {"type": "boolean", "description": "True asks a person for a run with the network."}
+    "network": {"type": "boolean", "description": "True asks a person for a run with the network."},
+    "git": {"type": "boolean", "description": "True asks a person for a run that may change .git, as git commit does."}
   },
   "required": ["command"],
   "additionalProperties": false
 }"#;
+
+const GIT_HINT: &str = "What git obeys is read-only to commands. Pass git: true to ask a person for a run that may change \
+    it.\n";
+/// What a person is asked for a command that may change a repository.
+const GIT_OPEN: &str = "with .git open (git later runs its hooks and what its config names)";
 
 /// Makes `shell`, `shell_output` and `shell_stop`. It returns none if the program's `main` does not begin with
 /// [`launcher`](crate::launcher()).
@@ -70,7 +78,8 @@ pub fn shell_tools(options: ShellOptions) -> Result<Vec<Arc<dyn Tool>>, SessionE
     let spec =
         ToolSpec { name: "shell".to_owned(), description: DESCRIPTION.to_owned(), schema: RawJson::parse(SCHEMA)? };
     let network = options.network;
-    let shell = Shell { spec, network, place: Arc::new(Place::new(options)), jobs: jobs.clone() };
+    let place = Arc::new(Place::new(options));
+    let shell = Shell { spec, network, place, jobs: jobs.clone(), obeyed: Obeyed::default() };
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(shell)];
     tools.extend(jobs::tools(&jobs)?);
     Ok(tools)
@@ -86,6 +95,8 @@ struct Arguments {
     background: bool,
     #[serde(default)]
     network: bool,
+    #[serde(default)]
+    git: bool,
 }
 
 /// `shell`.
@@ -94,6 +105,7 @@ struct Shell {
     network: Network,
     place: Arc<Place>,
     jobs: Arc<Jobs>,
+    obeyed: Obeyed,
 }
 
 /// Command that may run.
@@ -137,12 +149,17 @@ impl Shell {
             return Err(ToolError::Refused(message.to_owned()));
         };
         let (place, command, cwd) = (self.place.clone(), arguments.command.clone(), arguments.cwd.clone());
-        let search_path = invocation.search_path.clone();
+        let (search_path, git) = (invocation.search_path.clone(), arguments.git);
         // It looks at files, and once starts a process.
-        let job =
-            tokio::task::spawn_blocking(move || place.job((&workspace, search_path), cwd.as_deref(), command, network));
-        let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
+        let job = tokio::task::spawn_blocking(move || {
+            place.job((&workspace, search_path), cwd.as_deref(), command, (network, git))
+        });
+        let mut job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
         let confinement = job.confinement;
+        if confinement.is_whole() {
+            // Elsewhere nothing can protect them, and every command asks.
+            job.obeyed = self.obeyed.of(&self.place, invocation.session_id, &job.workspace).await?;
+        }
         if arguments.background && !job.has_namespace() {
             let message = "This system gives a command no processes of its own, so none runs in the background; run it \
                            without background.";
@@ -165,8 +182,10 @@ impl Tool for Shell {
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let Prepared { job, arguments, confinement, timeout } = self.prepare(invocation).await?;
         let mut plan = Plan::once().ask();
-        // No rule allows what nothing confines, and a person decides about each use of the network.
-        plan.always_asks = !confinement.is_whole() || (arguments.network && self.network == Network::Ask);
+        // No rule allows what nothing confines, and a person decides about each use of the network and about what git
+        // obeys later, outside of the confinement.
+        let asks_for_network = arguments.network && self.network == Network::Ask;
+        plan.always_asks = !confinement.is_whole() || asks_for_network || arguments.git;
         if !plan.always_asks {
             let words = shell_subject(&arguments.command);
             plan.rule = words.as_deref().and_then(rule::propose);
@@ -174,9 +193,11 @@ impl Tool for Shell {
         }
         let folder = shown(&job.folder);
         let kind = if arguments.background { ", in the background" } else { "" };
-        let held = match (confinement.is_whole(), job.network) {
-            (true, true) => "confined but with the network".to_owned(),
-            (true, false) | (false, _) => confinement.to_string(),
+        let held = match (confinement.is_whole(), job.network, job.git) {
+            (true, true, false) => "confined but with the network".to_owned(),
+            (true, false, true) => format!("confined but {GIT_OPEN}"),
+            (true, true, true) => format!("confined but with the network and {GIT_OPEN}"),
+            (true, false, false) | (false, _, _) => confinement.to_string(),
         };
         plan.preview = Some(format!("In {folder}{kind}; {held}:\n{}", arguments.command));
         plan.timeout = Some(timeout + SLACK);
@@ -186,18 +207,24 @@ impl Tool for Shell {
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
         let Prepared { job, arguments, timeout, confinement } = self.prepare(&invocation).await?;
         let network = job.network;
-        let held = confinement.names(network);
+        let mut held = confinement.names(network);
+        if job.git && confinement.is_whole() {
+            held.push_str("; git open");
+        }
+        let guarded = job.clone();
+        let guard = tokio::task::spawn_blocking(move || Guard::take(&guarded)).await;
+        let guard = guard.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Failed)?;
+        let start = || Run::start(&self.place, &job, Some(guard));
         if arguments.background {
             let life = arguments.timeout_ms.map(|_| timeout);
-            let id =
-                self.jobs.start(invocation.session_id, &arguments.command, life, || Run::start(&self.place, job))?;
+            let id = self.jobs.start(invocation.session_id, &arguments.command, life, start)?;
             output.set_confinement(Some(held));
             let text = format!(
                 "{id} runs in the background. shell_output {{\"id\": \"{id}\"}} has its output, shell_stop ends it."
             );
             return output.write(&text).await;
         }
-        let mut run = Run::start(&self.place, job)?;
+        let mut run = start()?;
         output.set_confinement(Some(held));
         let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
         let mut has_line_end = true;
@@ -242,7 +269,7 @@ impl Tool for Shell {
             last.push('\n');
         }
         match stopped {
-            // What was put back is said also after a cancel. A full output takes nothing more.
+            // What changed is said also after a cancel. A full output takes nothing more.
             Some(error) => {
                 output.write(&last).await.ok();
                 Err(error)
@@ -250,6 +277,9 @@ impl Tool for Shell {
             None => {
                 if code != 0 && !network && rule::wants_network(&tail) {
                     last.push_str(self.network_hint());
+                }
+                if code != 0 && !job.git && rule::wants_git(&tail, &job.obeyed) {
+                    last.push_str(GIT_HINT);
                 }
                 last.push_str(&run::said(code));
                 output.write(&last).await

@@ -164,7 +164,7 @@ impl Place {
         (workspace, search_path): (&Path, Option<String>),
         cwd: Option<&str>,
         command: String,
-        network: bool,
+        (network, git): (bool, bool),
     ) -> Result<Job, String> {
         let named = workspace.display();
         let real = workspace.canonicalize().map_err(|error| {
@@ -198,6 +198,8 @@ impl Place {
             readable,
             hidden: self.hidden.clone(),
             network,
+            git,
+            obeyed: Vec::new(),
             search_path,
             confinement,
         })
@@ -218,6 +220,8 @@ impl Place {
             readable: self.readable.clone(),
             hidden: self.hidden.clone(),
             network: false,
+            git: false,
+            obeyed: Vec::new(),
             search_path: None,
             confinement: Confinement::WHOLE,
         })

@@ -1,4 +1,6 @@
-//! Rules for commands that a person may allow from then on.
+//! Rules for commands that a person may allow from then on, and what their output says of a refusal.
+
+use std::path::PathBuf;
 
 /// Programs that run whatever their arguments say.
 const RUNNERS: &[&str] = &[
@@ -108,6 +110,14 @@ pub(super) fn wants_network(tail: &str) -> bool {
     let tail = tail.to_lowercase();
     SIGNS.iter().any(|sign| tail.contains(sign))
         || (tail.contains("socket") && (tail.contains("not permitted") || tail.contains("eperm")))
+}
+
+/// Returns true if a failed command says that it could not change what git obeys.
+pub(super) fn wants_git(tail: &str, obeyed: &[PathBuf]) -> bool {
+    let refused = tail.lines().filter(|line| line.to_lowercase().contains("read-only file system"));
+    let names =
+        |line: &str, path: &PathBuf| path.file_name().is_some_and(|name| line.contains(&*name.to_string_lossy()));
+    refused.into_iter().any(|line| line.contains(".git") || obeyed.iter().any(|path| names(line, path)))
 }
 
 #[cfg(test)]

@@ -43,20 +43,17 @@ pub(super) struct Run {
 pub(super) struct End {
     /// Its exit code, or 128 and the number of the signal that ended it.
     pub(super) code: u8,
-    /// Changes that were put back, and those that somebody has to look at.
+    /// Changes that a person has to look at.
     pub(super) notes: Vec<String>,
 }
 
 impl Run {
-    /// Starts a job.
-    pub(super) fn start(place: &Place, job: Job) -> Result<Self, ToolError> {
+    /// Starts a job. At its end the guard says what changed; a job that writes nothing needs none.
+    pub(super) fn start(place: &Place, job: &Job, guard: Option<Guard>) -> Result<Self, ToolError> {
         let failed = |error: std::io::Error| ToolError::Failed(format!("The command could not be started: {error}"));
-        // A job that writes nothing changes nothing: what changes meanwhile is somebody else's.
-        let guard = (!job.is_read_only).then(|| Guard::take(&job.workspace, job.confinement));
-        let guard = guard.transpose().map_err(ToolError::Failed)?;
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
         let (output, writer) = std::io::pipe().map_err(failed)?;
-        let mut command = keeper(&job, theirs.into()).map_err(ToolError::Failed)?;
+        let mut command = keeper(job, theirs.into()).map_err(ToolError::Failed)?;
         command.env_clear().envs(&place.environment).current_dir("/");
         command.envs(job.search_path.iter().map(|path| ("PATH", path)));
         command.stdout(Stdio::from(writer.try_clone().map_err(failed)?)).stderr(Stdio::from(writer));
@@ -112,7 +109,7 @@ impl Watched {
         };
         let guard = self.guard;
         let notes =
-            tokio::task::spawn_blocking(|| guard.map(Guard::put_back).unwrap_or_default()).await.unwrap_or_default();
+            tokio::task::spawn_blocking(|| guard.map(Guard::changes).unwrap_or_default()).await.unwrap_or_default();
         let mut error = [0; ERROR_BYTES_MAX];
         match self.control.read(&mut error) {
             Ok(bytes) if bytes > 0 => Err(ToolError::Failed(String::from_utf8_lossy(&error[..bytes]).into_owned())),

@@ -33,7 +33,7 @@ async fn ask(place: Arc<Place>, workspace: std::path::PathBuf, root: std::path::
     let looking = place.clone();
     let job = tokio::task::spawn_blocking(move || looking.look(&workspace, &root, COMMAND));
     let job = job.await.map_err(|error| error.to_string())??;
-    let mut run = Run::start(&place, job).map_err(|error| error.to_string())?;
+    let mut run = Run::start(&place, &job, None).map_err(|error| error.to_string())?;
     let mut status = Status::default();
     while let Some(piece) = run.pieces.recv().await {
         status.take(&piece);

@@ -3,11 +3,12 @@
 use std::{
     fs,
     io::Read as _,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixDatagram, UnixListener},
     process::{Command, Stdio},
 };
 
 use libtest_mimic::Trial;
+use meerkat_service::tool::Network;
 use serde_json::json;
 
 use super::{
@@ -22,13 +23,13 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_mode_outside_is_changed", no_mode_outside_is_changed),
         ("no_descriptor_is_inherited", no_descriptor_is_inherited),
         ("no_socket_is_made", no_socket_is_made),
+        ("no_service_of_this_machine_gets_a_datagram", no_datagram_arrives),
         ("no_service_of_this_machine_is_reached", no_service_is_reached),
         ("no_other_process_is_touched", no_other_process_is_touched),
         ("no_forbidden_call_is_made", no_forbidden_call_is_made),
-        ("no_hook_or_config_of_git_is_changed", no_hook_or_config_is_changed),
-        ("no_hook_or_config_of_a_submodule_or_worktree_is_changed", no_other_git_directory_is_changed),
-        ("no_hook_or_config_of_a_named_git_directory_is_changed", no_named_git_directory_is_changed),
-        ("a_repository_that_a_command_makes_is_said", a_new_repository_is_said),
+        ("no_file_of_sessions_is_changed", no_file_of_sessions_is_changed),
+        ("a_deep_folder_is_removed_and_harms_nothing", a_deep_folder_is_removed),
+        ("no_set_id_program_is_left", no_set_id_program_is_left),
         ("no_process_outlives_its_call", no_process_outlives_its_call),
         ("no_process_outlives_the_service", no_process_outlives_the_service),
         ("a_fork_bomb_ends_with_its_call", a_fork_bomb_ends),
@@ -141,8 +142,44 @@ fn no_socket_is_made() {
             assert!(text.contains("Operation not permitted"), "{family} {kind}: {text}");
         }
     }
-    place
-        .succeeds("python3 -c 'import socket; a, b = socket.socketpair(); a.send(b\"x\"); assert b.recv(1) == b\"x\"'");
+    for network in [false, true] {
+        let place = Place::with(if network { Network::Allow } else { Network::Deny });
+        for kind in ["SOCK_DGRAM", "SOCK_RAW", "SOCK_RDM", "SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK"] {
+            let code = format!("import socket; socket.socketpair(socket.AF_UNIX, socket.{kind})");
+            let text = place.fails(&format!("python3 -c '{code}'"));
+            assert!(text.contains("Operation not permitted"), "{kind}: {text}");
+        }
+        for kind in ["SOCK_STREAM", "SOCK_STREAM | socket.SOCK_NONBLOCK", "SOCK_SEQPACKET"] {
+            let code = format!(
+                "import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.{kind}); a.send(b\"x\"); \
+                 assert b.recv(1) == b\"x\""
+            );
+            place.succeeds(&format!("python3 -c '{code}'"));
+        }
+    }
+}
+
+/// A service that takes datagrams, such as that of the system's log.
+fn no_datagram_arrives() {
+    let place = Place::new();
+    let service = UnixDatagram::bind(place.workspace.join("log")).unwrap();
+    service.set_nonblocking(true).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(place.workspace.join("log"), mode).unwrap();
+    for kind in ["SOCK_DGRAM", "SOCK_RAW", "SOCK_STREAM", "SOCK_SEQPACKET"] {
+        for send in [
+            "a.sendto(b\"x\", \"log\")",
+            "a.connect(\"log\"); a.send(b\"x\")",
+            "a.sendmsg([b\"x\"], [], 0, \"log\")",
+            "b.close(); a.sendto(b\"x\", \"log\")",
+            "b.close(); a.shutdown(2); a.connect(\"log\")",
+        ] {
+            let code = format!("import socket; a, b = socket.socketpair(socket.AF_UNIX, socket.{kind}); {send}");
+            place.shell(&format!("python3 -c '{code}'"));
+            let received = service.recv(&mut [0; 8]).unwrap_err();
+            assert_eq!(received.kind(), std::io::ErrorKind::WouldBlock, "{kind}: {send}");
+        }
+    }
 }
 
 fn no_service_is_reached() {
@@ -248,6 +285,7 @@ int main(void) {
     TRY(EPERM, SYS_setns, 0, 0);
     TRY(EPERM, SYS_clone, CLONE_NEWUSER | 17, 0, 0, 0, 0);
     TRY(ENOSYS, SYS_clone3, zeros, sizeof zeros);
+    TRY(ENOSYS, SYS_openat2, -100, "x", zeros, sizeof zeros);
     TRY(EPERM, SYS_io_uring_setup, 1, zeros);
     TRY(EPERM, SYS_io_uring_enter, 0, 0, 0, 0, 0, 0);
     TRY(EPERM, SYS_io_uring_register, 0, 0, 0, 0);
@@ -283,130 +321,100 @@ int main(void) {
     }
 }
 
-fn no_hook_or_config_is_changed() {
+fn no_file_of_sessions_is_changed() {
     let place = Place::new();
-    place.git();
-    let repository = place.workspace.join(".git");
-    fs::create_dir_all(repository.join("hooks")).unwrap();
-    fs::write(repository.join("hooks/pre-commit"), "#!/bin/sh\n").unwrap();
-    let config = fs::read(repository.join("config")).unwrap();
-    let check = |command: &str| {
-        let text = place.shell(command);
-        assert_eq!(fs::read(repository.join("config")).unwrap(), config, "{command}: {text}");
-        assert!(!repository.join("hooks/x").exists() && !repository.join("commondir").exists(), "{command}: {text}");
-        assert!(!repository.join("config.worktree").exists(), "{command}: {text}");
-        assert_eq!(
-            fs::read_to_string(repository.join("hooks/pre-commit")).unwrap(),
-            "#!/bin/sh\n",
-            "{command}: {text}"
-        );
-        assert!(!text.ends_with("exit code 0") || text.contains("put back"), "{command}: {text}");
-    };
-    check("echo evil >> .git/config");
-    check("git config core.fsmonitor ./evil");
-    check("rm -f .git/config && echo evil > .git/config");
-    check("echo evil > .git/hooks/x");
-    check("echo evil > .git/hooks/pre-commit");
-    check("rm -rf .git/hooks && mkdir .git/hooks && echo evil > .git/hooks/x");
-    check("echo ../evil > .git/commondir");
-    check("echo evil > .git/config.worktree");
+    fs::create_dir_all(place.workspace.join(".rkat/sessions/a")).unwrap();
+    fs::write(place.workspace.join(".rkat/sessions/a/transcript.md"), "# Session\n").unwrap();
     if has_namespaces() {
-        check("mv .git .old && cp -r .old .git && echo evil >> .git/config");
-        check("mv .git/hooks .git/old");
-    } else {
-        check("cp -r .git .new && mv .git .old && mv .new .git && echo evil >> .git/config");
-        check("mv .git/hooks .git/old");
+        for command in [
+            "rm .rkat/sessions/a/transcript.md",
+            "ln -sf /etc/passwd .rkat/sessions/a/transcript.md",
+            "mv .rkat/sessions .rkat/old",
+            "mv .rkat old",
+            "mkdir .rkat/sessions/b",
+        ] {
+            let text = place.fails(command);
+            assert!(text.contains("Read-only") || text.contains("busy"), "{command}: {text}");
+        }
     }
+    assert_eq!(place.succeeds("cat .rkat/sessions/a/transcript.md"), "# Session\n");
 }
 
-/// Checks that a command neither changes these files nor makes the missing ones, and that it is said if it tried.
-#[track_caller]
-fn stay(place: &Place, files: &[&str], command: &str) {
-    let state = || files.iter().map(|file| fs::read(place.workspace.join(file)).ok()).collect::<Vec<_>>();
-    let before = state();
-    let text = place.shell(command);
-    assert_eq!(state(), before, "{command}: {text}");
-    assert!(!text.ends_with("exit code 0") || text.contains("put back"), "{command}: {text}");
-}
-
-fn no_other_git_directory_is_changed() {
+/// A folder so deep that a recursion over it ends the process, in each place that this program looks at or removes.
+fn a_deep_folder_is_removed() {
     let place = Place::new();
     place.git();
-    let git = |arguments: &str| {
-        let mut command = Command::new("git");
-        command.args(arguments.split(' ')).current_dir(&place.workspace);
-        assert!(command.stderr(Stdio::null()).status().unwrap().success(), "git {arguments}");
-    };
-    git("commit -q --allow-empty -m first");
-    git("worktree add -q tree");
-    fs::create_dir_all(place.workspace.join(".git/modules/deep")).unwrap();
-    git("init -q --separate-git-dir .git/modules/deep/name lib");
-    fs::create_dir(place.workspace.join(".git/modules/deep/name/modules")).unwrap();
-    git("init -q --separate-git-dir .git/modules/deep/name/modules/inner lib/inner");
-    let (deep, inner) = (".git/modules/deep/name", ".git/modules/deep/name/modules/inner");
-    let files = [
-        ".git/config",
-        ".git/modules/deep/name/config",
-        ".git/modules/deep/name/config.worktree",
-        ".git/modules/deep/name/hooks/x",
-        ".git/modules/deep/name/modules/inner/config",
-        ".git/worktrees/tree/commondir",
-        ".git/worktrees/tree/config.worktree",
-        ".git/worktrees/tree/gitdir",
-    ];
-    for command in [
-        format!("echo evil >> {deep}/config"),
-        format!("echo evil > {deep}/config.worktree"),
-        format!("mkdir -p {deep}/hooks && echo evil > {deep}/hooks/x"),
-        format!("echo evil >> {inner}/config"),
-        format!("rm {inner}/config && echo evil > {inner}/config"),
-        "echo ../../../evil > .git/worktrees/tree/commondir".to_owned(),
-        "echo evil > .git/worktrees/tree/config.worktree".to_owned(),
-        "echo evil > .git/worktrees/tree/gitdir".to_owned(),
-        "cd lib && git config core.fsmonitor ./evil".to_owned(),
-    ] {
-        stay(&place, &files, &command);
-    }
-    // What git changes in its daily work stays open.
-    place.succeeds("cd lib && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m second");
-    place.succeeds("cd tree && git commit -q --allow-empty -m third");
-    // The folders on the way cannot be replaced by copies either, or that is undone.
-    for command in [
-        format!("cp -r .git/modules new && mv .git/modules old && mv new .git/modules && echo evil >> {deep}/config"),
-        format!("cp -r {deep} new && mv {deep} old && mv new {deep} && echo evil >> {inner}/config"),
-    ] {
-        stay(&place, &files, &command);
-        place.shell("rm -rf old new");
+    let mark = format!("deep-{}", mark(9));
+    let program = place.compile(
+        "deep",
+        "#include <sys/stat.h>\n#include <unistd.h>\nint main(int n, char **a) { if (chdir(a[1])) return 1; \
+         mkdir(a[2], 0700); if (chdir(a[2])) return 1; \
+         for (int i = 0; i < 30000; i++) { mkdir(\"d\", 0700); if (chdir(\"d\")) return 1; } return 0; }",
+    );
+    let text = place.succeeds_with_git(&format!(
+        "{program} $TMPDIR {mark} && {program} . {mark} && {program} .git config.worktree && {program} .git/hooks {mark}"
+    ));
+    assert!(text.contains("config.worktree changed while the command ran"), "{text}");
+    assert!(place.succeeds("echo on").starts_with("on"), "the next command runs");
+    let left =
+        fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|folder| folder.path().join(&mark).exists());
+    assert_eq!(left.count(), 0, "the temporary folder stays");
+    // The test's own folder is removed by a recursion.
+    let folder = std::fs::File::open(&place.workspace).unwrap();
+    for path in [mark.clone(), ".git".to_owned()] {
+        meerkat_service::folder::remove(&folder, path.as_ref()).unwrap();
     }
 }
 
-fn no_named_git_directory_is_changed() {
+fn no_set_id_program_is_left() {
     let place = Place::new();
-    fs::create_dir(place.workspace.join("kept")).unwrap();
-    let mut init = Command::new("git");
-    init.args(["init", "-q", "--separate-git-dir", "kept/repo", "."]).current_dir(&place.workspace);
-    assert!(init.status().unwrap().success());
-    let files = [".git", "kept/repo/config", "kept/repo/hooks/x"];
-    for command in [
-        "echo evil >> kept/repo/config",
-        "mkdir -p kept/repo/hooks && echo evil > kept/repo/hooks/x",
-        "cp -r kept new && mv kept old && mv new kept && echo evil >> kept/repo/config",
-        "rm .git && cp -r kept/repo .git",
-        "echo gitdir: elsewhere > .git",
-    ] {
-        stay(&place, &files, command);
+    let program = place.compile(
+        "modes",
+        r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TRY(...) do { errno = 0; long r = syscall(__VA_ARGS__); \
+    if (r != -1 || errno != EPERM) { printf("%s: %ld, errno %d\n", #__VA_ARGS__, r, errno); bad = 1; } } while (0)
+int main(void) {
+    int bad = 0, file = open("file", O_CREAT | O_RDWR, 0700);
+    int modes[] = {04755, 02755, 06777, 04000, 02000};
+    for (int i = 0; i < 5; i++) {
+        int mode = modes[i];
+        TRY(SYS_fchmod, file, mode);
+        TRY(SYS_fchmodat, AT_FDCWD, "file", mode);
+        TRY(SYS_fchmodat2, AT_FDCWD, "file", mode, 0);
+        TRY(SYS_openat, AT_FDCWD, "a", O_CREAT | O_WRONLY, mode);
+        TRY(SYS_openat, AT_FDCWD, ".", O_TMPFILE | O_WRONLY, mode);
+        TRY(SYS_mknodat, AT_FDCWD, "b", S_IFREG | mode, 0);
+#ifdef __x86_64__
+        TRY(SYS_chmod, "file", mode);
+        TRY(SYS_open, "c", O_CREAT | O_WRONLY, mode);
+        TRY(SYS_creat, "d", mode);
+        TRY(SYS_mknod, "e", S_IFREG | mode, 0);
+        TRY(SYS_chmod | 0x40000000, "file", mode);
+#endif
     }
-    // The same through a link.
-    fs::remove_file(place.workspace.join(".git")).unwrap();
-    std::os::unix::fs::symlink("kept/repo", place.workspace.join(".git")).unwrap();
-    stay(&place, &files[1..], "echo evil >> .git/config");
-    stay(&place, &files[1..], "ln -sfn elsewhere .git");
+    // A mode that no file is made with does not count, nor do the other bits.
+    if (syscall(SYS_openat, AT_FDCWD, "file", O_RDONLY, 04755) < 0 || fchmod(file, 01777) || fchmod(file, 0755)) bad = 2;
+    return bad;
 }
-
-fn a_new_repository_is_said() {
-    let place = Place::new();
-    let text = place.succeeds("git init -q");
-    assert!(text.contains("made a repository"), "{text}");
+"#,
+    );
+    place.succeeds(&program);
+    for command in ["chmod u+s file", "chmod 6755 file", "install -m 4755 file f", "cp file g && chmod g+s g"] {
+        place.fails(command);
+    }
+    place.shell("cp -p /usr/bin/passwd h; cp /usr/bin/passwd i; python3 -c 'import os; os.chmod(\"file\", 0o4755)'");
+    for file in fs::read_dir(&place.workspace).unwrap().flatten() {
+        let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata().unwrap());
+        assert_eq!(mode & 0o6000, 0, "{file:?}");
+    }
+    place.succeeds("mkdir -m 755 folder && chmod -R u+rwX,go-w folder file && tar cf t.tar file && tar xf t.tar");
 }
 
 fn no_process_outlives_its_call() {

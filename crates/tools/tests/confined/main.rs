@@ -7,6 +7,7 @@
 
 mod disk;
 mod escapes;
+mod git;
 mod place;
 mod status;
 mod work;
@@ -32,7 +33,8 @@ fn main() {
         return disk::run();
     }
     let mut arguments = Arguments::from_args();
-    let trials = work::trials().chain(escapes::trials()).chain(status::trials()).chain(disk::trials()).collect();
+    let trials = work::trials().chain(escapes::trials()).chain(git::trials()).chain(status::trials());
+    let trials = trials.chain(disk::trials()).collect();
     let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
         others.push(Trial::test("all_as_another_user", || again(&[])));

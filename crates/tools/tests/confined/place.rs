@@ -131,6 +131,22 @@ impl Place {
         output
     }
 
+    /// Runs a command that may change what git obeys, and that must succeed.
+    #[track_caller]
+    pub(crate) fn succeeds_with_git(&self, command: &str) -> String {
+        let (output, result) = self.call("shell", &json!({"command": command, "git": true}));
+        let is_good = result.is_ok() && output.ends_with("exit code 0");
+        assert!(is_good, "{command} failed: {result:?}\n{output}");
+        output
+    }
+
+    /// Runs git outside of any confinement, as the owner.
+    pub(crate) fn owners_git(&self, arguments: &str) {
+        let mut command = Command::new("git");
+        command.args(arguments.split(' ')).current_dir(&self.workspace).stderr(std::process::Stdio::null());
+        assert!(command.status().unwrap().success(), "git {arguments}");
+    }
+
     /// Compiles a C program in the workspace and returns its path.
     pub(crate) fn compile(&self, name: &str, source: &str) -> String {
         fs::write(self.workspace.join(format!("{name}.c")), source).unwrap();

@@ -13,6 +13,8 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
         ("output_and_exit_code", output_and_exit_code),
         ("git_status_and_commit", git_status_and_commit),
+        ("a_command_that_may_change_git_always_asks", git_plan),
+        ("npm_runs_tests", npm),
         ("a_c_program_is_compiled_and_runs", a_c_program),
         ("python_runs", python),
         ("cargo_runs", cargo),
@@ -51,9 +53,48 @@ fn output_and_exit_code() {
 fn git_status_and_commit() {
     let place = Place::new();
     place.git();
-    place
-        .succeeds("echo x > file && git add file && git commit -qm first && git branch other && git checkout -q other");
-    assert!(place.succeeds("git status").contains("nothing to commit"));
+    let commit = "git add file && git commit -qm first && git branch other && git checkout -q other";
+    place.succeeds("echo x > file");
+    if has_namespaces() {
+        let text = place.fails(commit);
+        assert!(text.contains("Read-only file system") && text.contains("Pass git: true"), "{text}");
+    }
+    place.succeeds_with_git(commit);
+    // What only looks goes on, also when git would write what it found.
+    assert!(place.succeeds("touch -d 2000-01-01 file && git status").contains("nothing to commit"));
+    place.succeeds(
+        "echo y > file && git diff | grep -q '^+y' && git log --oneline | grep -q first && git show HEAD:file",
+    );
+    place.succeeds("python3 -m unittest discover -q 2>&1 | grep -q 'Ran 0 tests'");
+    place.succeeds(
+        "git -c core.fsmonitor=false stash list && git blame file >/dev/null && git ls-files | grep -qx file",
+    );
+}
+
+fn git_plan() {
+    let place = Place::new();
+    let arguments = json!({"command": "git commit -m x", "git": true});
+    let plan = place.plan(&arguments).unwrap();
+    assert!(plan.always_asks && plan.rule.is_none() && plan.subject.is_none(), "no rule allows it");
+    if has_namespaces() {
+        let preview = plan.preview.unwrap();
+        assert!(preview.contains("with .git open (git later runs its hooks"), "{preview}");
+        assert!(!place.plan(&json!({"command": "git status"})).unwrap().always_asks);
+        let held = place.confinement(&json!({"command": "true", "git": true}));
+        assert_eq!(held.as_deref(), Some("landlock, seccomp, namespaces; git open"));
+    }
+}
+
+fn npm() {
+    if !meerkat_testkit::can_run("npm", meerkat_testkit::has_program("npm")) {
+        return;
+    }
+    let place = Place::new();
+    place.git();
+    fs::write(place.workspace.join("package.json"), r#"{"name":"a","version":"1.0.0","scripts":{"test":"node t.js"}}"#)
+        .unwrap();
+    fs::write(place.workspace.join("t.js"), "require('child_process').execSync('echo ran > made')").unwrap();
+    place.succeeds("HOME=$TMPDIR npm test --silent && grep -qx ran made");
 }
 
 fn a_c_program() {
@@ -73,6 +114,7 @@ fn cargo() {
     // Its toolchain lies in the home folder of the person who runs the tests; another user has none.
     if rustix::process::geteuid().is_root() || std::env::var_os("CARGO").is_some() {
         let place = Place::new();
+        place.git();
         assert!(place.succeeds("cargo --version").starts_with("cargo "));
         place.succeeds("cargo init -q --vcs none --name trial && cargo run -q --offline");
     }

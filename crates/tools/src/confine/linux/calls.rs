@@ -70,6 +70,31 @@ const REFUSED: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Bits of a mode by which a program gets the rights of its file's owner or group.
+const SET_ID: [u64; 2] = [0o4000, 0o2000];
+/// Calls that set a mode, and which argument it is: a program with such a bit would give the user's rights to everybody,
+/// also outside of the confinement. A new folder gets no such bit.
+const MODES: &[(i64, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (libc::SYS_fchmodat2, 2),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+];
+/// Calls that may make a file, and which argument their flags are. The mode follows.
+const OPENING: &[(i64, u8)] = &[
+    (libc::SYS_openat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+];
+/// Bits of a socket's kind.
+const SOCKET_KINDS: u64 = 0xF;
+
 /// Numbers that only the x32 calls of x86-64 have: ioctl, ptrace, kexec_load, process_vm_readv, process_vm_writev,
 /// and the four that take and send messages.
 #[cfg(target_arch = "x86_64")]
@@ -90,6 +115,16 @@ pub(super) fn apply(network: bool) -> Result<(), String> {
 fn filters(network: bool) -> Result<[seccompiler::BpfProgram; 2], Failure> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     refused.insert(libc::SYS_socket, sockets(network)?);
+    refused.insert(libc::SYS_socketpair, pairs()?);
+    for (call, argument) in MODES {
+        refused.insert(
+            *call,
+            SET_ID.map(|bit| rule(&[(*argument, has(bit), bit)])).into_iter().collect::<Result<_, _>>()?,
+        );
+    }
+    for (call, flags) in OPENING {
+        refused.insert(*call, set_id_of_new(*flags)?);
+    }
     let commands = [libc::TIOCSTI, libc::TIOCLINUX].map(|command| rule(&[(1, SeccompCmpOp::Eq, command)]));
     refused.insert(libc::SYS_ioctl, commands.into_iter().collect::<Result<_, _>>()?);
     let user = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
@@ -100,8 +135,8 @@ fn filters(network: bool) -> Result<[seccompiler::BpfProgram; 2], Failure> {
         refused.extend(twins);
         refused.extend(X32_ONLY.iter().map(|call| (call | X32, Vec::new())));
     }
-    // Its flags are out of a filter's sight; the C library then takes `clone`.
-    let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    // Their flags and modes are out of a filter's sight; programs then take `clone` and `openat`.
+    let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new()), (libc::SYS_openat2, Vec::new())]);
     Ok([compiled(refused, libc::EPERM)?, compiled(absent, libc::ENOSYS)?])
 }
 
@@ -115,6 +150,29 @@ fn sockets(network: bool) -> Result<Vec<SeccompRule>, Failure> {
     let other = rule(&[(0, SeccompCmpOp::Ne, v4), (0, SeccompCmpOp::Ne, v6), (0, SeccompCmpOp::Ne, links)])?;
     let not_routes = (2, SeccompCmpOp::Ne, family(libc::NETLINK_ROUTE));
     Ok(vec![other, rule(&[(0, SeccompCmpOp::Eq, links), not_routes])?])
+}
+
+/// Rules for `socketpair`: only pairs that stay connected, of streams or of packets in order, as compilers use them to
+/// start programs. A socket for datagrams reaches by its path every service of this machine.
+fn pairs() -> Result<Vec<SeccompRule>, Failure> {
+    let other = rule(&[(0, SeccompCmpOp::Ne, family(libc::AF_UNIX))])?;
+    // The flags beside the kind of socket do not count.
+    let connected = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(family);
+    let kinds = (0..=SOCKET_KINDS).filter(|kind| !connected.contains(kind));
+    let kinds = kinds.map(|kind| rule(&[(1, SeccompCmpOp::MaskedEq(SOCKET_KINDS), kind)]));
+    std::iter::once(Ok(other)).chain(kinds).collect()
+}
+
+/// Rules for a call that may make a file: its mode counts only then.
+fn set_id_of_new(flags: u8) -> Result<Vec<SeccompRule>, Failure> {
+    let made = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY].map(family);
+    let pairs = made.into_iter().flat_map(|made| SET_ID.map(|bit| (made, bit)));
+    pairs.map(|(made, bit)| rule(&[(flags, has(made), made), (flags + 1, has(bit), bit)])).collect()
+}
+
+/// Compares only these bits.
+const fn has(bits: u64) -> SeccompCmpOp {
+    SeccompCmpOp::MaskedEq(bits)
 }
 
 fn family(number: i32) -> u64 {

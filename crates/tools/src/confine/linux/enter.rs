@@ -22,7 +22,7 @@ use super::{Confinement, GitGuard, Job, calls, code_of, files, mounts};
 const PROCESSES_MAX: u64 = 2_048;
 /// Rights that root keeps, so that a workspace of another user stays usable.
 const ROOTS_RIGHTS: CapabilitySet =
-    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER).union(CapabilitySet::FSETID);
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
 
 /// Limits this process and runs the job's command. Returns its exit code, or that of a trial.
 pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {

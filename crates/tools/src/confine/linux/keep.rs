@@ -13,7 +13,7 @@ use rustix::{
     },
 };
 
-use super::{Job, code_of, enter::enter, make_temporary};
+use super::{Job, code_of, enter::enter, make_temporary, remove_temporary};
 use crate::launcher;
 
 /// Pause between two looks at processes that are being killed, in nanoseconds.
@@ -26,7 +26,7 @@ pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     let temporary = make_temporary(&job.temporary)?;
     let code = run(job, &temporary);
     // Every process that could write there has ended.
-    fs::remove_dir_all(&temporary).ok();
+    remove_temporary(&temporary);
     code
 }
 

@@ -14,7 +14,7 @@ use std::{
     sync::OnceLock,
 };
 
-use super::{Confinement, GitGuard, Job, code_of, guard, keeper, make_temporary};
+use super::{Confinement, GitGuard, Job, code_of, guard, keeper, make_temporary, remove_temporary};
 
 pub(crate) use keep::{close_inherited, keep};
 
@@ -41,21 +41,7 @@ pub(crate) fn probe() -> Confinement {
 }
 
 fn trial(git_guard: GitGuard) -> Option<Confinement> {
-    let temporary = std::env::temp_dir();
-    let job = Job {
-        shell: PathBuf::new(),
-        command: None,
-        folder: PathBuf::from("/"),
-        // A folder that every system has, and that nothing is lost by.
-        workspace: PathBuf::from("/usr"),
-        is_read_only: false,
-        temporary,
-        readable: Vec::new(),
-        hidden: Vec::new(),
-        network: false,
-        search_path: None,
-        confinement: Confinement { git_guard, ..Confinement::NONE },
-    };
+    let job = Job { confinement: Confinement { git_guard, ..Confinement::NONE }, ..Job::trial() };
     let (control, theirs) = UnixStream::pair().ok()?;
     let mut command = keeper(&job, theirs.into()).ok()?;
     let mut child = command.env_clear().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;

@@ -3,13 +3,14 @@
 use std::{
     ffi::OsString,
     fs,
-    os::unix::ffi::OsStringExt as _,
+    os::{fd::AsRawFd as _, unix::ffi::OsStringExt as _},
     path::{Path, PathBuf},
 };
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_remount,
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_remount},
 };
 
 use super::{Job, files::SHARED_MEMORY, guard};
@@ -35,11 +36,11 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
     for (path, flags) in mounts()? {
         if !writable.iter().any(|folder| path.starts_with(folder)) {
             // What lies below another mount cannot be reached, and not be mounted either.
-            mount_remount(&path, MountFlags::BIND | MountFlags::RDONLY | flags, c"").ok();
+            mount_remount(&path, MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | flags, c"").ok();
         }
     }
-    let guarded = guard::protected(&job.workspace)?;
-    guarded.keys().try_for_each(|path| bind(path, path))?;
+    let guarded = guard::protected(job)?;
+    guarded.keys().try_for_each(|path| pin(path))?;
     let table = mounts()?;
     for path in guarded.iter().filter(|(_, is_fixed)| **is_fixed).map(|(path, _)| path) {
         remount_read_only(path, &table)?;
@@ -66,6 +67,15 @@ fn private_temporary(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
 
 fn bind(from: &Path, to: &Path) -> Result<(), String> {
     mount_bind_recursive(from, to).map_err(|error| failed(&format!("mount {}", to.display()), error))
+}
+
+/// Mounts a file, a folder or a link over itself, so that it cannot be moved, deleted or replaced.
+fn pin(path: &Path) -> Result<(), String> {
+    let opened = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let opened = opened.map_err(|error| failed(&format!("protect {}", path.display()), error))?;
+    // By its own path a link would be followed.
+    let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    mount_bind_recursive(&opened, &opened).map_err(|error| failed(&format!("protect {}", path.display()), error))
 }
 
 fn remount_read_only(path: &Path, table: &[(PathBuf, MountFlags)]) -> Result<(), String> {
