@@ -12,6 +12,7 @@ mod output;
 mod database;
 
 mod config;
+mod private;
 mod signals;
 mod telemetry;
 
@@ -38,6 +39,7 @@ use clap::Parser as _;
 use serde_json::json;
 
 pub use output::{Environment, Terminal, install_panic_hook};
+pub use private::keep_memory_private;
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},

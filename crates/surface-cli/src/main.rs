@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use meerkat_surface_cli::{Terminal, install_panic_hook, run};
+use meerkat_surface_cli::{Terminal, install_panic_hook, keep_memory_private, run};
 
 fn main() -> ExitCode {
     // The tool `shell` starts this program again to confine a command.
     meerkat_tools::launcher();
+    keep_memory_private();
     install_panic_hook();
     run(std::env::args_os().collect(), Terminal::process()).into()
 }

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _},
     net::TcpStream,
+    os::unix::process::ExitStatusExt as _,
 };
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::drive::{
     server::{Server, ask, mcp_result, read, refusal},
-    until,
+    signal, until,
 };
 
 const STALL: &str = "@say Wait @stall";
@@ -86,4 +87,13 @@ fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
     let end = messages.last().unwrap();
     assert_eq!(end["params"]["error"]["data"]["code"], "SHUTTING_DOWN", "{end}");
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+/// The file would lie in the folder that the server started in, with the keys of models in it.
+#[test]
+fn a_crash_leaves_no_core_file() {
+    let mut server = Server::start_limited("-c unlimited", &[]);
+    signal(&server.child, "SEGV");
+    let status = server.child.wait().unwrap();
+    assert_eq!((status.signal(), status.core_dumped()), (Some(11), false));
 }

@@ -2,6 +2,7 @@
 
 use std::{fs, io::Write as _, process::Child};
 
+use meerkat_testkit::needs;
 use serde_json::{Value, json};
 
 use crate::drive::server::{Server, ask};
@@ -55,6 +56,7 @@ fn server() -> (Server, String) {
 
 #[test]
 fn answers_that_nobody_takes_are_bounded() {
+    needs!("root, to forget the peak of a server" => rustix::process::geteuid().is_root());
     let (server, session) = server();
     let idle = status(&server.child, "VmRSS");
     forget_peak(&server.child);
@@ -72,6 +74,7 @@ fn answers_that_nobody_takes_are_bounded() {
 
 #[test]
 fn a_batch_is_bounded() {
+    needs!("root, to forget the peak of a server" => rustix::process::geteuid().is_root());
     let (server, session) = server();
     let idle = status(&server.child, "VmRSS");
     forget_peak(&server.child);
