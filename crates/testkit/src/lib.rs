@@ -6,6 +6,7 @@
 
 use std::{
     io::Write as _,
+    net::{Ipv4Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -48,12 +49,40 @@ pub async fn until_async(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until something is so that is asked for. The runtime's clock must not be paused.
+pub async fn until_awaited(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 /// Gives a future [`PATIENCE`] to end, and panics with `what` after it. The runtime's clock must not be paused.
 pub async fn in_time<T>(what: &str, work: impl Future<Output = T>) -> T {
     let Ok(value) = tokio::time::timeout(PATIENCE, work).await else {
         panic!("waited {PATIENCE:?} in vain: {what}");
     };
     value
+}
+
+/// Returns an address of this machine that refuses every connection until the test itself listens there: its port is
+/// taken as long as this program runs, so no other test gets it, and nothing listens.
+///
+/// # Panics
+///
+/// If there is no free port.
+pub fn refusing_address() -> SocketAddr {
+    let taken = tokio::net::TcpSocket::new_v4().and_then(|socket| {
+        // A listener, which sets this too, may have the port beside a socket that does not listen.
+        socket.set_reuseaddr(true)?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        Ok(socket)
+    });
+    let Ok(socket) = taken else { panic!("no port is free") };
+    let Ok(address) = socket.local_addr() else { panic!("a socket without an address") };
+    std::mem::forget(socket);
+    address
 }
 
 /// Seed of this run: `MEERKAT_SEED`, or a fixed one. It is printed, so that a failed test shows it.
@@ -152,6 +181,28 @@ mod tests {
         };
         assert_eq!(numbers(1), numbers(1));
         assert_ne!(numbers(1), numbers(2));
+    }
+
+    #[test]
+    fn an_address_refuses_until_the_test_listens_there() {
+        let address = refusing_address();
+        let refused = || std::net::TcpStream::connect(address).map_err(|error| error.kind()).map(drop);
+        for _ in 0..2 {
+            assert_eq!(refused(), Err(std::io::ErrorKind::ConnectionRefused));
+            let _listening = std::net::TcpListener::bind(address).unwrap();
+            assert_eq!(refused(), Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wait_for_an_answer_ends_when_it_is_so() {
+        let mut looks = 0;
+        until_awaited("the third look", async || {
+            looks += 1;
+            looks == 3
+        })
+        .await;
+        assert_eq!(looks, 3);
     }
 
     #[test]
