@@ -13,12 +13,10 @@ use std::{
 
 use libtest_mimic::Trial;
 use meerkat_service::{clock::Timestamp, session::reminder::SystemReminderType, tool::WorkspaceNotes as _};
+use meerkat_testkit::until_some;
 use meerkat_tools::notes::Notes;
 
 use super::place::{Place, RUNTIME, has_namespaces};
-
-/// Tries to get a status, each of which takes a second if git is too slow.
-const TRIES: usize = 60;
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
@@ -43,10 +41,12 @@ fn status(place: &Place, folder: &Path) -> Option<String> {
     status.unwrap().1
 }
 
-/// Returns the reminder of a folder that has one, if git runs at all: on a slow machine git may take longer than it has.
+/// Returns the reminder of a folder that has one, if git runs at all: on a busy machine git may take longer than it has.
 fn state(place: &Place, folder: &Path) -> Option<String> {
-    let tries = if has_namespaces() { TRIES } else { 1 };
-    (0..tries).find_map(|_| status(place, folder))
+    if !has_namespaces() {
+        return status(place, folder);
+    }
+    Some(until_some("git tells the state", || status(place, folder)))
 }
 
 fn git(place: &Place, arguments: &[&str]) {
@@ -121,7 +121,7 @@ fn unguarded() {
             while !is_over.load(Ordering::SeqCst) {
                 // Each fails if somebody else makes or deletes the file.
                 fs::File::create_new(&file).unwrap();
-                std::thread::yield_now();
+                assert!(file.exists());
                 fs::remove_file(&file).unwrap();
             }
         });

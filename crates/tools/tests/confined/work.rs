@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 use libtest_mimic::Trial;
 use meerkat_service::tool::Network;
 use meerkat_service::tool::{Approval, ToolError};
+use meerkat_testkit::until;
 use serde_json::json;
 
 use super::place::{Place, RUNTIME, call_heard, has_namespaces};
@@ -111,13 +112,13 @@ fn python() {
 }
 
 fn cargo() {
-    // Its toolchain lies in the home folder of the person who runs the tests; another user has none.
-    if rustix::process::geteuid().is_root() || std::env::var_os("CARGO").is_some() {
-        let place = Place::new();
-        place.git();
-        assert!(place.succeeds("cargo --version").starts_with("cargo "));
-        place.succeeds("cargo init -q --vcs none --name trial && cargo run -q --offline");
-    }
+    // It is in the home folder of the person who runs the tests.
+    let has_toolchain = rustix::process::geteuid().is_root() || std::env::var_os("CARGO").is_some();
+    meerkat_testkit::needs!("a toolchain of the user's own" => has_toolchain);
+    let place = Place::new();
+    place.git();
+    assert!(place.succeeds("cargo --version").starts_with("cargo "));
+    place.succeeds("cargo init -q --vcs none --name trial && cargo run -q --offline");
 }
 
 fn temporary_files() {
@@ -277,16 +278,17 @@ fn background() {
     let (text, result) = start("sh job");
     assert!(result.is_ok() && text.starts_with("job-1 "), "{text}");
     let id = json!({"id": "job-1"});
-    let until = |part: &str| {
+    let said = |part: &str| {
         let mut all = String::new();
-        while !all.contains(part) {
+        until(part, || {
             all.push_str(&place.call("shell_output", &id).0);
-        }
+            all.contains(part)
+        });
         all
     };
-    assert!(until("first\n").contains("job-1 runs"));
+    assert!(said("first\n").contains("job-1 runs"));
     fs::write(place.workspace.join("go"), "").unwrap();
-    let rest = until("ended: exit code 4");
+    let rest = said("ended: exit code 4");
     assert!(rest.contains("second\n") && !rest.contains("first"), "{rest}");
 
     let mark = mark(3);
@@ -300,9 +302,7 @@ fn background() {
     assert!(unknown.unwrap_err().to_string().contains("job-9"));
     drop(place);
     // They end with the service.
-    while count(&mark) > 0 {
-        std::thread::yield_now();
-    }
+    until("none is left", || count(&mark) == 0);
 }
 
 fn wide() {

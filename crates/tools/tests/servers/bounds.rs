@@ -135,7 +135,8 @@ async fn check_long(form: Form, taken_max: usize) {
     let (url, taken) = start(form, LONG).await;
     let pool = pool(serde_json::from_value(json!({ "url": url })).unwrap());
     let called = call(&pool, "flood", json!({})).await;
-    assert!(matches!(called.result, Err(ToolError::Unknown(_) | ToolError::Failed(_))), "{:?}", called.result);
+    // Nobody has read to its end what became of it.
+    assert!(matches!(called.result, Err(ToolError::Unknown(_))), "{:?}", called.result);
     let taken = taken.load(Ordering::SeqCst);
     assert!(taken < taken_max, "{taken} bytes were taken");
     pool.shut_down().await;

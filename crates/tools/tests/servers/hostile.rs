@@ -1,13 +1,15 @@
 //! Servers that are broken or hostile: each fails alone, soon, and with a reason that people and models can read.
 
-use std::time::Duration;
+use std::fs::File;
 
+use futures::FutureExt as _;
 use meerkat_service::{
     AgentBuildConfig,
     clock::World,
     service::{ReadEvents, StartTurn},
     tool::{ToolError, ToolServerState, ToolSource as _},
 };
+use meerkat_testkit::in_time;
 use meerkat_tools::servers::{ServersOptions, servers};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -29,10 +31,6 @@ crate::tests!(
 
 /// Bytes of a reason.
 const REASON_BYTES_MAX: usize = 4 * 1024;
-/// Longest wait for a call that has to end by itself.
-const END: Duration = Duration::from_secs(300);
-/// Wait for an answer that does not come.
-const GIVEN_UP: Duration = Duration::from_millis(300);
 
 async fn a_server_that_cannot_be_used_says_why_in_a_few_words() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +58,7 @@ async fn a_server_that_cannot_be_used_says_why_in_a_few_words() {
 async fn an_answer_without_end_ends_the_call() {
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(config(folder.path(), "flooding", json!({})));
-    let called = tokio::time::timeout(END, call(&pool, "good", json!({}))).await.unwrap();
+    let called = in_time("the call ends", call(&pool, "good", json!({}))).await;
     assert!(matches!(&called.result, Err(ToolError::Unknown(why)) if why.contains("was lost")), "{:?}", called.result);
     pool.shut_down().await;
 }
@@ -69,7 +67,7 @@ async fn an_answer_without_end_ends_the_call() {
 async fn a_server_that_asks_and_does_not_listen_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(config(folder.path(), "talkative", json!({})));
-    let called = tokio::time::timeout(END, call(&pool, "good", json!({}))).await.expect("the call ends");
+    let called = in_time("the call ends", call(&pool, "good", json!({}))).await;
     assert!(matches!(&called.result, Err(ToolError::Unknown(why)) if why.contains("was lost")), "{:?}", called.result);
     pool.shut_down().await;
 }
@@ -79,12 +77,22 @@ async fn nothing_is_left_of_a_server_that_reads_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let pool = pool(config(folder.path(), "deaf", json!({ "env": { "TESTED": folder.path() } })));
     let good = tool(&pool, "good").await;
-    assert_eq!(of(folder.path()).len(), 2, "its supervisor and itself");
+    let processes = of(folder.path());
+    assert_eq!(processes.len(), 2, "its supervisor and itself");
+    let inputs = processes.iter().map(|pid| File::open(format!("/proc/{pid}/fd/0")).unwrap());
+    let inputs: Vec<File> = inputs.collect();
     // More than its pipe has room for, so that the rest waits.
     let arguments = json!({ "text": "x".repeat(1024 * 1024) });
     let cancel = CancellationToken::new();
-    let called = call_as(&*good, session(), arguments, &cancel);
-    assert!(tokio::time::timeout(GIVEN_UP, called).await.is_err(), "it answers nothing");
+    let mut called = Box::pin(call_as(&*good, session(), arguments, &cancel));
+    let is_sent = || inputs.iter().any(|input| rustix::io::ioctl_fionread(input).is_ok_and(|bytes| bytes > 0));
+    tokio::select! {
+        _ = &mut called => panic!("it answers nothing"),
+        () = until("the call is being written", is_sent) => {}
+    }
+    drop(inputs);
+    assert!(called.as_mut().now_or_never().is_none(), "it answers nothing");
+    drop(called);
     pool.shut_down().await;
     assert_eq!(of(folder.path()), Vec::<i32>::new());
 }

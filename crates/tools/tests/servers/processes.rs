@@ -5,7 +5,6 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
-    time::Instant,
 };
 
 use meerkat_service::tool::ToolSource as _;
@@ -19,14 +18,12 @@ use crate::{
 crate::tests!(
     nothing_survives_a_killed_program,
     nothing_survives_an_orderly_end,
-    five_hundred_starts_leave_nothing,
+    fifty_starts_leave_nothing,
     a_server_inherits_no_descriptor,
 );
 
-/// Milliseconds within which everything has ended.
-const END_MS: u128 = 3_000;
 /// Starts and stops of the test of leaks.
-const STARTS: usize = 500;
+const STARTS: usize = 50;
 /// Those at one time.
 const AT_ONCE: usize = 10;
 
@@ -60,12 +57,10 @@ async fn nothing_survives_a_killed_program() {
     assert_eq!(line, "ready\n");
     // The supervisor, the server, its shell with a child, and the one that left it with a child of its own.
     until("all are there", || of(folder.path()).len() >= 6).await;
-    #[expect(clippy::disallowed_methods, reason = "the promise has a time")]
-    let killed = Instant::now();
     parent.kill().unwrap();
     parent.wait().unwrap();
+    // None of them would end by itself.
     until("none is left", || of(folder.path()).is_empty()).await;
-    assert!(killed.elapsed().as_millis() < END_MS, "{:?}", killed.elapsed());
 }
 
 /// The program that starts us may have left us anything.
@@ -95,7 +90,7 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-async fn five_hundred_starts_leave_nothing() {
+async fn fifty_starts_leave_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let one = || async {
         let pool = pool(config(folder.path(), "", json!({ "env": { "TESTED": folder.path() } })));

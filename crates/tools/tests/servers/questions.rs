@@ -176,7 +176,8 @@ async fn a_cancelled_call_cancels_its_question() {
     let pool = pool(config(folder.path(), "", json!({})));
     let asks = tool(&pool, "ask").await;
     let (result, asked) = ask(&*asks, &form(), None, &CancellationToken::new()).await;
-    assert!(matches!(result, Err(ToolError::Unknown(_) | ToolError::Cancelled)), "{result:?}");
+    // It has asked, so it has the call, and may have done something.
+    assert!(matches!(result, Err(ToolError::Unknown(_))), "{result:?}");
     assert_eq!(asked.len(), 1);
     until("the server hears of it", || noted(folder.path(), "answers") == 1).await;
     let answers = std::fs::read_to_string(folder.path().join("answers")).unwrap();

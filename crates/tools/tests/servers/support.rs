@@ -16,15 +16,11 @@ use meerkat_service::{
     store::MemoryBlobStore,
     tool::{Invocation, OutputLimits, OutputSink, Tool, ToolError, ToolScope, ToolSource},
 };
+pub(crate) use meerkat_testkit::until_async as until;
 use meerkat_tools::servers::{ServerConfig, Servers, ServersOptions, servers};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-
-/// Longest wait for what a test expects.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two looks.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// Clock that a test moves.
 pub(crate) struct Moved(watch::Sender<Duration>);
@@ -160,17 +156,6 @@ pub(crate) async fn call_heard(
 
 pub(crate) async fn call(pool: &Servers, name: &str, arguments: Value) -> Call {
     call_as(&*tool(pool, name).await, session(), arguments, &CancellationToken::new()).await
-}
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &'static str, mut is_so: impl FnMut() -> bool) {
-    let mut looks = tokio::time::interval(LOOK);
-    let wait = async {
-        while !is_so() {
-            looks.tick().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain until {what}"));
 }
 
 /// Lines that a pool told.
