@@ -16,7 +16,6 @@ mod decided;
 
 use std::{
     io::{BufRead as _, BufReader, Lines, Read as _},
-    net::TcpListener,
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -136,7 +135,7 @@ fn servers_are_listed_as_the_owner_has_them() {
     let stage = Stage::new();
     let config = stage.0.path().join(".config/meerkat");
     std::fs::create_dir_all(&config).unwrap();
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = meerkat_testkit::refusing_address();
     let servers = format!(
         "[servers.far]\nurl = \"http://{closed}/mcp?key=hidden-in-a-query\"\n\n\
          [servers.gone]\ncommand = \"/nonexistent/server\"\nargs = [\"hidden-in-an-argument\"]\n"
@@ -152,7 +151,7 @@ fn servers_are_listed_as_the_owner_has_them() {
     assert_eq!(states(), ["configured", "configured"]);
     // The owner tries to list their tools.
     stage.json(&["tools"]);
-    drive::until("both have failed", || states() == ["failed", "failed"]);
+    meerkat_testkit::until("both have failed", || states() == ["failed", "failed"]);
     let shown = stage.run(&["servers"]).out;
     let rows: Vec<&str> = shown.lines().collect();
     assert_eq!(rows[0].split_whitespace().collect::<Vec<_>>(), ["SERVER", "KIND", "STATE", "TOOLS", "TOKENS", "ERROR"]);

@@ -180,15 +180,8 @@ fn script(page: &str, text: &str, address: &str, used: &mut BTreeSet<(&'static s
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "a test says that it did not run")]
 fn documented_commands_work_as_they_stand() {
-    if let Some(missing) = ["bash", "git", "curl"].into_iter().find(|program| {
-        let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        !found.is_ok_and(|status| status.success())
-    }) {
-        eprintln!("NOT RUN: {missing} is not here, which the documented commands need.");
-        return;
-    }
+    meerkat_testkit::needs!("bash", "git", "curl");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (pages, mut used) = (pages(&root), BTreeSet::new());
     for (page, text) in &pages {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::{until, until_some};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -163,8 +164,9 @@ impl Project {
     /// Searches until so many are found: vectors are made beside all else.
     #[track_caller]
     fn find_by_meaning(&self, query: &str, hits: usize) -> Vec<(String, Vec<String>)> {
-        let found = (0..30).map(|_| self.find(query).0).find(|found| found.len() >= hits);
-        found.unwrap_or_else(|| panic!("{query} is not found by its meaning"))
+        until_some(&format!("{hits} are found by the meaning of {query}"), || {
+            Some(self.find(query).0).filter(|found| found.len() >= hits)
+        })
     }
 }
 
@@ -182,8 +184,8 @@ fn what_shares_no_word_is_found_by_its_meaning() {
     assert_eq!(project.find_by_meaning("vehicle", 1), by_meaning("A lorry was sold."));
     let both = ["vector", "words"].map(str::to_owned).to_vec();
     // A query waits for its vector a second at most, which a busy machine may take.
-    let found = (0..30).any(|_| project.find("hound").0[0] == ("The hound sleeps.".to_owned(), both.clone()));
-    assert!(found, "by the word and by its meaning");
+    let both = ("The hound sleeps.".to_owned(), both);
+    until("it is found by the word and by its meaning", || project.find("hound").0[0] == both);
     // What is an answer by its words alone is no secret, and the key of the endpoint is one.
     let echoed = project.run(&["run", &format!("@say The key is {KEY}.")]);
     assert_eq!(echoed.out, "The key is [redacted].\n");
@@ -213,9 +215,10 @@ fn another_model_makes_all_vectors_anew_and_goes_on_where_it_was_interrupted() {
     let (hits, _) = project.find("hound");
     assert_eq!(hits[0], ("The hound sleeps.".to_owned(), ["words"].map(str::to_owned).to_vec()));
     // It asks for more only when it has kept the first ones.
-    while server.seen.lock().unwrap().refusals == 0 {
+    until("it asks for more", || {
         project.find("hound");
-    }
+        server.seen.lock().unwrap().refusals > 0
+    });
     let asked = of("large");
     let first: BTreeSet<&String> = asked.iter().collect();
     assert_eq!(first.len(), 64);

@@ -9,12 +9,13 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
     agent::{done, home, in_project},
-    drive::{Ran, meerkat, until},
+    drive::{Ran, meerkat},
 };
 
 /// A project in a home folder of its own.

@@ -1,4 +1,4 @@
-//! `meerkat install-files`: what it installs is used by its programs where they are there.
+//! `meerkat install-files`: what it installs is used by its programs.
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +9,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::needs;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -41,19 +42,19 @@ fn changes(ran: &Ran) -> BTreeMap<String, String> {
 
 /// Files below a folder.
 fn files(folder: &Path) -> Vec<String> {
-    let found = Command::new("find").arg(folder).args(["-type", "f", "-printf", "%P\n"]).output().unwrap();
-    let mut files: Vec<_> = String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect();
+    let found = Command::new("find").arg(".").args(["-type", "f"]).current_dir(folder).output().unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    let mut files: Vec<_> = found.lines().map(|file| file.trim_start_matches("./").to_owned()).collect();
     files.sort();
     files
 }
 
-/// Runs a program in the prefix where it is there; it finds the manual pages there, too.
-fn where_it_is(program: &str, args: &[&str], dir: &TempDir) -> Option<Ran> {
+/// Runs a program in the prefix; it finds the manual pages there, too.
+fn run(program: &str, args: &[&str], dir: &TempDir) -> Ran {
     let (prefix, home) = (dir.path().join("prefix"), dir.path());
-    let found = ran(Command::new("sh").args(["-c", "command -v \"$0\"", program]));
     let mut command = Command::new(program);
     command.args(args).env("HOME", home).env("XDG_RUNTIME_DIR", home).env("MANPATH", prefix.join("share/man"));
-    (found.code == 0).then(|| ran(command.current_dir(prefix)))
+    ran(command.current_dir(prefix))
 }
 
 #[test]
@@ -65,19 +66,57 @@ fn completions_and_pages_are_installed_where_their_programs_look() {
         assert_eq!(listed.get(file).map(String::as_str), Some("new"), "{file}");
     }
     assert!(!listed.keys().any(|file| file.contains("service") || file.contains("__complete")), "{listed:?}");
+}
 
-    if let Some(bash) = where_it_is("bash", &["--norc", "-c", &format!(". {BASH} && complete -p meerkat")], &dir) {
-        assert!(bash.out.contains("_meerkat_with_sessions") && bash.err.is_empty(), "{}{}", bash.out, bash.err);
-    }
-    for (shell, args) in [("zsh", ["-n", ZSH]), ("fish", ["--no-execute", FISH])] {
-        if let Some(parsed) = where_it_is(shell, &args, &dir) {
-            assert_eq!((parsed.code, parsed.err.as_str()), (0, ""), "{shell}");
-        }
-    }
-    let args = ["--warnings", "-P", "cat", "meerkat-sessions-list"];
-    if let Some(page) = where_it_is("man", &args, &dir) {
-        assert_eq!((page.code, page.err.as_str()), (0, ""));
-        assert!(page.out.contains("NAME") && page.out.contains("--all-projects"), "{}", page.out);
+#[test]
+fn bash_completes_with_the_installed_file() {
+    needs!("bash");
+    let dir = TempDir::new().unwrap();
+    changes(&install(&dir, &[]));
+    let bash = run("bash", &["--norc", "-c", &format!(". {BASH} && complete -p meerkat")], &dir);
+    assert!(bash.out.contains("_meerkat_with_sessions") && bash.err.is_empty(), "{}{}", bash.out, bash.err);
+}
+
+#[track_caller]
+fn check_parsed(shell: &str, args: [&str; 2]) {
+    let dir = TempDir::new().unwrap();
+    changes(&install(&dir, &[]));
+    let parsed = run(shell, &args, &dir);
+    assert_eq!((parsed.code, parsed.err.as_str()), (0, ""));
+}
+
+#[test]
+fn zsh_reads_the_installed_file() {
+    needs!("zsh");
+    check_parsed("zsh", ["-n", ZSH]);
+}
+
+#[test]
+fn fish_reads_the_installed_file() {
+    needs!("fish");
+    check_parsed("fish", ["--no-execute", FISH]);
+}
+
+#[test]
+fn man_shows_an_installed_page() {
+    needs!("man");
+    let dir = TempDir::new().unwrap();
+    changes(&install(&dir, &[]));
+    let page = run("man", &["--warnings", "-P", "cat", "meerkat-sessions-list"], &dir);
+    assert_eq!((page.code, page.err.as_str()), (0, ""));
+    assert!(page.out.contains("NAME") && page.out.contains("--all-projects"), "{}", page.out);
+}
+
+#[test]
+fn systemd_finds_no_fault_in_the_units() {
+    needs!("systemd-analyze");
+    let dir = TempDir::new().unwrap();
+    for (whose, file) in [("user", USER_UNIT), ("system", SYSTEM_UNIT)] {
+        changes(&install(&dir, &["--service", whose]));
+        let verified = run("systemd-analyze", &["verify", "--man=no", &format!("--{whose}"), file], &dir);
+        // What it says of other units is theirs.
+        let own: Vec<_> = verified.err.lines().filter(|line| line.contains("meerkat.service")).collect();
+        assert!(own.is_empty(), "{whose}: {own:?}");
     }
 }
 
@@ -116,6 +155,7 @@ fn a_file_of_somebody_else_stays_and_then_nothing_is_written() {
 
 #[test]
 fn an_own_file_is_replaced_unless_it_was_changed() {
+    needs!("sha256sum");
     let dir = TempDir::new().unwrap();
     changes(&install(&dir, &["--service", "user"]));
     let (user, page) = (read(&dir, USER_UNIT), read(&dir, PAGE));
@@ -192,13 +232,6 @@ fn the_units_start_this_program() {
         for name in ["RestrictNamespaces", "SystemCallFilter", "ProtectProc", "ProtectKernelTunables"] {
             assert!(!keys.contains_key(&("Service".to_owned(), name.to_owned())), "{whose}: {name}");
         }
-        let whose_unit = format!("--{whose}");
-        if let Some(verified) = where_it_is("systemd-analyze", &["verify", "--man=no", &whose_unit, file], &dir) {
-            // What it says of other units is theirs.
-            let own: Vec<_> = verified.err.lines().filter(|line| line.contains("meerkat.service")).collect();
-            assert!(own.is_empty(), "{whose}: {own:?}");
-        }
-
         let home = dir.path().display().to_string();
         let environment = key("Service", "Environment").replace("%h", &home).replace("%S", &home);
         let words: Vec<_> = environment.split(' ').map(|word| word.split_once('=').unwrap()).collect();

@@ -10,6 +10,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,7 +18,7 @@ use crate::{
     drive::{
         Ran,
         fake::{self, Asked},
-        meerkat, ran, until,
+        meerkat, ran,
     },
     typed::Typed,
 };

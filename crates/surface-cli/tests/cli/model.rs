@@ -1,11 +1,8 @@
 //! A server that speaks chat completions, through the whole program: what people see of its answers and its failures.
 
-use std::{
-    net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use meerkat_errors::ErrorCode;
@@ -79,7 +76,7 @@ fn nothing_but_our_own_messages_is_printed() {
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_what_to_do() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = meerkat_testkit::refusing_address().port();
     let ran = run(port, &["run", "hi"], &[]);
     ran.refused(ErrorCode::ModelTimeout, &format!("http://127.0.0.1:{port} "));
     assert!(ran.err.contains("model.compatible.local.base_url"), "{}", ran.err);

@@ -3,10 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::refusing_address;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::sources::{Server, silent_host};
+use super::sources::Server;
 use crate::drive::terminal::{Cli, cli};
 
 /// A user who has configured this.
@@ -35,10 +36,13 @@ fn the_only_server_is_the_default_and_says_what_it_lacks() {
     assert_eq!(listed(cli(&["models", "--json"]), "scripted"), (true, String::new()));
     assert_eq!(listed(models("model.compatible.ollama.model = \"qwen3\""), "ollama/qwen3"), (true, String::new()));
     let mine = "model.compatible.mine = { preset = \"llama.cpp\", model = \"x\" }";
-    // Whether something answers there is the machine's.
-    let (is_default, lacks) = listed(models(mine), "mine/x");
-    assert!(is_default && (lacks.is_empty() || lacks.contains("http://localhost:8080")), "{lacks}");
-    let silent = format!("model.compatible.mine = {{ base_url = \"http://{}/v1\", model = \"x\" }}", silent_host());
+    // Whether something answers there is the machine's; the next one has an address of its own.
+    assert!(listed(models(mine), "mine/x").0);
+    let sources = models(mine).run().json()["sources"].as_array().unwrap().clone();
+    let source = sources.iter().find(|source| source["source"] == "mine").unwrap();
+    assert!(source["state"].as_str().unwrap().contains("http://localhost:8080"), "{source}");
+    let silent =
+        format!("model.compatible.mine = {{ base_url = \"http://{}/v1\", model = \"x\" }}", refusing_address());
     assert!(listed(models(&silent), "mine/x").1.contains("nothing answers at"));
     assert_eq!(listed(models(mine), "scripted"), (false, String::new()));
     assert!(listed(models(mine), "claude-sonnet-5-5").1.contains("ANTHROPIC_API_KEY"));

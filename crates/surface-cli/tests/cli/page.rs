@@ -5,6 +5,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Stdio};
 
+use meerkat_testkit::{needs, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -12,7 +13,6 @@ use super::typed::Typed;
 use crate::drive::{
     folder_in_no_project, meerkat,
     server::{SERVE, Server},
-    until,
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent.md");
@@ -119,8 +119,8 @@ fn path(command: &mut std::process::Command) {
     command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
 }
 
-/// Answers two questions. Returns what was shown, unless nothing confines commands here.
-fn terminal() -> Option<(String, TempDir)> {
+/// Answers two questions. Returns what was shown, and whether commands are confined here.
+fn terminal() -> (String, TempDir, bool) {
     let home = home();
     let mut command = meerkat(&home, &["run", PROMPT]);
     path(command.current_dir(home.path().join("stats")));
@@ -135,7 +135,7 @@ fn terminal() -> Option<(String, TempDir)> {
     let (screen, home) = typed.end();
     is_fixed(&home);
     assert!(screen.contains("exit code 0") && screen.contains("Fixed: the tests pass."), "{screen}");
-    is_whole.then(|| (same(&home, &shown(&screen)), home))
+    (same(&home, &shown(&screen)), home, is_whole)
 }
 
 fn serve(home: &TempDir) -> Server {
@@ -246,7 +246,8 @@ fn server() -> (String, String) {
 
 #[test]
 fn the_page_about_a_session_with_hands_is_what_the_program_prints() {
-    let Some((terminal, home)) = terminal() else { return };
+    let (terminal, home, is_confined) = terminal();
+    needs!("a kernel that gives commands namespaces" => is_confined);
     let rule = fs::read_to_string(home.path().join(".config/meerkat/meerkat.toml")).unwrap();
     let unattended = piped(&home, &["run", PIPED]);
     let (rest, events) = rest();

@@ -1,7 +1,6 @@
 //! Servers that need no configuration, and `models`: where models come from, which there are, and what they lack.
 
 use std::{
-    net::TcpListener,
     process::Command,
     sync::{
         Arc, Mutex,
@@ -10,6 +9,7 @@ use std::{
 };
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::refusing_address;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -72,11 +72,6 @@ impl Server {
     }
 }
 
-/// An address of this machine at which nothing answers.
-pub(crate) fn silent_host() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
 fn with_ollama(host: &str, args: &[&str]) -> (Command, TempDir) {
     let dir = TempDir::new().unwrap();
     let mut command = meerkat(&dir, args);
@@ -122,7 +117,7 @@ fn the_window_is_the_one_that_the_server_tells() {
 
 #[test]
 fn where_nothing_answers_the_address_and_the_remedy_are_named() {
-    let host = silent_host();
+    let host = refusing_address().to_string();
     let ran = ran(&mut with_ollama(&host, &["run", "--model", "ollama/llama3.2", "hi"]).0);
     ran.refused(ErrorCode::ModelTimeout, &format!("http://{host} "));
     assert!(ran.err.contains("Start it") && ran.err.contains("set model.compatible.ollama.base_url"), "{}", ran.err);

@@ -1,7 +1,6 @@
 //! The program as tests drive it: as a process, in a terminal of the test's own, and as a server; and servers that it
 //! asks. What a test has started ends with it.
 
-#![allow(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
 #![allow(dead_code, reason = "the tests share one module and need different parts of it")]
 
 pub(crate) mod fake;
@@ -11,7 +10,6 @@ pub(crate) mod terminal;
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command},
-    time::{Duration, Instant},
 };
 
 use meerkat_errors::ErrorCode;
@@ -23,18 +21,6 @@ pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
 
 /// Id that no session has.
 pub(crate) const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
-
-/// Longer than anything here takes: what has not come by then does not come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Repeats a check until it is true.
-#[track_caller]
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-    }
-}
 
 /// Makes a folder that no project is above of: anybody may have left a `.rkat` in the temporary folder.
 pub(crate) fn folder_in_no_project() -> TempDir {

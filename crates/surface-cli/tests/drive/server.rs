@@ -6,11 +6,12 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use meerkat_testkit::PATIENCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket, client::IntoClientRequest as _};
 
-use super::{PATIENCE, TOKEN, meerkat, meerkat_after, signal};
+use super::{TOKEN, meerkat, meerkat_after, signal};
 
 /// Revision of MCP in which each call stands for itself.
 pub(crate) const MCP_REVISION: &str = "2026-07-28";

@@ -6,12 +6,13 @@ use std::{
     os::unix::process::ExitStatusExt as _,
 };
 
+use meerkat_testkit::until;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::drive::{
     server::{Server, ask, mcp_result, read, refusal},
-    signal, until,
+    signal,
 };
 
 const STALL: &str = "@say Wait @stall";
@@ -29,12 +30,45 @@ fn rest(mut stream: BufReader<TcpStream>) -> String {
     rest
 }
 
+fn turns(session: &str) -> String {
+    format!("/v1/sessions/{session}/turns")
+}
+
+fn turn(prompt: &str) -> String {
+    json!({ "prompt": prompt }).to_string()
+}
+
+/// It has an hour for turns that run, and needs no longer than they do.
+#[test]
+fn a_server_that_drains_ends_its_turns_and_begins_none() {
+    let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "3600000"), ("MEERKAT_TOOLS__TEST_DIR", ".")]);
+    let [quick, lasting, idle] = [(); 3].map(|()| server.session());
+    let ask_for = |session: &str, prompt: &str| {
+        server.open("POST", &turns(session), &server.headers_with_token(&[]), &turn(prompt))
+    };
+    let quick_answer = ask_for(&quick, r#"@call test_sleep {"ms":500} @step @say Done."#);
+    let lasting_answer = ask_for(&lasting, STALL);
+    read_to(&mut server.follow(&quick, 1), "tool_started");
+    read_to(&mut server.follow(&lasting, 1), "text_delta");
+    server.terminate();
+
+    until("it is not ready", || server.send_with_token("GET", "/readyz", &[], "").status != 200);
+    let refused = server.send_with_token("POST", &turns(&idle), &[], &turn("Too late."));
+    assert_eq!(refused.refusal(), refusal(503, "SHUTTING_DOWN"));
+    let answer = read(quick_answer);
+    assert_eq!((answer.status, &answer.json()["text"]), (200, &json!("Done.")));
+    // What ends a turn is no new work.
+    let interrupted = server.send_with_token("POST", &format!("/v1/sessions/{lasting}/interrupt"), &[], "{}");
+    assert_eq!(interrupted.status, 200, "{}", interrupted.body);
+    let answer = read(lasting_answer);
+    assert_eq!((answer.status, &answer.json()["status"]), (200, &json!("interrupted")));
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
 #[test]
 fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
-    let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "2000"), ("MEERKAT_TOOLS__TEST_DIR", ".")]);
-    let [followed, streamed, over_rpc, over_mcp, quick, idle] = [(); 6].map(|()| server.session());
-    let turns = |session: &str| format!("/v1/sessions/{session}/turns");
-    let turn = |prompt: &str| json!({ "prompt": prompt }).to_string();
+    let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "300")]);
+    let [followed, streamed, over_rpc, over_mcp] = [(); 4].map(|()| server.session());
 
     // Turns that never end, one on each surface, each with a client that waits for it or follows it.
     let accepted =
@@ -46,22 +80,11 @@ fn a_server_that_is_told_to_end_under_load_ends_cleanly() {
     ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": over_rpc, "since_seq": 1 }));
     ask(&mut socket, 2, "turn/start", &json!({ "session_id": over_rpc, "prompt": STALL }));
     let tool = server.open_mcp("turn_start", &json!({ "session_id": over_mcp, "prompt": STALL }));
-    // One that ends within the drain limit.
-    let sleep = r#"@call test_sleep {"ms":500} @step @say Done."#;
-    let answer = server.open("POST", &turns(&quick), &server.headers_with_token(&[]), &turn(sleep));
 
     let mut streams = [&followed, &streamed, &over_rpc, &over_mcp].map(|session| server.follow(session, 1));
     streams.iter_mut().for_each(|stream| read_to(stream, "text_delta"));
-    read_to(&mut server.follow(&quick, 1), "tool_started");
     server.terminate();
 
-    // It drains: no new work is accepted.
-    until("it is not ready", || server.send_with_token("GET", "/readyz", &[], "").status != 200);
-    let refused = server.send_with_token("POST", &turns(&idle), &[], &turn("Too late."));
-    assert_eq!(refused.refusal(), refusal(503, "SHUTTING_DOWN"));
-
-    let answer = read(answer);
-    assert_eq!((answer.status, &answer.json()["text"]), (200, &json!("Done.")));
     for stream in streams {
         let rest = rest(stream);
         assert!(rest.contains(r#""type":"turn_interrupted","reason":"shutting_down""#), "{rest}");

@@ -3,13 +3,13 @@
 use std::net::TcpListener;
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::until;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::drive::{
     NOBODY, TOKEN, meerkat, ran,
     server::{Server, read, read_head, refusal, status},
-    until,
 };
 
 /// Lists every path of the surfaces' tables, and a few more.

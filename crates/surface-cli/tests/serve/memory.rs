@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, process::Child};
 
-use meerkat_testkit::needs;
+use meerkat_testkit::{needs, until};
 use serde_json::{Value, json};
 
 use crate::drive::server::{Server, ask};
@@ -27,14 +27,15 @@ fn forget_peak(child: &Child) {
 /// Reads until the server does nothing more for others, as its memory shows: its peak, which stays the same.
 fn until_idle(server: &Server, session: &str, check: impl Fn(u64)) {
     let (mut peak, mut same) = (0, 0);
-    while same < 40 {
+    until("the server is idle", || {
         let answer = server.rpc("session/read", &json!({ "session_id": session }));
         assert!(answer["result"].is_object(), "{answer}");
         let now = status(&server.child, "VmHWM");
         same = if now == peak { same + 1 } else { 0 };
         peak = now;
         check(peak);
-    }
+        same == 40
+    });
 }
 
 /// A server with a session that has more than a page of events.

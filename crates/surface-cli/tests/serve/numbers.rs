@@ -37,7 +37,11 @@ fn texts(dir: &Path) -> String {
 fn a_float_comes_back_bit_for_bit() {
     let dir = TempDir::new().unwrap();
     let [data, files, bundle] = ["data", "files", "bundle"].map(|name| dir.path().join(name).display().to_string());
-    let env = [("MEERKAT_DATA_DIR", data.as_str()), ("MEERKAT_PROJECTION__DIR", files.as_str())];
+    let env = [
+        ("MEERKAT_DATA_DIR", data.as_str()),
+        ("MEERKAT_PROJECTION__DIR", files.as_str()),
+        ("MEERKAT_LIMITS__WAIT_MS", "60000"),
+    ];
     let server = Server::start(&env);
     let session = server.session();
     let wanted = format!("\"n\":{}", serde_json::to_string(&FLOATS).unwrap());
@@ -76,7 +80,7 @@ fn a_float_comes_back_bit_for_bit() {
         }
     };
     has_all(read(&server, &session));
-    let projected = format!("/v1/readers/projection/sessions/{session}?seq={seq}&wait_ms=5000");
+    let projected = format!("/v1/readers/projection/sessions/{session}?seq={seq}&wait_ms=60000");
     assert_eq!(server.send_with_token("GET", &projected, &[], "").status, 200);
     assert!(texts(Path::new(&files)).replace("\\\"", "").contains(&wanted));
     cli(&["sessions", "export", &session, "--output", &bundle]);

@@ -1,5 +1,5 @@
-//! A server behind the proxies of docs/deploy.md: their blocks as the page has them, over TLS. Only ports, paths of files
-//! and what a program needs around its block are the test's.
+//! A server behind the proxies of docs/deploy.md: their blocks as the page has them, over TLS. Only addresses, paths of
+//! files and what a program needs around its block are the test's.
 
 use std::{
     fs,
@@ -11,6 +11,7 @@ use std::{
     thread,
 };
 
+use meerkat_testkit::{needs, until};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest as _};
@@ -18,7 +19,6 @@ use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest as _};
 use crate::drive::{
     TOKEN,
     server::{MCP_REVISION, Server, ask, read, read_head, refusal},
-    until,
 };
 
 const PAGE: &str = include_str!("../../../../docs/deploy.md");
@@ -27,23 +27,15 @@ const NAME: &str = "desk.example";
 /// A proxy that ends with its test.
 struct Proxy {
     child: Child,
+    /// Its folder, where it listens at a socket, since a port could be another test's.
     dir: TempDir,
-    port: u16,
 }
 
 impl Proxy {
-    /// Starts a proxy with the page's block, if its program and openssl are here.
-    fn start(program: &str, to: u16) -> Option<Self> {
-        if !["openssl", program]
-            .iter()
-            .all(|program| ["/usr/bin", "/usr/sbin"].iter().any(|folder| Path::new(folder).join(program).exists()))
-        {
-            return None;
-        }
+    /// Starts a proxy with the page's block.
+    fn start(program: &str, to: u16) -> Self {
         let dir = TempDir::new().unwrap();
         let folder = dir.path().display().to_string();
-        // Neither picks a port of its own; between the two lines another process could take this one.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (language, args) = match program {
             "nginx" => ("nginx", ["-p", ".", "-c"].as_slice()),
             _ => ("caddyfile", ["run", "--adapter", "caddyfile", "--config"].as_slice()),
@@ -53,7 +45,7 @@ impl Proxy {
         let config = match program {
             "nginx" => {
                 make_certificate(dir.path());
-                let block = replaced(&block, "listen 443 ssl", &format!("listen 127.0.0.1:{port} ssl"));
+                let block = replaced(&block, "listen 443 ssl", &format!("listen unix:{folder}/socket ssl"));
                 let block = block.replace("/etc/ssl/desk.example.", &format!("{folder}/desk.example."));
                 let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
                 let temporary = temporary.map(|name| format!("{name}_temp_path {folder}/{name};\n")).concat();
@@ -63,10 +55,9 @@ impl Proxy {
                 )
             }
             _ => {
-                let block = replaced(&block, "desk.example {", &format!("desk.example:{port} {{"));
                 // A certificate of its own making, since nobody out there knows the name.
                 let around = "admin off\nskip_install_trust\nlocal_certs\nauto_https disable_redirects";
-                format!("{{\n{around}\ndefault_bind 127.0.0.1\nstorage file_system {folder}\n}}\n{block}")
+                format!("{{\n{around}\ndefault_bind unix/{folder}/socket\nstorage file_system {folder}\n}}\n{block}")
             }
         };
         let file = dir.path().join("config");
@@ -74,20 +65,20 @@ impl Proxy {
         let mut command = Command::new(program);
         command.args(args).arg(&file).current_dir(&dir).env("HOME", &folder).stdin(Stdio::null());
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        Some(Self { child, dir, port })
+        Self { child, dir }
     }
 
     /// Listens for plain connections, each of which openssl takes on to the proxy over TLS.
     fn tunnel(&self) -> u16 {
         let trusted = ["desk.example.pem", "pki/authorities/local/root.crt"].map(|file| self.dir.path().join(file));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, to) = (listener.local_addr().unwrap().port(), format!("127.0.0.1:{}", self.port));
+        let (port, to) = (listener.local_addr().unwrap().port(), self.dir.path().join("socket"));
         thread::spawn(move || {
             for near in listener.incoming().map(Result::unwrap) {
                 let Some(trusted) = trusted.iter().find(|file| file.exists()) else { continue };
                 let mut command = Command::new("openssl");
                 command.args(["s_client", "-quiet", "-verify_return_error", "-verify_hostname", NAME]);
-                command.args(["-servername", NAME, "-connect", &to, "-CAfile"]).arg(trusted);
+                command.args(["-servername", NAME, "-CAfile"]).arg(trusted).arg("-unix").arg(&to);
                 let [stdin, stdout] = [near.try_clone().unwrap(), near].map(|end| Stdio::from(OwnedFd::from(end)));
                 let mut child = command.stdin(stdin).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
                 thread::spawn(move || child.wait());
@@ -121,23 +112,21 @@ impl Drop for Proxy {
 
 #[test]
 fn nginx_passes_every_surface_on() {
+    needs!("nginx", "openssl");
     check_proxy("nginx");
 }
 
 #[test]
 fn caddy_passes_every_surface_on() {
+    needs!("caddy", "openssl");
     check_proxy("caddy");
 }
 
 /// Streams a turn over each surface through the proxy.
-#[expect(clippy::print_stderr, reason = "a test says that it did not run")]
 fn check_proxy(program: &str) {
     let url = format!("https://{NAME}");
     let mut server = Server::start(&[("MEERKAT_SERVE__PUBLIC_URL", &url)]);
-    let Some(proxy) = Proxy::start(program, server.port) else {
-        eprintln!("NOT RUN: {program} or openssl is not here.");
-        return;
-    };
+    let proxy = Proxy::start(program, server.port);
     server.port = proxy.tunnel();
     let headers = |more: &str| {
         format!(

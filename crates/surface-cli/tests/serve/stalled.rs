@@ -7,19 +7,19 @@ use std::{
     time::Instant,
 };
 
+use meerkat_testkit::{PATIENCE, until};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{Message, WebSocket};
 
-use crate::drive::{
-    PATIENCE,
-    server::{Server, ask, read_head, status},
-    until,
-};
+use crate::drive::server::{Server, ask, read_head, status};
 
 /// Bytes of a call's arguments, which its event holds unchanged; there is no such tool, so it has no other effect.
 const ARGUMENT_BYTES: usize = 62_000;
 const CALLS_PER_TURN: usize = 80;
 const TURNS: usize = 21;
+
+/// Milliseconds after which one that reads nothing is closed; the one that is awake reads sooner, also on a busy machine.
+const STALL_MS: &str = "10000";
 
 /// A durable event: its seq and its line.
 type Event = (u64, String);
@@ -98,7 +98,7 @@ fn wait_for_every_place(server: &Server, places: usize) {
 #[test]
 fn a_subscriber_that_stalls_is_closed_and_goes_on_where_it_was() {
     let server = Server::start(&[
-        ("MEERKAT_SERVE__STALL_MS", "300"),
+        ("MEERKAT_SERVE__STALL_MS", STALL_MS),
         ("MEERKAT_SERVE__MAX_CONNECTIONS", "8"),
         ("MEERKAT_EPHEMERAL__SESSION_EVENT_BYTES", "1000000000"),
         ("MEERKAT_CONTEXT__OVERFLOW", "slide"),
