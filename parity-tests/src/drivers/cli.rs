@@ -115,10 +115,12 @@ impl Driver for Cli {
         let mut words = words("run", params, false);
         words.insert(1, "--events".to_owned());
         let output = output(command.args(words))?;
+        let code = output.status.code();
         if output.stdout.is_empty() {
             // A refusal prints its body only with `--json`. It has changed nothing, so it can be repeated.
             return match self.perform("run", params).wait()? {
-                Err(body) => Ok(Err(body)),
+                Err(body) if code == Some(numbers_of(&body)?.exit.into()) => Ok(Err(body)),
+                Err(body) => Err(format!("the exit code was {code:?}, but the refusal is {body}")),
                 Ok(answer) => Err(format!("nothing was shown of a turn that answers {answer}")),
             };
         }
@@ -128,9 +130,15 @@ impl Driver for Cli {
             return Err(format!("the first line should be the session's creation: {said}"));
         }
         lines.remove(0);
-        match lines.last() {
-            Some(line) if type_of(line) == until => Ok(Ok(lines)),
-            _ => Err(format!("the last line should be {until}: {said}")),
+        let last = lines.last().filter(|line| type_of(line) == until);
+        let last = last.ok_or_else(|| format!("the last line should be {until}: {said}"))?;
+        let ended: Value = serde_json::from_str(last).map_err(|error| format!("{last}: {error}"))?;
+        let failure = ended.get("error").map(numbers_of).transpose()?;
+        let expected = failure.map_or(0, |numbers| i32::from(numbers.exit));
+        if code == Some(expected) {
+            Ok(Ok(lines))
+        } else {
+            Err(format!("the exit code should be {expected} after {last}, but is {code:?}"))
         }
     }
 

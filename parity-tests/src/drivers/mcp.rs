@@ -2,9 +2,10 @@
 //! structured content; only a tool that is not there is an error of the protocol.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, Sender},
     },
     thread,
 };
@@ -39,6 +40,9 @@ pub(super) struct OverHttp {
     last: u64,
     /// The last turn's.
     turn: u64,
+    /// Sessions whose turns this driver has asked for, and the lines that came in the streams of its calls.
+    own: BTreeSet<String>,
+    lines: (Sender<String>, Receiver<String>),
     /// Whether a page of events is read as a resource.
     reads_resources: bool,
 }
@@ -48,8 +52,9 @@ impl OverHttp {
         let response = server.client.send(&post(initialize(0), None))?;
         let session = response.header("mcp-session-id").ok_or("the answer names no session of the protocol")?;
         let session = session.to_owned();
-        initialized_answer(&answer_in(response, 0, &mut Vec::new())?)?;
-        let driver = Self { server, session, last: 0, turn: 0, reads_resources };
+        initialized_answer(&answer_in(response, 0, |_| ())?)?;
+        let (own, lines) = (BTreeSet::new(), mpsc::channel());
+        let driver = Self { server, session, last: 0, turn: 0, own, lines, reads_resources };
         driver.notify(initialized())?;
         Ok(driver)
     }
@@ -65,8 +70,11 @@ impl OverHttp {
     fn ask(&mut self, message: String, read: fn(&str) -> Read) -> Pending {
         let (id, client, request) = (self.last, self.server.client.clone(), post(message, Some(&self.session)));
         let (sender, pending) = Pending::channel();
+        let lines = self.lines.0.clone();
         thread::spawn(move || {
-            let message = client.send(&request).and_then(|response| answer_in(response, id, &mut Vec::new()));
+            // The driver may have been dropped.
+            let line = |line| drop(lines.send(line));
+            let message = client.send(&request).and_then(|response| answer_in(response, id, line));
             // The caller may have given up.
             drop(sender.send(message.and_then(|message| answer_to(id, &message, read))));
         });
@@ -89,12 +97,20 @@ impl Driver for OverHttp {
             return Ok(self.ask(read_resource(self.last, params), read_contents));
         }
         self.turn = if operation == "start_turn" { self.last } else { self.turn };
+        if ["start_turn", "resume"].contains(&operation) {
+            self.own.extend(params.get("session_id").and_then(Value::as_str).map(str::to_owned));
+        }
         Ok(self.ask(call(self.last, operation, params), read))
     }
 
-    /// A tool shows no live line. To continue in the same state as other drivers, wait on the server's event stream.
+    /// Live lines come in the stream of the turn that they belong to. Of a turn that another surface has begun the protocol
+    /// shows none; to continue in the same state as other drivers, wait on the server's event stream.
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
-        rest::follow(&self.server.client, session_id, since_seq, until)
+        if self.own.contains(session_id) {
+            follow(&self.lines.1, session_id, since_seq, until)
+        } else {
+            rest::follow(&self.server.client, session_id, since_seq, until)
+        }
     }
 
     /// The turn's progress, in the stream that its answer ends.
@@ -105,7 +121,7 @@ impl Driver for OverHttp {
         };
         self.last += 1;
         let (request, mut lines) = (post(call(self.last, "start_turn", &turn), Some(&self.session)), Vec::new());
-        let answer = answer_in(self.server.client.send(&request)?, self.last, &mut lines)?;
+        let answer = answer_in(self.server.client.send(&request)?, self.last, |line| lines.push(line))?;
         match (answer_to(self.last, &answer, read)?, lines.last()) {
             (Ok(_), Some(line)) if type_of(line) == until => Ok(Ok(lines)),
             _ => Err(format!("the progress should end with {until}: {lines:?}, {answer}")),
@@ -137,8 +153,8 @@ fn answer_to(id: u64, message: &str, read: fn(&str) -> Read) -> Result<Answer, S
 }
 
 /// The message with this id in a response, which is one message or a stream of them. Lines that are progress go to
-/// `lines`.
-fn answer_in(mut response: Response, id: u64, lines: &mut Vec<String>) -> Result<String, String> {
+/// `line` as they come.
+fn answer_in(mut response: Response, id: u64, mut line: impl FnMut(String)) -> Result<String, String> {
     let status = response.status;
     if status != 200 {
         return Err(format!("the status should be 200, but is {status}: {}", response.text()?));
@@ -155,7 +171,7 @@ fn answer_in(mut response: Response, id: u64, lines: &mut Vec<String>) -> Result
         if message["id"] == id {
             return Ok(data);
         }
-        lines.extend(progress(&message));
+        progress(&message).map(&mut line);
     }
     Err("the stream ends without an answer".to_owned())
 }
@@ -165,6 +181,21 @@ fn progress(message: &Value) -> Option<String> {
     let line =
         message["params"]["_meta"]["meerkat/event"].as_str().filter(|_| message["method"] == "notifications/progress");
     line.map(str::to_owned)
+}
+
+/// The lines of a session's turns after `since_seq`, up to one of this type.
+fn follow(progress: &Receiver<String>, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
+    let mut lines: Vec<String> = Vec::new();
+    while lines.last().is_none_or(|line| type_of(line) != until) {
+        let line = progress.recv_timeout(PATIENCE).map_err(|_| format!("no progress {until:?} came"))?;
+        let told: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
+        let is_new =
+            told["seq"].as_u64().map(|seq| seq > since_seq).or(told["after"].as_u64().map(|at| at >= since_seq));
+        if is_new == Some(true) && told["session_id"] == session_id {
+            lines.push(line);
+        }
+    }
+    Ok(Ok(lines))
 }
 
 /// The protocol over standard input and output.
@@ -220,17 +251,7 @@ impl Driver for OverStdio {
 
     /// Live lines come as the progress of the turn that they belong to.
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
-        let mut lines: Vec<String> = Vec::new();
-        while lines.last().is_none_or(|line| type_of(line) != until) {
-            let line = self.lines.recv_timeout(PATIENCE).map_err(|_| format!("no progress {until:?} came"))?;
-            let told: Value = serde_json::from_str(&line).map_err(|error| format!("{line}: {error}"))?;
-            let is_new =
-                told["seq"].as_u64().map(|seq| seq > since_seq).or(told["after"].as_u64().map(|at| at >= since_seq));
-            if is_new == Some(true) && told["session_id"] == session_id {
-                lines.push(line);
-            }
-        }
-        Ok(Ok(lines))
+        follow(&self.lines, session_id, since_seq, until)
     }
 
     fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {

@@ -17,7 +17,7 @@ use super::{
     http::Request,
     numbers_of,
     process::{Process, Read, meerkat},
-    rest, run_in_two,
+    run_in_two,
     server::Server,
     websocket::WebSocket,
 };
@@ -132,9 +132,9 @@ impl Driver for OverHttp {
         Ok(pending)
     }
 
-    /// This transport shows no live line. To continue in the same state as other drivers, wait on the server's event stream.
+    /// A request over HTTP has one answer, so JSON-RPC shows live lines over its WebSocket.
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
-        rest::follow(&self.server.client, session_id, since_seq, until)
+        OverWebSocket::new(self.server.clone())?.follow(session_id, since_seq, until)
     }
 
     fn end(self: Box<Self>) -> Result<(), String> {
