@@ -1,10 +1,8 @@
 //! Every place that a script has, tried several at a time.
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher as _, Hasher as _},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use meerkat_testkit::seed;
 
 use crate::campaigns::Part;
 
@@ -12,10 +10,10 @@ use crate::campaigns::Part;
 const STRIDE: u64 = 5;
 
 /// Tries each place from 1 on, until `is_there` says that there are no more; in a short campaign each fifth, from a
-/// random first one. Returns how many places there are, up to the distance between two.
+/// first one that the seed of the run decides. Returns how many places there are, up to the distance between two.
 pub(crate) fn each(part: Part, is_there: impl Fn(u64) -> bool + Sync) -> u64 {
     let stride = if part.is_whole() { 1 } else { STRIDE };
-    let (next, end) = (AtomicU64::new(1 + any() % stride), AtomicU64::new(u64::MAX));
+    let (next, end) = (AtomicU64::new(1 + seed() % stride), AtomicU64::new(u64::MAX));
     let work = || loop {
         let at = next.fetch_add(stride, Ordering::Relaxed);
         if at > end.load(Ordering::Relaxed) {
@@ -27,9 +25,4 @@ pub(crate) fn each(part: Part, is_there: impl Fn(u64) -> bool + Sync) -> u64 {
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
     end.into_inner() - 1
-}
-
-/// Returns a random number.
-pub(crate) fn any() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

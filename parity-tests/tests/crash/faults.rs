@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use meerkat_parity_tests::contract::contract;
+use meerkat_testkit::until_some;
 use serde_json::{Value, json};
 
 use crate::{
@@ -60,12 +62,17 @@ fn each(act: Act) -> u64 {
         let is_there = shim.fired().is_some();
         shim.next(0, Act::Pass);
         // It may have refused to start.
-        if !matches!(process.ask("capabilities/get", &json!({})), Err(Trouble::Gone)) {
+        let is_started = !matches!(process.ask("capabilities/get", &json!({})), Err(Trouble::Gone));
+        if is_started {
             let id = process.create().unwrap();
             assert_eq!(process.turn(&id, "@say Well.").unwrap()["text"], "Well.");
             Survey::of(&process).unwrap();
         }
-        assert!(process.end().is_some());
+        let code = process.end();
+        let refusals =
+            ["STORE_FAILED", "STORE_FULL", "STORE_NOT_WRITABLE"].map(|code| contract().errors[code].exit.into());
+        let is_told = if is_started { code == Some(0) } else { code.is_some_and(|code| refusals.contains(&code)) };
+        assert!(is_told, "{code:?} {}", stage.stderr());
         check(&stage, &known);
         is_there
     })
@@ -126,14 +133,10 @@ fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
     let prompt = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}} @say Done."#);
     let turn = json!({ "session_id": running, "prompt": prompt, "attended": true, "wait": false });
     assert!(server.rpc("turn/start", &turn).unwrap().is_ok());
-    let path = format!("/v1/sessions/{running}/events?since_seq=0&wait_ms=10000");
-    let pending = loop {
+    let pending = until_some("its call waits", || {
         let view = server.get(&format!("/v1/sessions/{running}")).1;
-        if let Some(call) = view["pending_approvals"][0]["call_id"].as_str() {
-            break call.to_owned();
-        }
-        server.get(&path);
-    };
+        view["pending_approvals"][0]["call_id"].as_str().map(str::to_owned)
+    });
     assert_eq!(server.get("/readyz").0, 200);
 
     shim.room(Some(0));
@@ -149,14 +152,12 @@ fn on_a_full_disk_new_turns_wait_for_room_and_running_ones_end() {
     assert_eq!(server.get("/v1/sessions").1["items"].as_array().unwrap().len(), 2);
     let approval = json!({ "session_id": running, "call_id": pending, "decision": "approve" });
     assert!(server.rpc("turn/approve", &approval).unwrap().is_ok());
-    let ended = loop {
-        let page = server.get(&path).1;
+    let ended = until_some("its turn ends", || {
+        let page = server.get(&format!("/v1/sessions/{running}/events?since_seq=0")).1;
         let last = page["items"].as_array().unwrap().last().unwrap().clone();
-        if last["type"].as_str().unwrap().starts_with("turn_") && last["type"] != "turn_started" {
-            break last;
-        }
-        server.get(&format!("/v1/sessions/{running}/events?since_seq={}&wait_ms=10000", last["seq"]));
-    };
+        let kind = last["type"].as_str().unwrap();
+        (kind.starts_with("turn_") && kind != "turn_started").then_some(last)
+    });
     assert_eq!(ended["type"], "turn_completed", "{ended}");
     assert_eq!(stage.tool_lines("effects"), [running.as_str()]);
 

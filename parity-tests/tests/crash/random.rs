@@ -5,11 +5,11 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use meerkat_testkit::{Random, seed};
 use serde_json::json;
 
 use crate::{
     campaigns::Part,
-    each::any,
     oracle::{Known, check, check_stored},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, NOT_INDEX, Shim, Told},
@@ -29,18 +29,6 @@ const REFUSALS: [&str; 8] = [
     "ITEM_NOT_FOUND",
     "QUEUE_FULL",
 ];
-
-/// Numbers that follow from their seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
 
 /// One client's next wish.
 fn act(process: &Process, random: &mut Random) -> Answer<()> {
@@ -110,7 +98,7 @@ fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
     let answers = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
-            let random = Random(random.below(u64::MAX));
+            let random = Random::new(random.number());
             scope.spawn(|| work(stage, &process, random, &answers, enough));
         }
     });
@@ -118,7 +106,7 @@ fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
 }
 
 fn lives(seed: u64, count: u64) {
-    let (stage, known, random) = (Stage::made(), Arc::<Known>::default(), &mut Random(seed));
+    let (stage, known, random) = (Stage::made(), Arc::<Known>::default(), &mut Random::new(seed));
     for life in 1..=count {
         let _told = Told(format!("life {life} of MEERKAT_CRASH_SEED={seed}"));
         live(&stage, &known, random);
@@ -139,14 +127,15 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// `MEERKAT_CRASH_KILLS` asks for more, `MEERKAT_CRASH_SEED` for those of one seed.
+/// `MEERKAT_CRASH_KILLS` asks for more, `MEERKAT_SEED` for others, `MEERKAT_CRASH_SEED` for those in one data directory.
 #[test]
 fn killed_at_random_under_load_nothing_acknowledged_is_lost() {
     if let Some(seed) = number("MEERKAT_CRASH_SEED") {
         return lives(seed, LIVES);
     }
     let kills = number("MEERKAT_CRASH_KILLS").unwrap_or_else(|| Part::Store.share(500));
-    let seeds = Mutex::new((0..kills.div_ceil(LIVES)).map(|_| any()));
+    let mut random = Random::new(seed());
+    let seeds = Mutex::new((0..kills.div_ceil(LIVES)).map(move |_| random.number()));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {

@@ -5,9 +5,9 @@ use std::{
     fs,
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
+use meerkat_testkit::until;
 use serde_json::{Value, json};
 
 use crate::{
@@ -26,10 +26,6 @@ const EDITS: [(&str, &str); 2] = [("two", "2"), ("three", "3")];
 const NEW: &str = "four\nfive\n";
 /// Events of the turn at least, live ones included.
 const EVENTS_MIN: u64 = 20;
-/// Time after which nothing of a killed process lives.
-const END: Duration = Duration::from_secs(3);
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Sessions that share a server.
 const SESSIONS: u64 = 200;
 
@@ -70,25 +66,10 @@ fn server_of(stage: &Stage) -> String {
     stage.home().join("tools").display().to_string()
 }
 
-/// Waits for the end of processes, which comes soon.
+/// Waits for the end of processes, of which none would end by itself.
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "the promise has a time")]
 fn is_left_by_all(mark: &str) {
-    let began = Instant::now();
-    while running(mark) > 0 {
-        assert!(began.elapsed() < END, "{} processes with {mark} live", running(mark));
-        std::thread::yield_now();
-    }
-}
-
-/// Waits until something is so.
-#[track_caller]
-#[expect(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-    }
+    until(&format!("no process with {mark} lives"), || running(mark) == 0);
 }
 
 /// A call of the server, then two edits of a file and a new file, which somebody approves.
