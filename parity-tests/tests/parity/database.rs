@@ -3,7 +3,7 @@
 //! `cargo test` runs, on two nodes, scenarios that have every operation, each on one surface in turn, and two over MCP. `MEERKAT_CAMPAIGNS=nodes` (or
 //! `all`) runs every scenario on every surface, on one node and on two.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use libtest_mimic::Trial;
 use meerkat_parity_tests::{
@@ -14,7 +14,9 @@ use meerkat_parity_tests::{
     scenario::Scenario,
 };
 
-use crate::{capabilities, cluster};
+use meerkat_testkit::can_run;
+
+use crate::{WITHOUT_DATABASE, capabilities, cluster};
 
 /// Scenarios of the files for people, whose folder belongs to one node, so that two cannot play them by turns.
 const OF_ONE_NODE: [&str; 2] = ["050-projection", "058-compaction-restart"];
@@ -81,8 +83,11 @@ fn over_database(build: &'static Build, surface: &str, make: Make, scenario: &Sc
     let name = format!("{}::{surface}::{}", build.name, scenario.name);
     let scenario = scenario.clone();
     Trial::test(name.clone(), move || {
-        // It says loudly that nothing ran.
-        let Some(database) = cluster::fresh() else { return Ok(()) };
+        let database = cluster::fresh();
+        if !can_run("PostgreSQL", database.is_some()) {
+            WITHOUT_DATABASE.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(database) = database else { return Ok(()) };
         let (url, schema) = (database.cluster.url("meerkat", "postgres"), database.schema);
         let over = move |place: Place| -> Result<Box<dyn Driver>, String> {
             let database = Database { url: url.clone(), schema: schema.clone(), node: 0 };

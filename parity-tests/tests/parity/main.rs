@@ -12,6 +12,7 @@ mod naughty;
 mod plain;
 
 use std::{
+    collections::BTreeSet,
     io::Write as _,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering},
@@ -20,7 +21,8 @@ use std::{
 use libtest_mimic::{Arguments, Trial};
 use meerkat_parity_tests::{
     builds::{self, Build, THOROUGH},
-    drivers::{MIXED, Make, SURFACES, TRANSPORTS},
+    contract::contract,
+    drivers::{MIXED, Make, SURFACES, TRANSPORTS, TWO_NODES},
     run::trial,
     scenario::{self, Scenario, Step},
 };
@@ -30,6 +32,13 @@ use serde_json::{Map, Value};
 /// Steps that a surface has passed over, in all trials.
 static PASSED_OVER: AtomicUsize = AtomicUsize::new(0);
 
+/// Trials over a database that could not run, because this machine has none.
+static WITHOUT_DATABASE: AtomicUsize = AtomicUsize::new(0);
+
+/// Trials that cannot be scenarios: in each thorough build two on each surface and two of the Model Context Protocol, and
+/// in the whole build one on each surface as people start it.
+const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len();
+
 fn main() -> Result<ExitCode, String> {
     let arguments = Arguments::from_args();
     let builds: &'static [Build] = builds::all()?.leak();
@@ -38,7 +47,7 @@ fn main() -> Result<ExitCode, String> {
     // Surfaces share concurrent turns and what outlives a process.
     let is_shared = |step: &Step| step.is_concurrent() || step.restart.is_some();
     let mixable: Vec<&Scenario> = scenarios.iter().filter(|scenario| scenario.steps.iter().any(is_shared)).collect();
-    let (mut apart, mut thorough) = (0, 0);
+    let mut thorough = 0;
     let (over_database, over_files): (Vec<&Build>, Vec<&Build>) = builds.iter().partition(|build| build.has_database());
     let mut on_nodes: Vec<Trial> = over_database.iter().flat_map(|build| database::trials(build, scenarios)).collect();
     let database = on_nodes.len();
@@ -46,12 +55,17 @@ fn main() -> Result<ExitCode, String> {
     for build in over_files.iter().copied() {
         let is_thorough = build.is_thorough();
         thorough += usize::from(is_thorough);
-        let mut add = |surface: &str, make: Make, scenario: Scenario| {
+        let mut add = |surface: &'static str, make: Make, scenario: Scenario| {
             let name = format!("{}::{surface}::{}", build.name, scenario.name);
             trials.push(Trial::test(name.clone(), move || {
                 let passed_over = trial(&name, &scenario, build, &make)?;
                 PASSED_OVER.fetch_add(passed_over, Ordering::Relaxed);
-                Ok(())
+                match absent(surface, &scenario) {
+                    absent if absent == passed_over => Ok(()),
+                    absent => {
+                        Err(format!("{name}: {passed_over} steps were passed over, but {absent} are absent").into())
+                    }
+                }
             }));
         };
         // A transport does not depend on the capabilities of a build.
@@ -63,15 +77,13 @@ fn main() -> Result<ExitCode, String> {
         for (order, make) in MIXED.into_iter().filter(|_| is_thorough) {
             mixable.iter().for_each(|scenario| add(order, make, (*scenario).clone()));
         }
-        let others = apart::trials(build, scenarios);
-        apart += others.len();
-        trials.extend(others);
+        trials.extend(apart::trials(build, scenarios));
     }
     let each = 1 + scenarios.len();
     let surfaces = over_files.len() * each * SURFACES.len();
     let transports = thorough * each * TRANSPORTS.len();
     let mixed = thorough * mixable.len() * MIXED.len();
-    let expected = surfaces + transports + mixed + apart + database;
+    let expected = surfaces + transports + mixed + APART + database;
     if !arguments.list && arguments.filter.is_none() && arguments.skip.is_empty() {
         // A build is made while the trials of the one before it run. One that cannot be made fails its trials.
         std::thread::spawn(|| builds.iter().for_each(|build| drop(build.binaries())));
@@ -79,17 +91,22 @@ fn main() -> Result<ExitCode, String> {
     let conclusion = libtest_mimic::run(&arguments, trials);
     let ran = conclusion.num_passed + conclusion.num_failed + conclusion.num_filtered_out;
     // Nothing is skipped: each build runs the same trials on each surface. `--list` runs none.
-    let is_complete = ran as usize == expected && thorough == THOROUGH.len() && mixed > 0 && apart > 0 && database > 0;
+    let is_complete =
+        ran as usize == expected && thorough == THOROUGH.len() && mixed > 0 && database >= TWO_NODES.len();
     if !arguments.list && (!is_complete || conclusion.num_ignored > 0) {
         return Err(format!("{ran} trials ran, but there are {expected}"));
     }
     if !arguments.list && conclusion.num_passed + conclusion.num_failed == 0 {
         return Err("no trial has such a name, so nothing was tested".to_owned());
     }
+    let not_run = match WITHOUT_DATABASE.load(Ordering::Relaxed) {
+        0 => String::new(),
+        count => format!(" ({count} of them NOT RUN: there is no PostgreSQL)"),
+    };
     let told = writeln!(
         std::io::stderr(),
         "{surfaces} trials on {} surfaces in {} builds, {transports} on {} further transports and {mixed} on mixed surfaces \
-         in the builds {}, {database} over a database, and {apart} apart; steps passed over because the surface has no such operation: {}",
+         in the builds {}, {database} over a database{not_run}, and {APART} apart; steps passed over because the surface has no such operation: {}",
         SURFACES.len(),
         over_files.len(),
         TRANSPORTS.len(),
@@ -98,6 +115,28 @@ fn main() -> Result<ExitCode, String> {
     );
     told.map_err(|error| error.to_string())?;
     Ok(conclusion.exit_code())
+}
+
+/// The steps of a scenario that a surface has no operation for, by the contract.
+fn absent(surface: &str, scenario: &Scenario) -> usize {
+    if !["mcp", "mcp-stdio", "mcp-resource"].contains(&surface) {
+        return 0;
+    }
+    let is_absent =
+        |operation: &str| contract().operations.get(operation).is_some_and(|spelling| spelling.no_mcp.is_some());
+    let (mut unsent, mut absent) = (BTreeSet::new(), 0);
+    for step in &scenario.steps {
+        let is_step_absent = match (&step.operation, &step.awaited) {
+            (Some(operation), _) => is_absent(operation),
+            (None, Some(name)) => unsent.contains(name),
+            (None, None) => step.reproject && is_absent("rebuild_projection"),
+        };
+        if is_step_absent {
+            unsent.extend(step.detached.clone());
+            absent += 1;
+        }
+    }
+    absent
 }
 
 /// The first trial of each build: it has the capabilities in `config/builds.toml`, and no others.
