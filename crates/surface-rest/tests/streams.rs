@@ -10,6 +10,7 @@ use common::{Events, Sent, Server};
 use http_body_util::BodyExt as _;
 use meerkat_service::AgentBuildConfig;
 use meerkat_surface_rest::RestOptions;
+use meerkat_testkit::until_awaited;
 use serde_json::{Value, json};
 
 /// The request for a session's events.
@@ -186,12 +187,11 @@ async fn who_goes_away_interrupts_nothing() {
     events.until("text_delta").await;
     drop(events);
     // The server has noticed when no stream is open.
-    loop {
+    until_awaited("no stream is open", async || {
         let text = String::from_utf8(server.send("GET /metrics", "").await.body).unwrap();
-        if text.contains("meerkat_rest_streams_open 0") {
-            break;
-        }
-    }
+        text.contains("meerkat_rest_streams_open 0")
+    })
+    .await;
     let last = server.lines(&session, 1).await;
     assert!(last.len() == 1 && last[0].contains("turn_started"), "{last:?}");
     server.send(&format!("POST /v1/sessions/{session}/interrupt"), r#"{"turn":0}"#).await.ok();

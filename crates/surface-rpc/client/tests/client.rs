@@ -21,6 +21,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
     service::{CreateSession, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
+use meerkat_testkit::{refusing_address, until_awaited};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -132,8 +133,7 @@ async fn a_wrong_token_and_a_wrong_url_are_told_apart() {
         assert_eq!(refusal(url, TOKEN).await.0, ErrorCode::InvalidRequest, "{url}");
     }
     assert_eq!(refusal(&stage.url, "two\nlines").await.0, ErrorCode::InvalidRequest);
-    let (nobody, url) = played().await;
-    drop(nobody);
+    let url = format!("http://{}", refusing_address());
     let (code, message) = refusal(&url, TOKEN).await;
     assert!(code == ErrorCode::ShuttingDown && message.contains(&url), "{message}");
     stage.end().await;
@@ -142,8 +142,9 @@ async fn a_wrong_token_and_a_wrong_url_are_told_apart() {
 #[tokio::test]
 async fn a_server_that_goes_away_is_named_and_one_that_comes_back_is_found() {
     let first = service();
-    let stage = Stage::new(first.clone(), 0).await;
-    let (url, port) = (stage.url.clone(), stage.url.rsplit_once(':').unwrap().1.parse().unwrap());
+    let port = refusing_address().port();
+    let stage = Stage::new(first.clone(), port).await;
+    let url = stage.url.clone();
     let client = Client::connect(&url, TOKEN).await.unwrap();
     let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
     let mut follower = client.follow(&id, 0).await.unwrap();
@@ -250,9 +251,7 @@ async fn any_number_of_turns_is_waited_for_over_one_connection() {
         sessions.push(id);
         results.push(tokio::spawn(begun.result));
     }
-    while client.subscriptions().await < 64 {
-        tokio::task::yield_now().await;
-    }
+    until_awaited("it has its subscriptions", async || client.subscriptions().await >= 64).await;
     assert_eq!(client.subscriptions().await, 64, "the others are followed by pages");
     for session_id in sessions {
         service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
