@@ -257,24 +257,134 @@ pub fn serde_zones(file: &File) -> Vec<String> {
     complaints
 }
 
+/// Functions that sleep by a clock which the tests that use them have paused: their file, and the beginning of their line.
+const SLEEPERS: [(&str, &str); 3] = [
+    ("crates/service/src/agent/tests/plans.rs", "async fn plan("),
+    ("crates/service/src/agent/tests/stored.rs", "async fn put("),
+    ("crates/service/tests/models.rs", "async fn stream_response("),
+];
+
+const BUSY: &str = "a busy machine is slower: prove it by what happens, or wait with meerkat_testkit";
+
+/// Files that spin or hurry nevertheless. The list only shrinks.
+const HURRIED: [&str; 10] = [
+    "crates/service/recall/src/tests/troubles.rs",
+    "crates/service/src/store/directory/tests/journal/real.rs",
+    "crates/service/tests/bundle_memory.rs",
+    "crates/service/tests/memory/forgotten.rs",
+    "crates/service/tests/stored/alone.rs",
+    "crates/service/tests/stored/main.rs",
+    "crates/service/tests/stored/projection.rs",
+    "crates/store-postgres/src/tests/bad_input.rs",
+    "crates/store-postgres/src/tests/campaigns.rs",
+    "crates/store-postgres/src/tests/nodes.rs",
+];
+
+/// Least seconds of a deadline in a test.
+const SECONDS_MIN: u64 = 10;
+
+/// What no line of a test may have, in pieces, and why.
+const HURRIES: [(&[&str], &str); 6] = [
+    (&["timeout(", "Duration::from_millis("], BUSY),
+    (&["elapsed() < ", "Duration::from_"], BUSY),
+    (&["elapsed().as_", "() < "], BUSY),
+    (&["TcpListener::bind(", "local_addr()"], "the port may be another test's by now: use refusing_address"),
+    (&["fn until(", "bool"], "meerkat_testkit has the one wait, with a pause and patience"),
+    (&["spin_loop("], "it takes the core from what it waits for: use meerkat_testkit"),
+];
+
 /// Tests run, depend on no clock, and exceptions to lints are expected ones.
 pub fn test_manners(file: &File) -> Vec<String> {
     let is_test = file.is_source() && (file.path.contains("/tests") || file.path.contains("tests/"));
-    let is_paused = file.text.contains("start_paused") || file.text.contains("walk(");
-    let sleeps = ["tokio::time::sleep", "thread::sleep", "time::sleep("];
-    let mut complaints = file.complain("a test waits for what is meant, or pauses the clock", |line| {
-        is_test && !is_paused && sleeps.iter().any(|sleep| line.contains(sleep))
-    });
-    complaints.extend(
-        file.complain("a test runs, or goes", |line| file.is_source() && line.trim_start().starts_with("#[ignore")),
-    );
+    let mut complaints =
+        file.complain("a test runs, or goes", |line| file.is_source() && line.trim_start().starts_with("#[ignore"));
     complaints.extend(file.complain("use #[expect(…, reason = \"…\")]", |line| {
         let is_product = file.path.contains("/src/") && !is_test;
         file.is_source()
             && is_product
             && line.trim_start().trim_start_matches("#!").trim_start_matches('#').starts_with("[allow(")
     }));
+    // This file says what is forbidden.
+    if is_test && !file.path.ends_with("src/tidy.rs") {
+        complaints.extend(haste(file));
+    }
     complaints
+}
+
+/// Complaints about tests that sleep, spin or hurry.
+fn haste(file: &File) -> Vec<String> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let is_hurried = HURRIED.contains(&file.path.as_str());
+    let mut complaints = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let sleeps = ["thread::sleep", "time::sleep("].iter().any(|sleep| line.contains(sleep));
+        let yields = line.contains("yield_now()");
+        let hurry = hurry(line);
+        if !sleeps && !yields && hurry.is_none() {
+            continue;
+        }
+        let around = Around::of(&lines, at);
+        let is_sleeper = SLEEPERS.iter().any(|(path, head)| *path == file.path && around.function.starts_with(head));
+        let why = match hurry {
+            _ if around.is_paused => None,
+            _ if sleeps && !is_sleeper => Some("a test waits for what is meant, or pauses its clock"),
+            _ if is_hurried => None,
+            _ if yields && around.is_repeated => Some("it takes the core from what it waits for: use meerkat_testkit"),
+            hurry => hurry,
+        };
+        complaints.extend(why.map(|why| format!("{}:{}: {why}: {}", file.path, at + 1, line.trim())));
+    }
+    complaints
+}
+
+/// The reason why a line may be in no test whose clock runs.
+fn hurry(line: &str) -> Option<&'static str> {
+    let seconds = line.split_once("Duration::from_secs(").and_then(|(_, rest)| rest.split(')').next()?.parse().ok());
+    if line.contains("timeout(") && seconds.is_some_and(|seconds: u64| seconds < SECONDS_MIN) {
+        return Some(BUSY);
+    }
+    let forbidden = HURRIES.iter().find(|(pieces, _)| pieces.iter().all(|piece| line.contains(piece)));
+    forbidden.map(|(_, why)| *why)
+}
+
+/// What is around a line, as its indentation shows.
+#[derive(Default)]
+struct Around<'a> {
+    /// The line of the innermost function, from `fn` or `async fn` on.
+    function: &'a str,
+    /// Whether a `while` or `loop` of that function has the line in it.
+    is_repeated: bool,
+    /// Whether the clock is paused in any of the functions around it.
+    is_paused: bool,
+}
+
+impl<'a> Around<'a> {
+    fn of(lines: &[&'a str], at: usize) -> Self {
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let mut around = Self::default();
+        let mut inner = indent(lines[at]);
+        for (index, line) in lines[..at].iter().enumerate().rev() {
+            let text = line.trim_start();
+            if text.is_empty() || indent(line) >= inner {
+                continue;
+            }
+            inner = indent(line);
+            let begins = |word: &str| text.starts_with(word) || text.contains(&format!(" {word}"));
+            around.is_repeated |= around.function.is_empty() && (begins("while ") || begins("loop {"));
+            let Some(function) = ["async fn ", "fn "].iter().find_map(|word| Some(&text[text.find(word)?..])) else {
+                continue;
+            };
+            if around.function.is_empty() {
+                around.function = function;
+            }
+            let above = lines[..index].iter().rev().take_while(|line| line.trim_start().starts_with(['#', '/']));
+            let below = lines[index..].iter().skip(1).take_while(|below| below.is_empty() || indent(below) > inner);
+            let is_paused =
+                |line: &&str| ["start_paused", "walk(", "time::pause()"].iter().any(|word| line.contains(word));
+            around.is_paused |= above.chain(below).any(is_paused);
+        }
+        around
+    }
 }
 
 /// No file names a folder of the machine it was written on, or a document that is not in the repository.

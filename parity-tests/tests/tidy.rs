@@ -88,12 +88,24 @@ fn serde_stays_where_bytes_are_made() {
 #[test]
 fn tests_run_and_wait_on_no_clock() {
     check(tidy::test_manners);
+    let of = |text: &str| complaints("crates/x/tests/a.rs", text, tidy::test_manners);
+    let test = |attribute: &str, body: &str| format!("{attribute}\nasync fn test() {{\n    {body}\n}}\n");
     let sleep = concat!("tokio::time::", "sleep(x).await;");
-    assert_eq!(complaints("crates/x/tests/a.rs", sleep, tidy::test_manners), 1);
-    assert_eq!(
-        complaints("crates/x/tests/a.rs", &format!("#[tokio::test(start_paused = true)]\n{sleep}"), tidy::test_manners),
-        0
-    );
+    let paused = "#[tokio::test(start_paused = true)]";
+    assert_eq!(of(&test("#[tokio::test]", sleep)), 1);
+    assert_eq!(of(&test(paused, sleep)), 0);
+    assert_eq!(of(&(test(paused, sleep) + &test("#[tokio::test]", sleep))), 1, "each test has its own clock");
+    for spin in ["while !is_so() {\n        yield_now();", "loop {\n        if is_so() {\n            yield_now();"] {
+        assert_eq!(of(&test("#[test]", spin)), 1, "{spin}");
+        assert_eq!(of(&test(paused, spin)), 0, "{spin}");
+    }
+    assert_eq!(of(&test("#[test]", "for _ in 0..10 {\n        yield_now();")), 0);
+    let port = concat!("let port = TcpListener::bind(\"127.0.0.1:0\").unwrap().", "local_addr();");
+    let deadline = concat!("assert!(began.elapsed() ", "< Duration::from_secs(3));");
+    let timeout = concat!("time", "out(Duration::from_secs(9), work).await;");
+    for hurry in [port, deadline, timeout] {
+        assert_eq!(of(&test("#[test]", hurry)), 1, "{hurry}");
+    }
     assert_eq!(complaints("crates/x/src/a.rs", "    #[ignore]", tidy::test_manners), 1);
     assert_eq!(complaints("crates/x/src/a.rs", "#[allow(dead_code, reason = \"x\")]", tidy::test_manners), 1);
 }
