@@ -54,6 +54,8 @@ pub(crate) const ATTACHED_DRAIN_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 pub(crate) struct Streams {
     pub(crate) stdin: Option<Box<dyn BufRead + Send>>,
     pub(crate) has_editor: bool,
+    /// True if standard input is the keyboard of this process's terminal.
+    pub(crate) has_keyboard: bool,
     pub(crate) interrupts: Interrupts,
 }
 
@@ -309,11 +311,7 @@ fn builder(
     let (compaction, seed) = (config.compaction()?, seed.transpose()?);
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
     let options = config.hands(env);
-    let mut notes = Notes::new(trusts_rules, rules_bytes);
-    if options.access == Access::Write {
-        notes = notes.with_git_status(options.shell.clone());
-    }
-    let notes = Arc::new(notes);
+    let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));
     let hands = hands(options).map_err(|error| config.with_origin(&error))?;
     let user_file = Config::user_file(env);
     let (models, config, projection_dir) = (Arc::new(models), config.clone(), config.projection_dir(env));

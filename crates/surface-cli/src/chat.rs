@@ -36,7 +36,7 @@ use crate::{
         sessions::{self, More},
         show::{message, print_message},
     },
-    error::{self, CliError, exit_code_of_leaving},
+    error::{self, CliError, exit_code_of_leaving, waiting_call},
     input::{Line, Lines, Source},
     render::events::type_name,
     stream::{Progress, RunningTurn, Show, last_seq},
@@ -94,10 +94,10 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let session_id = open(app, args).await?;
     streams.interrupts.listen();
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
-    let has_editor = streams.has_editor;
+    let (has_editor, is_typed) = (streams.has_editor, streams.has_editor || streams.has_keyboard);
     let source = match has_editor {
         true => Source::Editor { has_colours: app.out.has_colours, history: app.history() },
-        false => Source::Plain { input: streams.take_stdin(), limit },
+        false => Source::Plain { input: streams.take_stdin(), limit, is_keyboard: streams.has_keyboard },
     };
     let mut lines = Lines::start(source);
     let mut questions = Questions::default();
@@ -116,6 +116,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         is_closed: false,
         is_interrupted: false,
     };
+    chat.take_up().await?;
     let mut is_closing = false;
     loop {
         chat.begin_ready_lines().await?;
@@ -127,10 +128,14 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         if chat.requests.is_empty() && !lines.is_asked() {
             questions.ask(app, &mut lines);
         }
-        // An editor owns the terminal while it reads, so pending output is shown first.
+        // An editor owns the terminal while it reads, so pending output is shown first. And what a person types while a turn
+        // runs must not answer a question that the turn asks later.
         if chat.undoing.is_some() {
+            if !lines.is_asked() {
+                app.out.notice(lines.begin_answer());
+            }
             lines.ask_answer();
-        } else if !chat.is_closed && (is_idle || !has_editor) && chat.held.len() < HELD_MAX {
+        } else if !chat.is_closed && (is_idle || !is_typed) && chat.held.len() < HELD_MAX {
             lines.ask();
         }
         tokio::select! {
@@ -140,9 +145,12 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                 is_closing = true;
                 chat.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
             }
-            () = streams.interrupts.next() => if chat.interrupt()? {
-                return Ok(exit_code_of_leaving());
-            },
+            () = streams.interrupts.next() => {
+                questions.drop_all();
+                if chat.interrupt()? {
+                    return Ok(exit_code_of_leaving());
+                }
+            }
             Some(answer) = chat.requests.next() => chat.answered(answer)?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
@@ -163,6 +171,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                     }
                     Line::Interrupt => {
                         app.out.notice("\n");
+                        questions.drop_all();
                         if chat.interrupt()? {
                             return Ok(exit_code_of_leaving());
                         }
@@ -465,7 +474,12 @@ impl<'a> Chat<'a> {
                 self.answer = Some(result.text).filter(|text| !text.is_empty()).or(self.answer.take());
                 Ok(())
             }
-            Err(error) => self.refuse(id, &error.body()),
+            Err(error) => {
+                let body = error.body();
+                let waits = waiting_call(&body).is_some();
+                self.refuse(id, &body)?;
+                if waits { self.take_up().await } else { Ok(()) }
+            }
         }
     }
 
@@ -497,6 +511,9 @@ impl<'a> Chat<'a> {
             self.document(id, json!(body).to_string().as_bytes())
         } else {
             self.app.out.error(body);
+            if let Some(call_id) = waiting_call(body) {
+                self.app.out.note(&format!("  Type /approve {call_id}, /deny {call_id} or /interrupt."));
+            }
             Ok(())
         }
     }

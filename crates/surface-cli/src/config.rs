@@ -145,7 +145,7 @@ impl Config {
             files.filter_map(|(_, file)| file.canonicalize().ok()).any(|file| file == path)
         };
         let variables = text_variables(env).collect();
-        let project = ProjectFiles::read(&project(&env.dir), is_users, &user, &variables)?;
+        let project = ProjectFiles::read(&project(env), is_users, &user, &variables)?;
         let (mut left_out, mut notes) = (Vec::new(), Vec::new());
         let (figment, trusted, untrusted) = match project {
             None => (user, None, None),
@@ -199,7 +199,7 @@ impl Config {
                     trusted,
                     left_out,
                     notes,
-                    skipped: skipped(&env.dir),
+                    skipped: skipped(env),
                     is_server: false,
                 })
             }

@@ -47,6 +47,12 @@ pub(crate) fn exit_code_of_leaving() -> u8 {
     ErrorCode::TurnInterrupted.exit_code()
 }
 
+/// Returns the call that a busy session waits for a decision about.
+pub(crate) fn waiting_call(body: &ErrorBody) -> Option<&str> {
+    let call_id = body.details.get("call_id").filter(|_| body.code == ErrorCode::SessionBusy);
+    call_id.and_then(serde_json::Value::as_str)
+}
+
 /// Returns true if there was no command at all, which is answered with the help.
 pub(crate) fn is_bare(error: &clap::Error) -> bool {
     error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::mpsc as blocking,
+    time::Duration,
 };
 
 use meerkat_errors::ErrorBody;
@@ -16,15 +17,18 @@ use reedline::{
     ReedlineEvent, Signal, default_emacs_keybindings,
 };
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
     process::{Signal as ProcessSignal, getpid, kill_process},
-    termios::{OptionalActions, Termios, tcgetattr, tcsetattr},
+    termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr},
 };
 use tokio::sync::mpsc;
 
 /// Lines of history to keep.
 const HISTORY_MAX: usize = 1000;
+
+/// Times that typed keys are thrown away for one question; nobody types so many.
+const THROWS_MAX: usize = 10_000;
 
 /// Result of asking for a line.
 pub(crate) enum Line {
@@ -53,6 +57,8 @@ pub(crate) enum Source {
         input: Box<dyn BufRead + Send>,
         /// Most bytes of a line.
         limit: u64,
+        /// True if it is the keyboard of this process's terminal.
+        is_keyboard: bool,
     },
 }
 
@@ -64,6 +70,17 @@ pub(crate) struct Lines {
     is_asked: bool,
     /// State of the terminal before an editor took it over.
     terminal: Option<Termios>,
+    /// What lines come from, if a person types them.
+    keyboard: Option<Keyboard>,
+}
+
+/// Readers of a keyboard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keyboard {
+    /// The terminal makes lines of what is typed.
+    Lines,
+    /// The editor does, and may have read keys ahead.
+    Editor,
 }
 
 /// Restores the terminal for an editor that is still reading when its command ends.
@@ -82,7 +99,12 @@ impl Lines {
     pub(crate) fn start(source: Source) -> Self {
         let (wish, wishes) = blocking::channel();
         let (sender, lines) = mpsc::unbounded_channel();
-        let terminal = matches!(source, Source::Editor { .. }).then(|| tcgetattr(io::stdin()).ok()).flatten();
+        let keyboard = match source {
+            Source::Editor { .. } => Some(Keyboard::Editor),
+            Source::Plain { is_keyboard, .. } => is_keyboard.then_some(Keyboard::Lines),
+        };
+        let is_edited = keyboard == Some(Keyboard::Editor);
+        let terminal = is_edited.then(|| tcgetattr(io::stdin()).ok()).flatten();
         if terminal.is_some() {
             std::thread::spawn(end_without_terminal);
         }
@@ -93,7 +115,7 @@ impl Lines {
                     let mut answers = editor(has_colours, None);
                     Box::new(move |is_prompt| if is_prompt { prompts() } else { answers() })
                 }
-                Source::Plain { input, limit } => {
+                Source::Plain { input, limit, .. } => {
                     let mut line = plain(input, limit);
                     Box::new(move |_| line())
                 }
@@ -104,7 +126,7 @@ impl Lines {
                 }
             }
         });
-        Self { wish, lines, is_asked: false, terminal }
+        Self { wish, lines, is_asked: false, terminal, keyboard }
     }
 
     /// Asks for the next line, unless this was already done.
@@ -121,6 +143,17 @@ impl Lines {
         }
     }
 
+    /// Throws away what was typed before the question that is on the screen now. Returns what belongs between the question
+    /// and its answer.
+    pub(crate) fn begin_answer(&self) -> &'static str {
+        // A line that is being read ends with the question that it was asked for.
+        if let Some(keyboard) = self.keyboard.filter(|_| !self.is_asked) {
+            throw_away(keyboard);
+        }
+        // The editor begins with a line of its own, and some terminals would show it over the question.
+        if self.keyboard == Some(Keyboard::Editor) { " \n" } else { " " }
+    }
+
     pub(crate) const fn is_asked(&self) -> bool {
         self.is_asked
     }
@@ -131,6 +164,46 @@ impl Lines {
         self.is_asked = false;
         line
     }
+}
+
+/// Throws away what was typed before now at this process's terminal: it was not typed for a question that is shown now. A
+/// pipe keeps its lines, which a program has written for the questions that it expects.
+pub(crate) fn throw_away_typed(has_keyboard: bool) {
+    if has_keyboard {
+        throw_away(Keyboard::Lines);
+    }
+}
+
+fn throw_away(keyboard: Keyboard) {
+    let thrown = throw_keys().and_then(|()| if keyboard == Keyboard::Editor { throw_events() } else { Ok(()) });
+    if let Err(error) = thrown {
+        tracing::info!(%error, "what was typed early could not be thrown away");
+    }
+}
+
+/// Empties the terminal.
+fn throw_keys() -> io::Result<()> {
+    let stdin = io::stdin();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    for _ in 0..THROWS_MAX {
+        let mut keys = [PollFd::new(&stdin, PollFlags::IN)];
+        // Before it says that there is nothing, the terminal takes in what is on the way to it.
+        retry_on_intr(|| poll(&mut keys, Some(&now)))?;
+        let is_more = keys[0].revents() == PollFlags::IN;
+        tcflush(&stdin, QueueSelector::IFlush)?;
+        if !is_more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Empties the editor: what came in one piece with the end of the line before is not in the terminal any more.
+fn throw_events() -> io::Result<()> {
+    while crossterm::event::poll(Duration::ZERO)? {
+        crossterm::event::read()?;
+    }
+    Ok(())
 }
 
 /// Ends this process in order once its terminal is gone: an editor would try to read it for ever, and no signal comes

@@ -55,12 +55,14 @@ use crate::{
 /// Runs one command and returns its exit code.
 #[must_use]
 pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
-    let Terminal { stdin, stdout, stderr, are_terminals, has_editor, interrupts, environment: env } = terminal;
+    let Terminal { stdin, stdout, stderr, are_terminals, has_editor, has_keyboard, interrupts, environment: env } =
+        terminal;
     let mut out = Output::new((stdout, stderr), are_terminals, &env);
     let done = match Cli::try_parse_from(&args) {
         Ok(cli) => {
             out.set(&cli.globals);
-            let streams = Streams { stdin: Some(stdin), has_editor, interrupts: Interrupts::new(interrupts) };
+            let interrupts = Interrupts::new(interrupts);
+            let streams = Streams { stdin: Some(stdin), has_editor, has_keyboard, interrupts };
             dispatch(cli, &out, &env, streams)
         }
         Err(error) => {

@@ -3,6 +3,7 @@
 //! Texts of models, tools and files lose their control sequences here, except with `--raw`; JSON is always escaped.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     ffi::OsString,
     io::{self, BufRead, IsTerminal as _, Write},
@@ -16,7 +17,10 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_errors::ErrorBody;
-use meerkat_service::{redact::redact_key_shapes, tool::is_obeyed};
+use meerkat_service::{
+    redact::redact_key_shapes,
+    tool::{is_unseen, visible},
+};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tracing_subscriber::fmt::MakeWriter;
@@ -29,6 +33,9 @@ const CELL_CHARS_MAX: usize = 72;
 
 /// Columns of a terminal of unknown width.
 const COLUMNS: usize = 80;
+
+/// Rows of a terminal of unknown height.
+const ROWS: usize = 24;
 
 /// Columns of a progress bar.
 const BAR_COLUMNS: usize = 20;
@@ -45,6 +52,8 @@ pub struct Terminal {
     pub are_terminals: [bool; 3],
     /// True if lines are edited; else they are read unchanged.
     pub has_editor: bool,
+    /// True if standard input is the keyboard of this process's terminal, of which keys can be thrown away.
+    pub has_keyboard: bool,
     /// Source of Ctrl-C; the process's own signal if `None`.
     pub interrupts: Option<mpsc::UnboundedReceiver<()>>,
     /// Environment and folder.
@@ -110,14 +119,17 @@ impl Terminal {
         if let (false, Some(home)) = (variables.contains_key("HOME"), std::env::home_dir()) {
             variables.insert("HOME".to_owned(), home.into());
         }
+        let environment = Environment { variables, dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) };
         Self {
             stdin: Box::new(io::BufReader::new(io::stdin())),
             stdout: Box::new(io::stdout()),
             stderr: Box::new(io::stderr()),
-            has_editor: are_terminals == [true; 3],
+            // An editor moves the cursor, which not every terminal understands.
+            has_editor: are_terminals == [true; 3] && environment.variable("TERM").is_none_or(|term| term != "dumb"),
+            has_keyboard: are_terminals[0],
             are_terminals,
             interrupts: None,
-            environment: Environment { variables, dir: std::env::current_dir().unwrap_or_else(|_| ".".into()) },
+            environment,
         }
     }
 }
@@ -137,6 +149,20 @@ type Stream = Arc<Mutex<Box<dyn Write + Send>>>;
 fn columns(terminal: impl AsFd) -> Option<usize> {
     let columns = rustix::termios::tcgetwinsize(terminal).ok()?.ws_col;
     (columns > 0).then_some(columns.into())
+}
+
+/// Returns the rows of a terminal now.
+fn rows(terminal: impl AsFd) -> Option<usize> {
+    let rows = rustix::termios::tcgetwinsize(terminal).ok()?.ws_row;
+    (rows > 0).then_some(rows.into())
+}
+
+/// Returns a text for a terminal. While an editor reads a line, an end of line alone would not move to the first column.
+fn with_returns(text: &str, is_terminal: bool) -> Cow<'_, str> {
+    match is_terminal && text.contains('\n') && crossterm::terminal::is_raw_mode_enabled().unwrap_or_default() {
+        true => Cow::Owned(text.replace('\n', "\r\n")),
+        false => Cow::Borrowed(text),
+    }
 }
 
 /// Printer.
@@ -205,13 +231,18 @@ impl Output {
         self.named_columns.or_else(|| columns(io::stderr())).or(self.width).unwrap_or(COLUMNS).saturating_sub(1)
     }
 
+    /// Returns the rows and columns of the terminal that questions are on.
+    pub(crate) fn screen(&self) -> (usize, usize) {
+        (rows(io::stderr()).unwrap_or(ROWS), self.progress_columns() + 1)
+    }
+
     /// Prints a document, or a line of one, unchanged except for characters that a terminal would obey.
     pub(crate) fn document(&self, bytes: &[u8]) -> io::Result<()> {
         let shown = self.width.map(|_| escaped(&String::from_utf8_lossy(bytes)));
         self.give_way();
         let mut out = lock(&self.out);
         out.write_all(shown.as_ref().map_or(bytes, |shown| shown.as_bytes()))?;
-        out.write_all(b"\n")?;
+        out.write_all(with_returns("\n", self.width.is_some()).as_bytes())?;
         out.flush()
     }
 
@@ -219,7 +250,7 @@ impl Output {
     pub(crate) fn text(&self, text: &str) -> io::Result<()> {
         self.give_way();
         let mut out = lock(&self.out);
-        out.write_all(text.as_bytes())?;
+        out.write_all(with_returns(text, self.width.is_some()).as_bytes())?;
         out.flush()
     }
 
@@ -275,13 +306,8 @@ impl Output {
 
     /// Prints what a call would do on standard error; in a terminal with colours the lines of a diff have theirs.
     pub(crate) fn preview(&self, text: &str) {
-        // Nothing of it is left out, and nothing is obeyed: what is not seen would run all the same.
-        let shown = |char: char| match char {
-            '\n' | '\t' => char.to_string(),
-            char if is_obeyed(char) => char.escape_debug().to_string(),
-            char => char.to_string(),
-        };
-        for line in text.chars().map(shown).collect::<String>().lines() {
+        // Nothing of it is obeyed, and nothing stays unseen: it would run all the same.
+        for line in visible(text).lines() {
             let style = match line.as_bytes().first() {
                 Some(b'+') => "32",
                 Some(b'-') => "31",
@@ -317,6 +343,7 @@ impl Output {
     }
 
     fn write_raw(&self, text: &str) {
+        let text = with_returns(text, self.is_err_terminal);
         let mut err = lock(&self.err);
         drop(err.write_all(text.as_bytes()).and_then(|()| err.flush()));
     }
@@ -414,8 +441,12 @@ impl Write for LogLine {
 
 /// Makes a text of a project's file safe to print: nothing in it moves a cursor or changes the writing direction.
 pub(crate) fn printable(text: &str) -> String {
-    let plain = |char: char| matches!(char, '"' | '\'' | '\\');
-    text.chars().map(|char| if plain(char) { char.to_string() } else { char.escape_debug().to_string() }).collect()
+    let shown = |char: char| match char {
+        '"' | '\'' | '\\' => char.to_string(),
+        char if is_unseen(char) && !char.is_control() => char.escape_unicode().to_string(),
+        char => char.escape_debug().to_string(),
+    };
+    text.chars().map(shown).collect()
 }
 
 /// Removes control sequences from a text.

@@ -7,7 +7,7 @@ mod calls;
 mod tests;
 mod view;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
@@ -15,7 +15,10 @@ use meerkat_service::{
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
     service::{Decision, Scope, TurnHandle, TurnResult},
-    session::event::{ApprovalRequested, Event, Record},
+    session::{
+        event::{ApprovalRequested, Event, Record},
+        message::Block,
+    },
     tool::Form,
     wire,
 };
@@ -42,6 +45,7 @@ pub(crate) struct Call {
     turn: Option<TurnNumber>,
     pub(crate) call_id: String,
     pub(crate) name: String,
+    /// All of them, if the message with the call was followed too.
     pub(crate) arguments: String,
     /// Text for the person who decides: a diff, or a command.
     pub(crate) preview: Option<String>,
@@ -64,7 +68,18 @@ pub(crate) struct RunningTurn {
     number: Option<TurnNumber>,
     /// Token budget of the turn, if it has one.
     tokens: Option<u64>,
+    /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
+    given: BTreeMap<String, String>,
     view: View,
+}
+
+#[cfg(test)]
+impl Call {
+    pub(crate) fn of(name: &str, arguments: &str) -> Self {
+        let (session_id, call_id) = ("01900000-0000-7000-8000-000000000001".parse().unwrap(), "call_0_0".to_owned());
+        let [name, arguments] = [name, arguments].map(str::to_owned);
+        Self { session_id, turn: None, call_id, name, arguments, preview: None, rule: None, form: None }
+    }
 }
 
 impl RunningTurn {
@@ -90,7 +105,7 @@ impl RunningTurn {
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
-        Self { service, session_id, turn, line: None, lost, since, number, tokens: None, view }
+        Self { service, session_id, turn, line: None, lost, since, number, tokens: None, given: BTreeMap::new(), view }
     }
 
     /// Shows events up to the next progress. It can be dropped and called again.
@@ -170,7 +185,16 @@ impl RunningTurn {
         }
         let (session_id, turn) = (self.session_id, record.turn);
         Ok(match record.event {
+            Event::AssistantMessage(message) => {
+                let calls = message.blocks.into_iter().filter_map(|block| match block {
+                    Block::ToolCall(call) => Some((call.call_id, call.arguments.as_str().to_owned())),
+                    Block::Text { .. } | Block::Reasoning { .. } => None,
+                });
+                self.given = calls.collect();
+                None
+            }
             Event::ApprovalRequested(ApprovalRequested { call_id, name, arguments, preview, rule, form }) => {
+                let arguments = self.given.get(&call_id).cloned().unwrap_or(arguments);
                 Some(Progress::Approval(Call { session_id, turn, call_id, name, arguments, preview, rule, form }))
             }
             Event::ApprovalDecided(decided) => Some(Progress::Settled(decided.call_id)),
@@ -182,6 +206,15 @@ impl RunningTurn {
     /// Returns true if a call is of this turn.
     pub(crate) fn has(&self, call: &Call) -> bool {
         (call.session_id, call.turn) == (self.session_id, self.number)
+    }
+
+    pub(crate) const fn session_id(&self) -> SessionId {
+        self.session_id
+    }
+
+    /// Returns true if it is this turn.
+    pub(crate) fn is_of(&self, session_id: SessionId, turn: TurnNumber) -> bool {
+        (self.session_id, self.number) == (session_id, Some(turn))
     }
 
     /// Interrupts the turn.

@@ -15,7 +15,7 @@ mod damaged;
 mod decided;
 
 use std::{
-    io::{BufRead as _, BufReader, Lines, Read as _},
+    io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -37,16 +37,15 @@ struct Running {
 }
 
 impl Stage {
-    /// The root of a project, whatever stands in the folders above it.
     fn new() -> Self {
-        let stage = Self(Arc::new(TempDir::new().unwrap()));
-        std::fs::create_dir(stage.0.path().join(".rkat")).unwrap();
-        stage
+        Self(Arc::new(TempDir::new().unwrap()))
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = meerkat(self.0.path(), args);
         command.env("MEERKAT_DATA_DIR", self.0.path().join("data")).env("MEERKAT_LIMITS__WAIT_MS", "60000");
+        // A home folder gets no files of its own accord.
+        command.env("MEERKAT_PROJECTION__DIR", self.0.path().join(".rkat"));
         command
     }
 
@@ -81,7 +80,9 @@ impl Stage {
     /// A command in this process, with somebody at a terminal who types this.
     fn on_terminal(&self, args: &[&str], typed: &'static str) -> Ran {
         let data_dir = self.0.path().join("data").display().to_string();
+        let files = self.0.path().join(".rkat").display().to_string();
         let command = cli(args).in_dir(&self.0).env("MEERKAT_DATA_DIR", &data_dir).env("NO_COLOR", "1");
+        let command = command.env("MEERKAT_PROJECTION__DIR", &files);
         command.on_terminal().stdin(typed).run()
     }
 
@@ -189,27 +190,27 @@ fn an_attached_command_runs_programs_of_its_own_path() {
 }
 
 #[test]
-fn the_state_of_the_repository_is_a_reminder_that_is_renewed_when_it_changes() {
+fn the_branch_of_the_repository_is_a_reminder_that_is_renewed_when_it_changes() {
     let stage = Stage::new();
     let project = stage.0.path().join("project");
-    std::fs::create_dir(&project).unwrap();
-    assert!(Command::new("git").args(["init", "-q", "-b", "main"]).current_dir(&project).status().unwrap().success());
-    let told = |args: &[&str], access: &str| -> Vec<String> {
-        let all = [args, &["--events", "@say One."]].concat();
-        let ran = ran(stage.command(&all).env("PATH", "/usr/bin:/bin").env("MEERKAT_TOOLS__ACCESS", access));
+    std::fs::create_dir_all(project.join(".git")).unwrap();
+    let checkout =
+        |branch: &str| std::fs::write(project.join(".git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
+    let told = |args: &[&str]| -> Vec<String> {
+        let ran = stage.run(&[args, &["--events", "@say One."]].concat());
         assert_eq!(ran.code, 0, "{}", ran.err);
         let events = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let events = events.filter(|event| event["kind"] == "git_status");
         events.map(|event| event["text"].as_str().unwrap_or("cleared").to_owned()).collect()
     };
     let (run, again) = (["run", "--workspace", "project"], ["run", "--session", "last"]);
-    assert_eq!(told(&run, "read"), [""; 0], "nothing runs for a model that may only read");
-    assert_eq!(told(&run, "write"), ["Branch: No commits yet on main\nNo changed files."]);
-    assert_eq!(told(&again, "write"), [""; 0]);
-    std::fs::write(project.join("new"), "").unwrap();
-    assert_eq!(told(&again, "write"), ["Branch: No commits yet on main\nChanged files: 1\n?? new"]);
+    checkout("main");
+    assert_eq!(told(&run), ["Branch: main"]);
+    assert_eq!(told(&again), [""; 0]);
+    checkout("side");
+    assert_eq!(told(&again), ["Branch: side"]);
     std::fs::remove_dir_all(project.join(".git")).unwrap();
-    assert_eq!(told(&again, "write"), ["cleared"]);
+    assert_eq!(told(&again), ["cleared"]);
 }
 
 #[test]
@@ -237,6 +238,32 @@ fn an_owner_that_ends_waits_for_the_turns_of_others() {
     attached.until("turn_interrupted");
     assert_eq!(attached.code(), Some(ErrorCode::TurnInterrupted.exit_code().into()));
     assert_eq!(owner.code(), Some(0));
+}
+
+/// Broken once: from then on no session could have a folder.
+#[test]
+fn a_chat_that_takes_the_place_of_the_owner_makes_sessions_in_its_folder() {
+    let stage = Stage::new();
+    let project = stage.0.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    let mut owner = stage.start(&["chat", "--json"]);
+    owner.until("session_id");
+    let mut attached = stage.start(&["chat", "--json"]);
+    attached.until("session_id");
+    assert_eq!(owner.code(), Some(0));
+    let mut made = |id: &str| -> Value {
+        let line = format!("/id {id} /new --workspace project\n");
+        attached.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        let answer: Value = serde_json::from_str(&attached.until(&format!("\"id\":\"{id}\""))).unwrap();
+        answer["answer"].clone()
+    };
+    for id in ["first", "second"] {
+        let made = made(id);
+        let session = made["session_id"].as_str().unwrap_or_else(|| panic!("{id}: {made}"));
+        let shown = stage.json(&["sessions", "show", session]);
+        assert_eq!(shown["workspace"].as_str(), project.canonicalize().unwrap().to_str(), "{id}");
+    }
+    assert_eq!(attached.code(), Some(0));
 }
 
 #[test]

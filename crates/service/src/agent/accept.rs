@@ -66,7 +66,7 @@ impl Actor {
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             return match (running, continues) {
-                (Some(turn), _) => Err(SessionError::Busy { turn }),
+                (Some(turn), _) => Err(self.session.busy_with(turn)),
                 _ if self.running.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::NothingToResume),
                 (None, continues) => self.start_now(request, continues, model, key).await,
@@ -78,7 +78,7 @@ impl Actor {
             }
             (_, Policy::Reject) => {
                 let pending = self.session.pending_turn();
-                return Err(pending.map_or(SessionError::Compacting, |turn| SessionError::Busy { turn }));
+                return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
             }
             (_, Policy::Queue) => {
                 self.release_turn();

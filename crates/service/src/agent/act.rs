@@ -27,6 +27,7 @@ use crate::{
     store::{StoreError, hex},
     tool::{
         Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError, prefix,
+        visible,
     },
 };
 
@@ -160,7 +161,8 @@ impl Actor {
         };
         let secrets = &self.ports.secrets;
         let shown = |text: String| {
-            let text = secrets.replace(&text).into_owned();
+            // On every surface a person sees the characters that have no shape, too.
+            let text = visible(&secrets.replace(&text));
             match text.len() {
                 0..=PREVIEW_BYTES_MAX => text,
                 _ => {

@@ -85,7 +85,7 @@ impl Actor {
         self.shared.check_writable()?;
         self.check_takes_work()?;
         match self.session.pending_turn() {
-            Some(turn) => Err(SessionError::Busy { turn }),
+            Some(turn) => Err(self.session.busy_with(turn)),
             None if self.session.open_compaction().is_some() => Err(SessionError::Compacting),
             None => Ok(()),
         }

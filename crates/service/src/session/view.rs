@@ -15,8 +15,9 @@ use super::{
     reminder::{Pin, Reminder},
 };
 use crate::{
+    SessionError,
     clock::Timestamp,
-    ids::{Seq, SessionId},
+    ids::{Seq, SessionId, TurnNumber},
 };
 
 /// Snapshot in a list.
@@ -124,6 +125,16 @@ impl View {
 }
 
 impl Session {
+    /// Refuses what this turn excludes; the message says what the turn waits for.
+    pub(crate) fn busy_with(&self, turn: TurnNumber) -> SessionError {
+        let waits = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);
+        waits.map_or(SessionError::Busy { turn }, |PendingApproval { name, call_id, .. }| SessionError::Undecided {
+            turn,
+            name,
+            call_id,
+        })
+    }
+
     /// The calls and the questions of servers that wait for a decision.
     #[must_use]
     pub fn pending_approvals(&self) -> Vec<PendingApproval> {

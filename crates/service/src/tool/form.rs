@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::{is_obeyed, prefix, schema::ArgumentSchema};
+use super::{is_obeyed, prefix, schema::ArgumentSchema, visible};
 use crate::{SessionError, session::message::RawJson};
 
 /// Bytes of a question's text.
@@ -84,12 +84,7 @@ impl Question {
         let form: Map<String, Value> = schema.decode().map_err(|_| "its schema is no JSON object".to_owned())?;
         check_form(&form)?;
         ArgumentSchema::compile(schema)?;
-        let shown = |char: char| match char {
-            '\n' => "\n".to_owned(),
-            char if is_obeyed(char) => char.escape_unicode().to_string(),
-            char => char.to_string(),
-        };
-        Ok(Self { server: server.into(), message: message.chars().map(shown).collect(), schema: schema.clone() })
+        Ok(Self { server: server.into(), message: visible(message), schema: schema.clone() })
     }
 
     /// Returns its text, fit to be shown.

@@ -44,7 +44,7 @@ pub use rules::{ApprovalRules, Rule, shell_subject};
 pub use schema::check_schema;
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
-pub use text::is_obeyed;
+pub use text::{is_obeyed, is_unseen, visible};
 pub(crate) use text::{prefix, suffix};
 pub(crate) use toolbox::Toolbox;
 

@@ -48,6 +48,18 @@ pub enum SessionError {
         /// The running turn.
         turn: TurnNumber,
     },
+    /// The session's running turn waits for a person, which excludes the request.
+    #[error(
+        "Turn {turn} waits for a decision about {name} ({call_id}); approve or deny that call, or interrupt the turn."
+    )]
+    Undecided {
+        /// The running turn.
+        turn: TurnNumber,
+        /// The tool, or the tool whose server asks.
+        name: String,
+        /// The call, or the server's question.
+        call_id: String,
+    },
     /// The session compacts its context, which excludes the request.
     #[error("The session is compacting its context; wait for it, interrupt it, or use the policy queue or interrupt.")]
     Compacting,
@@ -298,6 +310,7 @@ impl SessionError {
             Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
             Self::NotFound(_) => ErrorCode::SessionNotFound,
             Self::Busy { .. }
+            | Self::Undecided { .. }
             | Self::Compacting
             | Self::NotNewest { .. }
             | Self::TakenOver(_)
@@ -360,6 +373,7 @@ impl SessionError {
             Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
                 body.detail("turn", *turn)
             }
+            Self::Undecided { turn, call_id, .. } => body.detail("turn", *turn).detail("call_id", call_id.clone()),
             Self::TooManyAnswers => body.detail("what", "answers"),
             Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
             Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),

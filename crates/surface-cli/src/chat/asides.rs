@@ -1,6 +1,13 @@
 //! What a chat does beside turns and operations: its status line, `/undo`, `/copy`, `/open`, `/model`.
 
-use meerkat_service::{Operation, SessionError, service::TurnResult};
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use meerkat_service::{
+    Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
+    follow::turn::result,
+    service::{ReadHistory, TurnAccepted, TurnHandle, TurnResult},
+};
 use serde_json::json;
 
 use super::Chat;
@@ -10,7 +17,7 @@ use crate::{
     error::CliError,
     input::Line,
     render::ending,
-    stream::last_seq,
+    stream::{RunningTurn, Show, last_seq},
 };
 
 /// Most bytes of an answer to copy: with their encoding, as much as common terminals take.
@@ -71,10 +78,36 @@ impl Chat<'_> {
                     return self.document(id, json!({ "session_id": session_id }).to_string().as_bytes());
                 }
                 self.app.out.note(&format!("Session {session_id} from here on."));
-                Ok(())
+                self.take_up().await
             }
             Err(error) => self.refuse(id, &error.body()),
         }
+    }
+
+    /// Follows the turn of the session that waits for a decision, if any, so that its question is asked: the process that
+    /// asked it may have ended.
+    pub(super) async fn take_up(&mut self) -> Result<(), CliError> {
+        let (app, session_id) = (self.app, self.session_id);
+        if !app.out.can_ask || app.out.is_json {
+            return Ok(());
+        }
+        // A session that cannot be read says so when something is asked of it.
+        let view = app.service.read(&session_id).await.ok();
+        let Some(turn) = view.and_then(|view| view.pending_approvals.first().map(|asked| asked.turn)) else {
+            return Ok(());
+        };
+        if self.turns.iter().any(|(_, running)| running.is_of(session_id, turn)) {
+            return Ok(());
+        }
+        let Some(seq) = beginning(&app.service, session_id, turn).await? else { return Ok(()) };
+        app.out.note(&format!("Turn {turn} waits for your decision; this is what it has done so far."));
+        let accepted = TurnAccepted { session_id, turn, seq };
+        let (service, followed) = (app.service.clone(), accepted.clone());
+        let result = async move { result(service.as_ref(), followed).await }.boxed();
+        let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
+        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text).await;
+        self.turns.push((None, running));
+        Ok(())
     }
 
     /// `/undo`: asks a person about the files of the last turn, or returns the command that puts them back.
@@ -95,7 +128,7 @@ impl Chat<'_> {
                 return Err(SessionError::invalid("--yes", why));
             }
             Some(question) => {
-                self.app.out.notice(&format!("{question} [y/N] "));
+                self.app.out.notice(&format!("{question} [y/N]"));
                 self.undoing = Some(plan);
             }
             None => self.app.out.note(&format!("Turn {turn} left no file changed.")),
@@ -136,6 +169,25 @@ impl Chat<'_> {
             text.len()
         ));
         Ok(())
+    }
+}
+
+/// Returns the seq of the event that started a turn.
+async fn beginning(
+    service: &Arc<dyn SessionService>,
+    session_id: SessionId,
+    turn: TurnNumber,
+) -> Result<Option<Seq>, SessionError> {
+    let mut cursor = None;
+    loop {
+        let page = service.turns(ReadHistory { session_id, cursor, limit: None }).await?;
+        if let Some(found) = page.items.iter().find(|item| item.turn == turn) {
+            return Ok(Some(found.seq));
+        }
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return Ok(None);
+        }
     }
 }
 

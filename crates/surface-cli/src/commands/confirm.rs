@@ -10,9 +10,10 @@ pub(super) const ANSWER_BYTES_MAX: u64 = 1024;
 
 /// Asks a question; prints `otherwise` unless the answer is yes.
 pub(super) async fn is_confirmed(app: &App, streams: &mut Streams, question: &str, otherwise: &str) -> bool {
-    app.out.notice(&format!("{question} [y/N] "));
     let mut lines = answers(streams);
-    lines.ask();
+    app.out.notice(&format!("{question} [y/N]"));
+    app.out.notice(lines.begin_answer());
+    lines.ask_answer();
     let is_confirmed = matches!(lines.next().await, Line::Text(text) if is_yes(&text));
     if !is_confirmed {
         app.out.note(otherwise);
@@ -22,7 +23,8 @@ pub(super) async fn is_confirmed(app: &App, streams: &mut Streams, question: &st
 
 /// Starts to read answers from standard input.
 pub(super) fn answers(streams: &mut Streams) -> Lines {
-    Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX })
+    let is_keyboard = streams.has_keyboard;
+    Lines::start(Source::Plain { input: streams.take_stdin(), limit: ANSWER_BYTES_MAX, is_keyboard })
 }
 
 /// Returns true if a line answers yes.

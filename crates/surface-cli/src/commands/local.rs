@@ -17,6 +17,7 @@ use crate::{
     args::{Cli, ErrorsArgs},
     config::{Config, WantedServer, project::project, template},
     error::CliError,
+    input::throw_away_typed,
     output::{Environment, Output, printable},
     wire::read,
 };
@@ -65,7 +66,7 @@ pub(crate) fn show_config(out: &Output, env: &Environment, config: &Config) -> R
 
 /// `config init`.
 pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliError> {
-    let path = project(&env.dir).join("meerkat.toml");
+    let path = project(env).join("meerkat.toml");
     let refused = |error: std::io::Error| {
         let why = match error.kind() {
             std::io::ErrorKind::AlreadyExists => "it exists already, and was not changed".to_owned(),
@@ -131,7 +132,9 @@ pub(crate) fn trust_config(
                            ask in; add --yes";
             return Err(SessionError::invalid("--yes", message).into());
         }
-        out.notice("Trust all this until it changes? [y/N] ");
+        out.notice("Trust all this until it changes? [y/N]");
+        throw_away_typed(streams.has_keyboard);
+        out.notice(" ");
         let mut line = String::new();
         streams.take_stdin().take(ANSWER_BYTES_MAX).read_line(&mut line)?;
         if !is_yes(&line) {

@@ -13,6 +13,7 @@ pub(crate) mod show;
 pub(crate) mod confirm;
 pub(crate) mod files;
 mod forms;
+mod shown;
 
 pub(crate) mod local;
 pub(crate) mod models;

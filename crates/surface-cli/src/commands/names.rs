@@ -19,8 +19,9 @@ pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Re
     }
     if name == "last" {
         let newest = first(service).await?;
-        return newest
-            .ok_or_else(|| SessionError::invalid("session", "there is no session yet; `meerkat run` makes one"));
+        let message = "this project has no session yet; `meerkat run` makes one, and `meerkat sessions list \
+                       --all-projects` lists those of other folders";
+        return newest.ok_or_else(|| SessionError::invalid("session", message));
     }
     // With the beginning of another id, the end of an id is an id.
     let beginning = NO_SESSION.len().checked_sub(name.len()).and_then(|length| NO_SESSION.get(..length));

@@ -5,9 +5,13 @@ use std::collections::VecDeque;
 use meerkat_service::{
     SessionError,
     service::{DecideApproval, Decision, Scope},
+    tool::visible,
 };
 
-use super::forms::{Filling, Taken};
+use super::{
+    forms::{Filling, Taken},
+    shown::{Part, Shown, Size},
+};
 use crate::{
     app::App,
     input::{Line, Lines},
@@ -25,6 +29,8 @@ pub(crate) struct Questions {
     is_late: bool,
     /// Form of the first question, if it is a server's.
     form: Option<Filling>,
+    /// Text about the first question's call, if its own line has not all of it.
+    shown: Option<Shown>,
 }
 
 /// Answer to a question.
@@ -32,6 +38,8 @@ pub(crate) struct Questions {
 enum Verdict<'a> {
     Allow(Scope),
     Deny(Option<&'a str>),
+    /// Not decided: the person wants to see more.
+    View,
 }
 
 /// Reads an answer to a question about a call; `None` if it is none.
@@ -45,6 +53,7 @@ fn verdict<'a>(line: &'a str, call_id: &str) -> Option<Verdict<'a>> {
         ("y" | "yes" | "/approve", "") => Some(Verdict::Allow(Scope::Once)),
         ("s" | "session", "") => Some(Verdict::Allow(Scope::Session)),
         ("a" | "always", "") => Some(Verdict::Allow(Scope::Always)),
+        ("v" | "view", "") => Some(Verdict::View),
         ("n" | "no" | "/deny", reason) => Some(Verdict::Deny((!reason.is_empty()).then_some(reason))),
         _ => None,
     }
@@ -64,6 +73,11 @@ impl Questions {
         }
         let call_id = self.calls.front().map_or("", |call| &call.call_id);
         matches!(line, Line::Text(line) if line.starts_with('/') && verdict(line, call_id).is_none())
+    }
+
+    /// Drops all questions: their turns were interrupted, which answers them.
+    pub(crate) fn drop_all(&mut self) {
+        *self = Self::default();
     }
 
     /// Drops the questions of a turn that has ended.
@@ -118,36 +132,45 @@ impl Questions {
             app.out.preview(&quoted.join("\n"));
             Filling::new(form)
         });
+        self.shown = self.calls.front().and_then(|call| Shown::of(call, Size::of(&app.out)));
         self.ask(app, lines);
     }
 
     /// Asks about the first call.
-    pub(crate) fn ask(&self, app: &App, lines: &mut Lines) {
-        if let Some(form) = &self.form {
-            app.out.notice(&form.prompt());
-            return lines.ask_answer();
-        }
-        if let Some(Call { name, arguments, preview, rule, .. }) = self.calls.front() {
-            let shown = match preview {
-                Some(preview) => {
-                    app.out.preview(preview);
-                    name.clone()
-                }
-                None => format!("{name} {arguments}"),
-            };
-            let wider = match rule {
-                Some(rule) => format!("session or always for `{rule}`, "),
-                None => String::new(),
-            };
-            app.out.notice(&format!("Allow {shown}? y, n, {wider}or n and why: "));
-            lines.ask_answer();
-        }
+    pub(crate) fn ask(&mut self, app: &App, lines: &mut Lines) {
+        let part = self.shown.as_mut().map(|shown| shown.overview(Size::of(&app.out)));
+        self.put(app, lines, part);
+    }
+
+    /// Shows a part of the first call's text, and asks.
+    fn put(&self, app: &App, lines: &mut Lines, part: Option<Part>) {
+        let question = match (&self.form, self.calls.front()) {
+            (Some(form), _) => visible(&form.prompt()),
+            (None, None) => return,
+            (None, Some(Call { name, arguments, rule, .. })) => {
+                let wider = match rule {
+                    Some(rule) => format!("session or always for `{rule}`, "),
+                    None => String::new(),
+                };
+                let (about, arguments) = match part {
+                    Some(Part { text, about }) => {
+                        app.out.preview(&text);
+                        (about, String::new())
+                    }
+                    None => (String::new(), format!(" {arguments}")),
+                };
+                visible(&format!("Allow {name}{arguments}? {about}y, n, {wider}or n and why:"))
+            }
+        };
+        app.out.notice(question.trim_end());
+        app.out.notice(lines.begin_answer());
+        lines.ask_answer();
     }
 
     /// Takes a line as the answer to the first question.
     pub(crate) async fn answer(&mut self, app: &App, line: &Line, lines: &mut Lines) {
         if std::mem::take(&mut self.is_late) {
-            app.out.note("The question was over before the answer came.");
+            app.out.note("That question is closed; what you typed was not sent.");
             return self.ask(app, lines);
         }
         let Some(call) = self.calls.front() else { return };
@@ -175,6 +198,11 @@ impl Questions {
             Line::Refused(_) | Line::Interrupt => None,
         };
         match (verdict, call.rule.as_deref()) {
+            (Some(Verdict::View), _) => {
+                let size = Size::of(&app.out);
+                let part = self.shown.as_mut().map(|shown| shown.page(size));
+                return self.put(app, lines, part);
+            }
             (Some(Verdict::Deny(reason)), _) => decide(app, call, Decision::Deny, Scope::Once, reason),
             (Some(Verdict::Allow(Scope::Once)), _) => decide(app, call, Decision::Approve, Scope::Once, None),
             (Some(Verdict::Allow(scope @ (Scope::Session | Scope::Always))), Some(rule)) => {
@@ -233,6 +261,8 @@ mod tests {
             ("s", Some(Verdict::Allow(Scope::Session))),
             ("session", Some(Verdict::Allow(Scope::Session))),
             ("Always", Some(Verdict::Allow(Scope::Always))),
+            ("v", Some(Verdict::View)),
+            ("v 2", None),
             ("n", Some(Verdict::Deny(None))),
             ("No, use the other file", Some(Verdict::Deny(Some("use the other file")))),
             ("/deny call_3_0 not today", Some(Verdict::Deny(Some("not today")))),

@@ -1,6 +1,6 @@
 //! `run` and `resume`: one turn, shown as it comes.
 
-use meerkat_errors::ErrorCode;
+use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
     service::{SessionCreated, TurnHandle},
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     app::{App, Streams},
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, SessionFlags, TurnFlags},
-    error::{CliError, exit_code, exit_code_of_leaving},
+    error::{CliError, exit_code, exit_code_of_leaving, waiting_call},
     input::{Line, Lines, whole},
     stream::{Progress, RunningTurn, Show},
     wire,
@@ -160,7 +160,7 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                     call.name, call.session_id, call.call_id
                 )),
                 Progress::Ended(result) => {
-                    let result = result?;
+                    let result = result.inspect_err(|error| note_waiting(app, &error.body(), turn.session_id()))?;
                     let error = turn.finish(&result)?;
                     if app.out.is_json {
                         app.out.document(&encode(&result)?)?;
@@ -187,6 +187,16 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
                 turn.interrupt();
             }
         }
+    }
+}
+
+/// Says how to decide what a busy session waits for.
+fn note_waiting(app: &App, body: &ErrorBody, session_id: SessionId) {
+    if let Some(call_id) = waiting_call(body) {
+        app.out.note(&format!(
+            "Type `meerkat sessions approve {session_id} {call_id}`, or `deny` in the place of `approve`; \
+             `meerkat chat {session_id}` asks you."
+        ));
     }
 }
 

@@ -108,7 +108,8 @@ async fn login(app: &App, env: &Environment, streams: Streams, args: LoginArgs) 
 
 async fn paste(app: &App, mut streams: Streams, name: &str, login: Login) -> Result<(), SessionError> {
     app.out.notice("The browser ends at a page that it cannot show. Paste the address of that page: ");
-    let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: PASTED_BYTES_MAX });
+    let is_keyboard = streams.has_keyboard;
+    let mut lines = Lines::start(Source::Plain { input: streams.take_stdin(), limit: PASTED_BYTES_MAX, is_keyboard });
     lines.ask();
     match lines.next().await {
         Line::Text(address) => app.servers.paste_login(name, login, &address).await,

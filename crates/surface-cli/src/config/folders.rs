@@ -193,7 +193,7 @@ pub(super) fn earlier_dir(home: &Path, root: &Path, own: &Path) -> Option<PathBu
 
 /// Returns the root whose data directory the project uses: a worktree uses its repository's, unless it already has one.
 pub(super) fn shared_root(env: &Environment) -> PathBuf {
-    let root = project(&env.dir);
+    let root = project(env);
     let has_own = || home(env).is_ok_and(|home| named_dir(&home, &root).is_ok_and(|(_, is_its)| is_its));
     repository(&root).filter(|_| !has_own()).unwrap_or(root)
 }

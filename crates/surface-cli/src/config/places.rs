@@ -8,6 +8,7 @@ use std::{
 use super::{
     Config,
     folders::{PROJECTION, Project, earlier_dir, home, id_of, is_foreign, marked, own_dir, refuse, shared_root},
+    project::is_too_wide,
 };
 use crate::{error::CliError, output::Environment};
 
@@ -20,9 +21,11 @@ impl Config {
         }
     }
 
-    /// Returns the folder of the projection, if any: the configured one, else one at the project's root.
+    /// Returns the folder of the projection, if any: the configured one, else one at the project's root. The home folder
+    /// and `/` get none.
     pub(crate) fn projection_dir(&self, env: &Environment) -> Option<PathBuf> {
-        let root = || Some(self.root(env)).filter(|root| !is_foreign(root)).map(|root| root.join(PROJECTION));
+        let has_files = |root: &PathBuf| !is_foreign(root) && !is_too_wide(root, env);
+        let root = || Some(self.root(env)).filter(has_files).map(|root| root.join(PROJECTION));
         let dir = self.values.projection.dir.as_ref().map(|dir| env.dir.join(dir));
         self.projects().then(|| dir.or_else(root)).flatten()
     }
@@ -52,7 +55,7 @@ impl Config {
     fn note(&self, env: &Environment) -> Option<String> {
         let root = self.root(env);
         let folder = root.join(PROJECTION);
-        let is_here = self.projects() && self.values.projection.dir.is_none();
+        let is_here = self.projects() && self.values.projection.dir.is_none() && !is_too_wide(&root, env);
         if is_here && is_foreign(&root) {
             let root = root.display();
             return Some(format!(

@@ -21,7 +21,10 @@ use super::{
     layers::{Layer, is_missing},
     mcp_file::MCP_FILE,
 };
-use crate::error::{CliError, refused};
+use crate::{
+    error::{CliError, refused},
+    output::Environment,
+};
 
 /// Most bytes of a project's file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -170,24 +173,41 @@ fn keep_values(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Valu
     });
 }
 
-/// Returns the project's root: the nearest folder upwards with `.rkat` or `.git`, else this one. Other users' folders
-/// and marks do not count: in a shared folder they would affect everybody who works below it.
-pub(crate) fn project(dir: &Path) -> PathBuf {
-    dir.ancestors().find(is_root).unwrap_or(dir).to_owned()
+/// Returns the project's root: the nearest folder upwards with `.git`, else the current folder. Other users' folders and
+/// repositories do not count: in a shared folder they would affect everybody who works below it.
+pub(crate) fn project(env: &Environment) -> PathBuf {
+    candidates(env).find(is_root).unwrap_or(&env.dir).to_owned()
+}
+
+/// Returns true if a folder is the home folder or `/`, which hold what many projects are made of.
+pub(super) fn is_too_wide(folder: &Path, env: &Environment) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    let home = env.variable("HOME").and_then(|home| real(Path::new(&home)));
+    folder.parent().is_none() || home.is_some_and(|home| real(folder) == Some(home))
+}
+
+/// Lists the folders that may be the root: from the current one upwards, below the home folder and `/`.
+fn candidates(env: &Environment) -> impl Iterator<Item = &Path> {
+    env.dir.ancestors().take_while(|folder| !is_too_wide(folder, env))
 }
 
 fn is_root(folder: &&Path) -> bool {
-    let is_marked = |mark: &str| fs::symlink_metadata(folder.join(mark)).is_ok_and(|it| is_own(&it));
-    fs::metadata(folder).is_ok_and(|it| is_own(&it)) && (is_marked(".rkat") || is_marked(".git"))
+    let mark = fs::symlink_metadata(folder.join(".git"));
+    mark.is_ok_and(|it| is_trusty(&it)) && fs::metadata(folder).is_ok_and(|it| is_trusty(&it))
 }
 
-/// Finds the first mark or file of another user's on the way up to the project's root.
-pub(super) fn skipped(dir: &Path) -> Option<PathBuf> {
+/// Finds the first repository or file of another user's on the way up to the project's root.
+pub(super) fn skipped(env: &Environment) -> Option<PathBuf> {
+    let is_other = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|it| !is_trusty(&it));
     let is_foreign = |path: &PathBuf| fs::metadata(path).is_ok_and(|it| !is_own(&it));
-    let mut below = dir.ancestors().take_while(|folder| !is_root(folder));
-    let marks = below.find_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)).into_iter().find(is_foreign));
-    let files = ["meerkat.toml", MCP_FILE].map(|name| project(dir).join(name));
-    marks.or_else(|| files.into_iter().find(is_foreign))
+    let mut below = candidates(env).take_while(|folder| !is_root(folder)).map(|folder| folder.join(".git"));
+    let files = ["meerkat.toml", MCP_FILE].map(|name| project(env).join(name));
+    below.find(is_other).or_else(|| files.into_iter().find(is_foreign))
+}
+
+/// Returns true if a file or a folder belongs to this user, or to the system.
+fn is_trusty(metadata: &Metadata) -> bool {
+    is_own(metadata) || metadata.uid() == 0
 }
 
 /// Returns true if a file or a folder belongs to this user.

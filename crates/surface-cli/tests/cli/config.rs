@@ -96,9 +96,10 @@ fn vendors_are_shown_without_their_secrets() {
 fn the_projects_file_is_found_from_below() {
     let mut command = cli(&["config", "show", "--json"]);
     fs::write(command.dir().join("meerkat.toml"), "context.overflow = \"slide\"").unwrap();
-    let below = command.dir().join("a/b");
+    let (below, home) = (command.dir().join("a/b"), command.dir().join("home").display().to_string());
     fs::create_dir_all(&below).unwrap();
     command.below = Some(below);
+    let command = command.env("HOME", &home);
     assert_eq!(entry(&command.run(), "context.overflow").0, "\"slide\"");
 }
 

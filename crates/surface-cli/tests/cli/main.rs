@@ -6,6 +6,7 @@
 mod drive;
 
 mod agent;
+mod asked;
 mod chat;
 mod compact;
 mod config;
@@ -28,4 +29,5 @@ mod sources;
 mod store;
 mod trust;
 mod typed;
+mod untrusted;
 mod words;

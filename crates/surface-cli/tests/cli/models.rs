@@ -73,7 +73,7 @@ fn what_is_not_set_and_the_models_are_shown_too() {
     // The folder that the next command uses.
     let data_dir = value("store.data_dir");
     assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().code, 0);
-    assert!(Path::new(data_dir.as_str().unwrap()).join("id").is_file(), "{data_dir}");
+    assert!(Path::new(data_dir.as_str().unwrap()).join("journal").is_dir(), "{data_dir}");
     has("model.name", Value::Null);
     has("model scripted", json!("can be used"));
 }

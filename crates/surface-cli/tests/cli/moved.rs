@@ -1,11 +1,11 @@
 //! A project's sessions are found again where the project has moved to, and by nobody else.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
 use meerkat_errors::ErrorCode;
 
 use crate::drive::{
-    Ran, folder_in_no_project,
+    Ran,
     terminal::{Cli, cli},
 };
 
@@ -267,15 +267,40 @@ fn nothing_is_written_into_a_folder_of_another_user() {
     meerkat_testkit::needs!("root, who can give a folder away" => rustix::process::geteuid().is_root());
     for given in ["one", "one/.rkat"] {
         // Nothing above is a project, so this folder is one, whoever it belongs to.
-        let user = User(cli(&[]).in_dir(&Arc::new(folder_in_no_project())));
-        user.make("one");
-        fs::create_dir(user.path("one/.rkat")).unwrap();
+        let user = User::new();
+        fs::create_dir_all(user.path("one/.rkat")).unwrap();
         std::os::unix::fs::chown(user.path(given), Some(1), None).unwrap();
         user.say("one", "Quiet");
         let notes = [(); 2].map(|()| user.sessions("one").1.contains("belongs to another user"));
         assert_eq!((notes, fs::read_dir(user.path("one/.rkat")).unwrap().count()), ([true, false], 0));
         std::os::unix::fs::chown(user.path(given), Some(0), None).unwrap();
     }
+}
+
+/// Broken once: one run in the home folder, or another user's `.rkat` in a shared one, made one project of all folders
+/// below it that have no repository.
+#[test]
+fn a_folder_without_a_repository_is_a_project_of_its_own() {
+    // The home folder of these tests has a `.git`, like that of a person who keeps dotfiles.
+    let user = User::new();
+    for folder in ["foo/below", "bar", "shared/.rkat", "shared/mine"] {
+        fs::create_dir_all(user.path(folder)).unwrap();
+    }
+    let all = ["", "foo", "foo/below", "bar", "shared", "shared/mine"];
+    for folder in all {
+        assert_eq!(user.sessions(folder), (Vec::new(), String::new()), "{folder}");
+        let last = user.run(folder, &["resume", "last", "x"]);
+        last.refused(ErrorCode::InvalidRequest, "this project has no session yet");
+        assert!(last.err.contains("--all-projects"), "{}", last.err);
+        user.say(folder, &format!("in {folder}"));
+    }
+    for folder in all {
+        assert_eq!(user.sessions(folder), (vec![format!("in {folder}")], String::new()), "{folder}");
+        assert_eq!(user.path(folder).join(".rkat/store").exists(), !folder.is_empty(), "{folder}");
+    }
+    // A repository is one project from its root down.
+    user.make("foo");
+    assert_eq!(user.sessions("foo/below").0, ["in foo"]);
 }
 
 #[test]

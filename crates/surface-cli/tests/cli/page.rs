@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::typed::Typed;
 use crate::drive::{
-    folder_in_no_project, meerkat,
+    meerkat,
     server::{SERVE, Server},
 };
 
@@ -31,7 +31,7 @@ const WHOLE: &str = "confined: files, network, processes and git hooks apart";
 
 /// Makes a home folder with the project.
 fn home() -> TempDir {
-    let home = folder_in_no_project();
+    let home = TempDir::new().unwrap();
     let project = home.path().join("stats");
     fs::create_dir(&project).unwrap();
     fs::write(project.join("mean.sh"), BUG).unwrap();

@@ -228,7 +228,7 @@ fn files_and_roots_of_other_users_are_left_alone() {
     let dir = cli(&[]).dir;
     let (root, below) = (dir.path().join("shared"), dir.path().join("shared/below"));
     fs::create_dir_all(&below).unwrap();
-    fs::create_dir(root.join(".rkat")).unwrap();
+    fs::create_dir(root.join(".git")).unwrap();
     fs::write(root.join("meerkat.toml"), "context.overflow = \"slide\"").unwrap();
     let overflow = || {
         let mut command = cli(&["config", "show", "--json"]).in_dir(&dir);
@@ -236,7 +236,7 @@ fn files_and_roots_of_other_users_are_left_alone() {
         command.run().entries("context.overflow")[0].0.clone()
     };
     assert_eq!(overflow(), "\"slide\"");
-    for (given, mine) in [(root.join("meerkat.toml"), None), (root.join(".rkat"), Some(0)), (root.clone(), Some(0))] {
+    for (given, mine) in [(root.join("meerkat.toml"), None), (root.join(".git"), Some(0)), (root.clone(), Some(0))] {
         std::os::unix::fs::chown(&given, Some(1), None).unwrap();
         assert_eq!(overflow(), "\"fail\"", "{}", given.display());
         let mut command = cli(&["config", "show"]).in_dir(&dir);

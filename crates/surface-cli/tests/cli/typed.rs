@@ -51,13 +51,18 @@ impl Typed {
     }
 
     /// Starts a command at a terminal, in this home folder.
-    pub(crate) fn begin(mut command: Command, dir: TempDir) -> Self {
+    pub(crate) fn begin(command: Command, dir: TempDir) -> Self {
+        Self::begin_at("xterm", command, dir)
+    }
+
+    /// Starts a command at a terminal of a kind.
+    pub(crate) fn begin_at(kind: &str, mut command: Command, dir: TempDir) -> Self {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         fcntl_setfd(&keys, FdFlags::CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
         set_size(&keys, SIZE);
-        command.env("NO_COLOR", "1").env("TERM", "xterm");
+        command.env("NO_COLOR", "1").env("TERM", kind);
         let (rows, columns) = size(SIZE);
         let terminal = vt100::Parser::new(rows, columns, 0);
         let chat = command.stdin(line(&keys)).stdout(line(&keys)).stderr(line(&keys)).spawn().unwrap();
@@ -81,21 +86,32 @@ impl Typed {
     fn look(&mut self) -> bool {
         match self.shown.recv_timeout(PATIENCE) {
             Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes).into_owned();
-                let mut pieces = text.split(WHERE).peekable();
-                while let Some(piece) = pieces.next() {
-                    self.terminal.process(piece.as_bytes());
-                    if pieces.peek().is_some() {
-                        let (row, column) = self.terminal.screen().cursor_position();
-                        write!(self.keys, "\x1b[{};{}R", row + 1, column + 1).unwrap();
-                    }
-                }
-                self.screen.push_str(&text);
+                self.take(&bytes);
                 true
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => false,
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("nothing more is shown: {}", self.screen),
         }
+    }
+
+    /// Takes what is shown so far, and waits for nothing.
+    pub(crate) fn glance(&mut self) {
+        while let Ok(bytes) = self.shown.try_recv() {
+            self.take(&bytes);
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let mut pieces = text.split(WHERE).peekable();
+        while let Some(piece) = pieces.next() {
+            self.terminal.process(piece.as_bytes());
+            if pieces.peek().is_some() {
+                let (row, column) = self.terminal.screen().cursor_position();
+                write!(self.keys, "\x1b[{};{}R", row + 1, column + 1).unwrap();
+            }
+        }
+        self.screen.push_str(&text);
     }
 
     /// Waits until a text is shown.
@@ -107,6 +123,17 @@ impl Typed {
                 return;
             }
             assert!(self.look(), "{text:?} was never shown: {}", self.screen);
+        }
+    }
+
+    /// Waits until texts are on the screen in this order, wherever they begin.
+    #[track_caller]
+    pub(crate) fn in_order(&mut self, texts: &[&str]) {
+        let is_shown = |screen: &str| {
+            texts.iter().try_fold(0, |at, text| screen[at..].find(text).map(|found| at + found + text.len())).is_some()
+        };
+        while !is_shown(&self.screen) {
+            assert!(self.look(), "{texts:?} were never shown: {}", self.screen);
         }
     }
 
@@ -164,6 +191,13 @@ impl Typed {
     pub(crate) fn interrupted(mut self) -> TempDir {
         self.interrupt();
         assert!(!self.chat.wait().unwrap().success(), "{}", self.screen);
+        self.dir
+    }
+
+    /// Kills the command, and answers with the home folder.
+    pub(crate) fn killed(mut self) -> TempDir {
+        self.chat.kill().unwrap();
+        self.chat.wait().unwrap();
         self.dir
     }
 

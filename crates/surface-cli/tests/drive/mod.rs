@@ -8,30 +8,18 @@ pub(crate) mod server;
 pub(crate) mod terminal;
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command},
 };
 
 use meerkat_errors::ErrorCode;
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// Token of servers.
 pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
 
 /// Id that no session has.
 pub(crate) const NOBODY: &str = "01900000-0000-7000-8000-000000000001";
-
-/// Makes a folder that no project is above of: anybody may have left a `.rkat` in the temporary folder.
-pub(crate) fn folder_in_no_project() -> TempDir {
-    let is_in_none = |base: &&PathBuf| {
-        let marks = base.ancestors().flat_map(|folder| [".rkat", ".git"].map(|mark| folder.join(mark)));
-        base.is_dir() && marks.into_iter().all(|mark| mark.symlink_metadata().is_err())
-    };
-    let bases = [std::env::temp_dir(), "/var/tmp".into(), "/dev/shm".into()];
-    let Some(base) = bases.iter().find(is_in_none) else { panic!("no temporary folder without a project above it") };
-    TempDir::new_in(base).unwrap()
-}
 
 /// Prepares the program, without the test's environment.
 pub(crate) fn meerkat(dir: impl AsRef<Path>, args: &[&str]) -> Command {

@@ -106,6 +106,7 @@ impl Cli {
             stderr: self.stderr,
             are_terminals: self.are_terminals,
             has_editor: false,
+            has_keyboard: false,
             interrupts: self.interrupts,
             environment: Environment {
                 variables: self.env.into_iter().map(|(name, value)| (name, value.into())).collect(),

@@ -9,11 +9,11 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_service::{
-    Capabilities, ErrorCode, Operation, SessionError,
+    Capabilities, ErrorCode, Operation, SessionError, SessionService,
     compaction::CompactionConfig,
     follow::turn,
     service::{TurnAccepted, TurnHandle, TurnResult},
-    wire::{Reply, call},
+    wire::{Reply, call, decode_params, encode},
 };
 use meerkat_surface_rpc::owner::Place;
 use serde::Serialize;
@@ -117,7 +117,7 @@ impl Client {
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
             let connection = match self.current().await? {
-                Server::Here(service) => return call(service.as_ref(), operation, &params).await.map(Bytes::from),
+                Server::Here(service) => return here(service.as_ref(), operation, &params).await.map(Bytes::from),
                 Server::There(connection) => connection,
             };
             match connection.request(operation.public_name(), &params).await {
@@ -160,6 +160,15 @@ impl Client {
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
         let (service, begun) = (self.clone(), accepted.clone());
         Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
+    }
+}
+
+/// Performs an operation in this process. A command's workspace is a path here, as it is for the owner that it was
+/// attached to.
+async fn here(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
+    match operation {
+        Operation::CreateSession => encode(&service.create_session(decode_params(params)?).await?),
+        operation => call(service, operation, params).await,
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use meerkat_service::tool::{Invocation, ToolError, is_obeyed};
+use meerkat_service::tool::{Invocation, ToolError, is_unseen};
 use rustix::{
     fs::{AtFlags, FileType, Mode, OFlags},
     io::Errno,
@@ -380,7 +380,7 @@ pub(super) fn io_failed(path: impl fmt::Display, error: impl Into<std::io::Error
 /// Returns a path as one line of text: a name may hold line breaks, marks that turn text, and bytes that are no text.
 pub(crate) fn shown(path: &Path) -> String {
     let text = String::from_utf8_lossy(path.as_os_str().as_bytes());
-    text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    text.chars().map(|c| if is_unseen(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ mod obeyed;
 mod place;
 mod rule;
 mod run;
-pub(crate) mod status;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +15,7 @@ use meerkat_service::{
     SessionError,
     model::ToolSpec,
     session::message::RawJson,
-    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_obeyed, shell_subject},
+    tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_subject},
 };
 use serde::Deserialize;
 
@@ -27,7 +26,7 @@ use crate::{
 };
 use jobs::Jobs;
 use obeyed::Obeyed;
-pub(crate) use place::Place;
+use place::Place;
 pub use place::ShellOptions;
 use run::{End, Run};
 
@@ -127,10 +126,13 @@ impl Shell {
         if arguments.command.trim().is_empty() || arguments.command.contains('\0') {
             return Err(ToolError::Arguments("command is empty or holds a NUL; give a command line".to_owned()));
         }
-        if arguments.command.chars().any(|char| is_obeyed(char) && !"\n\t".contains(char)) {
-            let message =
-                "command holds a control character, which no person would see; write it as an escape of the shell";
-            return Err(ToolError::Arguments(message.to_owned()));
+        if let Some(char) = arguments.command.chars().find(|char| is_unseen(*char) && !"\n\t".contains(*char)) {
+            let code = u32::from(char);
+            let message = format!(
+                "command holds the character U+{code:04X}, which no person would see; write it as an escape of the shell: \
+                 $'\\U{code:08X}'"
+            );
+            return Err(ToolError::Arguments(message));
         }
         if arguments.command.len() > COMMAND_BYTES_MAX {
             let message = format!("command is longer than {COMMAND_BYTES_MAX} bytes; write it to a file and run that");

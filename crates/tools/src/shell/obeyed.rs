@@ -1,7 +1,7 @@
 //! Paths in a workspace that git's configuration names: folders of hooks, programs and further configurations. git obeys
 //! them later, outside of any confinement.
 //!
-//! git itself reads its configuration, confined as for the status: it runs nothing for this.
+//! git itself reads its configuration, confined, and runs nothing for this.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

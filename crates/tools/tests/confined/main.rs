@@ -9,7 +9,6 @@ mod disk;
 mod escapes;
 mod git;
 mod place;
-mod status;
 mod work;
 
 use std::{io::Write as _, os::unix::process::CommandExt as _, process::Command};
@@ -33,7 +32,7 @@ fn main() {
         return disk::run();
     }
     let mut arguments = Arguments::from_args();
-    let trials = work::trials().chain(escapes::trials()).chain(git::trials()).chain(status::trials());
+    let trials = work::trials().chain(escapes::trials()).chain(git::trials());
     let trials = trials.chain(disk::trials()).collect();
     let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {

@@ -7,7 +7,7 @@ use crate::{
     clock::{Clock as _, SystemClock},
     ids::{Seq, SessionId},
     session::{
-        KEY_KEPT_MS, Session,
+        Session,
         event::{Event, LostKey, Record, RecordsLost},
     },
     store::{
@@ -56,11 +56,9 @@ fn record(
 ) -> io::Result<Entry> {
     let time = SystemClock::new().now();
     let is_lost = |seq: Seq| lost.iter().any(|(from, to)| (*from..=*to).contains(&seq));
-    let is_kept = |used: &&LostKey| time.as_millis() - used.time.as_millis() < KEY_KEPT_MS;
-    let is_unknown = |used: &&LostKey| session.is_none_or(|session| session.key(&used.key.key, time).is_none());
+    let is_unknown = |used: &&LostKey| session.is_none_or(|session| session.key(&used.key.key).is_none());
     let known = kept.iter().flat_map(|(_, keys)| keys);
-    let keys: Vec<LostKey> =
-        known.filter(|used| is_lost(used.seq)).filter(is_kept).filter(is_unknown).cloned().collect();
+    let keys: Vec<LostKey> = known.filter(|used| is_lost(used.seq)).filter(is_unknown).cloned().collect();
     let seen = kept.map_or(0, |(last_seq, _)| *last_seq);
     let keys_unknown = lost.iter().any(|(_, to)| *to > seen);
     let event = Event::RecordsLost(RecordsLost { ranges: lost.to_vec(), keys_unknown, keys });
