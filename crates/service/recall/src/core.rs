@@ -278,13 +278,26 @@ impl Core {
         if !is_whole && !self.records_intake {
             check_forgettings(log)?;
         }
-        let mut forgettings = Vec::new();
-        let forgotten = log.replay(known, |_, entry| match entry {
-            Entry::Forgot(forgetting) => forgettings.push(forgetting),
+        let (mut forgettings, mut applied) = (Vec::new(), Vec::new());
+        // Only where nothing else is in it, the log is short enough to be read from its beginning.
+        let from = if self.records_intake { known } else { 0 };
+        let forgotten = log.replay(from, |position, entry| match entry {
+            Entry::Forgot(forgetting) if position > known => forgettings.push(forgetting),
+            Entry::Forgot(forgetting) => applied.push(forgetting),
             Entry::Took(_) => {}
         });
         forgotten.map_err(log_failed)?;
+        // A row of the file may be damaged and still be one.
+        self.forget_again(applied)?;
+        if !forgettings.is_empty() {
+            // They may hold what is forgotten.
+            self.dir.as_deref().map_or(Ok(()), discard_copies)?;
+        }
         leave_out(log, &forgettings);
+        if !self.records_intake || !forgettings.is_empty() {
+            // A process that was killed, or met a full disk, has not noted it.
+            log.note_end();
+        }
         let (mut entries, mut done) = (Vec::new(), Ok(()));
         let read = log.replay(known, |position, entry| {
             if done.is_err() {

@@ -67,15 +67,20 @@ fn read_index(data_dir: &Path) -> Result<Option<Known>, StoreError> {
     if !path.exists() {
         return Ok(None);
     }
-    let read = || -> Result<Known, Trouble> {
-        let transaction = MemoryFile::open(Some(&copy))?.0.read()?;
-        let rows = forgotten(&transaction)?.into_iter().map(|(_, forgetting)| forgetting);
-        Ok((Meta(&transaction).long(meta::LOG)?, rows.collect()))
+    let read = || -> Result<Option<Known>, Trouble> {
+        // The file has to stay open while the transaction reads.
+        let (file, is_new) = MemoryFile::open(Some(&copy))?;
+        let transaction = file.read()?;
+        let (meta, forgotten) = (Meta(&transaction), forgotten(&transaction)?);
+        let (known, is_whole) = (meta.long(meta::LOG)?, meta.get(meta::WHOLE)?.is_some());
+        // A start that could not read the log makes an index that knows nothing.
+        let knows = !is_new && (is_whole || known > 0);
+        Ok(knows.then(|| (known, forgotten.into_iter().map(|(_, forgetting)| forgetting).collect())))
     };
     let copied = fs::copy(&path, &copy).map(|_| caught(read));
     drop(fs::remove_file(&copy));
     let read = copied.map_err(|error| StoreError::Failed(format!("{FILE_NAME} cannot be copied: {error}")))?;
-    Ok(read.ok())
+    Ok(read.ok().flatten())
 }
 
 fn told(Forgetting { session_id, from_seq, to_seq, source, .. }: &Forgetting) -> String {

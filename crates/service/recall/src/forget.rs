@@ -58,6 +58,15 @@ impl Core {
         self.read(|open| Ok(open.forgotten.values().flatten().map(|(_, it)| decided(it.clone())).collect()))
     }
 
+    /// Applies those of these forgettings that the file should have and lacks.
+    pub(super) fn forget_again(&self, mut recorded: Vec<Forgetting>) -> Result<(), Trouble> {
+        self.read(|open| {
+            recorded.retain(|it| !is_known(open, it));
+            Ok(())
+        })?;
+        if recorded.is_empty() { Ok(()) } else { self.forget_now(recorded, None).map(drop) }
+    }
+
     /// Applies forgettings that are recorded up to this position of the log.
     pub(super) fn forget_now(&self, forgettings: Vec<Forgetting>, position: Option<u64>) -> Result<u64, Trouble> {
         let (file, numbered, docs) = self.read(|open| {

@@ -4,9 +4,11 @@
 //! Durable bytes are never overwritten: after a torn end, a failed sync or damage the log continues in a new segment,
 //! whose header says where the good part of the previous one ends. Forgotten passages are removed by writing their
 //! segments again as the next generation. The log never decides that something is lost: [`MemoryLog::is_whole`] says if
-//! everything could be read.
+//! everything could be read. A note beside the log (`end`) shows if its end, or all of it, is missing.
 
 mod segments;
+
+mod end;
 
 mod mend;
 
@@ -21,6 +23,7 @@ use std::sync::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use self::end::End;
 pub(crate) use self::mend::{Examined, examine, mend};
 use self::segments::{Segment, Writer, begin, look, read, replace};
 use meerkat_journal::{
@@ -85,6 +88,8 @@ pub(crate) struct MemoryLog {
     place: Place,
     segment_bytes: u64,
     is_whole: AtomicBool,
+    /// Position in the note beside the log.
+    noted: u64,
 }
 
 impl MemoryLog {
@@ -98,7 +103,8 @@ impl MemoryLog {
     }
 
     fn open_with(disk: Arc<dyn Disk>, known: u64, segment_bytes: u64) -> Result<Self, StoreError> {
-        let found = look(disk.as_ref(), known)?;
+        let End { seq: noted, is_damaged } = end::read(disk.as_ref())?;
+        let found = look(disk.as_ref(), known.max(noted))?;
         let mut log = Self {
             disk,
             segments: found.segments,
@@ -106,6 +112,7 @@ impl MemoryLog {
             place: found.place,
             segment_bytes,
             is_whole: AtomicBool::new(found.is_whole),
+            noted: if is_damaged { 0 } else { noted },
         };
         if found.is_cut {
             // If the index that relied on it is lost too, only a new segment still shows the gap.
@@ -155,7 +162,22 @@ impl MemoryLog {
             segment.end = writer.offset;
         }
         (self.writer, self.place) = (Some(writer), place);
+        if entries.iter().any(|entry| matches!(entry, Entry::Forgot(_))) {
+            self.note_end();
+        }
         Ok(place.seq)
+    }
+
+    /// Notes beside the log where it ends. If that fails, the entries are durable all the same, and the next start notes
+    /// it.
+    pub(crate) fn note_end(&mut self) {
+        if self.noted >= self.place.seq {
+            return;
+        }
+        match end::write(self.disk.as_ref(), self.place.seq) {
+            Ok(()) => self.noted = self.place.seq,
+            Err(error) => tracing::warn!(%error, "it is not noted yet where the memory's log ends"),
+        }
     }
 
     /// Takes the writer for the next entry. If it is not put back, the next append begins a new segment.

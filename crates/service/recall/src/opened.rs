@@ -119,7 +119,7 @@ impl Opened {
 pub(super) struct Meta<'a>(pub(super) &'a ReadTransaction);
 
 impl Meta<'_> {
-    fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Trouble> {
+    pub(super) fn get(&self, name: &str) -> Result<Option<Vec<u8>>, Trouble> {
         let table = self.0.open_table(tables::META)?;
         Ok(table.get(name)?.map(|row| row.value().to_vec()))
     }

@@ -5,7 +5,7 @@ use std::{io, path::Path};
 use bytes::Bytes;
 
 use super::{
-    Entry, Forgetting, entry_of,
+    Entry, Forgetting, end, entry_of,
     segments::{FOLDER, Found, Segment, find, read, replace},
 };
 use meerkat_journal::{
@@ -42,7 +42,11 @@ struct Part {
 /// # Errors
 /// The disk's, or if a newer version wrote it.
 pub(crate) fn examine(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> {
-    walk(disk, known, |_, _| Ok(None))
+    // The note first: another process may be writing, and writes it last.
+    let noted = end::read(disk)?;
+    let mut examined = walk(disk, known.max(noted.seq), |_, _| Ok(None))?;
+    examined.damages.extend(noted.is_damaged.then(|| format!("{} is damaged", end::FILE)));
+    Ok(examined)
 }
 
 /// Replaces each damaged segment by one with its readable entries, and keeps the damaged one in the quarantine. No new
@@ -54,7 +58,9 @@ pub(crate) fn mend(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> 
     if ensure_dir(disk, Path::new(QUARANTINE)).and_then(|_| ensure_dir(disk, Path::new(FOLDER))).map_err(failed)? {
         disk.sync_dir(Path::new("")).map_err(failed)?;
     }
-    walk(disk, known, |part, kept| {
+    let noted = end::read(disk)?;
+    let known = known.max(noted.seq);
+    let mended = walk(disk, known, |part, kept| {
         let Part { segment, base, previous_end, frames, last_seq, .. } = part;
         if segment.generation > 0 {
             let path = free_in_quarantine(disk, &format!("memory.{}.whole", segment.name()))?;
@@ -63,7 +69,11 @@ pub(crate) fn mend(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> 
             kept.push(path);
         }
         replace(disk, segment, (*base, *previous_end), *last_seq, frames).map(|new| Some(new.end))
-    })
+    })?;
+    if noted.is_damaged {
+        end::write(disk, find(disk, known, false)?.place.seq)?;
+    }
+    Ok(mended)
 }
 
 /// Passes the damaged and the missing segments to `each`, with the correct end of the previous one. `each` returns the

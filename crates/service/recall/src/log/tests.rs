@@ -140,9 +140,12 @@ fn an_empty_append_writes_nothing() {
     assert_eq!(disk.take_counts().writes, 0);
     log.append(&[took(1)]).unwrap();
     disk.take_counts();
-    log.append(&[took(2), forgot(1)]).unwrap();
+    log.append(&[took(2), took(3)]).unwrap();
     let counts = disk.take_counts();
     assert_eq!((counts.writes, counts.syncs, counts.dir_syncs), (1, 1, 0), "an append is one write and one sync");
+    log.append(&[took(4), forgot(1)]).unwrap();
+    let counts = disk.take_counts();
+    assert_eq!((counts.writes, counts.syncs, counts.dir_syncs), (2, 2, 1), "a forgetting is noted beside the log too");
 }
 
 /// Crashes at every operation, with unsynced bytes lost, torn or reordered; then continues, and crashes once more.

@@ -1,5 +1,6 @@
 //! The promises of memory, tested through its trait.
 
+mod damage;
 mod floor;
 mod lanes;
 mod lives;

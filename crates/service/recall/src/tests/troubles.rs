@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{
-    super::{file::Trouble, tables::META},
+    super::{file::Trouble, mend_log, tables::META},
     *,
 };
 use meerkat_errors::ErrorCode;
@@ -205,8 +205,8 @@ async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget()
         assert!(store.add(vec![talk(1, &[SAID])]).await.is_err());
         assert!(store.search(query("bassoon")).await.is_err());
     }
-    // Without the log, the user accepts that.
-    std::fs::rename(dir.path().join("memory"), dir.path().join("away")).unwrap();
+    // A repair says what is missing, and the user accepts that.
+    mend_log(dir.path()).unwrap();
     let store = open(Some(dir.path()), false);
     assert!(store.needs_rebuild().await.unwrap());
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
