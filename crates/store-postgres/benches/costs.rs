@@ -32,6 +32,7 @@ use meerkat_service::{
     store::{EventStore, Lease},
 };
 use meerkat_store_postgres::{PostgresOptions, open};
+use meerkat_testkit::can_run;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -286,7 +287,10 @@ fn takeover(database: &Database) {
 }
 
 fn main() {
-    let Some(database) = cluster::own("on") else { return };
+    if !can_run(cluster::NEEDED, cluster::is_here()) {
+        return;
+    }
+    let database = cluster::own("on");
     let asked: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with("--")).collect();
     let is_asked = |part: &str| asked.is_empty() || asked.iter().any(|asked| asked == part);
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -176,9 +176,12 @@ async fn sweep_for(store: Weak<Store>, _: Arc<Signals>) {
 
 /// Renews the node's row until the store is dropped. Without authority every lease ends.
 async fn renew_for(store: Weak<Store>, _: Arc<Signals>) {
+    // The lease has just begun.
+    let Some(mut pause) = store.upgrade().map(|held| held.node.pause()) else { return };
     loop {
+        sleep(pause).await;
         let Some(held) = store.upgrade() else { return };
-        let mut pause = held.node.pause();
+        pause = held.node.pause();
         if let Err(trouble) = held.node.renew(&held.renewals).await {
             tracing::warn!(?trouble, "the lease of this node was not renewed; it is tried again");
             pause /= 5;
@@ -193,7 +196,5 @@ async fn renew_for(store: Weak<Store>, _: Arc<Signals>) {
                 );
             }
         }
-        drop(held);
-        sleep(pause).await;
     }
 }

@@ -1,6 +1,9 @@
 //! A node in a process of its own that is stopped (SIGSTOP) past its lease and continued: it is fenced, records nothing,
 //! and who waits there learns how the new owner ended the turn.
 //!
+//! Its lease ends by the database's clock alone, which the test changes. By its own clock it still has it when it is
+//! continued, so that only the database can fence it.
+//!
 //! The test is its own node: started once more, with a role, it works in a session and says what it sees.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
@@ -17,14 +20,18 @@ use std::{
 };
 
 use async_trait::async_trait;
+use libtest_mimic::{Arguments, Failed, Trial};
 use meerkat_service::prelude::*;
 use meerkat_store_postgres::{PostgresOptions, open};
+use meerkat_testkit::{can_run, in_time};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::sync::oneshot;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+};
 
 /// Variable that makes this process a node, with the address and schema of its database.
 const ROLE: &str = "MEERKAT_TEST_NODE";
-const LEASE_MS: u64 = 1000;
 const PROMPT: &str = "@call wait\n@step\n@say done";
 
 /// Tool that says when it runs, and ends when it is let.
@@ -65,7 +72,7 @@ impl Node {
         let schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
         let spec = ToolSpec { name: "wait".to_owned(), description: "Waits.".to_owned(), schema };
         let wait = Wait { spec, runs: Mutex::new(Some(runs)), ends: Mutex::new(Some(ends)) };
-        let stores = open(PostgresOptions { lease_ms: LEASE_MS, ..options }).await.unwrap();
+        let stores = open(options).await.unwrap();
         let agent = AgentBuildConfig::new().tool(Arc::new(wait)).stores(stores).build().unwrap();
         agent.service().ready().await.unwrap();
         Self { service: agent.service().clone(), runs: running, lets }
@@ -123,12 +130,14 @@ async fn a_node_that_was_stopped_past_its_lease_records_nothing(database: cluste
     let mut a = Stopped::start(&format!("{url} {}", database.schema));
     let session_id: SessionId = a.says().parse().unwrap();
     a.signal(Signal::STOP);
+    database.expire("a");
     let b = Node::start(database.options("b")).await;
     let mut follower = b.service.follow(&session_id, 1).await.unwrap();
     // The new owner ends the turn of the stopped one.
-    while !String::from_utf8_lossy(&follower.next().await.unwrap().unwrap().line).contains("turn_interrupted") {}
+    let is_end = |line: &[u8]| String::from_utf8_lossy(line).contains("turn_interrupted");
+    in_time("the turn ends", async { while !is_end(&follower.next().await.unwrap().unwrap().line) {} }).await;
     let second = b.service.begin_turn(StartTurn::new(session_id, PROMPT)).await.unwrap();
-    b.runs.await.unwrap();
+    in_time("the tool of b runs", b.runs).await.unwrap();
     let events = || b.service.events(ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 });
     let before = events().await.unwrap();
 
@@ -138,20 +147,29 @@ async fn a_node_that_was_stopped_past_its_lease_records_nothing(database: cluste
     assert_eq!(a.says(), "SESSION_BUSY of turn 1", "the new owner answers what the stopped node is asked");
     assert_eq!(events().await.unwrap().items, before.items, "the stopped node records nothing");
     b.lets.send(()).unwrap();
-    assert_eq!(second.result.await.unwrap().status, TurnStatus::Completed);
+    let second = in_time("the turn of b ends", second.result).await.unwrap();
+    assert_eq!(second.status, TurnStatus::Completed);
     assert_eq!(database.psql("SELECT node, epoch FROM sessions"), "b|2");
     // The process ends by itself, and the database lets nothing of it in.
     assert!(a.child.wait().unwrap().success());
 }
 
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn trial() -> Result<(), Failed> {
+    if can_run(cluster::NEEDED, cluster::is_here()) {
+        runtime().block_on(a_node_that_was_stopped_past_its_lease_records_nothing(cluster::fresh()));
+    }
+    Ok(())
+}
+
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if let Ok(role) = std::env::var(ROLE) {
         let (url, schema) = role.split_once(' ').unwrap();
-        let options = PostgresOptions::new(url.to_owned().into(), "a".to_owned());
-        return runtime.block_on(work(PostgresOptions { schema: schema.to_owned(), ..options }));
+        return runtime().block_on(work(cluster::options(url.to_owned(), schema, "a")));
     }
-    let Some(database) = cluster::fresh() else { return };
-    runtime.block_on(a_node_that_was_stopped_past_its_lease_records_nothing(database));
-    println!("test a_node_that_was_stopped_past_its_lease_records_nothing ... ok");
+    let trials = vec![Trial::test("a_node_that_was_stopped_past_its_lease_records_nothing", trial)];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

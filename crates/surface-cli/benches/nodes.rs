@@ -111,7 +111,10 @@ fn compare(what: &str, nodes: &[Server; 2]) {
 }
 
 fn main() {
-    let Some(database) = cluster::own("on") else { return };
+    if !meerkat_testkit::can_run(cluster::NEEDED, cluster::is_here()) {
+        return;
+    }
+    let database = cluster::own("on");
     let url = database.cluster.url("meerkat", "postgres");
     let folders = [in_memory(), in_memory()];
     let nodes = folders.each_ref().map(|folder| {

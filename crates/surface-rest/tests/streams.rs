@@ -10,7 +10,7 @@ use common::{Events, Sent, Server};
 use http_body_util::BodyExt as _;
 use meerkat_service::AgentBuildConfig;
 use meerkat_surface_rest::RestOptions;
-use meerkat_testkit::until_awaited;
+use meerkat_testkit::until_asked;
 use serde_json::{Value, json};
 
 /// The request for a session's events.
@@ -187,7 +187,7 @@ async fn who_goes_away_interrupts_nothing() {
     events.until("text_delta").await;
     drop(events);
     // The server has noticed when no stream is open.
-    until_awaited("no stream is open", async || {
+    until_asked("no stream is open", async || {
         let text = String::from_utf8(server.send("GET /metrics", "").await.body).unwrap();
         text.contains("meerkat_rest_streams_open 0")
     })

@@ -49,13 +49,14 @@ pub async fn until_async(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until something is so that is asked for. The runtime's clock must not be paused.
-pub async fn until_awaited(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so().await {
-        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        tokio::time::sleep(PAUSE).await;
-    }
+/// Waits until something is so that must be asked for. The runtime's clock must not be paused.
+pub async fn until_asked(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let asks = async {
+        while !is_so().await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    in_time(what, asks).await;
 }
 
 /// Gives a future [`PATIENCE`] to end, and panics with `what` after it. The runtime's clock must not be paused.
@@ -197,7 +198,7 @@ mod tests {
     #[tokio::test]
     async fn a_wait_for_an_answer_ends_when_it_is_so() {
         let mut looks = 0;
-        until_awaited("the third look", async || {
+        until_asked("the third look", async || {
             looks += 1;
             looks == 3
         })

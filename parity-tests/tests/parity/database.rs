@@ -83,11 +83,11 @@ fn over_database(build: &'static Build, surface: &str, make: Make, scenario: &Sc
     let name = format!("{}::{surface}::{}", build.name, scenario.name);
     let scenario = scenario.clone();
     Trial::test(name.clone(), move || {
-        let database = cluster::fresh();
-        if !can_run("PostgreSQL", database.is_some()) {
+        if !can_run(cluster::NEEDED, cluster::is_here()) {
             WITHOUT_DATABASE.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
         }
-        let Some(database) = database else { return Ok(()) };
+        let database = cluster::fresh();
         let (url, schema) = (database.cluster.url("meerkat", "postgres"), database.schema);
         let over = move |place: Place| -> Result<Box<dyn Driver>, String> {
             let database = Database { url: url.clone(), schema: schema.clone(), node: 0 };

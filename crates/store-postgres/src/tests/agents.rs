@@ -17,6 +17,7 @@ use meerkat_service::{
     options::{EngineOptions, Overflow},
     prelude::*,
 };
+use meerkat_testkit::Random;
 use serde_json::Value;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -29,19 +30,6 @@ use crate::{PostgresOptions, open};
 
 /// Message of the engine when an owner finds that its lease is gone.
 const FENCED: &str = "a session was taken over by another owner";
-
-/// Numbers that follow from a seed.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    /// Returns the next number below `bound`.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// Parts that the nodes of a trial share.
 #[derive(Clone, Default)]
@@ -94,10 +82,18 @@ impl Clock for Jumping {
     }
 }
 
-/// Counts the owners that are fenced, by what the engine logs.
-struct Fences(Arc<AtomicU64>);
+/// Counts how often a warning is logged.
+struct Warnings {
+    message: &'static str,
+    count: Arc<AtomicU64>,
+}
 
-impl Subscriber for Fences {
+/// Counts how often a warning is logged on this thread, until what is returned is dropped.
+pub(super) fn hear(message: &'static str, count: Arc<AtomicU64>) -> dispatcher::DefaultGuard {
+    dispatcher::set_default(&Dispatch::new(Warnings { message, count }))
+}
+
+impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event() && *metadata.level() == tracing::Level::WARN
     }
@@ -111,15 +107,15 @@ impl Subscriber for Fences {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        struct IsFenced(bool);
-        impl field::Visit for IsFenced {
+        struct IsMeant(&'static str, bool);
+        impl field::Visit for IsMeant {
             fn record_debug(&mut self, field: &field::Field, value: &dyn std::fmt::Debug) {
-                self.0 |= field.name() == "message" && format!("{value:?}") == FENCED;
+                self.1 |= field.name() == "message" && format!("{value:?}") == self.0;
             }
         }
-        let mut is_fenced = IsFenced(false);
-        event.record(&mut is_fenced);
-        self.0.fetch_add(is_fenced.0.into(), Ordering::Relaxed);
+        let mut is_meant = IsMeant(self.message, false);
+        event.record(&mut is_meant);
+        self.count.fetch_add(is_meant.1.into(), Ordering::Relaxed);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -141,18 +137,17 @@ pub(super) struct Stopped {
 }
 
 impl Node {
-    /// Starts a node, which is killed by losing what passes `proxy`.
-    pub(super) async fn start(options: PostgresOptions, proxy: Proxy, shared: &Shared) -> Self {
-        let dispatch = Dispatch::new(Fences(shared.fenced.clone()));
-        let watched = move || std::mem::forget(dispatcher::set_default(&dispatch));
+    /// Starts a node, which is killed by losing what passes `proxy`, with a clock that jumps by this seed.
+    pub(super) async fn start(options: PostgresOptions, proxy: Proxy, shared: &Shared, seed: u64) -> Self {
+        let fenced = shared.fenced.clone();
+        let watched = move || std::mem::forget(hear(FENCED, fenced.clone()));
         // One thread, so that all of the node stops at once.
         let runtime = Builder::new_multi_thread().worker_threads(1).on_thread_start(watched).enable_all().build();
         let runtime = runtime.unwrap();
         let schema = r#"{"type":"object","properties":{"mark":{"type":"string"}},"required":["mark"]}"#;
         let (name, description) = ("mark".to_owned(), "Marks.".to_owned());
         let spec = ToolSpec { name, description, schema: RawJson::parse(schema).unwrap() };
-        let seed = Random(proxy.port.into());
-        let clock = Arc::new(Jumping(SystemClock::new(), Mutex::new(seed)));
+        let clock = Arc::new(Jumping(SystemClock::new(), Mutex::new(Random::new(seed))));
         let world = World { clock, ids: Arc::new(RandomIds::new()), is_frozen: false };
         let mut limits = EngineOptions::default();
         // No trial is so long that its turns fail.

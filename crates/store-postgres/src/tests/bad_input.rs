@@ -1,6 +1,7 @@
 //! Databases that cannot be used: each with a code and a sentence that says what to do, and never the password.
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::needs;
 
 use super::{
     cluster::{self, Database},
@@ -100,16 +101,12 @@ async fn nodes_that_start_together_make_one_schema() {
 #[tokio::test]
 async fn a_certificate_that_does_not_match_ends_the_connection() {
     let database = database!();
-    if std::process::Command::new("openssl").arg("version").output().is_err() {
-        use std::io::Write as _;
-        writeln!(std::io::stderr(), "WARNING: there is no openssl, so the test of certificates did NOT run.").unwrap();
-        return;
-    }
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let cluster = cluster::with_tls(port).unwrap();
+    needs!("openssl");
+    let (cluster, address) = cluster::with_tls();
     let authority = format!("sslrootcert={}", cluster.dir.join("ca.pem").display());
     let options = |host: &str, more: &str| {
-        database.options_by(format!("postgres://meerkat:{PASSWORD}@{host}:{port}/postgres?{more}"), "a")
+        let url = format!("postgres://meerkat:{PASSWORD}@{host}/postgres?hostaddr={address}&{more}");
+        database.options_by(url, "a")
     };
     drop(open(options("localhost", &authority)).await.unwrap());
     for (host, more) in [("127.0.0.1", authority.as_str()), ("localhost", "sslmode=verify-full")] {

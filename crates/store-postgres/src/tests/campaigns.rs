@@ -15,27 +15,24 @@ use meerkat_service::{
     prelude::*,
     service::{Changed, DeleteSession, PinFact},
 };
+use meerkat_testkit::{PATIENCE, Random, in_time, seed, until_asked};
 use tokio::{
     task::{Id, JoinSet, try_id},
-    time::interval,
+    time::{interval, timeout},
 };
 
 use super::{
-    agents::{Node, Random, Shared},
+    agents::{Node, Shared},
     cluster::{self, Database},
     database,
     history::{self, Acknowledged, Figures},
     is_whole,
     proxy::{Lose, Proxy},
 };
-use crate::PostgresOptions;
+use crate::{PostgresOptions, connect, db::Db};
 
-/// Time between two requests of a client.
+/// Time between two requests of a client, and between two looks at the database.
 const PACE: Duration = Duration::from_millis(10);
-/// Time within which everything must come to rest once nothing fails any more.
-const REST: Duration = Duration::from_secs(60);
-/// Lease of nodes that are taken over.
-const LEASE_MS: u64 = 600;
 
 /// Nodes over one database and the clients that ask them.
 #[derive(Clone)]
@@ -48,23 +45,41 @@ struct Trial {
     keys: Arc<AtomicU64>,
     /// What each client was doing last, by its task.
     doing: Arc<Mutex<HashMap<Option<Id>, String>>>,
-    lease_ms: u64,
+    times: Times,
     /// Address of the nodes' database, if no proxy is before it.
     url: Option<String>,
+    /// The trial's own way to the database.
+    db: Db,
+    seed: u64,
 }
 
+/// Times of a trial's nodes, in milliseconds.
+#[derive(Clone, Copy)]
+struct Times {
+    lease: u64,
+    statement: u64,
+}
+
+/// Nodes that stop. They renew soon after they were continued, and what they had locked is free before patience ends.
+const STOPPED: Times = Times { lease: 15_000, statement: 10_000 };
+/// Nodes that wait for the database.
+const WAITING: Times = Times { lease: 600_000, statement: 60_000 };
+
 impl Trial {
-    async fn start(database: Database, names: &[&str], lease_ms: u64, url: Option<String>) -> Self {
+    async fn start(database: Database, names: &[&str], times: Times, url: Option<String>, seed: u64) -> Self {
+        let way = url.clone().unwrap_or_else(|| database.cluster.url("meerkat", "postgres"));
         let trial = Self {
-            database: Arc::new(database),
             nodes: Arc::default(),
             acknowledged: Arc::default(),
             shared: Shared::default(),
             is_over: Arc::default(),
             keys: Arc::default(),
             doing: Arc::default(),
-            lease_ms,
+            times,
             url,
+            db: connect(&database.options_by(way, "looks")).unwrap(),
+            seed,
+            database: Arc::new(database),
         };
         for name in names {
             let node = trial.node(name).await;
@@ -77,8 +92,16 @@ impl Trial {
     async fn node(&self, name: &str) -> Arc<Node> {
         let proxy = Proxy::start(&self.database).await;
         let url = self.url.clone().unwrap_or_else(|| proxy.url());
-        let options = PostgresOptions { lease_ms: self.lease_ms, ..self.database.options_by(url, name) };
-        Arc::new(Node::start(options, proxy, &self.shared).await)
+        let Times { lease: lease_ms, statement: statement_timeout_ms } = self.times;
+        let options = self.database.options_by(url, name);
+        let options = PostgresOptions { lease_ms, statement_timeout_ms, ..options };
+        Arc::new(Node::start(options, proxy, &self.shared, self.seed).await)
+    }
+
+    /// Counts something; `None` while the database is away.
+    async fn count(&self, sql: &str) -> Option<i64> {
+        let row = self.db.query_opt(sql, &[]).await.ok()??;
+        Some(row.get(0))
     }
 
     fn pick(&self, random: &mut Random) -> (usize, Arc<Node>) {
@@ -183,7 +206,7 @@ impl Trial {
 
     /// Works in a session until the trial is over.
     async fn work(self, session_id: SessionId, seed: u64) {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         while !self.is_over.load(Ordering::Relaxed) {
             let policies = [Policy::Reject, Policy::Queue, Policy::Interrupt];
             match random.below(8) {
@@ -197,31 +220,29 @@ impl Trial {
     }
 
     /// Begins two clients in each of some sessions.
-    async fn clients(&self, sessions: u64, seed: u64) -> JoinSet<()> {
-        let (mut random, mut clients) = (Random(seed), JoinSet::new());
+    async fn clients(&self, sessions: u64) -> JoinSet<()> {
+        let (mut random, mut clients) = (Random::new(self.seed), JoinSet::new());
         for n in 0..sessions {
             let session_id = self.create(&mut random).await;
             for client in 0..2 {
-                clients.spawn(self.clone().work(session_id, seed << 16 | n << 1 | client));
+                clients.spawn(self.clone().work(session_id, self.seed << 16 | n << 1 | client));
             }
         }
         clients
     }
 
     /// Ends the clients, waits for rest, and checks.
-    async fn end(self, clients: JoinSet<()>, figures: &mut Figures, seed: u64) {
+    async fn end(self, clients: JoinSet<()>, figures: &mut Figures) {
+        let seed = self.seed;
         self.is_over.store(true, Ordering::Relaxed);
         let rest = async {
             clients.join_all().await;
-            while self
-                .database
-                .psql("SELECT count(*) FROM sessions WHERE tail > 0 AND node IS NOT NULL AND NOT is_idle")
-                != "0"
-            {
-                tokio::task::yield_now().await;
+            let mut pace = interval(PACE);
+            while self.count(&format!("{WORKING} AND node IS NOT NULL")).await != Some(0) {
+                pace.tick().await;
             }
         };
-        let rested = tokio::time::timeout(REST, rest).await;
+        let rested = timeout(PATIENCE, rest).await;
         let sessions = || self.database.psql("SELECT id, epoch, node, tail, is_idle, summary FROM sessions");
         let doing = self.doing.lock().unwrap();
         assert!(rested.is_ok(), "seed {seed}: no rest: {}\n{doing:#?}\n{:?}", sessions(), self.acknowledged.waiting());
@@ -230,14 +251,15 @@ impl Trial {
         assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
     }
 
-    /// Waits until a node's lease has ended.
-    async fn expires(&self, name: &str) {
-        let sql = format!("SELECT count(*) FROM nodes WHERE id = '{name}' AND alive_until > clock_timestamp()");
-        while self.database.psql(&sql) != "0" {
-            tokio::task::yield_now().await;
-        }
+    /// Waits until other nodes have what a node worked on.
+    async fn is_taken_over(&self, name: &str) {
+        let sql = format!("{WORKING} AND node = '{name}'");
+        until_asked("its sessions are taken over", async || self.count(&sql).await == Some(0)).await;
     }
 }
+
+/// Counts the sessions in which something is to be done.
+const WORKING: &str = "SELECT count(*) FROM meerkat.sessions WHERE tail > 0 AND NOT is_idle";
 
 /// Nodes that are killed at any statement, stopped past their lease, ended, or lose requests and replies. Their clocks
 /// jump by up to an hour each time that they are read.
@@ -245,11 +267,12 @@ impl Trial {
 async fn whatever_happens_to_nodes_every_history_is_sound() {
     let (rounds, faults) = if is_whole() { (60, 12) } else { (2, 5) };
     let mut figures = Figures::default();
-    for seed in 1..=rounds {
+    let first = seed();
+    for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
         let mut names = ["a", "b", "c"].map(str::to_owned);
-        let trial = Trial::start(database!(), &["a", "b", "c"], LEASE_MS, None).await;
-        let clients = trial.clients(3, seed).await;
-        let mut random = Random(seed);
+        let trial = Trial::start(database!(), &["a", "b", "c"], STOPPED, None, seed).await;
+        let clients = trial.clients(3).await;
+        let mut random = Random::new(seed);
         for fault in 0..faults {
             let (at, node) = trial.pick(&mut random);
             let lose = if random.below(2) == 0 { Lose::Request } else { Lose::Reply };
@@ -263,6 +286,7 @@ async fn whatever_happens_to_nodes_every_history_is_sound() {
                     node.kill();
                     // Its successor has its name, or its sessions are taken over when its lease ends.
                     if kind == 1 {
+                        trial.database.bury(&names[at]);
                         names[at] = format!("{}-{seed}-{fault}", names[at]);
                     }
                     figures.add("kills", 1);
@@ -273,7 +297,8 @@ async fn whatever_happens_to_nodes_every_history_is_sound() {
                     node.proxy.lose_at(lose, passing, Lose::Nothing);
                     node.proxy.losing().await;
                     let stopped = node.stop();
-                    trial.expires(&names[at]).await;
+                    trial.database.expire(&names[at]);
+                    trial.is_taken_over(&names[at]).await;
                     figures.add("stops", 1);
                     drop(stopped);
                 }
@@ -285,6 +310,7 @@ async fn whatever_happens_to_nodes_every_history_is_sound() {
                 _ => {
                     node.ask(|service| async move { service.shut_down(20).await }).await;
                     node.kill();
+                    trial.database.bury(&names[at]);
                     names[at] = format!("{}-{seed}-{fault}", names[at]);
                     figures.add("restarts", 1);
                     let next = trial.node(&names[at]).await;
@@ -292,30 +318,34 @@ async fn whatever_happens_to_nodes_every_history_is_sound() {
                 }
             }
         }
-        trial.end(clients, &mut figures, seed).await;
+        trial.end(clients, &mut figures).await;
     }
     figures.print("nodes that fail at random");
 }
 
 impl Trial {
     /// Waits until so many records more are stored.
-    async fn grows(&self, records: u64) {
-        let stored = || self.database.psql("SELECT sum(tail) FROM sessions").parse::<u64>().unwrap();
-        let due = stored() + records;
-        while stored() < due {
-            tokio::task::yield_now().await;
-        }
+    async fn grows(&self, records: i64) {
+        let stored = async || self.count("SELECT sum(tail)::int8 FROM meerkat.sessions").await;
+        let mut due = None;
+        until_asked("the clients' records are stored", async || {
+            let stored = stored().await;
+            due = due.or(stored.map(|stored| stored + records));
+            stored >= due && due.is_some()
+        })
+        .await;
     }
 }
 
 /// The server crashes under running turns, and comes back before any lease has ended: every turn goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_crashes_and_starts_again_costs_no_turn() {
-    let Some(database) = cluster::own("off") else { return };
+    let database = database!(cluster::own("off"));
     let cluster = database.cluster;
     let mut figures = Figures::default();
-    let trial = Trial::start(database, &["a", "b"], 60_000, Some(cluster.url("meerkat", "postgres"))).await;
-    let clients = trial.clients(3, 1).await;
+    let url = cluster.url("meerkat", "postgres");
+    let trial = Trial::start(database, &["a", "b"], WAITING, Some(url), seed()).await;
+    let clients = trial.clients(3).await;
     for _ in 0..if is_whole() { 30 } else { 2 } {
         trial.grows(40).await;
         cluster.restart();
@@ -324,24 +354,26 @@ async fn a_database_that_crashes_and_starts_again_costs_no_turn() {
     trial.grows(40).await;
     let failed = "SELECT convert_from(line, 'UTF8') FROM events WHERE convert_from(line, 'UTF8') LIKE '%turn_failed%'";
     assert_eq!(trial.database.psql(failed), "");
-    trial.end(clients, &mut figures, 1).await;
+    trial.end(clients, &mut figures).await;
     figures.print("a database that crashes");
 }
 
 /// The server is lost for good, and a standby that confirms every commit takes over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_takes_over_has_everything_that_was_acknowledged() {
-    for round in 1..=if is_whole() { 10 } else { 1 } {
-        let Some(database) = cluster::own("off") else { return };
+    let first = seed();
+    for round in 0..if is_whole() { 10 } else { 1 } {
+        let database = database!(cluster::own("off"));
         let cluster = database.cluster;
         cluster.start_standby();
         let mut figures = Figures::default();
-        let trial = Trial::start(database, &["a", "b"], 60_000, Some(cluster.url_of_both())).await;
-        let clients = trial.clients(3, round).await;
+        let url = cluster.url_of_both();
+        let trial = Trial::start(database, &["a", "b"], WAITING, Some(url), first.wrapping_add(round)).await;
+        let clients = trial.clients(3).await;
         trial.grows(60).await;
         cluster.fail_over();
         trial.grows(60).await;
-        trial.end(clients, &mut figures, round).await;
+        trial.end(clients, &mut figures).await;
         figures.print("a database that fails over");
     }
 }
@@ -349,7 +381,7 @@ async fn a_standby_that_takes_over_has_everything_that_was_acknowledged() {
 impl Trial {
     /// Does a bit of everything, each step until it is acknowledged.
     async fn script(self, seed: u64) {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let session_id = self.create(random).await;
         self.turn(random, session_id, Policy::Queue, 2).await;
         self.change(random, session_id, true).await;
@@ -359,13 +391,18 @@ impl Trial {
         self.acknowledged.session(child);
         self.turn(random, child, Policy::Queue, 0).await;
         self.turn(random, session_id, Policy::Queue, 1).await;
-        let deleted = self.settle(random, |service| async move {
-            service.delete(DeleteSession { session_id: child, force: false }).await
+        let asked = AtomicU64::new(0);
+        let deleted = self.settle(random, |service| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            async move { service.delete(DeleteSession { session_id: child, force: false }).await }
         });
         match deleted.await {
-            Ok(_) | Err(SessionError::NotFound(_)) => self.acknowledged.deleted(child),
+            Ok(_) => {}
+            // The answer to an earlier request was lost.
+            Err(SessionError::NotFound(_)) if asked.load(Ordering::Relaxed) > 1 => {}
             Err(error) => panic!("{error} ({:?})", error.code()),
         }
+        self.acknowledged.deleted(child);
     }
 }
 
@@ -374,7 +411,8 @@ impl Trial {
 async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
     let step = if is_whole() { 1 } else { 9 };
     let mut figures = Figures::default();
-    let trial = Trial::start(database!(), &["heir"], 600_000, None).await;
+    let first = seed();
+    let trial = Trial::start(database!(), &["heir"], WAITING, None, first).await;
     let heir = trial.nodes.lock().unwrap().clone();
     for lose in [Lose::Request, Lose::Reply] {
         for at in (0..).step_by(step) {
@@ -382,7 +420,7 @@ async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
             let node = trial.node(&name).await;
             *trial.nodes.lock().unwrap() = vec![node.clone()];
             node.proxy.lose_at(lose, at, Lose::All);
-            let mut script = tokio::spawn(trial.clone().script(at));
+            let mut script = tokio::spawn(trial.clone().script(first.wrapping_add(at)));
             tokio::select! {
                 biased;
                 () = node.proxy.losing() => {}
@@ -392,9 +430,9 @@ async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
                 }
             }
             node.kill();
-            trial.database.expire(&name);
+            trial.database.bury(&name);
             trial.nodes.lock().unwrap().clone_from(&heir);
-            tokio::time::timeout(REST, script).await.unwrap_or_else(|_| panic!("{name}: no end")).unwrap();
+            in_time(&name, script).await.unwrap();
             figures.add("kills", 1);
         }
     }
@@ -403,6 +441,6 @@ async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
     assert_eq!(trial.database.psql("SELECT count(*) FROM sessions WHERE tail > 0 AND summary IS NULL"), "0");
     drop(last);
     trial.nodes.lock().unwrap().clone_from(&heir);
-    trial.end(JoinSet::new(), &mut figures, 0).await;
+    trial.end(JoinSet::new(), &mut figures).await;
     figures.print("nodes that are killed at every statement");
 }

@@ -1,7 +1,8 @@
 //! A PostgreSQL of the tests' own: made once per process, without durability, in a folder that ends with the process.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
+    net::Ipv4Addr,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -16,22 +17,22 @@ use crate::PostgresOptions;
 /// Makes the cluster, says so, and ends it when its standard input ends: with the test's process, however that ends.
 const SCRIPT: &str = r#"
 set -e
-bin=$1 dir=$2 port=$3 fsync=$4 options="-c listen_addresses=''"
+bin=$1 dir=$2 address=$3 fsync=$4 options="-c listen_addresses=''"
 "$bin/initdb" -D "$dir/data" -U meerkat -A trust -E UTF8 --locale=C --no-sync >"$dir/initdb.log" 2>&1
 cat >"$dir/data/pg_hba.conf" <<END
 local all guarded scram-sha-256
 local all all trust
 local replication all trust
 END
-if [ -n "$port" ]; then
+if [ -n "$address" ]; then
   cd "$dir"
   key="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
   openssl req -x509 $key -keyout ca.key -out ca.pem -subj /CN=authority -days 2 2>/dev/null
   openssl req $key -keyout server.key -out server.csr -subj /CN=localhost 2>/dev/null
   echo subjectAltName=DNS:localhost >names
   openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem 2>/dev/null
-  echo "hostssl all all 127.0.0.1/32 trust" >>"$dir/data/pg_hba.conf"
-  options="-c listen_addresses=127.0.0.1 -p $port -c ssl=on -c ssl_cert_file='$dir/server.pem' -c ssl_key_file='$dir/server.key'"
+  echo "hostssl all all 127.0.0.0/8 trust" >>"$dir/data/pg_hba.conf"
+  options="-c listen_addresses=$address -c ssl=on -c ssl_cert_file='$dir/server.pem' -c ssl_key_file='$dir/server.key'"
 fi
 "$bin/pg_ctl" -D "$dir/data" -w -l "$dir/log" start >/dev/null \
   -o "-k '$dir' $options -c fsync=$fsync -c max_connections=400 -c shared_buffers=64MB"
@@ -79,34 +80,37 @@ fn programs() -> Option<PathBuf> {
     Some(newest.join("bin"))
 }
 
-/// Starts a cluster of one test, with TLS on this port of the loopback for the name `localhost`; the file `ca.pem` in its
-/// folder is its authority.
-pub(crate) fn with_tls(port: u16) -> Option<Cluster> {
-    start(&port.to_string(), "off")
+/// What tests over a database need.
+pub(crate) const NEEDED: &str = "the server of PostgreSQL in /usr/lib/postgresql";
+
+/// Returns true if there is a PostgreSQL on this machine.
+pub(crate) fn is_here() -> bool {
+    programs().is_some()
 }
 
-fn start(port: &str, fsync: &str) -> Option<Cluster> {
-    let bin = programs().or_else(|| {
-        let mut err = std::io::stderr();
-        writeln!(
-            err,
-            "WARNING: there is no PostgreSQL in /usr/lib/postgresql, so the tests over a database did NOT run."
-        )
-        .unwrap();
-        None
-    })?;
+/// Starts a cluster of one test, with TLS for the name `localhost`, at the returned address; the file `ca.pem` in its
+/// folder is its authority. The address is this process's own among those of the loopback, so that no port is chosen
+/// which another process takes first.
+pub(crate) fn with_tls() -> (Cluster, Ipv4Addr) {
+    let [_, high, mid, low] = std::process::id().to_be_bytes();
+    let address = Ipv4Addr::new(127, 128 | high, mid, low);
+    (start(&address.to_string(), "off"), address)
+}
+
+fn start(address: &str, fsync: &str) -> Cluster {
+    let bin = programs().unwrap();
     let dir = tempfile::tempdir().unwrap().keep();
     if rustix::process::geteuid().is_root() {
         chown(&dir, Some(SERVER_ID), Some(SERVER_ID)).unwrap();
     }
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = unprivileged(Path::new("sh"));
-    command.args(["-c", SCRIPT, "sh"]).arg(&bin).arg(&dir).args([port, fsync]);
+    command.args(["-c", SCRIPT, "sh"]).arg(&bin).arg(&dir).args([address, fsync]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n", "the cluster did not start; see {}", dir.display());
-    Some(Cluster { dir, bin, has_failed_over: AtomicBool::new(false), script: Mutex::new(child) })
+    Cluster { dir, bin, has_failed_over: AtomicBool::new(false), script: Mutex::new(child) }
 }
 
 /// Makes a command that runs as a user that a server accepts: not as root.
@@ -121,20 +125,26 @@ pub(crate) fn unprivileged(program: &Path) -> Command {
     command
 }
 
-/// Starts a cluster for one test, which may stop it; `None` where there is no PostgreSQL. It syncs what it commits if
-/// `fsync` is `on`.
-pub(crate) fn own(fsync: &str) -> Option<Database> {
+/// Starts a cluster for one test, which may stop it. It syncs what it commits if `fsync` is `on`.
+pub(crate) fn own(fsync: &str) -> Database {
     // It ends with the process, like the one that tests share.
-    let cluster = Box::leak(Box::new(start("", fsync)?));
-    Some(Database { cluster, schema: "own".to_owned() })
+    let cluster = Box::leak(Box::new(start("", fsync)));
+    Database { cluster, schema: "own".to_owned() }
 }
 
-/// Returns an empty schema; `None` where there is no PostgreSQL.
-pub(crate) fn fresh() -> Option<Database> {
-    static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
+/// Options of a node. No test waits for the end of its lease, nor of its statements.
+pub(crate) fn options(url: String, schema: &str, node: &str) -> PostgresOptions {
+    let (schema, connections, statement_timeout_ms, lease_ms) = (schema.to_owned(), 6, 60_000, 600_000);
+    let options = PostgresOptions::new(url.into(), node.to_owned());
+    PostgresOptions { schema, connections, statement_timeout_ms, lease_ms, ..options }
+}
+
+/// Returns an empty schema.
+pub(crate) fn fresh() -> Database {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     static SCHEMAS: AtomicU32 = AtomicU32::new(0);
-    let cluster = CLUSTER.get_or_init(|| start("", "off")).as_ref()?;
-    Some(Database { cluster, schema: format!("test_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed)) })
+    let cluster = CLUSTER.get_or_init(|| start("", "off"));
+    Database { cluster, schema: format!("test_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed)) }
 }
 
 impl Cluster {
@@ -202,15 +212,14 @@ impl Cluster {
 }
 
 impl Database {
-    /// Options of a node. Its lease is so long that no test waits for its end.
+    /// Options of a node.
     pub(crate) fn options(&self, node: &str) -> PostgresOptions {
         self.options_by(self.cluster.url("meerkat", "postgres"), node)
     }
 
     /// Options of a node that comes by another way.
     pub(crate) fn options_by(&self, url: String, node: &str) -> PostgresOptions {
-        let options = PostgresOptions::new(url.into(), node.to_owned());
-        PostgresOptions { schema: self.schema.clone(), connections: 6, lease_ms: 600_000, ..options }
+        options(url, &self.schema, node)
     }
 
     /// Runs SQL in the schema.
@@ -221,5 +230,11 @@ impl Database {
     /// Lets a node's lease end, by the database's clock.
     pub(crate) fn expire(&self, node: &str) {
         self.psql(&format!("UPDATE nodes SET alive_until = now() - interval '1 second' WHERE id = '{node}'"));
+    }
+
+    /// Lets the lease of a killed node end. A renewal that it had sent before changes nothing of that.
+    pub(crate) fn bury(&self, node: &str) {
+        self.psql(&format!("UPDATE nodes SET incarnation = incarnation + 1 WHERE id = '{node}'"));
+        self.expire(node);
     }
 }

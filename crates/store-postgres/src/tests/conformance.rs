@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use meerkat_conformance::{Harness, Pair, check, readers, shared};
 use meerkat_service::store::{ReaderStore, Stores};
-
+use meerkat_testkit::needs;
 use meerkat_words::answers::SessionState::Running;
 
 use super::{
@@ -27,7 +27,7 @@ struct Schemas {
 impl Schemas {
     async fn opened(&self, is_new: bool) -> Stores {
         if is_new {
-            self.databases.lock().unwrap().push(fresh().unwrap());
+            self.databases.lock().unwrap().push(fresh());
         }
         let options = self.databases.lock().unwrap().last().unwrap().options("a");
         open(self.through(options)).await.unwrap()
@@ -71,7 +71,7 @@ impl readers::Harness for Schemas {
 #[async_trait]
 impl shared::Harness for Schemas {
     async fn peers(&self) -> [Stores; 2] {
-        let database = fresh().unwrap();
+        let database = fresh();
         let peers = ["a", "b"].map(|node| open(self.through(database.options(node))));
         let [a, b] = peers;
         let peers = [a.await.unwrap(), b.await.unwrap()];
@@ -92,7 +92,8 @@ async fn the_stores_keep_every_promise() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stores_keep_every_promise_through_a_pooler_in_transaction_mode() {
     let database = database!();
-    let Some(pooler) = Pooler::start(database.cluster) else { return };
+    needs!("Debian's pgbouncer" => Pooler::is_here());
+    let pooler = Pooler::start(database.cluster);
     let schemas = || Schemas { pooler: Some(pooler.url()), ..Schemas::default() };
     assert_eq!(check(&schemas()).await, []);
     assert_eq!(readers::check(&schemas()).await, []);

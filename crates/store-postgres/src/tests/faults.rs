@@ -6,14 +6,15 @@ use meerkat_service::{
     session::event::Key,
     store::{Creation, EventStore as _, IndexedKey, ReaderStore as _, Registration, StoreError},
 };
+use meerkat_testkit::{until, until_async};
 use meerkat_words::answers::SessionState::{Idle, Running};
 
 use super::{
-    append, cluster, database, events, id, node, node_with,
+    append, cluster, database, events, id, jump, node, node_with,
     proxy::{Lose, Proxy},
     record, row, seqs, time,
 };
-use crate::{PostgresOptions, connect, events::entries, log::Append, readers::PostgresReaders};
+use crate::{connect, events::entries, log::Append, readers::PostgresReaders};
 
 /// The first reply after a partition is lost, whichever statement it answers: the append is asked about, and happened
 /// once.
@@ -71,8 +72,8 @@ async fn an_append_that_was_confirmed_stays_so_whatever_becomes_of_those_beside_
 /// acknowledged, and not seen.
 #[tokio::test]
 async fn nothing_is_acknowledged_that_a_standby_has_not_confirmed() {
-    let Some(database) = cluster::own("off") else { return };
-    let a = node_with(PostgresOptions { statement_timeout_ms: 500, ..database.options("a") }).await;
+    let database = database!(cluster::own("off"));
+    let a = node(&database, "a").await;
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
     let standby = |name| {
@@ -84,17 +85,28 @@ async fn nothing_is_acknowledged_that_a_standby_has_not_confirmed() {
     let mut probe = database.cluster.client("psql");
     probe.args(["-X", "-q", "-d", "postgres", "-c", "CREATE SCHEMA IF NOT EXISTS probe; DROP SCHEMA probe"]);
     let mut waiting = probe.spawn().unwrap();
-    while database.cluster.psql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0" {
+    let waits = |statement: &str| {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE";
+        database.psql(&format!("{sql} '%{statement}%'")) != "0"
+    };
+    until("the server heeds it", || {
         if waiting.try_wait().unwrap().is_some() {
             waiting = probe.spawn().unwrap();
         }
-    }
-    let outcome = append(&a, &lease, 1, 2..=2, Running).await;
+        waits("SCHEMA probe")
+    });
+    // Longer than an append waits, which is twice the time of a statement.
+    let passes = async |statement| {
+        until_async("it waits for the standby", || waits(statement)).await;
+        jump(a.db.limit() * 2).await;
+    };
+    let (outcome, ()) = tokio::join!(append(&a, &lease, 1, 2..=2, Running), passes(".append("));
     assert!(matches!(outcome, Err(StoreError::Failed(_))), "{outcome:?}");
     assert_eq!(database.psql("SELECT tail FROM sessions"), "1");
     let readers = PostgresReaders(a.clone());
     let registration = Registration { reader: "backup".to_owned(), created_at: time(1) };
-    assert!(readers.register(registration).await.is_err());
+    let (registered, ()) = tokio::join!(readers.register(registration), passes(".readers ("));
+    assert!(registered.is_err());
     assert_eq!(readers.readers().await, Ok(Vec::new()));
     standby("");
     waiting.wait().unwrap();

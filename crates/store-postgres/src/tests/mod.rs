@@ -21,7 +21,7 @@ mod proxy;
 mod scope;
 mod sweeps;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{
     Seq, SessionId,
@@ -38,14 +38,15 @@ use uuid::Uuid;
 
 use crate::{PostgresOptions, events::PostgresEvents, parts, store::Store};
 
-/// Skips a test, loudly, where there is no PostgreSQL.
+/// Empty schema for a test, or another database. Ends the test where there is no PostgreSQL.
 macro_rules! database {
     () => {
-        match crate::tests::cluster::fresh() {
-            Some(database) => database,
-            None => return,
-        }
+        database!(crate::tests::cluster::fresh())
     };
+    ($database:expr) => {{
+        meerkat_testkit::needs!(crate::tests::cluster::NEEDED => crate::tests::cluster::is_here());
+        $database
+    }};
 }
 pub(crate) use database;
 
@@ -63,6 +64,13 @@ async fn node(database: &cluster::Database, name: &str) -> Arc<Store> {
 /// Opens a node by other options.
 async fn node_with(options: PostgresOptions) -> Arc<Store> {
     parts(options).await.unwrap()
+}
+
+/// Lets so much time pass at once, for every node of the current thread.
+async fn jump(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }
 
 fn events(store: &Arc<Store>) -> PostgresEvents {

@@ -1,8 +1,16 @@
 //! Two nodes on one database: who may append, and what a stalled owner can still do.
 
-use std::io::Write as _;
+use std::{
+    io::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use meerkat_service::store::{EventStore as _, Fate, Inbox as _, Letter, ReadLimit, SessionIndex as _, StoreError};
+use meerkat_testkit::{in_time, until_asked, until_async};
 use meerkat_words::{
     SessionError,
     answers::SessionState::{Idle, Running},
@@ -10,11 +18,12 @@ use meerkat_words::{
 use uuid::Uuid;
 
 use super::{
-    append, database, events, id, is_whole, node, node_with,
+    agents::hear,
+    append, database, events, id, is_whole, jump, node, node_with,
     proxy::{Lose, Proxy},
     record, row, seqs,
 };
-use crate::{PostgresOptions, inbox::PostgresInbox, index::PostgresIndex};
+use crate::{inbox::PostgresInbox, index::PostgresIndex};
 
 #[tokio::test]
 async fn a_live_node_that_works_keeps_its_session_and_an_idle_session_moves() {
@@ -108,15 +117,12 @@ async fn a_successor_of_the_same_name_has_the_sessions_at_once() {
 async fn a_lease_that_is_not_confirmed_in_time_is_lost() {
     let database = database!();
     let proxy = Proxy::start(&database).await;
-    let options = database.options_by(proxy.url(), "a");
-    let a = node_with(PostgresOptions { lease_ms: 2000, statement_timeout_ms: 200, ..options }).await;
+    let a = node_with(database.options_by(proxy.url(), "a")).await;
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
     proxy.lose(Lose::All);
-    while a.node.has_authority() {
-        database.psql("SELECT 1");
-        tokio::task::yield_now().await;
-    }
+    assert!(a.node.has_authority());
+    jump(a.node.pause() * 3).await;
     assert_eq!(events(&a).stage(&lease, &[record(1, 2)]).err(), Some(StoreError::Fenced));
     assert!(matches!(a.lease(id(1)).await, Err(StoreError::Failed(_))));
     proxy.lose(Lose::Nothing);
@@ -190,35 +196,23 @@ async fn a_letter_and_its_answer_survive_replies_that_are_lost() {
     assert_eq!(database.psql("SELECT count(*) FROM inbox"), "0");
 }
 
-/// The database is away from just before a renewal on, until less than a third of the lease is left.
+/// A renewal is due after a third of the lease; one that failed, after a fifth of that time.
 #[tokio::test]
 async fn a_renewal_that_fails_is_tried_again_soon() {
     let database = database!();
     let proxy = Proxy::start(&database).await;
-    let options = database.options_by(proxy.url(), "a");
-    let a = node_with(PostgresOptions { lease_ms: 6000, ..options }).await;
+    let failed = Arc::<AtomicU64>::default();
+    let _hears = hear("the lease of this node was not renewed; it is tried again", failed.clone());
+    let (a, b) = (node_with(database.options_by(proxy.url(), "a")).await, node(&database, "b").await);
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
-    let left = || -> f64 {
-        let sql = "SELECT extract(epoch FROM alive_until - clock_timestamp()) FROM nodes";
-        database.psql(sql).parse().unwrap()
-    };
-    proxy.lose_at(Lose::Request, 0, Lose::All);
-    proxy.losing().await;
-    while left() > 1.8 {
-        tokio::task::yield_now().await;
-    }
-    proxy.lose(Lose::Nothing);
-    let mut before = left();
-    loop {
-        tokio::task::yield_now().await;
-        let left = left();
-        if left > before {
-            break;
-        }
-        assert!(left > 0.6, "it is not renewed {left} seconds before its end");
-        before = left;
-    }
+    proxy.lose(Lose::ReplyTo("nodes SET alive_until"));
+    jump(a.node.pause()).await;
+    until_async("a renewal fails", || failed.load(Ordering::Relaxed) == 1).await;
+    database.expire("a");
+    assert_eq!(b.orphans(false).await, Ok(vec![id(1)]));
+    jump(a.node.pause() / 5).await;
+    until_asked("it is tried again", async || b.orphans(false).await == Ok(Vec::new())).await;
     assert_eq!(append(&a, &lease, 1, 2..=2, Running).await, Ok(2));
 }
 
@@ -294,12 +288,12 @@ async fn a_fork_that_is_not_listed_yet_is_found_if_its_node_ends() {
 #[tokio::test]
 async fn an_owner_that_is_stopped_in_a_transaction_does_not_keep_its_session() {
     let database = database!();
-    let options = database.options("a");
-    let a = node_with(PostgresOptions { statement_timeout_ms: 500, ..options }).await;
-    let b = node(&database, "b").await;
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
-    let mut connection = a.db.connection().await.unwrap();
+    // As if a statement might take so long alone.
+    let limited = a.db.within(Duration::from_secs(5));
+    let mut connection = limited.connection().await.unwrap();
     let work = connection.begin().await.unwrap();
     work.execute("UPDATE meerkat.sessions SET bytes = bytes", &[]).await.unwrap();
     database.expire("a");
@@ -316,11 +310,11 @@ async fn a_follower_elsewhere_sees_every_record_and_the_end() {
     let mut watch = events(&b).watch(id(1)).await.unwrap().unwrap();
     assert_eq!(*watch.borrow(), 1);
     append(&a, &lease, 1, 2..=4, Running).await.unwrap();
-    watch.wait_for(|seq| *seq >= 4).await.unwrap();
+    in_time("the records", watch.wait_for(|seq| *seq >= 4)).await.unwrap();
     let page = events(&b).read(id(1), 1, ReadLimit::frames(2)).await.unwrap().unwrap();
     assert_eq!(page.frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), [2, 3]);
     events(&a).delete(id(1)).await.unwrap();
     // The sender is dropped when the deletion is seen.
-    while watch.changed().await.is_ok() {}
+    in_time("the end", async { while watch.changed().await.is_ok() {} }).await;
     assert!(events(&b).watch(id(1)).await.unwrap().is_none());
 }

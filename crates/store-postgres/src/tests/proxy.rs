@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use meerkat_testkit::in_time;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UnixStream},
@@ -73,7 +74,7 @@ impl Proxy {
 
     /// Waits until what was to be lost next is lost.
     pub(crate) async fn losing(&self) {
-        self.lost.notified().await;
+        in_time("what is to be lost", self.lost.notified()).await;
     }
 
     /// Returns true if what was to be lost next is lost.

@@ -21,7 +21,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
     service::{CreateSession, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
-use meerkat_testkit::{refusing_address, until_awaited};
+use meerkat_testkit::{refusing_address, until_asked};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -251,7 +251,7 @@ async fn any_number_of_turns_is_waited_for_over_one_connection() {
         sessions.push(id);
         results.push(tokio::spawn(begun.result));
     }
-    until_awaited("it has its subscriptions", async || client.subscriptions().await >= 64).await;
+    until_asked("it has its subscriptions", async || client.subscriptions().await >= 64).await;
     assert_eq!(client.subscriptions().await, 64, "the others are followed by pages");
     for session_id in sessions {
         service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
