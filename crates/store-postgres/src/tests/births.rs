@@ -118,7 +118,14 @@ async fn an_acknowledged_fork_or_import_is_in_every_list() {
             Ok(fork) => drop(acknowledged.insert(fork.session_id)),
             Err(_) => failed += 1,
         }
-        let bundle = ImportBundle { upload: None, offset: 0, data: data.clone(), is_last: true, new_ids: true };
+        let bundle = ImportBundle {
+            upload: None,
+            offset: 0,
+            data: data.clone(),
+            is_last: true,
+            new_ids: true,
+            keep_scope: false,
+        };
         match service.import_bundle(bundle).await {
             Ok(imported) => acknowledged.extend(imported.sessions.iter().map(|session| session.session_id)),
             Err(_) => failed += 1,

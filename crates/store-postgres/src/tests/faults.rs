@@ -264,7 +264,7 @@ async fn an_append_outlasts_a_server_that_takes_no_writes_for_a_moment() {
         ));
         let ticket = events(&a).stage(&lease, &[record(1, 2)]).unwrap();
         let tried = || database.psql("SELECT last_value > 1 FROM tries") == "t";
-        meerkat_testkit::until_async("the append is tried again", tried).await;
+        until_async("the append is tried again", tried).await;
         database.psql("DROP TRIGGER refuse ON events");
         assert_eq!(ticket.durable().await, Ok(2), "{code}");
         assert_eq!(seqs(&a, 1).await, Some(vec![1, 2]), "{code}");

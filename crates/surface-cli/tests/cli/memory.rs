@@ -145,7 +145,7 @@ fn flip(file: &Path, at: impl FnOnce(u64) -> u64) {
 /// `doctor --repair` once said that nothing was wrong, and without memory.redb the forgotten text was found.
 #[test]
 fn what_was_forgotten_stays_so_if_one_of_memorys_files_is_damaged() {
-    let (dir, mut random) = (crate::drive::folder_in_no_project(), Random::new(seed()));
+    let (dir, mut random) = (TempDir::new().unwrap(), Random::new(seed()));
     let whole = dir.path().join("whole");
     fs::create_dir(&whole).unwrap();
     assert_eq!(run(&whole, &["run", "@say The passphrase is persimmon."]).code, 0);

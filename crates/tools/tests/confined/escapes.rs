@@ -371,7 +371,7 @@ fn a_deep_folder_is_removed() {
         fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|folder| folder.path().join(&mark).exists());
     assert_eq!(left.count(), 0, "the temporary folder stays");
     // The test's own folder is removed by a recursion.
-    let folder = std::fs::File::open(&place.workspace).unwrap();
+    let folder = fs::File::open(&place.workspace).unwrap();
     for path in [mark.clone(), ".git".to_owned()] {
         meerkat_service::folder::remove(&folder, path.as_ref()).unwrap();
     }

@@ -63,11 +63,6 @@ impl Place {
         Self { folder, workspace, search_path: None, tools }
     }
 
-    /// Options of the tools.
-    pub(crate) fn options(&self) -> ShellOptions {
-        options(self.folder.path(), Network::Ask)
-    }
-
     /// Returns the confinement that a call of the shell had.
     pub(crate) fn confinement(&self, arguments: &Value) -> Option<String> {
         let (sink, _texts) = sink(&self.invocation(arguments));
