@@ -238,6 +238,9 @@ impl Heir {
     }
 }
 
+/// Makes the record of this seq that says which ranges are lost.
+pub type LastRecord<'a> = dyn FnMut(Seq, &[(Seq, Seq)]) -> io::Result<Entry> + 'a;
+
 /// Repairs a journal: keeps every good record, and appends the record that `last` makes of the next seq and the lost
 /// ones. `known` is the last seq that is known to have been durable: none up to there is used again. What is replaced
 /// is kept in the quarantine, as whole segments, with the session's blobs.
@@ -246,7 +249,7 @@ pub fn mend(
     id: SessionId,
     checked: &Checked,
     known: Seq,
-    last: &mut dyn FnMut(Seq, &[(Seq, Seq)]) -> io::Result<Entry>,
+    last: &mut LastRecord<'_>,
 ) -> io::Result<Mended> {
     let dir = session_dir(id);
     let names = generations_of(&disk.list(&dir)?);

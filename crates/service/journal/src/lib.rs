@@ -40,7 +40,7 @@ use meerkat_words::ids::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
 pub use blobs::FileBlobs;
-pub use check::{Checked, Damage, Mended, check, mend};
+pub use check::{Checked, Damage, LastRecord, Mended, check, mend};
 pub use disk::{Disk, RealDisk, is_unreadable};
 pub use executor::{Executor, Pool, on};
 pub use fork::{Trouble, abandon, appear, discard, fork_files, is_gone, set_aside};

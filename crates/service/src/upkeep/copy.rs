@@ -120,7 +120,9 @@ async fn forget(from: &Stores, to: &Stores, memories: [Option<&SharedMemory>; 2]
     match theirs {
         // A directory has its memory beside its sessions, and a build without memory cannot write it.
         _ if all.is_empty() => {}
-        Some(memory) => drop(memory.forget(all).await?),
+        Some(memory) => {
+            memory.forget(all).await?;
+        }
         None if to.events.node().is_none() => return Err(SessionError::MemoryDisabled { configured: false }),
         None => to.events.record_forgotten(&all).await?,
     }
