@@ -266,7 +266,7 @@ fn long_arguments_are_asked_about_in_few_lines() {
     let prompt = format!(r#"@call test_ask {{"name":"a","line":"{}end"}}"#, "x".repeat(60_000));
     let ran = cli(&["run", "-q", &prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin("n\n").run();
     assert!(ran.err.len() < 8_000 && ran.err.contains("lines are not shown here.]"), "{}", ran.err);
-    assert!(ran.err.contains("xend\n") && ran.err.contains("v shows them all. y, n, "), "{}", ran.err);
+    assert!(ran.err.contains("end\n") && ran.err.contains("v shows them all. y, n, "), "{}", ran.err);
 }
 
 #[test]
