@@ -389,6 +389,9 @@ fn no_set_id_program_is_left() {
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452
+#endif
 #define TRY(...) do { errno = 0; long r = syscall(__VA_ARGS__); \
     if (r != -1 || errno != EPERM) { printf("%s: %ld, errno %d\n", #__VA_ARGS__, r, errno); bad = 1; } } while (0)
 int main(void) {
