@@ -27,6 +27,9 @@ use tokio::sync::mpsc;
 /// Lines of history to keep.
 const HISTORY_MAX: usize = 1000;
 
+/// Time to look for events of the editor. Without any, crossterm does not look at those that it has already read.
+const EVENTS_WAIT: Duration = Duration::from_millis(50);
+
 /// Times that typed keys are thrown away for one question; nobody types so many.
 const THROWS_MAX: usize = 10_000;
 
@@ -200,7 +203,7 @@ fn throw_keys() -> io::Result<()> {
 
 /// Empties the editor: what came in one piece with the end of the line before is not in the terminal any more.
 fn throw_events() -> io::Result<()> {
-    while crossterm::event::poll(Duration::ZERO)? {
+    while crossterm::event::poll(EVENTS_WAIT)? {
         crossterm::event::read()?;
     }
     Ok(())
