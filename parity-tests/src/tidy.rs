@@ -267,19 +267,14 @@ const SLEEPERS: [(&str, &str); 3] = [
 const BUSY: &str = "a busy machine is slower: prove it by what happens, or wait with meerkat_testkit";
 
 /// Files that spin or hurry nevertheless. The list only shrinks.
-const HURRIED: [&str; 12] = [
+const HURRIED: [&str; 7] = [
     "crates/service/recall/src/tests/troubles.rs",
     "crates/service/src/store/directory/tests/journal/real.rs",
     "crates/service/tests/bundle_memory.rs",
     "crates/service/tests/memory/forgotten.rs",
-    "crates/service/tests/memory/scope.rs",
     "crates/service/tests/stored/alone.rs",
     "crates/service/tests/stored/main.rs",
     "crates/service/tests/stored/projection.rs",
-    "crates/store-postgres/src/tests/bad_input.rs",
-    "crates/store-postgres/src/tests/campaigns.rs",
-    "crates/store-postgres/src/tests/nodes.rs",
-    "crates/store-postgres/src/tests/scope.rs",
 ];
 
 /// Least seconds of a deadline in a test.

@@ -2,7 +2,10 @@
 //!
 //! The schemas are the service's, made shorter for models.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use meerkat_service::{
     Operation,
@@ -218,11 +221,12 @@ pub fn all() -> &'static [Tool] {
 fn described(operation: Operation) -> Option<Tool> {
     let Spelling::Tool { name, description } = spelling(operation) else { return None };
     let mut input = request_schema(operation).to_value();
-    lighten(&mut input);
     if let Some(members) = input.as_object_mut() {
         // The tool has a description of its own.
-        members.remove("description");
+        members.shift_remove("description");
+        inline_definitions(members);
     }
+    lighten(&mut input);
     let output = outline(&answer_schema(operation).to_value());
     let tool = Tool::new(name, description, Arc::new(object(input))).with_raw_output_schema(Arc::new(object(output)));
     Some(tool.with_annotations(annotations(operation)))
@@ -263,10 +267,76 @@ fn lighten(schema: &mut Value) {
                     node.remove("maximum");
                 }
             }
+            list_constants(node);
             node.values_mut().for_each(lighten);
         }
         Value::Array(items) => items.iter_mut().for_each(lighten),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Puts each definition that one place alone refers to into that place, whose own description counts.
+fn inline_definitions(schema: &mut JsonObject) {
+    let Some(Value::Object(mut definitions)) = schema.shift_remove("$defs") else { return };
+    let mut uses = BTreeMap::new();
+    count_references(&json!([schema, definitions]), &mut uses);
+    schema.values_mut().for_each(|node| inline(node, &mut definitions, &uses));
+    let names: Vec<String> = definitions.keys().cloned().collect();
+    for name in names {
+        // A definition may have been put into one before it.
+        let Some(mut definition) = definitions.shift_remove(&name) else { continue };
+        inline(&mut definition, &mut definitions, &uses);
+        definitions.insert(name, definition);
+    }
+    if !definitions.is_empty() {
+        schema.insert("$defs".to_owned(), definitions.into());
+    }
+}
+
+fn count_references(node: &Value, uses: &mut BTreeMap<String, usize>) {
+    if let Some(name) = reference(node) {
+        *uses.entry(name.to_owned()).or_default() += 1;
+    }
+    match node {
+        Value::Object(members) => members.values().for_each(|member| count_references(member, uses)),
+        Value::Array(items) => items.iter().for_each(|item| count_references(item, uses)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn inline(node: &mut Value, definitions: &mut JsonObject, uses: &BTreeMap<String, usize>) {
+    let single = reference(node).filter(|name| uses.get(*name) == Some(&1));
+    if let Some(Value::Object(mut definition)) = single.and_then(|name| definitions.shift_remove(name)) {
+        if let Value::Object(own) = std::mem::take(node) {
+            definition.extend(own.into_iter().filter(|(name, _)| name != "$ref"));
+        }
+        *node = definition.into();
+    }
+    match node {
+        Value::Object(members) => members.values_mut().for_each(|member| inline(member, definitions, uses)),
+        Value::Array(items) => items.iter_mut().for_each(|item| inline(item, definitions, uses)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The name of the definition that a node refers to.
+fn reference(node: &Value) -> Option<&str> {
+    node.get("$ref")?.as_str()?.strip_prefix("#/$defs/")
+}
+
+/// Writes alternative constants, each with its description, as one list and one description.
+fn list_constants(node: &mut JsonObject) {
+    let Some(either) = node.get("oneOf").and_then(Value::as_array) else { return };
+    let Some(names) = either.iter().map(|one| one["const"].as_str()).collect::<Option<Vec<_>>>() else { return };
+    let said = either.iter().zip(&names).filter_map(|(one, name)| Some((name, one["description"].as_str()?)));
+    let said: Vec<String> = said.map(|(name, what)| format!("{name}: {what}")).collect();
+    let names = json!(names);
+    node.shift_remove("oneOf");
+    node.insert("type".to_owned(), "string".into());
+    node.insert("enum".to_owned(), names);
+    if !said.is_empty() {
+        let about = node.get("description").and_then(Value::as_str).map(str::to_owned);
+        node.insert("description".to_owned(), about.into_iter().chain(said).collect::<Vec<_>>().join(" ").into());
     }
 }
 
@@ -291,8 +361,7 @@ fn outline(schema: &Value) -> Value {
 
 /// The target of a node that may be a reference within its schema.
 fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
-    let name = node["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"));
-    name.map_or(node, |name| &schema["$defs"][name])
+    reference(node).map_or(node, |name| &schema["$defs"][name])
 }
 
 fn annotations(operation: Operation) -> ToolAnnotations {

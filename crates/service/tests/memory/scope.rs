@@ -11,7 +11,7 @@ use meerkat_service::{
         ReadEvents, SearchMemory, SearchScope, SessionMemory, StartTurn, UpdateSession,
     },
 };
-use meerkat_testkit::in_time;
+use meerkat_testkit::until_asked;
 
 use super::{Fake, config, end, options, query, search};
 
@@ -67,12 +67,8 @@ async fn has(agent: &Agent, word: &str, labels: BTreeMap<String, String>) {
 }
 
 async fn finds(agent: &Agent, request: SearchMemory) {
-    let found = async {
-        while agent.service().search_memory(request.clone()).await.unwrap().items.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    in_time("memory takes in what was said", found).await;
+    let is_found = async || !agent.service().search_memory(request.clone()).await.unwrap().items.is_empty();
+    until_asked("memory takes in what was said", is_found).await;
 }
 
 async fn labels_of(agent: &Agent, session_id: SessionId) -> BTreeMap<String, String> {

@@ -7,7 +7,7 @@ use meerkat_service::{
     memory::MemoryOptions,
     service::{CreateSession, ReadHistory, SearchMemory, StartTurn, UpdateSession},
 };
-use meerkat_testkit::in_time;
+use meerkat_testkit::until_asked;
 
 use super::{cluster::Database, database};
 use crate::open;
@@ -38,12 +38,8 @@ async fn recalled(node: &Arc<dyn SessionService>, user: &str) -> String {
 async fn has(node: &Arc<dyn SessionService>, user: &str) {
     let query = "persimmon".to_owned();
     let request = SearchMemory { query, labels: of(user).labels, ..SearchMemory::default() };
-    let found = async {
-        while node.search_memory(request.clone()).await.unwrap().items.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    in_time("memory takes in what was said", found).await;
+    let is_found = async || !node.search_memory(request.clone()).await.unwrap().items.is_empty();
+    until_asked("memory takes in what was said", is_found).await;
 }
 
 async fn set_user(node: &Arc<dyn SessionService>, session_id: SessionId, user: &str) {
