@@ -262,7 +262,7 @@ static int open_at(int fd, const char *name, int flags, mode_t mode) {
 }
 #define MODE(flags)                                                           \
     mode_t mode = 0;                                                          \
-    if (flags & O_CREAT) {                                                    \
+    if ((flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE) {                \
         va_list rest;                                                         \
         va_start(rest, flags);                                                \
         mode = va_arg(rest, mode_t);                                          \
