@@ -14,16 +14,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, mkdirat, openat, renameat, statat, unlinkat},
-    io::Errno,
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, openat, renameat},
+    sys::stat::{Mode, mkdirat},
+    unistd::{UnlinkatFlags, unlinkat},
 };
+use rustix::fs::{AtFlags, Dir, FileType, statat};
 
 /// Most bytes to read of a file.
 const READ_BYTES_MAX: u64 = 64 * 1024;
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const FOLDER: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 /// Flags to follow no link, and not to wait for the other end of a pipe.
-const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const FILE: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK).union(OFlag::O_CLOEXEC);
 
 /// Folder of the projection.
 pub(super) trait Files: Send + Sync {
@@ -70,8 +73,8 @@ impl RealFiles {
             None => (root, Path::new("")),
         };
         let opened = if holder.as_os_str().is_empty() { Path::new(".") } else { holder };
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Self { holder: openat(CWD, opened, flags, Mode::empty()).map_err(Into::into), way: way.to_owned() }
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Self { holder: openat(AT_FDCWD, opened, flags, Mode::empty()).map_err(Into::into), way: way.to_owned() }
     }
 
     /// Opens a folder, no part of whose path below the holder is a link; makes the missing parts if that is wanted.
@@ -81,14 +84,16 @@ impl RealFiles {
         for part in self.way.join(path).components() {
             let part = Path::new(part.as_os_str());
             let opened = match openat(&folder, part, FOLDER, Mode::empty()) {
-                Err(Errno::NOENT) if makes => match mkdirat(&folder, part, Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => openat(&folder, part, FOLDER, Mode::empty()),
+                Err(Errno::ENOENT) if makes => match mkdirat(&folder, part, Mode::S_IRWXU) {
+                    Ok(()) | Err(Errno::EEXIST) => openat(&folder, part, FOLDER, Mode::empty()),
                     Err(error) => Err(error),
                 },
                 opened => opened,
             };
             folder = opened.map_err(|error| match error {
-                Errno::LOOP | Errno::NOTDIR => io::Error::other(format!("{} is no folder, or a link", part.display())),
+                Errno::ELOOP | Errno::ENOTDIR => {
+                    io::Error::other(format!("{} is no folder, or a link", part.display()))
+                }
                 error => error.into(),
             })?;
         }
@@ -102,7 +107,7 @@ impl RealFiles {
     }
 
     /// Opens an existing regular file that has no other name: another one could be a file of the workspace or outside.
-    fn open(&self, path: &str, flags: OFlags) -> io::Result<File> {
+    fn open(&self, path: &str, flags: OFlag) -> io::Result<File> {
         let (folder, name) = self.split(path)?;
         let file = File::from(openat(&folder, name, FILE | flags, Mode::empty())?);
         let metadata = file.metadata()?;
@@ -129,25 +134,25 @@ impl Files for RealFiles {
     fn create(&self, path: &str) -> io::Result<()> {
         self.remove(path)?;
         let (folder, name) = self.split(path)?;
-        let flags = FILE | OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        Ok(openat(&folder, name, flags, Mode::RUSR | Mode::WUSR).map(drop)?)
+        let flags = FILE | OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        Ok(openat(&folder, name, flags, Mode::S_IRUSR | Mode::S_IWUSR).map(drop)?)
     }
 
     fn cut(&self, path: &str, bytes: u64) -> io::Result<()> {
-        self.open(path, OFlags::WRONLY)?.set_len(bytes)
+        self.open(path, OFlag::O_WRONLY)?.set_len(bytes)
     }
 
     fn append(&self, path: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        self.open(path, OFlags::WRONLY)?.write_all_at(bytes, offset)
+        self.open(path, OFlag::O_WRONLY)?.write_all_at(bytes, offset)
     }
 
     fn sync(&self, path: &str) -> io::Result<()> {
         match path {
             "" => File::from(self.folder("", false)?).sync_all(),
-            path => self.open(path, OFlags::RDONLY)?.sync_all(),
+            path => self.open(path, OFlag::O_RDONLY)?.sync_all(),
         }
     }
 
@@ -159,7 +164,7 @@ impl Files for RealFiles {
     fn remove(&self, path: &str) -> io::Result<()> {
         let remove = || {
             let (folder, name) = self.split(path)?;
-            Ok(unlinkat(&folder, name, AtFlags::empty())?)
+            Ok(unlinkat(&folder, name, UnlinkatFlags::NoRemoveDir)?)
         };
         if_there(remove()).map(drop)
     }
@@ -190,7 +195,7 @@ impl Files for RealFiles {
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        let Some(file) = if_there(self.open(path, OFlags::RDONLY))? else { return Ok(None) };
+        let Some(file) = if_there(self.open(path, OFlag::O_RDONLY))? else { return Ok(None) };
         let mut bytes = Vec::new();
         file.take(READ_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(Some(bytes))
