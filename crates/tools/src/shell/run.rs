@@ -24,8 +24,8 @@ use crate::confine::{Guard, Job, keeper};
 const PIECE_BYTES: usize = 32 * 1024;
 /// Pieces of output that wait for the reader.
 const PIECES_MAX: usize = 8;
-/// Time that a keeper has to end what it started.
-const END_TIME: Duration = Duration::from_secs(5);
+/// Time that a keeper has to end what it started, and to remove its temporary folder, which may be large.
+const END_TIME: Duration = Duration::from_secs(60);
 /// Bytes of a keeper's error.
 const ERROR_BYTES_MAX: usize = 4 * 1024;
 

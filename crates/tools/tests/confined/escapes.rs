@@ -356,6 +356,7 @@ fn a_deep_folder_is_removed() {
     let place = Place::new();
     place.git();
     let mark = format!("deep-{}", mark(9));
+    let _deep = Deep { place: &place, mark: &mark };
     let program = place.compile(
         "deep",
         "#include <sys/stat.h>\n#include <unistd.h>\nint main(int n, char **a) { if (chdir(a[1])) return 1; \
@@ -370,10 +371,22 @@ fn a_deep_folder_is_removed() {
     let left =
         fs::read_dir(std::env::temp_dir()).unwrap().flatten().filter(|folder| folder.path().join(&mark).exists());
     assert_eq!(left.count(), 0, "the temporary folder stays");
-    // The test's own folder is removed by a recursion.
-    let folder = fs::File::open(&place.workspace).unwrap();
-    for path in [mark.clone(), ".git".to_owned()] {
-        meerkat_service::folder::remove(&folder, path.as_ref()).unwrap();
+}
+
+/// Deep folders in a workspace, which is removed by a recursion, also where a test has failed.
+struct Deep<'a> {
+    place: &'a Place,
+    mark: &'a str,
+}
+
+impl Drop for Deep<'_> {
+    fn drop(&mut self) {
+        let folder = fs::File::open(&self.place.workspace).unwrap();
+        for path in [self.mark, ".git"] {
+            if self.place.workspace.join(path).exists() {
+                meerkat_service::folder::remove(&folder, path.as_ref()).unwrap();
+            }
+        }
     }
 }
 

@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 
+/// The longest time that a command may have: a busy machine is slow.
+const PATIENCE_MS: u64 = 600_000;
+
 pub(crate) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
 /// Returns true where the kernel gives a command its own namespaces.
@@ -105,7 +108,7 @@ impl Place {
 
     /// Runs a command and returns what it printed, with the line of its end.
     pub(crate) fn shell(&self, command: &str) -> String {
-        let (output, result) = self.call("shell", &json!({"command": command}));
+        let (output, result) = self.call("shell", &json!({"command": command, "timeout_ms": PATIENCE_MS}));
         result.unwrap_or_else(|error| panic!("{command}: {error}\n{output}"));
         output
     }
@@ -129,7 +132,8 @@ impl Place {
     /// Runs a command that may change what git obeys, and that must succeed.
     #[track_caller]
     pub(crate) fn succeeds_with_git(&self, command: &str) -> String {
-        let (output, result) = self.call("shell", &json!({"command": command, "git": true}));
+        let arguments = json!({"command": command, "git": true, "timeout_ms": PATIENCE_MS});
+        let (output, result) = self.call("shell", &arguments);
         let is_good = result.is_ok() && output.ends_with("exit code 0");
         assert!(is_good, "{command} failed: {result:?}\n{output}");
         output
