@@ -361,7 +361,7 @@ fn a_deep_folder_is_removed() {
         "deep",
         "#include <sys/stat.h>\n#include <unistd.h>\nint main(int n, char **a) { if (chdir(a[1])) return 1; \
          mkdir(a[2], 0700); if (chdir(a[2])) return 1; \
-         for (int i = 0; i < 20000; i++) { mkdir(\"d\", 0700); if (chdir(\"d\")) return 1; } return 0; }",
+         for (int i = 0; i < 30000; i++) { mkdir(\"d\", 0700); if (chdir(\"d\")) return 1; } return 0; }",
     );
     let text = place.succeeds_with_git(&format!(
         "{program} $TMPDIR {mark} && {program} . {mark} && {program} .git config.worktree && {program} .git/hooks {mark}"
