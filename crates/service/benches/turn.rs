@@ -57,7 +57,7 @@ async fn session_after(agent: &Agent, turns: usize, prompt: &str) -> SessionCrea
 
 /// The records of a session's newest turn.
 async fn newest_records(agent: &Agent, session: &SessionCreated, after: u64) -> Vec<Record> {
-    let request = ReadEvents { session_id: session.session_id, since_seq: after, limit: None, wait_ms: 0 };
+    let request = ReadEvents::new(session.session_id, after);
     let page = agent.service().events(request).await.unwrap();
     page.items.iter().map(|line| decode_event(std::str::from_utf8(line).unwrap()).unwrap()).collect()
 }

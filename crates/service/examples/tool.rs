@@ -56,7 +56,7 @@ async fn main() -> Result<(), SessionError> {
     // The turn waits for a decision. Whoever follows the session sees the question and answers it.
     let mut since_seq = 0;
     let call_id = loop {
-        let page = service.events(ReadEvents { session_id, since_seq, limit: None, wait_ms: 1_000 }).await?;
+        let page = service.events(ReadEvents { wait_ms: 1_000, ..ReadEvents::new(session_id, since_seq) }).await?;
         since_seq = page.next_seq;
         let asked = page.items.iter().find_map(|line| {
             let event: serde_json::Value = serde_json::from_slice(line).ok()?;

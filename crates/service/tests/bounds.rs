@@ -43,7 +43,7 @@ async fn a_long_poll_is_answered_before_anybody_gives_it_up() {
     let session_id = agent.create_session().await.unwrap().session_id;
     for (wait_ms, waited) in [(u64::MAX, 7_000), (3_000, 3_000), (0, 0)] {
         let began = tokio::time::Instant::now();
-        let request = ReadEvents { session_id, since_seq: 1, limit: None, wait_ms };
+        let request = ReadEvents { wait_ms, ..ReadEvents::new(session_id, 1) };
         let page = agent.service().events(request).await.unwrap();
         assert_eq!((page.items.len(), page.next_seq, began.elapsed()), (0, 1, Duration::from_millis(waited)));
     }

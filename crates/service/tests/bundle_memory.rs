@@ -138,7 +138,7 @@ fn large_sessions_go_out_and_in_in_bounded_memory() {
     assert!(importing < HELD_MAX, "the import of {bytes} bytes held {importing}");
     runtime.block_on(async {
         let read = async |session_id, since_seq| {
-            let request = ReadEvents { session_id, since_seq, limit: Some(1), wait_ms: 0 };
+            let request = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, since_seq) };
             service.events(request).await.unwrap().items
         };
         for (made, id) in made.iter().flatten().zip(&ids) {

@@ -35,7 +35,7 @@ async fn count(agent: &Agent, session: &SessionCreated) -> Counts {
     let result = agent.turn(session, "@chunks 4096 @long 2048").await.unwrap();
     let (encodes, allocations) = (events_encoded() - encoded, region.change().allocations);
     let measured = messages_measured() - measured;
-    let request = ReadEvents { session_id: session.session_id, since_seq: result.seq - 3, limit: None, wait_ms: 0 };
+    let request = ReadEvents::new(session.session_id, result.seq - 3);
     let lines = agent.service().events(request).await.unwrap().items;
     // The turn's number and the seqs grow a digit now and then; nothing else of a line may.
     let event_bytes = lines.iter().map(|line| line.iter().filter(|byte| !byte.is_ascii_digit()).count()).sum();

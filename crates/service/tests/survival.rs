@@ -145,7 +145,7 @@ impl Trial {
     async fn records(&self) -> Vec<Record> {
         let (mut records, mut since_seq) = (Vec::new(), 0);
         loop {
-            let request = ReadEvents { session_id: self.session_id, since_seq, limit: Some(1_000), wait_ms: 0 };
+            let request = ReadEvents { limit: Some(1_000), ..ReadEvents::new(self.session_id, since_seq) };
             let page = self.agent.service().events(request).await.unwrap();
             if page.items.is_empty() {
                 return records;
@@ -233,7 +233,7 @@ impl Trial {
         let started = started(&self.records().await);
         let (mut history, mut cursor) = (BTreeMap::new(), None);
         loop {
-            let request = ReadHistory { session_id: self.session_id, cursor, limit: Some(500) };
+            let request = ReadHistory { cursor, limit: Some(500), ..ReadHistory::new(self.session_id) };
             let page = self.agent.service().history(request).await.unwrap();
             history.extend(page.items.into_iter().map(|item| (item.seq, item.message)));
             cursor = page.next_cursor;

@@ -138,7 +138,7 @@ async fn a_node_that_was_stopped_past_its_lease_records_nothing(database: cluste
     in_time("the turn ends", async { while !is_end(&follower.next().await.unwrap().unwrap().line) {} }).await;
     let second = b.service.begin_turn(StartTurn::new(session_id, PROMPT)).await.unwrap();
     in_time("the tool of b runs", b.runs).await.unwrap();
-    let events = || b.service.events(ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 });
+    let events = || b.service.events(ReadEvents::new(session_id, 0));
     let before = events().await.unwrap();
 
     a.signal(Signal::CONT);

@@ -127,8 +127,11 @@ pub(crate) fn resume(
 
 /// `events`.
 pub(crate) fn events(args: &EventsArgs, session: &str) -> Request {
+    let EventsArgs { limit, skip_damage, .. } = args;
     let (since, wait_ms) = (args.cursor(), args.wait_ms.unwrap_or(0));
-    let params = json!({ "session_id": session, "since_seq": since, "limit": args.limit, "wait_ms": wait_ms });
+    let params = json!({
+        "session_id": session, "since_seq": since, "limit": limit, "wait_ms": wait_ms, "skip_damage": skip_damage,
+    });
     (Operation::Events, params)
 }
 
@@ -141,6 +144,11 @@ pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionC
             (operation, json!({ "session_id": session, "compaction": compaction(&args.compact, configured) }))
         }
     }
+}
+
+/// A page of a session's history.
+fn page(cursor: Option<&str>, limit: Option<u64>, skip_damage: bool) -> Value {
+    json!({ "cursor": cursor, "limit": limit, "skip_damage": skip_damage })
 }
 
 /// Makes a request about the session that a command names, else about `session`.
@@ -172,14 +180,14 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         // The command itself picks one of them.
         Command::Open { .. } => (Operation::List, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
-        Command::History { target, cursor, limit, .. } => {
-            on(target, Operation::History, json!({ "cursor": cursor, "limit": limit }))
+        Command::History { target, cursor, limit, skip_damage, .. } => {
+            on(target, Operation::History, page(cursor.as_deref(), *limit, *skip_damage))
         }
-        Command::Steps { target, cursor, limit } => {
-            on(target, Operation::Steps, json!({ "cursor": cursor, "limit": limit }))
+        Command::Steps { target, cursor, limit, skip_damage } => {
+            on(target, Operation::Steps, page(cursor.as_deref(), *limit, *skip_damage))
         }
-        Command::Turns { target, cursor, limit } => {
-            on(target, Operation::Turns, json!({ "cursor": cursor, "limit": limit }))
+        Command::Turns { target, cursor, limit, skip_damage } => {
+            on(target, Operation::Turns, page(cursor.as_deref(), *limit, *skip_damage))
         }
         Command::Blob { target, hash, offset, limit } => {
             on(target, Operation::Blob, json!({ "blob": hash, "offset": offset, "limit": limit }))

@@ -142,7 +142,7 @@ pub(crate) fn page_of(uri: &str) -> Result<ReadEvents, SessionError> {
     let (id, query) = rest.split_once('?').unwrap_or((rest, "since_seq=0"));
     let session_id: SessionId = id.parse()?;
     let since_seq = query.strip_prefix("since_seq=").and_then(|seq| seq.parse().ok()).ok_or_else(invalid)?;
-    Ok(ReadEvents { session_id, since_seq, limit: None, wait_ms: 0 })
+    Ok(ReadEvents::new(session_id, since_seq))
 }
 
 /// A page of events as the contents of a resource.

@@ -25,7 +25,9 @@ impl Kind {
     pub(crate) fn of(name: &str) -> Self {
         match name {
             "since_seq" | "seq" | "limit" | "wait_ms" | "offset" | "turn" | "pin" | "compaction" => Self::Whole,
-            "archived" | "force" | "redact" | "new_ids" | "keep_scope" | "with_workspace" => Self::Truth,
+            "archived" | "force" | "redact" | "new_ids" | "keep_scope" | "with_workspace" | "skip_damage" => {
+                Self::Truth
+            }
             "labels" => Self::Labels,
             _ => Self::Text,
         }
@@ -141,7 +143,7 @@ static TABLE: [Route; 49] = [
     row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
     row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
     row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
-    row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms"]),
+    row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms", "skip_damage"]),
     row(Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
     row(Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),
     row(Op::ClearReminder, Method::DELETE, "/sessions/{session_id}/reminders/{kind}", &[]),
@@ -150,9 +152,9 @@ static TABLE: [Route; 49] = [
     row(Op::Unpin, Method::DELETE, "/sessions/{session_id}/pins/{pin}", &[]),
     row(Op::Resume, Method::POST, "/sessions/{session_id}/resume", &[]),
     row(Op::Read, Method::GET, "/sessions/{session_id}", &[]),
-    row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit"]),
-    row(Op::Steps, Method::GET, "/sessions/{session_id}/steps", &["cursor", "limit"]),
-    row(Op::Turns, Method::GET, "/sessions/{session_id}/turns", &["cursor", "limit"]),
+    row(Op::History, Method::GET, "/sessions/{session_id}/messages", &["cursor", "limit", "skip_damage"]),
+    row(Op::Steps, Method::GET, "/sessions/{session_id}/steps", &["cursor", "limit", "skip_damage"]),
+    row(Op::Turns, Method::GET, "/sessions/{session_id}/turns", &["cursor", "limit", "skip_damage"]),
     row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
     row(
         Op::List,

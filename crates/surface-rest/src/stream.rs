@@ -50,8 +50,9 @@ const FAILURE: Bytes = Bytes::from_static(b"event: failure\ndata: ");
 
 /// Follows a session.
 pub(crate) async fn events(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
-    let ReadEvents { session_id, since_seq, .. } = wire::decode_params(params)?;
-    let follower = app.service.follow(&session_id, since_seq).await?;
+    let request: ReadEvents = wire::decode_params(params)?;
+    let session_id = request.session_id;
+    let follower = app.service.follow_events(request).await?;
     let items = followed(session_id, follower, app.options.closing.clone());
     Ok(response(app, items.fuse().boxed()))
 }

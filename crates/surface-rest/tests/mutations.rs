@@ -142,7 +142,7 @@ fn no_text_breaks_a_frame() {
             while bytes.windows(2).filter(|window| window == b"\n\n").count() < 2 {
                 bytes.extend(stream.frame().await.unwrap().unwrap().into_data().unwrap());
             }
-            let request = ReadEvents { session_id: session.parse().unwrap(), since_seq: 0, limit: None, wait_ms: 0 };
+            let request = ReadEvents::new(session.parse().unwrap(), 0);
             let lines = service.events(request).await.unwrap().items;
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).chain([0, bytes.len()]).collect();
             cuts.sort_unstable();

@@ -7,7 +7,7 @@ use futures::{FutureExt as _, future::join_all};
 use meerkat_service::{
     Operation, SessionError, SessionService,
     operation::OperationEffect,
-    service::{FollowSessions, Nothing},
+    service::{FollowSessions, Nothing, ReadEvents},
     wire::{Answer, Answers, begin_for_command, call, decode_params, encode, in_span, span_of, within},
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -168,13 +168,17 @@ impl Rpc {
             }
             Some(Method::Subscribe) => {
                 let peer = from.peer.as_ref().ok_or_else(no_peer)?;
-                let wire::Subscribe { session_id, since_seq, turn } = decode_params(wire::by_name(&params)?)?;
+                let wire::Subscribe { session_id, since_seq, skip_damage, turn } =
+                    decode_params(wire::by_name(&params)?)?;
                 let follower = match turn {
                     Some(turn) if self.options.is_for_commands => {
                         self.service.follow_turn(&session_id, turn, since_seq).await?
                     }
                     Some(_) => return Err(SessionError::invalid("params", "unknown field `turn`").into()),
-                    None => self.service.follow(&session_id, since_seq).await?,
+                    None => {
+                        let request = ReadEvents { skip_damage, ..ReadEvents::new(session_id, since_seq) };
+                        self.service.follow_events(request).await?
+                    }
                 };
                 let (subscription, start) = peer.subscribe(Source::Session(session_id, follower))?;
                 *starts = Some(start);

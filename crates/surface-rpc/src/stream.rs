@@ -297,7 +297,7 @@ mod tests {
         for _ in 0..40 {
             service.pin(PinFact { session_id, text: "x".repeat(1000) }).await.unwrap();
         }
-        let request = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let request = ReadEvents::new(session_id, 0);
         let mut lengths: Vec<usize> = service.events(request).await.unwrap().items.iter().map(Bytes::len).collect();
         // The queue has places for all, so that the bytes alone hold them back.
         let (out, mut queue) = mpsc::channel(100);

@@ -142,6 +142,9 @@ pub(crate) struct Subscribe {
     /// The cursor: events after this seq are sent.
     #[serde(default)]
     pub(crate) since_seq: u64,
+    /// True to go on behind damage with the next good event.
+    #[serde(default)]
+    pub(crate) skip_damage: bool,
     /// Turn that an attached command waits for; the command gets an error if the store fails during the turn.
     #[schemars(skip)]
     pub(crate) turn: Option<TurnNumber>,

@@ -58,7 +58,7 @@ pub(crate) fn prompt(prompt: usize, answer: usize) -> String {
 pub(crate) async fn lines(agent: &Agent, session_id: SessionId, mut after: u64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     loop {
-        let request = ReadEvents { session_id, since_seq: after, limit: Some(1000), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, after) };
         let page = agent.service().events(request).await.unwrap();
         if page.items.is_empty() {
             return lines;

@@ -14,13 +14,14 @@ use crate::{
     SessionError,
     clock::Clock,
     ids::{Seq, SessionId},
-    session::event::{LiveEvent, Pruned, SessionDeleted},
-    store::{EventStore, Frame, ReadLimit, StoreError},
+    service::ReadEvents,
+    session::event::{LiveEvent, Pruned, PrunedReason, SessionDeleted},
+    store::{EventStore, Frame, FramePage, ReadLimit, StoreError},
     wire::encode_live,
 };
 
 /// Frames that are read at a time.
-const READ_AHEAD: ReadLimit = ReadLimit { frames: 64, bytes: READ_AHEAD_BYTES, skips_damage: false };
+const READ_AHEAD: usize = 64;
 /// A follower that is at most so far behind takes single frames from the store's memory: as many as a turn writes at
 /// once.
 const NEAR: u64 = 8;
@@ -44,6 +45,8 @@ struct StoreFollower {
     store: Arc<dyn EventStore>,
     clock: Arc<dyn Clock>,
     cursor: Seq,
+    /// True to go on behind damage.
+    skips_damage: bool,
     tail: watch::Receiver<Seq>,
     hub: Arc<LiveHub>,
     live: LiveCursor,
@@ -64,14 +67,14 @@ impl Follower {
         Self(Source::Lines(cursor, lines))
     }
 
-    /// Follows `session_id` from after `cursor`.
+    /// Follows a session from after the request's cursor.
     pub(crate) async fn new(
-        session_id: SessionId,
+        request: &ReadEvents,
         store: Arc<dyn EventStore>,
         clock: Arc<dyn Clock>,
         hub: Arc<LiveHub>,
-        cursor: Seq,
     ) -> Result<Self, SessionError> {
+        let ReadEvents { session_id, since_seq: cursor, skip_damage: skips_damage, .. } = *request;
         // First of all, so that a deletion counts this follower and keeps the last events for it.
         let (live_changed, losses, live) = (hub.watch(), hub.losses(), hub.cursor());
         let tail = store.watch(session_id).await.map_err(failure)?;
@@ -83,6 +86,7 @@ impl Follower {
             store,
             clock,
             cursor,
+            skips_damage,
             tail,
             hub,
             live,
@@ -188,18 +192,21 @@ impl StoreFollower {
 
     /// Reads the next durable lines; `false` if there is no such session.
     async fn read_ahead(&mut self) -> Result<bool, SessionError> {
-        let page = self.store.read(self.session_id, self.cursor, READ_AHEAD).await;
+        let limit = ReadLimit { frames: READ_AHEAD, bytes: READ_AHEAD_BYTES, skips_damage: self.skips_damage };
+        let page = self.store.read(self.session_id, self.cursor, limit).await;
         let Some(page) = page.map_err(failure)? else { return Ok(false) };
+        check_end(self.store.as_ref(), self.session_id, &page)?;
         let mut room = Room::default();
-        self.make_ready(page.frames, |line| room.takes(line))?;
+        self.make_ready(page.frames, &page.lost, |line| room.takes(line))?;
         Ok(true)
     }
 
-    /// Appends frames that follow the cursor to the ready lines, as many as are taken, with a line for each gap;
+    /// Appends frames that follow the cursor to the ready lines, as many as are taken, with lines for each gap;
     /// returns the last seq.
     fn make_ready(
         &mut self,
         frames: Vec<Frame>,
+        lost: &[(Seq, Seq)],
         mut is_taken: impl FnMut(&Bytes) -> bool,
     ) -> Result<Seq, SessionError> {
         let mut last = self.cursor;
@@ -207,7 +214,7 @@ impl StoreFollower {
             if !is_taken(&line) {
                 break;
             }
-            if let Some(line) = gone_line(self.session_id, self.clock.as_ref(), last, seq)? {
+            for line in gone_lines(self.session_id, self.clock.as_ref(), (last, seq), lost)? {
                 // The gap's line goes with the event behind it; otherwise the next read would announce it again.
                 is_taken(&line);
                 self.ready.push_back(FollowedLine { seq: None, line });
@@ -228,7 +235,7 @@ impl StoreFollower {
     fn end(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         if !self.is_ended && self.hub.is_deleted() {
             self.is_ended = true;
-            let last = self.make_ready(self.hub.last_frames(self.cursor), |_| true)?;
+            let last = self.make_ready(self.hub.last_frames(self.cursor), &[], |_| true)?;
             let event = LiveEvent::SessionDeleted(SessionDeleted {});
             let line = encode_live(self.session_id, last, None, self.clock.now(), &event);
             let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
@@ -262,17 +269,46 @@ pub(crate) async fn check_cursor(
     Err(SessionError::CursorOutOfRange { oldest_seq, last_seq })
 }
 
-/// Announces the events that are missing between two others, if any; the line follows the first one.
-pub(crate) fn gone_line(
+/// Fails if nothing good follows damage, not even for a caller that passes over it.
+pub(crate) fn check_end(store: &dyn EventStore, session_id: SessionId, page: &FramePage) -> Result<(), SessionError> {
+    if page.frames.is_empty() {
+        if let Some(lost) = store.lost_end(session_id) {
+            return Err(lost.into());
+        }
+        if let Some((from, _)) = page.lost.first() {
+            return Err(SessionError::Corrupted { session_id, last_good_seq: Some(from - 1) });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the events that are missing between two others, in ranges: true for those that are `lost`, false for those
+/// that were dropped.
+pub(crate) fn missing((after, next): (Seq, Seq), lost: &[(Seq, Seq)]) -> Vec<(Seq, Seq, bool)> {
+    let (mut ranges, mut from) = (Vec::new(), after + 1);
+    for (first, last) in lost {
+        let (first, last) = (from.max(*first), (next - 1).min(*last));
+        if first <= last {
+            ranges.extend((from < first).then(|| (from, first - 1, false)));
+            ranges.push((first, last, true));
+            from = last + 1;
+        }
+    }
+    ranges.extend((from < next).then(|| (from, next - 1, false)));
+    ranges
+}
+
+/// Announces the events that are missing between two others, if any; the lines follow the first one.
+pub(crate) fn gone_lines(
     session_id: SessionId,
     clock: &dyn Clock,
-    after: Seq,
-    next: Seq,
-) -> Result<Option<Bytes>, SessionError> {
-    if next <= after + 1 {
-        return Ok(None);
-    }
-    let event = LiveEvent::Pruned(Pruned { from: after + 1, to: next - 1 });
-    let line = encode_live(session_id, after, None, clock.now(), &event);
-    line.map(Some).map_err(|error| SessionError::Internal(error.to_string()))
+    (after, next): (Seq, Seq),
+    lost: &[(Seq, Seq)],
+) -> Result<Vec<Bytes>, SessionError> {
+    let line = |(from, to, is_lost): (Seq, Seq, bool)| {
+        let event = LiveEvent::Pruned(Pruned { from, to, reason: is_lost.then_some(PrunedReason::Damage) });
+        encode_live(session_id, from - 1, None, clock.now(), &event)
+    };
+    let lines: Result<_, _> = missing((after, next), lost).into_iter().map(line).collect();
+    lines.map_err(|error| SessionError::Internal(error.to_string()))
 }

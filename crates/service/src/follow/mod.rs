@@ -5,7 +5,7 @@ pub(crate) mod live;
 pub mod turn;
 
 pub use cursor::{Follower, Lines};
-pub(crate) use cursor::{check_cursor, gone_line};
+pub(crate) use cursor::{check_cursor, check_end, gone_lines, missing};
 pub use live::FollowedLine;
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::{
     SessionError,
     clock::{FrozenClock, SeededIds, Timestamp},
     ids::Seq,
+    service::ReadEvents,
     session::{
         event::{LiveEvent, LiveRecord, ToolProgress},
         tests::{pinned, session_id},
@@ -55,7 +56,7 @@ impl Stage {
 
     async fn try_follow(&self, cursor: Seq) -> Result<Follower, SessionError> {
         let clock = Arc::new(FrozenClock::at(now()));
-        Follower::new(session_id(), self.store.clone(), clock, self.hub.clone(), cursor).await
+        Follower::new(&ReadEvents::new(session_id(), cursor), self.store.clone(), clock, self.hub.clone()).await
     }
 
     async fn follow(&self, cursor: Seq) -> Follower {
@@ -255,7 +256,7 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     let first = crate::session::event::Record { session_id: child, ..pinned(6, "x") };
     stage.store.fork(session_id(), 5, &[first]).await.unwrap();
     let clock = Arc::new(FrozenClock::at(now()));
-    let mut follower = Follower::new(child, stage.store.clone(), clock, stage.hub.clone(), 0).await.unwrap();
+    let mut follower = Follower::new(&ReadEvents::new(child, 0), stage.store.clone(), clock, stage.hub.clone()).await.unwrap();
     assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);
     assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(6));
     assert!(follower.next().now_or_never().is_none());

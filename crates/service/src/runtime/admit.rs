@@ -137,17 +137,18 @@ macro_rules! declare {
                 )
             }
 
-            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+            async fn follow_events(&self, request: ReadEvents) -> Result<Follower, SessionError> {
+                let session_id = request.session_id;
                 self.admit(Operation::Events).await?;
-                self.check_exists(*session_id).await?;
+                self.check_exists(session_id).await?;
                 // Durable events are seen from here too; those of a running step only where it runs.
                 if self.engine().router.is_some()
-                    && let Some(there) = self.elsewhere(self.check_here(*session_id).await.err().as_ref()).await
+                    && let Some(there) = self.elsewhere(self.check_here(session_id).await.err().as_ref()).await
                 {
-                    return there.follow(session_id, since_seq).await;
+                    return there.follow_events(request).await;
                 }
-                let (engine, hub) = (self.engine(), self.inner.registry.hub(*session_id));
-                Follower::new(*session_id, engine.events.clone(), engine.world.clock.clone(), hub, since_seq).await
+                let (engine, hub) = (self.engine(), self.inner.registry.hub(session_id));
+                Follower::new(&request, engine.events.clone(), engine.world.clock.clone(), hub).await
             }
 
             async fn follow_turn(

@@ -14,7 +14,7 @@ use crate::{
         projection,
         readers::Readers,
     },
-    follow::{check_cursor, gone_line},
+    follow::{check_cursor, check_end, gone_lines},
     ids::{SessionId, TurnNumber},
     service::{
         AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
@@ -145,12 +145,15 @@ impl Admitted<'_> {
                 () = self.0.engine().world.clock.sleep(Duration::from_millis(wait_ms)) => {}
             }
         }
-        let page = events.read(session_id, request.since_seq, ReadLimit::frames(limit)).await?;
+        let limit = ReadLimit::frames(limit).skipping_damage(request.skip_damage);
+        let page = events.read(session_id, request.since_seq, limit).await?;
         let page = page.ok_or(SessionError::NotFound(session_id))?;
+        check_end(events, session_id, &page)?;
         let mut items = Vec::with_capacity(page.frames.len() + 1);
         let mut next_seq = request.since_seq;
         for frame in page.frames {
-            items.extend(gone_line(session_id, self.0.engine().world.clock.as_ref(), next_seq, frame.seq)?);
+            let clock = self.0.engine().world.clock.as_ref();
+            items.extend(gone_lines(session_id, clock, (next_seq, frame.seq), &page.lost)?);
             next_seq = frame.seq;
             items.push(frame.line);
         }
@@ -196,7 +199,7 @@ impl Admitted<'_> {
     pub(super) async fn history(&self, request: ReadHistory) -> Result<Page<HistoryItem>, SessionError> {
         let limit = validate::page_limit(request.limit, &self.0.engine().options.limits)?;
         let cursor = validate::seq_cursor(request.cursor.as_deref())?;
-        self.0.history_page(request.session_id, cursor, limit).await
+        self.0.history_page(request.session_id, (cursor, request.skip_damage), limit).await
     }
 
     pub(super) async fn blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {

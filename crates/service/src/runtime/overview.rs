@@ -87,7 +87,7 @@ impl Admitted<'_> {
     }
 
     /// Reads a session's records from the newest to the oldest, until `taken` has as many items as a page, or up to
-    /// damage, where the next page fails. Returns the cursor to go on with.
+    /// damage, where the next page fails unless the request passes over it. Returns the cursor to go on with.
     async fn backwards<T: Taken>(
         &self,
         request: &ReadHistory,
@@ -98,7 +98,7 @@ impl Admitted<'_> {
         let (events, session_id) = (self.0.engine().events.as_ref(), request.session_id);
         let missing = || SessionError::NotFound(session_id);
         let last = events.tail(session_id).await?.ok_or_else(missing)?;
-        if let (Some(lost), None) = (events.lost_end(session_id), &request.cursor) {
+        if let (Some(lost), None, false) = (events.lost_end(session_id), &request.cursor, request.skip_damage) {
             return Err(lost.into());
         }
         let mut before = match validate::seq_cursor(request.cursor.as_deref())? {
@@ -107,17 +107,18 @@ impl Admitted<'_> {
         };
         while before > 1 {
             let from = before.saturating_sub(FRAMES_READ + 1);
-            let (mut after, mut frames, mut lost) = (from, Vec::new(), None);
+            let (mut after, mut frames, mut lost) = (from, Vec::new(), None::<(Seq, Seq)>);
             while after + 1 < before {
                 let limit = ReadLimit::frames(usize::try_from(before - 1 - after).unwrap_or(usize::MAX));
                 let page = events.read(session_id, after, limit.skipping_damage(true)).await?.ok_or_else(missing)?;
-                lost = page.lost.into_iter().rev().find(|(from, _)| *from < before).or(lost);
+                if !request.skip_damage {
+                    lost = page.lost.into_iter().rev().find(|(from, _)| *from < before).or(lost);
+                }
                 let Some(newest) = page.frames.last().map(|frame| frame.seq) else { break };
                 frames.extend(page.frames.into_iter().filter(|frame| frame.seq < before));
                 after = newest;
             }
             // Only what is behind the newest damage is shown.
-            let lost: Option<(Seq, Seq)> = lost;
             frames.retain(|frame| lost.is_none_or(|(_, to)| frame.seq > to));
             // Pruned, like perhaps everything before it.
             if frames.is_empty() && lost.is_none() {

@@ -9,6 +9,7 @@ use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
     SessionError,
     agent::command::Command,
+    follow::{check_end, missing},
     ids::{Seq, SessionId, TurnNumber},
     service::{
         BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
@@ -89,7 +90,7 @@ impl Sessions {
     pub(super) async fn history_page(
         &self,
         session_id: SessionId,
-        cursor: Seq,
+        (cursor, skips_damage): (Seq, bool),
         limit: usize,
     ) -> Result<Page<HistoryItem>, SessionError> {
         let events = self.engine().events.as_ref();
@@ -97,25 +98,37 @@ impl Sessions {
         let mut after = self.step_before(session_id, cursor).await?;
         let mut pruned_to = None;
         loop {
-            let page = match events.read(session_id, after, ReadLimit::frames(FRAMES_READ)).await {
+            let limit_read = ReadLimit::frames(FRAMES_READ).skipping_damage(skips_damage);
+            let page = match events.read(session_id, after, limit_read).await {
+                Ok(page) => {
+                    let page = page.ok_or(SessionError::NotFound(session_id))?;
+                    check_end(events, session_id, &page).map(|()| page)
+                }
+                Err(error) => Err(error.into()),
+            };
+            let page = match page {
                 // The next page fails there.
-                Err(StoreError::Corrupted { .. }) if !items.is_empty() => {
+                Err(SessionError::Corrupted { .. }) if !items.is_empty() => {
                     let next_cursor = items.last().map(|last: &HistoryItem| last.seq.to_string());
                     return Ok(Page { items, next_cursor });
                 }
-                page => page?.ok_or(SessionError::NotFound(session_id))?,
+                page => page?,
             };
             if page.frames.is_empty() {
                 return Ok(Page::whole(items));
             }
             for frame in &page.frames {
-                if frame.seq > after + 1 {
-                    let pruned_to = match pruned_to {
-                        Some(pruned_to) => pruned_to,
-                        None => *pruned_to.insert(self.look(session_id).await?.pruned_to),
+                for (from, to, is_lost) in missing((after, frame.seq), &page.lost) {
+                    let gone = if is_lost {
+                        Some(HistoryItem::damaged(from, to))
+                    } else {
+                        let pruned_to = match pruned_to {
+                            Some(pruned_to) => pruned_to,
+                            None => *pruned_to.insert(self.look(session_id).await?.pruned_to),
+                        };
+                        // After that seq no message was dropped.
+                        (from <= pruned_to).then(|| HistoryItem::pruned(from, to))
                     };
-                    // After that seq no message was dropped.
-                    let gone = (after < pruned_to).then(|| HistoryItem::pruned(after + 1, frame.seq - 1));
                     if let Some(next) = add(&mut items, gone.filter(|gone| gone.seq > cursor), limit) {
                         return Ok(Page { items, next_cursor: Some(next) });
                     }

@@ -69,8 +69,14 @@ macro_rules! declare {
                 self.begin_resume(session_id, request).await?.result.await
             }
 
-            /// Replays a session's events after a cursor and then follows it, without a gap or a duplicate.
-            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError>;
+            /// Replays a session's events after a cursor and then follows it, without a gap or a duplicate. The
+            /// request's `limit` and `wait_ms` say nothing here.
+            async fn follow_events(&self, request: ReadEvents) -> Result<Follower, SessionError>;
+
+            /// Like [`Self::follow_events`], but ends at damage.
+            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
+                self.follow_events(ReadEvents::new(*session_id, since_seq)).await
+            }
 
             /// Like [`Self::follow`], but fails with `STORE_FAILED` if the store fails during the turn.
             /// A turn that was held until somebody asks for it goes on.

@@ -33,7 +33,7 @@ use crate::{
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
-pub use live::{Pruned, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
+pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
 
@@ -279,7 +279,7 @@ event_kinds! {
         ToolProgress = "tool_progress";
         /// A model call failed and will be tried again.
         Retrying = "retrying";
-        /// Events were dropped.
+        /// Events were dropped, or cannot be read.
         Pruned = "pruned";
         /// The session is deleted.
         SessionDeleted = "session_deleted";

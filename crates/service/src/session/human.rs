@@ -4,7 +4,7 @@
 //! cursor or forge another line.
 
 use super::{
-    event::{ApprovalRequested, Decision, Event, LiveEvent, Scope, ToolOutcome, TurnTotals},
+    event::{ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
 use crate::{
@@ -150,7 +150,10 @@ impl LiveEvent {
                 let (attempt, wait_ms, error) = (retrying.attempt, retrying.wait_ms, &retrying.error);
                 format!("call {attempt} failed, the next in {wait_ms} ms: {}: {}", error.code, first(&error.message))
             }
-            Self::Pruned(pruned) => format!("events {} to {} are gone", pruned.from, pruned.to),
+            Self::Pruned(Pruned { from, to, reason: None }) => format!("events {from} to {to} are gone"),
+            Self::Pruned(Pruned { from, to, reason: Some(PrunedReason::Damage) }) => {
+                format!("events {from} to {to} are damaged, and passed over")
+            }
             Self::SessionDeleted(_) => "session deleted".to_owned(),
         })
     }

@@ -24,7 +24,7 @@ pub(crate) fn agent_with(options: EngineOptions) -> Agent {
 
 /// Every event of a session, decoded.
 pub(crate) async fn lines(agent: &Agent, session: &SessionCreated) -> Vec<Value> {
-    let request = ReadEvents { session_id: session.session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session.session_id, 0) };
     let page = agent.service().events(request).await.unwrap();
     page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
 }

@@ -108,7 +108,8 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     // Every hit can be opened at its seq, even the results of calls.
     for hit in search(&agent, "quokka").await {
         let cursor = Some((hit.from_seq - 1).to_string());
-        let page = agent.service().history(ReadHistory { session_id: id, cursor, limit: Some(1) }).await.unwrap();
+        let page =
+            agent.service().history(ReadHistory { cursor, limit: Some(1), ..ReadHistory::new(id) }).await.unwrap();
         assert_eq!((page.items[0].seq, &page.items[0].role), (hit.from_seq, &hit.role));
     }
     assert_eq!(found[found.len() - 2..], ["@note it waited @say Then.".to_owned(), "Then.".to_owned()]);
@@ -425,7 +426,7 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         let session = agent.create_session().await.unwrap();
         agent.turn(&session, "@say One.").await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        let events = ReadEvents { session_id: session.session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let events = ReadEvents::new(session.session_id, 0);
         assert_eq!(agent.service().events(events.clone()).await.is_ok(), stays);
         memory.fails.store(false, Ordering::Relaxed);
         // It retries by now; its own thread does not use the paused clock.

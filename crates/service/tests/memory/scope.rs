@@ -49,7 +49,7 @@ async fn say(agent: &Agent, id: SessionId, prompt: &str) {
 /// The passwords among these that a session's model is given by its tool.
 async fn recalled(agent: &Agent, id: SessionId) -> Vec<&'static str> {
     say(agent, id, r#"@call search_project_history {"query":"password"} @say Done."#).await;
-    let request = ReadEvents { session_id: id, since_seq: 0, limit: None, wait_ms: 0 };
+    let request = ReadEvents::new(id, 0);
     let events = agent.service().events(request).await.unwrap().items;
     let mut lines = events.iter().rev().map(|line| String::from_utf8_lossy(line));
     let text = lines.find(|line| line.contains(r#""type":"tool_finished""#)).unwrap();

@@ -456,7 +456,7 @@ fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
         assert_eq!(queued.result.await.unwrap().error.unwrap().code, ErrorCode::ModelContextExceeded);
         process.turn(session_id, "@say Done.").await.unwrap();
         process.is_read(session_id).await;
-        let history = || service.history(ReadHistory { session_id, cursor: None, limit: None });
+        let history = || service.history(ReadHistory::new(session_id));
         let whole = history().await.unwrap().items;
         let at = queued.accepted.seq;
         let compacting = process.clone();

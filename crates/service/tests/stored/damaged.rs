@@ -79,7 +79,7 @@ async fn events(process: &Process, session_id: SessionId) -> (Vec<u64>, Option<S
     let mut since_seq = 0;
     let mut all = Vec::new();
     loop {
-        let request = ReadEvents { session_id, since_seq, limit: Some(5), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(5), ..ReadEvents::new(session_id, since_seq) };
         match process.service.events(request).await {
             Err(error) => return (all, Some(error)),
             Ok(page) if page.items.is_empty() => return (all, None),
@@ -111,7 +111,7 @@ fn every_way_to_read_a_damaged_session_says_where_it_stops() {
         assert_eq!(last_good(&follower.next().await.unwrap_err()), last);
         // The beginning comes first.
         let read = async |cursor| {
-            let page = service.history(ReadHistory { session_id: id, cursor, limit: Some(2) }).await?;
+            let page = service.history(ReadHistory { cursor, limit: Some(2), ..ReadHistory::new(id) }).await?;
             Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
         };
         let (messages, error) = pages(read).await;
@@ -119,14 +119,14 @@ fn every_way_to_read_a_damaged_session_says_where_it_stops() {
         assert!(!messages.is_empty() && messages.iter().all(|seq| *seq <= last), "{messages:?}");
         // The end comes first.
         let read = async |cursor| {
-            let page = service.steps(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+            let page = service.steps(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
             Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
         };
         let (steps, error) = pages(read).await;
         assert_eq!(last_good(&error.unwrap()), last);
         assert!(!steps.is_empty() && steps.iter().all(|seq| *seq > last), "{steps:?}");
         let read = async |cursor| {
-            let page = service.turns(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+            let page = service.turns(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
             Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
         };
         let (turns, error) = pages(read).await;
@@ -139,9 +139,125 @@ fn every_way_to_read_a_damaged_session_says_where_it_stops() {
         let refused = process.turn(id, "@say Next.").await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::SessionCorrupted);
         // What comes behind the damage can be read by whoever has what is before.
-        let request = ReadEvents { session_id: id, since_seq: last + 1, limit: Some(100), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(100), ..ReadEvents::new(id, last + 1) };
         let behind = process.service.events(request).await.unwrap();
         assert_eq!(behind.items.len() as u64, whole - last - 1);
+    });
+}
+
+/// A caller that asks for it gets everything that is good, and reads which events it passes over.
+#[test]
+fn who_passes_over_damage_gets_all_that_is_good_and_reads_what_is_not() {
+    let place = Place::new();
+    let id = stored(&place);
+    let before = place.process(true, |process| async move { process.lines(id).await });
+    damage(&place, id, "Text 3.");
+    place.process(true, |process| async move {
+        let service = process.service.as_ref();
+        let (_, error) = events(&process, id).await;
+        let bad = last_good(&error.unwrap()) + 1;
+        let whole = before.len() as u64;
+        let good: Vec<u64> = (1..=whole).filter(|seq| *seq != bad).collect();
+        let gone = |line: &Value| {
+            let is_gone = line["type"] == "pruned" && line["reason"] == "damage" && line["after"] == bad - 1;
+            is_gone.then(|| (line["from"].as_u64().unwrap(), line["to"].as_u64().unwrap()))
+        };
+        // Page by page, and as a stream.
+        let (mut lines, mut since_seq) = (Vec::new(), 0);
+        loop {
+            let request = ReadEvents { limit: Some(5), skip_damage: true, ..ReadEvents::new(id, since_seq) };
+            let page = service.events(request).await.unwrap();
+            if page.items.is_empty() {
+                break;
+            }
+            lines.extend(page.items.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap()));
+            since_seq = page.next_seq;
+        }
+        let request = ReadEvents { skip_damage: true, ..ReadEvents::new(id, 0) };
+        let mut follower = service.follow_events(request).await.unwrap();
+        for line in &lines {
+            let followed: Value = serde_json::from_slice(&follower.next().await.unwrap().unwrap().line).unwrap();
+            let is_same = ["type", "seq", "from", "to", "reason"].iter().all(|name| followed[name] == line[name]);
+            assert!(is_same, "{followed} and {line}");
+        }
+        assert_eq!(lines.iter().filter_map(gone).collect::<Vec<_>>(), [(bad, bad)]);
+        assert_eq!(lines.iter().filter_map(|line| line["seq"].as_u64()).collect::<Vec<_>>(), good);
+        // Messages say the range at its place.
+        let read = async |cursor| {
+            let request = ReadHistory { cursor, limit: Some(2), skip_damage: true, ..ReadHistory::new(id) };
+            let page = service.history(request).await?;
+            let seqs = page.items.iter().map(|item| if item.role == "damaged" { 0 } else { item.seq });
+            Ok((seqs.collect(), page.next_cursor))
+        };
+        let (messages, error) = pages(read).await;
+        assert!(error.is_none(), "{error:?}");
+        let of_type = |names: &[&str], skipped: u64| {
+            let lines = before.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let seqs = lines.filter(|line| names.iter().any(|name| line["type"] == *name));
+            seqs.map(|line| line["seq"].as_u64().unwrap()).filter(|seq| *seq != skipped).collect::<Vec<_>>()
+        };
+        let mut expected = of_type(&["turn_started", "assistant_message", "tool_finished"], bad);
+        let at = expected.partition_point(|seq| *seq < bad);
+        expected.insert(at, 0);
+        assert_eq!(messages, expected);
+        // Those that begin with the end come to the beginning.
+        let request = ReadHistory { limit: Some(1000), skip_damage: true, ..ReadHistory::new(id) };
+        let steps = service.steps(request.clone()).await.unwrap();
+        let mut seqs: Vec<u64> = steps.items.iter().map(|step| step.seq).collect();
+        seqs.reverse();
+        assert_eq!((seqs, steps.next_cursor), (of_type(&["assistant_message"], bad), None));
+        let turns = service.turns(request).await.unwrap();
+        let turns: Vec<u32> = turns.items.iter().map(|item| item.turn.into()).collect();
+        // What is lost is the start of turn 3.
+        assert_eq!(turns, [7, 6, 5, 4, 2, 1, 0]);
+    });
+}
+
+/// Behind a lost end there is nothing to go on with: who passes over damage is told as well.
+#[test]
+fn a_lost_end_is_said_also_to_who_passes_over_damage() {
+    let place = Place::new();
+    let id = stored(&place);
+    let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
+    // The footer says that there was more.
+    let path = segment(&place, id);
+    let bytes = fs::read(&path).unwrap();
+    let text = b"Text 7.";
+    let at = bytes.windows(text.len()).position(|window| window == text).unwrap();
+    let tail = bytes.len();
+    let mut cut = bytes;
+    cut[at..tail].fill(0);
+    fs::write(path, cut).unwrap();
+    place.process(true, |process| async move {
+        let service = process.service.as_ref();
+        let mut lines = 0;
+        let mut since_seq = 0;
+        let error = loop {
+            let request = ReadEvents { limit: Some(5), skip_damage: true, ..ReadEvents::new(id, since_seq) };
+            match service.events(request).await {
+                Ok(page) => {
+                    assert!(!page.items.is_empty(), "a lost end looks like the end of the session");
+                    (lines, since_seq) = (lines + page.items.len() as u64, page.next_seq);
+                }
+                Err(error) => break error,
+            }
+        };
+        assert!(lines > 10 && lines < whole, "{lines} of {whole}");
+        assert_eq!(last_good(&error), lines);
+        let request = ReadEvents { skip_damage: true, ..ReadEvents::new(id, lines) };
+        let mut follower = service.follow_events(request).await.unwrap();
+        assert_eq!(last_good(&follower.next().await.unwrap_err()), lines);
+        let read = async |cursor| {
+            let request = ReadHistory { cursor, limit: Some(2), skip_damage: true, ..ReadHistory::new(id) };
+            let page = service.history(request).await?;
+            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
+        };
+        let (messages, error) = pages(read).await;
+        assert_eq!(last_good(&error.unwrap()), lines);
+        assert!(messages.len() > 5, "{messages:?}");
+        let request = ReadHistory { skip_damage: true, ..ReadHistory::new(id) };
+        assert!(!service.steps(request.clone()).await.unwrap().items.is_empty());
+        assert!(!service.turns(request).await.unwrap().items.is_empty());
     });
 }
 
@@ -189,7 +305,8 @@ fn a_repaired_session_goes_on_and_knows_its_keys() {
             let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
             assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{text}");
             let read = async |cursor| {
-                let page = process.service.turns(ReadHistory { session_id: id, cursor, limit: Some(3) }).await?;
+                let page =
+                    process.service.turns(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
                 Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
             };
             let (turns, error) = pages(read).await;

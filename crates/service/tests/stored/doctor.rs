@@ -63,7 +63,7 @@ impl Place {
     fn starts(&self, id: SessionId) -> (usize, Result<String, ErrorCode>) {
         self.process(true, |process| async move {
             let turn = process.turn(id, "@say Next.").await.map(|result| result.text);
-            let request = ReadEvents { session_id: id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+            let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(id, 0) };
             // The first event may be damaged.
             let lines = process.service.events(request).await.map_or(0, |page| page.items.len());
             (lines, turn.map_err(|error| error.code()))

@@ -53,7 +53,7 @@ impl Process {
     }
 
     async fn said(&self, session_id: SessionId) -> Vec<Value> {
-        let request = ReadHistory { session_id, cursor: None, limit: Some(1000) };
+        let request = ReadHistory { limit: Some(1000), ..ReadHistory::new(session_id) };
         let page = self.service.history(request).await.unwrap();
         page.items.iter().map(|item| serde_json::to_value(item).unwrap()).collect()
     }

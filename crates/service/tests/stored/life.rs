@@ -23,7 +23,7 @@ async fn list(process: &Process, query: SessionQuery) -> Page<SessionSummary> {
 async fn history(process: &Process, session_id: meerkat_service::SessionId, limit: usize) -> Vec<serde_json::Value> {
     let (mut items, mut cursor) = (Vec::new(), None);
     loop {
-        let request = ReadHistory { session_id, cursor, limit: Some(limit) };
+        let request = ReadHistory { cursor, limit: Some(limit), ..ReadHistory::new(session_id) };
         let page = process.service.history(request).await.unwrap();
         assert!(page.items.len() <= limit);
         items.extend(page.items.iter().map(|item| serde_json::to_value(item).unwrap()));
@@ -120,7 +120,7 @@ fn a_history_of_long_messages_comes_in_pages_of_bounded_bytes() {
         }
         let (mut pages, mut cursor) = (Vec::new(), None);
         loop {
-            let request = ReadHistory { session_id, cursor, limit: Some(1000) };
+            let request = ReadHistory { cursor, limit: Some(1000), ..ReadHistory::new(session_id) };
             let page = process.service.history(request).await.unwrap();
             assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} items", page.items.len());
             pages.push(page.items);

@@ -114,7 +114,7 @@ impl Process {
 
     /// The whole journal, as its lines.
     async fn lines(&self, session_id: SessionId) -> Vec<String> {
-        let request = ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, 0) };
         let page = self.service.events(request).await.unwrap();
         page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
     }

@@ -156,7 +156,7 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
         for limit in [1, 7, 259, 260, 1000] {
             let (mut turns, mut cursor) = (Vec::new(), None);
             loop {
-                let request = ReadHistory { session_id: id, cursor, limit: Some(limit) };
+                let request = ReadHistory { cursor, limit: Some(limit), ..ReadHistory::new(id) };
                 let page = process.service.turns(request).await.unwrap();
                 assert!(page.items.len() <= limit);
                 turns.extend(page.items.into_iter().map(|turn| (turn.turn, turn.usage.input_tokens, turn.steps)));
@@ -168,7 +168,7 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
             assert_eq!(turns, (0..260).rev().map(|turn| (turn, u64::from(turn), 1)).collect::<Vec<_>>(), "{limit}");
             let (mut steps, mut cursor) = (Vec::new(), None);
             loop {
-                let request = ReadHistory { session_id: id, cursor, limit: Some(limit) };
+                let request = ReadHistory { cursor, limit: Some(limit), ..ReadHistory::new(id) };
                 let page = process.service.steps(request).await.unwrap();
                 steps.extend(page.items.into_iter().map(|step| (step.kind, step.turn, step.context.is_some())));
                 cursor = page.next_cursor;

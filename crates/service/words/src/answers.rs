@@ -278,7 +278,7 @@ pub struct HistoryItem {
     pub seq: Seq,
     /// The turn.
     pub turn: Option<TurnNumber>,
-    /// Role: `user`, `assistant` or `tool_results`; `pruned` if the content was pruned.
+    /// Role: `user`, `assistant` or `tool_results`; `pruned` if the content was pruned, `damaged` if it cannot be read.
     pub role: String,
     /// The message.
     pub message: Message,
@@ -290,6 +290,13 @@ impl HistoryItem {
     pub fn pruned(from: Seq, to: Seq) -> Self {
         let message = Message::System { content: format!("Events {from} to {to} were pruned.").into() };
         Self { seq: to, turn: None, role: "pruned".to_owned(), message }
+    }
+
+    /// Makes an item for events that cannot be read.
+    #[must_use]
+    pub fn damaged(from: Seq, to: Seq) -> Self {
+        let message = Message::System { content: format!("Events {from} to {to} are damaged.").into() };
+        Self { seq: to, turn: None, role: "damaged".to_owned(), message }
     }
 }
 

@@ -290,6 +290,17 @@ pub struct ReadEvents {
     /// cursor.
     #[serde(default)]
     pub wait_ms: u64,
+    /// True to go on behind damage with the next good event.
+    #[serde(default)]
+    pub skip_damage: bool,
+}
+
+impl ReadEvents {
+    /// Asks for the events of a session after a seq: a page that comes at once and ends at damage.
+    #[must_use]
+    pub const fn new(session_id: SessionId, since_seq: Seq) -> Self {
+        Self { session_id, since_seq, limit: None, wait_ms: 0, skip_damage: false }
+    }
 }
 
 /// Request of `remind`.
@@ -354,6 +365,17 @@ pub struct ReadHistory {
     /// Most items to return.
     #[serde(default)]
     pub limit: Option<usize>,
+    /// True to go on behind damage with the next good event.
+    #[serde(default)]
+    pub skip_damage: bool,
+}
+
+impl ReadHistory {
+    /// Asks for the first page of a session.
+    #[must_use]
+    pub const fn new(session_id: SessionId) -> Self {
+        Self { session_id, cursor: None, limit: None, skip_damage: false }
+    }
 }
 
 /// Request of `blob`.

@@ -29,7 +29,7 @@ async fn recalled(node: &Arc<dyn SessionService>, user: &str) -> String {
     let session_id = node.create_session(of(user)).await.unwrap().session_id;
     let prompt = r#"@call search_project_history {"query":"password"} @say Done."#;
     node.start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
-    let items = node.history(ReadHistory { session_id, cursor: None, limit: None }).await.unwrap().items;
+    let items = node.history(ReadHistory::new(session_id)).await.unwrap().items;
     let result = items.iter().find(|item| item.role == "tool_results").unwrap();
     serde_json::to_string(&result.message).unwrap()
 }

@@ -474,6 +474,9 @@ pub(crate) struct EventsArgs {
     /// Follow until the first event of this type; in `chat`, print only that event
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) until: Option<String>,
+    /// Go on behind damage with the next good event
+    #[arg(long)]
+    pub(crate) skip_damage: bool,
 }
 
 impl EventsArgs {

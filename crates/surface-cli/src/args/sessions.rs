@@ -83,6 +83,9 @@ pub(crate) enum SessionCommand {
         /// Print texts whole, also those that are stored in blobs
         #[arg(long)]
         full: bool,
+        /// Go on behind damage with the next good event
+        #[arg(long)]
+        skip_damage: bool,
     },
     /// List the model calls, with the tokens of their windows, and the compactions, the newest first
     Steps {
@@ -94,6 +97,9 @@ pub(crate) enum SessionCommand {
         /// At most this many
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// Go on behind damage with the next good event
+        #[arg(long)]
+        skip_damage: bool,
     },
     /// List the turns with their tokens, the newest first
     Turns {
@@ -105,6 +111,9 @@ pub(crate) enum SessionCommand {
         /// At most this many turns
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
+        /// Go on behind damage with the next good event
+        #[arg(long)]
+        skip_damage: bool,
     },
     /// Read a text that is stored in a blob
     Blob {

@@ -180,7 +180,7 @@ async fn beginning(
 ) -> Result<Option<Seq>, SessionError> {
     let mut cursor = None;
     loop {
-        let page = service.turns(ReadHistory { session_id, cursor, limit: None }).await?;
+        let page = service.turns(ReadHistory { cursor, ..ReadHistory::new(session_id) }).await?;
         if let Some(found) = page.items.iter().find(|item| item.turn == turn) {
             return Ok(Some(found.seq));
         }

@@ -1,5 +1,7 @@
 //! `events`: a page of them, or all that come.
 
+use meerkat_service::service::ReadEvents;
+
 use super::{names::resolve, show::print};
 use crate::{
     app::App,
@@ -16,7 +18,8 @@ pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError>
         return print(app, wire::events(args, name)).await;
     }
     let id = resolve(&app.service, name).await?;
-    let mut follower = app.service.follow(&id, args.cursor()).await?;
+    let request = ReadEvents { skip_damage: args.skip_damage, ..ReadEvents::new(id, args.cursor()) };
+    let mut follower = app.service.follow_events(request).await?;
     while let Some(followed) = follower.next().await? {
         let line = String::from_utf8_lossy(&followed.line);
         if app.out.is_json {

@@ -65,7 +65,7 @@ impl Changes {
         // Files that the calls of the step name, and those that started calls were about to change.
         let (mut named, mut intended) = (HashMap::new(), HashMap::new());
         loop {
-            let request = ReadEvents { session_id, since_seq, limit: None, wait_ms: 0 };
+            let request = ReadEvents::new(session_id, since_seq);
             let page = app.service.events(request).await?;
             for line in &page.items {
                 let event: SeenEvent = read(line)?;

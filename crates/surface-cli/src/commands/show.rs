@@ -109,7 +109,7 @@ async fn event<T: DeserializeOwned>(
     session_id: SessionId,
     seq: Seq,
 ) -> Result<T, SessionError> {
-    let request = ReadEvents { session_id, since_seq: seq.saturating_sub(1), limit: Some(1), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
     let page = service.events(request).await?;
     read(page.items.first().map_or(b"null".as_slice(), |line| line.as_ref()))
 }

@@ -54,7 +54,7 @@ async fn between(
 ) -> Result<(Vec<SeenEvent>, usize), SessionError> {
     let (mut events, mut bytes, mut next) = (Vec::new(), 0, since);
     while next < end {
-        let page = service.events(ReadEvents { session_id: *id, since_seq: next, limit: None, wait_ms: 0 }).await?;
+        let page = service.events(ReadEvents::new(*id, next)).await?;
         if page.next_seq <= next {
             break;
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     async fn events(agent: &Agent, session_id: SessionId) -> EventPage {
-        let request = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let request = ReadEvents::new(session_id, 0);
         agent.service().events(request).await.unwrap()
     }
 }

@@ -2,7 +2,7 @@
 
 use meerkat_service::{
     session::event::{LiveEvent, Retrying},
-    wire::decode_event,
+    wire::{decode_event, decode_live},
 };
 use serde_json::Value;
 
@@ -23,7 +23,9 @@ pub(crate) fn human_line(line: &str) -> Option<String> {
 pub(crate) fn described(line: &str) -> String {
     let event: Value = serde_json::from_str(line).unwrap_or_default();
     let (seq, turn) = (&event["seq"], &event["turn"]);
-    let text = human_line(line).unwrap_or_else(|| event["type"].as_str().unwrap_or("event").to_owned());
+    let live = || decode_live(line).ok()?.map(|live| live.event.human_line());
+    let text = decode_event(line).map(|record| record.event.human_line()).ok().or_else(live);
+    let text = text.unwrap_or_else(|| event["type"].as_str().unwrap_or("event").to_owned());
     let seq = if seq.is_null() { "live".to_owned() } else { seq.to_string() };
     let turn = if turn.is_null() { String::new() } else { format!("turn {turn}: ") };
     format!("{seq:>5}  {turn}{text}")

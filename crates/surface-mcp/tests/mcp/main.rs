@@ -79,7 +79,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
 
 /// The lines of a session after a cursor, from the service.
 async fn lines(agent: &Agent, session: &SessionCreated, since_seq: u64) -> Vec<String> {
-    let request = ReadEvents { session_id: session.session_id, since_seq, limit: None, wait_ms: 0 };
+    let request = ReadEvents::new(session.session_id, since_seq);
     let page = agent.service().events(request).await.unwrap();
     page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
 }

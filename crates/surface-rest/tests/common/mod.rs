@@ -72,7 +72,7 @@ impl Server {
 
     /// The durable lines after a cursor, as the service has them.
     pub(crate) async fn lines(&self, session: &str, since_seq: u64) -> Vec<String> {
-        let request = ReadEvents { session_id: session.parse().unwrap(), since_seq, limit: Some(1000), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session.parse().unwrap(), since_seq) };
         let page = self.service.events(request).await.unwrap();
         page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
     }

@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, SessionId, TurnNumber};
+use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, TurnNumber, service::ReadEvents};
 use meerkat_surface_rpc::owner::Readiness;
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -172,14 +172,14 @@ impl Connection {
         self.send(method, params, To::Answer).await
     }
 
-    /// Follows a session from after `since_seq`, for a caller that waits for `turn` if there is one.
+    /// Follows a session from after the request's cursor, for a caller that waits for `turn` if there is one.
     pub(crate) async fn subscribe(
         &self,
-        session_id: SessionId,
-        since_seq: u64,
+        request: &ReadEvents,
         turn: Option<TurnNumber>,
     ) -> Result<Subscription, Failed> {
-        let mut params = json!({ "session_id": session_id, "since_seq": since_seq });
+        let ReadEvents { session_id, since_seq, skip_damage, .. } = request;
+        let mut params = json!({ "session_id": session_id, "since_seq": since_seq, "skip_damage": skip_damage });
         // Only an owner lets a command wait as if it ran the turn.
         if self.found.is_owner {
             params["turn"] = turn.into();

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use meerkat_service::{
-    ErrorCode, Seq, SessionError, SessionId, SessionService as _, TurnNumber,
+    ErrorCode, SessionError, SessionService as _, TurnNumber,
     follow::{FollowedLine, Follower},
     service::ReadEvents,
 };
@@ -22,18 +22,18 @@ const PAGE_WAIT_MS: u64 = 1000;
 /// Pause after a page without events.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Follows a session from after `since_seq`; for a caller that waits for `turn` if there is one.
+/// Follows a session from after the request's cursor; for a caller that waits for `turn` if there is one.
 pub(crate) async fn follow(
     service: Client,
-    session_id: SessionId,
-    since_seq: Seq,
+    request: ReadEvents,
     turn: Option<TurnNumber>,
 ) -> Result<Follower, SessionError> {
-    let source = match source(&service, session_id, since_seq, turn).await? {
+    let source = match source(&service, &request, turn).await? {
         Source::Here(follower) => return Ok(follower),
         source => source,
     };
-    let following = Following { service, session_id, cursor: since_seq, turn, source };
+    let since_seq = request.since_seq;
+    let following = Following { service, request, turn, source };
     let lines = stream::unfold(Some(following), |following| async move {
         let mut following = following?;
         match following.next().await {
@@ -55,8 +55,8 @@ enum Source {
 /// A session that is followed.
 struct Following {
     service: Client,
-    session_id: SessionId,
-    cursor: Seq,
+    /// What is asked for next: its cursor moves.
+    request: ReadEvents,
     turn: Option<TurnNumber>,
     source: Source,
 }
@@ -72,8 +72,7 @@ impl Following {
                     if let Some(line) = lines.pop_front() {
                         return Ok(Some(self.followed(line)));
                     }
-                    let (session_id, since_seq) = (self.session_id, self.cursor);
-                    let page = ReadEvents { session_id, since_seq, limit: None, wait_ms: PAGE_WAIT_MS };
+                    let page = ReadEvents { limit: None, wait_ms: PAGE_WAIT_MS, ..self.request.clone() };
                     match self.service.events(page).await {
                         Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
                         page => *lines = page?.items.into(),
@@ -96,7 +95,7 @@ impl Following {
                 },
                 None => {}
             }
-            self.source = match source(&self.service, self.session_id, self.cursor, self.turn).await {
+            self.source = match source(&self.service, &self.request, self.turn).await {
                 Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
                 other => other?,
             };
@@ -108,27 +107,22 @@ impl Following {
         let head: Option<Head<'_>> = serde_json::from_slice(&line).ok();
         let seq = head.as_ref().and_then(|head| head.seq);
         let pruned = head.as_ref().filter(|head| head.kind.get() == r#""pruned""#).and_then(|head| head.to);
-        self.cursor = seq.or(pruned).unwrap_or(self.cursor);
+        self.request.since_seq = seq.or(pruned).unwrap_or(self.request.since_seq);
         FollowedLine { seq, line }
     }
 }
 
-async fn source(
-    service: &Client,
-    session_id: SessionId,
-    since_seq: Seq,
-    turn: Option<TurnNumber>,
-) -> Result<Source, SessionError> {
+async fn source(service: &Client, request: &ReadEvents, turn: Option<TurnNumber>) -> Result<Source, SessionError> {
     for _ in 0..OWNERS_MAX {
         match service.current().await? {
             Server::Here(own) => {
                 let follower = match turn {
-                    Some(turn) => own.follow_turn(&session_id, turn, since_seq).await,
-                    None => own.follow(&session_id, since_seq).await,
+                    Some(turn) => own.follow_turn(&request.session_id, turn, request.since_seq).await,
+                    None => own.follow_events(request.clone()).await,
                 };
                 return follower.map(Source::Here);
             }
-            Server::There(connection) => match connection.subscribe(session_id, since_seq, turn).await {
+            Server::There(connection) => match connection.subscribe(request, turn).await {
                 Ok(subscription) => return Ok(Source::There(subscription, connection)),
                 Err(Failed::Refused(body))
                     if body.code == ErrorCode::TooManyConnections && !connection.found.is_owner =>

@@ -93,8 +93,8 @@ macro_rules! declare {
                 self.begin(Operation::Resume, params).await
             }
 
-            async fn follow(&self, session_id: &SessionId, since_seq: u64) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, None).await
+            async fn follow_events(&self, request: ReadEvents) -> Result<Follower, SessionError> {
+                follow(self.clone(), request, None).await
             }
 
             async fn follow_turn(
@@ -103,7 +103,7 @@ macro_rules! declare {
                 turn: TurnNumber,
                 since_seq: u64,
             ) -> Result<Follower, SessionError> {
-                follow(self.clone(), *session_id, since_seq, Some(turn)).await
+                follow(self.clone(), ReadEvents::new(*session_id, since_seq), Some(turn)).await
             }
 
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {

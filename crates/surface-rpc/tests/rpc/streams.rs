@@ -25,7 +25,7 @@ async fn turn(engine: &Arc<dyn SessionService>, session: &str, prompt: &str) {
 
 /// Every line of a session after `since_seq`, from the journal.
 async fn lines(engine: &Arc<dyn SessionService>, session: &str, since_seq: u64) -> Vec<String> {
-    let request = ReadEvents { session_id: session.parse().unwrap(), since_seq, limit: Some(1000), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session.parse().unwrap(), since_seq) };
     let page = engine.events(request).await.unwrap();
     page.items.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
 }

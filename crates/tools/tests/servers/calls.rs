@@ -73,7 +73,7 @@ async fn a_turn_calls_a_server_and_the_ledger_says_what_became_of_it() {
     let session_id = agent.create_session().await.unwrap().session_id;
     let prompt = r#"@call mcp__t__echo {"text":"hello"} @call mcp__t__fail {} @call mcp__t__die {} @say Done."#;
     agent.service().start_turn(StartTurn::new(session_id, prompt)).await.unwrap();
-    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let read = ReadEvents::new(session_id, 0);
     let events = agent.service().events(read).await.unwrap().items;
     let events = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
     let finished = events.filter(|event| event["type"] == "tool_finished");
@@ -102,7 +102,7 @@ async fn of_many_tools_those_are_shown_that_were_found() {
     assert!(shown.contains("search_tools") && shown.contains("mcp__lab__issue_042"), "{shown}");
     assert_eq!(shown.matches("mcp__").count(), 5, "{shown}");
     assert_eq!(turn("@echo tools").await, shown);
-    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let read = ReadEvents::new(session_id, 0);
     let events = agent.service().events(read).await.unwrap().items;
     let ran = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
     let ran: Vec<Value> =

@@ -124,7 +124,7 @@ async fn an_answer_after_the_timeout_belongs_to_no_call() {
     };
     let said = tokio::join!(agent.service().start_turn(StartTurn::new(session_id, prompt)), pass).0.unwrap().text;
     assert_eq!(said, "last_result: second");
-    let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+    let read = ReadEvents::new(session_id, 0);
     let events = agent.service().events(read).await.unwrap().items;
     let events = events.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
     let finished: Vec<Value> = events.filter(|event| event["type"] == "tool_finished").collect();

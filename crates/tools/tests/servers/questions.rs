@@ -99,7 +99,7 @@ async fn a_person_answers_during_a_turn() {
         agent.service().decide_approval(DecideApproval { answer, ..decided }).await.unwrap();
         let result = begun.result.await.unwrap();
         assert_eq!(result.text, format!("last_result: {expected}"));
-        let read = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let read = ReadEvents::new(session_id, 0);
         assert!(agent.service().events(read).await.unwrap().items.len() > 6);
     }
     pool.shut_down().await;

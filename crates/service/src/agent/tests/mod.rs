@@ -215,7 +215,7 @@ impl Subject {
     }
 
     async fn events(&self) -> Vec<Value> {
-        let request = ReadEvents { session_id: self.session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(self.session_id, 0) };
         let page = self.service.events(request).await.unwrap();
         page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
     }

@@ -116,7 +116,7 @@ async fn it_is_offered_in_workspaces_and_where_it_is_configured() {
         assert_eq!(tools_of(service, within).await, "tools: pin_fact");
         let session_id = agent.create_session().await.unwrap().session_id;
         assert_eq!(tools_of(service, session_id).await, without);
-        let request = ReadEvents { session_id, since_seq: 0, limit: None, wait_ms: 0 };
+        let request = ReadEvents::new(session_id, 0);
         let lines = service.events(request).await.unwrap().items;
         assert!(!lines.iter().any(|line| String::from_utf8_lossy(line).contains(r#""tools":"""#)));
     }

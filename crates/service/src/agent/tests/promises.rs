@@ -61,7 +61,7 @@ fn call(arguments: &'static str) -> Answer {
 }
 
 async fn longest_event(subject: &Subject) -> usize {
-    let request = ReadEvents { session_id: subject.session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(subject.session_id, 0) };
     subject.service.events(request).await.unwrap().items.iter().map(|line| line.len()).max().unwrap()
 }
 

@@ -36,7 +36,7 @@ async fn waiting(service: &PersistentSessionService) -> (SessionId, String) {
 }
 
 pub(super) async fn types(service: &PersistentSessionService, session_id: SessionId, since_seq: u64) -> Vec<String> {
-    let request = ReadEvents { session_id, since_seq, limit: Some(100), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(100), ..ReadEvents::new(session_id, since_seq) };
     let lines = service.events(request).await.unwrap().items;
     let of = |line: &bytes::Bytes| serde_json::from_slice::<serde_json::Value>(line).unwrap()["type"].clone();
     lines.iter().map(|line| of(line).as_str().unwrap().to_owned()).collect()

@@ -42,7 +42,7 @@ async fn frames() -> Vec<Frame> {
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     running.result.await.unwrap();
     queued.result.await.unwrap();
-    let page = service.events(ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 }).await.unwrap();
+    let page = service.events(ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, 0) }).await.unwrap();
     page.items.into_iter().zip(1..).map(|(line, seq)| Frame { seq, line }).collect()
 }
 

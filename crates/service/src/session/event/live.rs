@@ -54,13 +54,24 @@ pub struct Retrying {
     pub error: ErrorBody,
 }
 
-/// Events were dropped.
+/// Events were dropped, or cannot be read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
     /// The first one.
     pub from: Seq,
     /// The last one.
     pub to: Seq,
+    /// Why they are missing, if they were not dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<PrunedReason>,
+}
+
+/// Reason why events are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PrunedReason {
+    /// The journal is damaged there, and the caller passes over damage.
+    Damage,
 }
 
 /// The session is deleted; nothing follows.

@@ -273,7 +273,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             let retrying = Retrying { step: small, attempt: small, wait_ms: number, error };
             return Sample::Live(LiveEvent::Retrying(retrying));
         }
-        EventKind::Pruned => return Sample::Live(LiveEvent::Pruned(Pruned { from: number, to: number })),
+        EventKind::Pruned => return Sample::Live(LiveEvent::Pruned(Pruned { from: number, to: number, reason: None })),
         EventKind::SessionDeleted => return Sample::Live(LiveEvent::SessionDeleted(SessionDeleted {})),
     })
 }

@@ -74,7 +74,8 @@ impl Process {
     /// Everything that can be asked of a session.
     async fn answers(&self, session_id: SessionId) -> Value {
         let lines = self.lines(session_id).await;
-        let history = self.service.history(ReadHistory { session_id, cursor: None, limit: Some(1000) }).await.unwrap();
+        let history =
+            self.service.history(ReadHistory { limit: Some(1000), ..ReadHistory::new(session_id) }).await.unwrap();
         let view = self.service.read(&session_id).await.unwrap();
         let mut bodies = Vec::new();
         for (_, rest) in

@@ -161,7 +161,7 @@ proptest! {
             for session_id in ids {
                 assert!(!process.lines(session_id).await.is_empty());
                 process.service.read(&session_id).await.unwrap();
-                let request = ReadHistory { session_id, cursor: None, limit: None };
+                let request = ReadHistory::new(session_id);
                 process.service.history(request).await.unwrap();
                 process.export(session_id, true).await.unwrap();
                 let ended = process.turn(session_id, "@say It goes on.").await;

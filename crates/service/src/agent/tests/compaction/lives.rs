@@ -46,7 +46,7 @@ impl Disk {
 }
 
 async fn events(service: &PersistentSessionService, session_id: SessionId) -> Vec<Value> {
-    let request = ReadEvents { session_id, since_seq: 0, limit: Some(1000), wait_ms: 0 };
+    let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, 0) };
     let page = service.events(request).await.unwrap();
     page.items.iter().map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
