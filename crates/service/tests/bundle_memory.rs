@@ -84,7 +84,7 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
 async fn export(service: &dyn SessionService, session_id: SessionId, file: &mut std::fs::File) {
     let mut cursor = None;
     loop {
-        let page = service.export_session(ExportSession { session_id, redact: false, cursor }).await.unwrap();
+        let page = service.export_session(ExportSession { cursor, ..ExportSession::new(session_id) }).await.unwrap();
         file.write_all(&BASE64_STANDARD.decode(page.data).unwrap()).unwrap();
         cursor = page.next_cursor;
         if cursor.is_none() {

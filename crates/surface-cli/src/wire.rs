@@ -203,7 +203,10 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         Command::Delete { target, force, .. } => on(target, Operation::Delete, json!({ "force": force })),
         Command::Fork { target, turn } => on(target, Operation::Fork, json!({ "turn": turn })),
         // The command itself reads and writes the files.
-        Command::Export(args) => (Operation::ExportSession, json!({ "session_id": session, "redact": args.redact })),
+        Command::Export(args) => (
+            Operation::ExportSession,
+            json!({ "session_id": session, "redact": args.redact, "skip_damage": args.skip_damage }),
+        ),
         Command::Import { new_ids, keep_scope, .. } => {
             (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids, "keep_scope": keep_scope }))
         }

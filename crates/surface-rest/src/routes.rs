@@ -169,7 +169,7 @@ static TABLE: [Route; 49] = [
     row(Op::Unarchive, Method::POST, "/sessions/{session_id}/unarchive", &[]),
     row(Op::Delete, Method::DELETE, "/sessions/{session_id}", &["force"]),
     row(Op::Fork, Method::POST, "/sessions/{session_id}/fork", &["turn"]),
-    row(Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact"]),
+    row(Op::ExportSession, Method::GET, "/sessions/{session_id}/bundle", &["redact", "skip_damage"]),
     row(Op::ImportBundle, Method::POST, "/bundles", &["new_ids", "keep_scope"]),
     row(Op::CreateReader, Method::POST, "/readers", &[]),
     row(Op::FetchReader, Method::GET, "/readers/{reader}/records", &["limit", "wait_ms"]),

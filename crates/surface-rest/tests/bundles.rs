@@ -30,7 +30,7 @@ fn chunked(bytes: &[u8]) -> Body {
 
 /// The pages of a session's bundle, from the service.
 async fn pages(server: &Server, session: &str) -> Vec<Vec<u8>> {
-    let mut request = ExportSession { session_id: session.parse().unwrap(), redact: false, cursor: None };
+    let mut request = ExportSession::new(session.parse().unwrap());
     let mut pages = Vec::new();
     loop {
         let page = server.service.export_session(request.clone()).await.unwrap();

@@ -256,7 +256,8 @@ async fn a_past_that_is_gone_whole_is_announced_once() {
     let first = crate::session::event::Record { session_id: child, ..pinned(6, "x") };
     stage.store.fork(session_id(), 5, &[first]).await.unwrap();
     let clock = Arc::new(FrozenClock::at(now()));
-    let mut follower = Follower::new(&ReadEvents::new(child, 0), stage.store.clone(), clock, stage.hub.clone()).await.unwrap();
+    let mut follower =
+        Follower::new(&ReadEvents::new(child, 0), stage.store.clone(), clock, stage.hub.clone()).await.unwrap();
     assert_eq!(short(&[follower.next().await.unwrap().unwrap()]), ["0: pruned 1 to 5"]);
     assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(6));
     assert!(follower.next().now_or_never().is_none());

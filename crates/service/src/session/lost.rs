@@ -8,13 +8,13 @@ use meerkat_words::message::Body;
 use super::{
     Session,
     event::{
-        Event, LostKey, MemoryScope, Record, RecordsLost, SessionCreated, SessionForked, SessionMemory, ToolFinished,
-        ToolOutcome, TurnInterrupted, TurnTotals,
+        Event, Key, LostKey, MemoryScope, Record, RecordsLost, SessionCreated, SessionForked, SessionMemory,
+        ToolFinished, ToolOutcome, TurnInterrupted, TurnTotals,
     },
     state::KeyUse,
     turn::{CallProgress, TurnEnd},
 };
-use crate::{SessionError, session::ApplyError};
+use crate::{SessionError, ids::Seq, session::ApplyError};
 use meerkat_words::answers::TurnStatus;
 
 /// Why a turn or a call has ended.
@@ -103,6 +103,19 @@ impl Session {
             let at = self.keys_by_age.partition_point(|(other, _)| other <= time);
             self.keys_by_age.insert(at, (*time, key.key.clone()));
         }
+    }
+
+    /// Returns the keys whose records are within these ranges.
+    pub(crate) fn keys_within(&self, ranges: &[(Seq, Seq)]) -> Vec<LostKey> {
+        let is_within = |seq: Seq| ranges.iter().any(|(from, to)| (*from..=*to).contains(&seq));
+        let used = self.keys.iter().filter(|(_, used)| is_within(used.seq));
+        let lost = used.map(|(key, used)| LostKey {
+            key: Key { key: key.clone(), request: used.request.clone() },
+            turn: used.turn,
+            seq: used.seq,
+            time: used.time,
+        });
+        lost.collect()
     }
 
     /// Ends the open turn and the open compaction, whose ends are lost.

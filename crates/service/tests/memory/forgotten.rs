@@ -102,7 +102,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
         }
         let late = fork(parent).await;
         service.start_turn(StartTurn::new(late, "@say The tulips bloom.")).await.unwrap();
-        let exported = ExportSession { session_id: parent, redact: false, cursor: None };
+        let exported = ExportSession::new(parent);
         let data = service.export_session(exported).await.unwrap().data;
         let import = ImportBundle { upload: None, offset: 0, data, is_last: true, new_ids: true, keep_scope: false };
         let copy = service.import_bundle(import).await.unwrap().sessions[0].session_id;

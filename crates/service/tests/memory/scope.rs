@@ -226,7 +226,7 @@ async fn a_session_may_find_itself_alone_or_nothing_and_may_stay_out_of_memory()
 }
 
 async fn export(agent: &Agent, session_id: SessionId) -> String {
-    let request = ExportSession { session_id, redact: false, cursor: None };
+    let request = ExportSession::new(session_id);
     let page = agent.service().export_session(request).await.unwrap();
     assert_eq!(page.next_cursor, None);
     page.data

@@ -3,10 +3,11 @@
 
 use std::{fs, path::PathBuf};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     ErrorCode, SessionError, SessionId,
     doctor::Check,
-    service::{ExportSession, ForkSession, ReadEvents, ReadHistory, StartTurn, TurnStatus},
+    service::{ExportSession, ForkSession, ImportBundle, ReadEvents, ReadHistory, StartTurn, TurnStatus},
 };
 use serde_json::Value;
 
@@ -132,7 +133,7 @@ fn every_way_to_read_a_damaged_session_says_where_it_stops() {
         let (turns, error) = pages(read).await;
         assert_eq!(last_good(&error.unwrap()), last);
         assert_eq!(turns, [7, 6, 5, 4]);
-        let export = service.export_session(ExportSession { session_id: id, redact: false, cursor: None }).await;
+        let export = service.export_session(ExportSession::new(id)).await;
         assert_eq!(last_good(&export.unwrap_err()), last);
         let fork = service.fork(ForkSession { session_id: id, turn: None }).await;
         assert_eq!(last_good(&fork.unwrap_err()), last);
@@ -211,6 +212,78 @@ fn who_passes_over_damage_gets_all_that_is_good_and_reads_what_is_not() {
         // What is lost is the start of turn 3.
         assert_eq!(turns, [7, 6, 5, 4, 2, 1, 0]);
     });
+}
+
+/// Reads a whole bundle of a damaged session, page by page.
+async fn exported(process: &Process, session_id: SessionId, redact: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
+    let (mut bytes, mut cursor) = (Vec::new(), None);
+    loop {
+        let request = ExportSession { redact, skip_damage: true, cursor, ..ExportSession::new(session_id) };
+        let page = process.service.export_session(request.clone()).await.unwrap();
+        bytes.extend(BASE64_STANDARD.decode(page.data).unwrap());
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            return (bytes, page.lost);
+        }
+    }
+}
+
+/// A bundle that leaves out what is damaged says so, and makes the session that a repair would make.
+#[test]
+fn a_bundle_without_damaged_events_makes_the_session_that_a_repair_makes() {
+    let lost = [r#""type":"session_created""#, r#""key":"key-3""#, r#""text":"Text 3.""#, r#""key":"key-7""#];
+    for text in lost {
+        let place = Place::new();
+        let id = stored(&place);
+        let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
+        damage(&place, id, text);
+        let (bundle, redacted, ranges) = place.process(true, |process| async move {
+            let (bundle, ranges) = exported(&process, id, false).await;
+            assert_eq!(exported(&process, id, false).await, (bundle.clone(), ranges.clone()), "{text}: it is another");
+            (bundle, exported(&process, id, true).await.0, ranges)
+        });
+        assert!(place.examine(true).findings.iter().all(|finding| finding.mended), "{text}");
+        let repaired = place.process(true, |process| async move { process.lines(id).await });
+        for bundle in [bundle, redacted] {
+            let expected = ranges.clone();
+            let copy = Place::new().process(true, |process| async move {
+                let request = ImportBundle {
+                    upload: None,
+                    offset: 0,
+                    data: BASE64_STANDARD.encode(&bundle),
+                    is_last: true,
+                    new_ids: false,
+                    keep_scope: false,
+                };
+                let imported = process.service.import_bundle(request).await.unwrap().sessions;
+                assert_eq!((imported[0].session_id, &imported[0].lost), (id, &expected), "{text}");
+                let lines = process.lines(id).await;
+                // No key runs again, also not that of a lost turn, and the session goes on.
+                for turn in 0..TURNS {
+                    let key = Some(format!("key-{turn}"));
+                    let request = StartTurn { idempotency_key: key, ..StartTurn::new(id, prompt(turn)) };
+                    drop(process.service.start_turn(request).await);
+                }
+                let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
+                let last = process.lines(id).await.len();
+                assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{text}");
+                (lines, last)
+            });
+            let (lines, after) = copy;
+            // What an import adds comes behind, at the earliest after everything that the session ever had.
+            let (same, own) = lines.split_at(repaired.len());
+            let parts = |line: &String| {
+                let mut line: Value = serde_json::from_str(line).unwrap();
+                line.as_object_mut().unwrap().retain(|name, _| name != "time");
+                line
+            };
+            assert!(same.iter().map(parts).eq(repaired.iter().map(parts)), "{text}: {same:#?}\n{repaired:#?}");
+            let said: Value = serde_json::from_str(same.last().unwrap()).unwrap();
+            assert_eq!((&said["type"], &said["seq"]), (&"records_lost".into(), &(whole + 1).into()), "{text}");
+            assert_eq!(said["ranges"], serde_json::to_value(&ranges).unwrap(), "{text}");
+            assert_eq!(after, lines.len(), "{text}: a key ran again: {own:#?}");
+        }
+    }
 }
 
 /// Behind a lost end there is nothing to go on with: who passes over damage is told as well.

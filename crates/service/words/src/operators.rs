@@ -95,9 +95,20 @@ pub struct ExportSession {
     /// Replaces texts that look like a key or a secret. Such a bundle is for reading elsewhere.
     #[serde(default)]
     pub redact: bool,
+    /// True to leave damaged events out. The bundle then says which are missing.
+    #[serde(default)]
+    pub skip_damage: bool,
     /// Cursor from the previous page.
     #[serde(default)]
     pub cursor: Option<String>,
+}
+
+impl ExportSession {
+    /// Asks for the first page of a session's bundle.
+    #[must_use]
+    pub const fn new(session_id: SessionId) -> Self {
+        Self { session_id, redact: false, skip_damage: false, cursor: None }
+    }
 }
 
 /// Request of `import_bundle`: one piece of the bundle.
@@ -337,6 +348,9 @@ pub struct BundlePage {
     pub data: String,
     /// Cursor of the next page; `null` at the end.
     pub next_cursor: Option<String>,
+    /// Damaged ranges that the bundle leaves out: the first and the last event of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(Seq, Seq)>,
 }
 
 /// Imported session.
@@ -348,6 +362,9 @@ pub struct ImportedSession {
     pub imported_from: SessionId,
     /// Its last event.
     pub last_seq: Seq,
+    /// Ranges that were damaged when it was exported, and are missing: the first and the last event of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<(Seq, Seq)>,
 }
 
 /// Answer of `import_bundle`.

@@ -85,7 +85,7 @@ async fn created(service: &Arc<dyn SessionService>) -> SessionId {
 }
 
 async fn exported(service: &Arc<dyn SessionService>, session_id: SessionId) -> String {
-    let page = service.export_session(ExportSession { session_id, redact: false, cursor: None }).await.unwrap();
+    let page = service.export_session(ExportSession::new(session_id)).await.unwrap();
     assert_eq!(page.next_cursor, None);
     page.data
 }

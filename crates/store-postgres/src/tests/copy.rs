@@ -97,7 +97,7 @@ fn shown(place: Place<'_>) -> (Vec<SessionId>, Vec<Vec<String>>, u64, SessionId)
         for &session_id in &listed {
             let (mut pages, mut cursor) = (Vec::new(), None);
             loop {
-                let request = ExportSession { session_id, redact: false, cursor };
+                let request = ExportSession { cursor, ..ExportSession::new(session_id) };
                 let page = service.export_session(request).await.unwrap();
                 pages.push(page.data);
                 cursor = page.next_cursor;

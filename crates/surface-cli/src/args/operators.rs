@@ -169,4 +169,7 @@ pub(crate) struct ExportArgs {
     /// Replace what looks like a key
     #[arg(long)]
     pub(crate) redact: bool,
+    /// Leave damaged events out; the bundle says which are missing
+    #[arg(long)]
+    pub(crate) skip_damage: bool,
 }

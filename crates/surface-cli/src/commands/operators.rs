@@ -16,7 +16,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::random_digits;
 use meerkat_service::{
-    Operation, SessionError, SessionId,
+    Operation, Seq, SessionError, SessionId,
     service::{ExportSession, ImportBundle},
     wire::encode,
 };
@@ -43,12 +43,14 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
     let refused = |error| SessionError::invalid("--output", format!("{} cannot be written: {error}", path.display()));
     let mut file = Partial::create(path.clone()).map_err(refused)?;
     let (mut progress, mut bytes, mut written, mut failed) = (app.out.progress(), 0, Vec::new(), Vec::new());
+    let mut damaged = serde_json::Map::new();
     for id in &ids {
         let begins_at: u64 = bytes;
-        let mut next = Some(ExportSession { session_id: *id, redact: args.redact, cursor: None });
+        let mut next =
+            Some(ExportSession { redact: args.redact, skip_damage: args.skip_damage, ..ExportSession::new(*id) });
         while let Some(request) = next {
             let is_first = request.cursor.is_none();
-            let (piece, after) = match page(app, request).await {
+            let (piece, after, lost) = match page(app, request).await {
                 // It was deleted after the list was made.
                 Err(error) if args.all && is_first && error.code() == ErrorCode::SessionNotFound => break,
                 // The others are not to blame for its damage.
@@ -66,6 +68,10 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
             progress.show(done, of, &format!("{done} of {of} sessions, {}", size(bytes)));
             if after.is_none() {
                 written.push(*id);
+                if !lost.is_empty() {
+                    app.out.note(&left_out(*id, &lost));
+                    damaged.insert(id.to_string(), json!(lost));
+                }
             }
             next = after;
         }
@@ -85,7 +91,13 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
         .map(|(id, error)| (id.to_string(), error))
         .reduce(|all, (id, _)| (all.0 + ", " + &id, all.1))
     {
-        None => encode(&json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written })),
+        None => {
+            let mut answer = json!({ "file": path.display().to_string(), "bytes": bytes, "sessions": written });
+            if !damaged.is_empty() {
+                answer["lost"] = damaged.into();
+            }
+            encode(&answer)
+        }
         Some((ids, error)) => {
             let (file, count) = (path.display(), written.len());
             let message = format!(
@@ -114,13 +126,22 @@ async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<Sessio
     Ok(ids)
 }
 
-/// Reads a page: its bytes, and the request for the next one.
-async fn page(app: &App, mut request: ExportSession) -> Result<(Vec<u8>, Option<ExportSession>), SessionError> {
+/// Says which events of a session are damaged, and not in a bundle.
+fn left_out(id: SessionId, lost: &[(Seq, Seq)]) -> String {
+    let ranges: Vec<String> = lost.iter().map(|(from, to)| format!("{from} to {to}")).collect();
+    format!("Session {id}: events {} are damaged, and not in the bundle.", ranges.join(", "))
+}
+
+/// A page's bytes, the request for the next one, and the damaged ranges that the bundle leaves out.
+type ExportedPage = (Vec<u8>, Option<ExportSession>, Vec<(Seq, Seq)>);
+
+/// Reads a page.
+async fn page(app: &App, mut request: ExportSession) -> Result<ExportedPage, SessionError> {
     let page = app.service.export_session(request.clone()).await?;
     let unreadable = |_| SessionError::Internal("a page of a bundle is not base64".to_owned());
     let bytes = BASE64_STANDARD.decode(page.data).map_err(unreadable)?;
     request.cursor = page.next_cursor;
-    Ok((bytes, request.cursor.is_some().then_some(request)))
+    Ok((bytes, request.cursor.is_some().then_some(request), page.lost))
 }
 
 /// File that gets its name when it is complete.
@@ -174,6 +195,9 @@ pub(crate) async fn import(
         let request = ImportBundle { upload, offset, data, is_last, new_ids, keep_scope };
         let imported = app.service.import_bundle(request).await?;
         if is_last {
+            for session in imported.sessions.iter().filter(|session| !session.lost.is_empty()) {
+                app.out.note(&left_out(session.session_id, &session.lost));
+            }
             return encode(&imported);
         }
         offset += PIECE_BYTES;

@@ -23,8 +23,13 @@ use crate::{
     engine::Engine,
     ids::{Seq, SessionId},
     service::{BundlePage, ExportSession},
-    store::{Frame, ReadLimit, StoreError, hex},
+    session::{
+        Session,
+        event::{Event, Record, RecordsLost},
+    },
+    store::{Frame, ReadLimit, StoreError, hex, restore::decode},
     tool::{Picture, is_copy},
+    wire::encode_event,
 };
 
 /// Bytes of a page, before they are base64.
@@ -57,14 +62,25 @@ struct Cleaned {
     body: Bytes,
 }
 
-/// Export of a session, up to a seq; true if keys are replaced.
-type Key = (SessionId, Seq, bool);
+/// Export of a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    session_id: SessionId,
+    /// Last event that it has.
+    last_seq: Seq,
+    /// True if keys are replaced.
+    is_redacted: bool,
+    /// True if damaged events are left out.
+    skips_damage: bool,
+}
 
 /// Files of a section.
 struct Plan {
-    session_id: SessionId,
-    is_redacted: bool,
+    key: Key,
     files: Vec<File>,
+    /// Damaged ranges that are left out, and the event that says so behind the last one.
+    lost: Vec<(Seq, Seq)>,
+    lost_line: Option<Frame>,
     manifest: Bytes,
     /// Names of blobs in the bundle with their lengths, by their names in the store.
     blobs: HashMap<String, (String, u64)>,
@@ -117,14 +133,15 @@ pub(crate) async fn page(
     exports: &Exports,
     request: ExportSession,
 ) -> Result<BundlePage, SessionError> {
-    let ExportSession { session_id, redact, cursor } = request;
+    let ExportSession { session_id, redact: is_redacted, skip_damage: skips_damage, cursor } = request;
     let cursor = cursor.as_deref().map(Cursor::parse).transpose()?;
     let tail = engine.events.tail(session_id).await?.ok_or(SessionError::NotFound(session_id))?;
     let last_seq = cursor.as_ref().map_or(tail, |cursor| cursor.last_seq).min(tail);
-    if let Some(lost) = engine.events.lost_end(session_id) {
+    if let (Some(lost), false) = (engine.events.lost_end(session_id), skips_damage) {
         return Err(lost.into());
     }
-    let plan = exports.plan(engine, (session_id, last_seq, redact), cursor.is_none()).await?;
+    let key = Key { session_id, last_seq, is_redacted, skips_damage };
+    let plan = exports.plan(engine, key, cursor.is_none()).await?;
     let mut at = cursor.as_ref().map_or(0, |cursor| cursor.offset);
     if at > plan.bytes || cursor.is_some_and(|cursor| cursor.digest != plan.digest) {
         return Err(changed());
@@ -137,7 +154,7 @@ pub(crate) async fn page(
         page.extend_from_slice(&piece);
     }
     let next_cursor = (at < plan.bytes).then(|| format!("{last_seq}.{at}.{}", plan.digest));
-    Ok(BundlePage { data: BASE64_STANDARD.encode(page), next_cursor })
+    Ok(BundlePage { data: BASE64_STANDARD.encode(page), next_cursor, lost: plan.lost.clone() })
 }
 
 /// Makes the error for a section that has changed since its first page.
@@ -165,7 +182,7 @@ impl Exports {
 
     /// Drops the plans of a session whose journal has changed.
     fn forget(&self, session_id: SessionId) {
-        self.plans().retain(|((known, ..), _)| *known != session_id);
+        self.plans().retain(|(known, _)| known.session_id != session_id);
         self.cleaned().take_if(|cleaned| cleaned.session_id == session_id);
     }
 
@@ -202,6 +219,7 @@ struct Planner {
     lines: Sha256,
     bytes: usize,
     seqs: Option<(Seq, Seq)>,
+    lost: Vec<(Seq, Seq)>,
     /// Blobs in the order of their references.
     order: Vec<String>,
     /// `None` for those that are not exported.
@@ -211,24 +229,31 @@ struct Planner {
 impl Planner {
     fn new(key: Key) -> Self {
         let (files, order, blobs, lines) = (Vec::new(), Vec::new(), HashMap::new(), Sha256::new());
-        Self { key, files, at: 0, lines, bytes: 0, seqs: None, order, blobs }
+        Self { key, files, at: 0, lines, bytes: 0, seqs: None, lost: Vec::new(), order, blobs }
     }
 
     async fn plan(mut self, engine: &Engine) -> Result<Plan, SessionError> {
-        let (session_id, last_seq, is_redacted) = self.key;
-        let mut after = 0;
-        while let Some(frames) = frames(engine, session_id, after, last_seq).await? {
+        let Key { session_id, last_seq, is_redacted, .. } = self.key;
+        let mut last: Option<Frame> = None;
+        loop {
+            let after = last.as_ref().map_or(0, |frame| frame.seq);
+            let Some(frames) = frames(engine, &self.key, after, last_seq, &mut self.lost).await? else { break };
             for frame in &frames {
-                after = frame.seq;
                 self.line(engine, frame).await?;
             }
+            last = frames.into_iter().next_back();
         }
-        self.end_file()?;
-        if after == 0 {
+        let Some(mut last) = last else {
             return Err(
                 StoreError::Corrupted { session_id, last_good_seq: 0, why: "it has no record".to_owned() }.into()
             );
+        };
+        let lost_line = self.lost_line(engine, &last).await?;
+        if let Some(line) = &lost_line {
+            self.line(engine, line).await?;
+            last.seq = line.seq;
         }
+        self.end_file()?;
         for source in std::mem::take(&mut self.order) {
             if let Some((name, bytes)) = self.blobs.get(&source).cloned().flatten() {
                 let row = FileRow { name: Name::Blob(name.clone()).to_string(), bytes, sha256: name };
@@ -239,20 +264,48 @@ impl Planner {
             }
         }
         let rows = self.files.iter().map(|file| file.row.clone()).collect();
-        let manifest =
-            Manifest { format: FORMAT.to_owned(), session_id, last_seq: after, redacted: is_redacted, files: rows };
+        let manifest = Manifest {
+            format: FORMAT.to_owned(),
+            session_id,
+            last_seq: last.seq,
+            redacted: is_redacted,
+            lost: self.lost.clone(),
+            files: rows,
+        };
         let manifest = serde_json::to_vec(&manifest).map_err(|error| SessionError::Internal(error.to_string()))?;
         let manifest = Bytes::from(manifest);
         let (name, bytes) = (Name::Manifest.to_string(), manifest.len() as u64);
         let digest = sha256(&manifest);
         self.push(FileRow { name, bytes, sha256: digest.clone() }, Source::Manifest)?;
         let blobs = self.blobs.into_iter().filter_map(|(source, blob)| Some((source, blob?))).collect();
-        let Self { files, at: bytes, .. } = self;
-        Ok(Plan { session_id, is_redacted, files, manifest, blobs, bytes, digest })
+        let Self { key, files, lost, at: bytes, .. } = self;
+        Ok(Plan { key, files, lost, lost_line, manifest, blobs, bytes, digest })
+    }
+
+    /// Makes the event that says which are lost, as a repair would; `None` if nothing is lost. It is the same whenever
+    /// it is made.
+    async fn lost_line(&mut self, engine: &Engine, last: &Frame) -> Result<Option<Frame>, SessionError> {
+        let session_id = self.key.session_id;
+        let is_end_lost = engine.events.lost_end(session_id).is_some();
+        if !self.key.skips_damage || (self.lost.is_empty() && !is_end_lost) {
+            return Ok(None);
+        }
+        let snapshot = engine.snapshots.outline(&session_id).await.ok().flatten();
+        let known = snapshot.as_ref().map_or(0, Session::last_seq);
+        if is_end_lost && known > last.seq {
+            self.lost.push((last.seq + 1, known));
+        }
+        let end = self.lost.last().map_or(last.seq, |(_, to)| last.seq.max(*to));
+        let keys = snapshot.map(|session| session.keys_within(&self.lost)).unwrap_or_default();
+        let keys_unknown = is_end_lost || self.lost.iter().any(|(_, to)| *to > known);
+        let event = Event::RecordsLost(RecordsLost { ranges: self.lost.clone(), keys_unknown, keys });
+        let record = Record { session_id, seq: end + 1, turn: None, time: decode(last)?.time, event };
+        let line = encode_event(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        Ok(Some(Frame { seq: record.seq, line }))
     }
 
     async fn line(&mut self, engine: &Engine, frame: &Frame) -> Result<(), SessionError> {
-        let (session_id, _, is_redacted) = self.key;
+        let Key { session_id, is_redacted, .. } = self.key;
         for (_, hash) in references(&frame.line) {
             if !self.blobs.contains_key(hash) {
                 let measured = measure(engine, session_id, hash, is_redacted).await?;
@@ -304,7 +357,7 @@ impl Plan {
         let file = file.ok_or_else(changed)?;
         let (within, bytes) = (at - file.at, file.row.bytes);
         let piece = if within < BLOCK as u64 {
-            let header = header(&self.session_id.to_string(), &file.row.name, bytes);
+            let header = header(&self.key.session_id.to_string(), &file.row.name, bytes);
             let header = header.ok_or_else(|| lost("the room for a file's name or size"))?;
             part(&Bytes::copy_from_slice(&header), within, limit)
         } else if within < BLOCK as u64 + bytes {
@@ -329,11 +382,11 @@ impl Plan {
                 let lines = self.lines(engine, *from, *to).await?.into();
                 (part(&lines, offset, limit), lines.len())
             }
-            Source::Blob(hash) if self.is_redacted => {
-                exports.clean_part(engine, (self.session_id, hash), (offset, limit)).await?
+            Source::Blob(hash) if self.key.is_redacted => {
+                exports.clean_part(engine, (self.key.session_id, hash), (offset, limit)).await?
             }
             Source::Blob(hash) => {
-                let read = engine.blobs.read(self.session_id, hash, offset, limit).await?;
+                let read = engine.blobs.read(self.key.session_id, hash, offset, limit).await?;
                 return Ok(read.ok_or_else(|| lost("a blob"))?);
             }
         };
@@ -342,28 +395,45 @@ impl Plan {
 
     async fn lines(&self, engine: &Engine, from: Seq, to: Seq) -> Result<Vec<u8>, StoreError> {
         let (mut lines, mut after) = (Vec::new(), from - 1);
-        while let Some(frames) = frames(engine, self.session_id, after, to).await? {
+        let mut add = |frame: &Frame| {
+            match self.key.is_redacted {
+                true => lines.extend(redacted(engine, &frame.line, |hash| self.blobs.get(hash))),
+                false => lines.extend_from_slice(&frame.line),
+            }
+            lines.push(b'\n');
+        };
+        let last_seq = to.min(self.key.last_seq);
+        while let Some(frames) = frames(engine, &self.key, after, last_seq, &mut Vec::new()).await? {
             for frame in frames {
                 after = frame.seq;
-                match self.is_redacted {
-                    true => lines.extend(redacted(engine, &frame.line, |hash| self.blobs.get(hash))),
-                    false => lines.extend_from_slice(&frame.line),
-                }
-                lines.push(b'\n');
+                add(&frame);
             }
         }
+        self.lost_line.iter().filter(|line| line.seq <= to).for_each(add);
         Ok(lines)
     }
 }
 
-/// Reads the next frames up to `last`; `None` if there are no more.
-async fn frames(engine: &Engine, id: SessionId, after: Seq, last: Seq) -> Result<Option<Vec<Frame>>, StoreError> {
+/// Reads the next frames up to `last`, and adds the damaged ranges that are passed over before the last frame; `None` if
+/// there are no more.
+async fn frames(
+    engine: &Engine,
+    key: &Key,
+    after: Seq,
+    last: Seq,
+    lost: &mut Vec<(Seq, Seq)>,
+) -> Result<Option<Vec<Frame>>, StoreError> {
+    let id = key.session_id;
     let limit = usize::try_from(last.saturating_sub(after)).unwrap_or(usize::MAX).min(FRAMES_READ);
     if limit == 0 {
         return Ok(None);
     }
-    let page = engine.events.read(id, after, ReadLimit::frames(limit)).await?.ok_or(StoreError::NotFound(id))?;
+    let limit = ReadLimit::frames(limit).skipping_damage(key.skips_damage);
+    let page = engine.events.read(id, after, limit).await?.ok_or(StoreError::NotFound(id))?;
     let frames: Vec<Frame> = page.frames.into_iter().take_while(|frame| frame.seq <= last).collect();
+    // Those behind the last frame are met again by the next page.
+    let end = frames.last().map_or(Seq::MAX, |frame| frame.seq);
+    lost.extend(page.lost.into_iter().filter(|(from, _)| *from <= end.min(last)));
     Ok(Some(frames).filter(|frames| !frames.is_empty()))
 }
 

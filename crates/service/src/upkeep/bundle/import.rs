@@ -180,7 +180,7 @@ struct Planned {
 
 /// Plans the session of a checked section, perhaps under a new id.
 fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> Result<Planned, SessionError> {
-    let Section { session, events, blobs } = section;
+    let Section { session, events, blobs, lost } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut added) = (last_seq, Vec::new());
     let now = engine.world.clock.now();
@@ -213,7 +213,7 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> R
         own.push((record, line));
     }
     let records = Records { upload: upload.clone(), events, until, own };
-    Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq }, blobs, records })
+    Ok(Planned { session: ImportedSession { session_id, imported_from, last_seq, lost }, blobs, records })
 }
 
 /// Returns the labels that a session has here. A bundle may claim to be any user's: unless the caller keeps that

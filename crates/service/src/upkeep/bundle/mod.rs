@@ -45,6 +45,9 @@ struct Manifest {
     last_seq: Seq,
     /// True if texts that look like keys were replaced.
     redacted: bool,
+    /// Damaged ranges that were left out: the first and the last event of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<(Seq, Seq)>,
     /// Files before it, in order.
     files: Vec<FileRow>,
 }

@@ -34,7 +34,8 @@ fn section(files: usize) -> Vec<u8> {
         rows.push(add(&mut out, &Name::Blob(sha256(&body)), &body));
     }
     let format = FORMAT.to_owned();
-    let manifest = Manifest { format, session_id: session_id(), last_seq: 1, redacted: false, files: rows };
+    let manifest =
+        Manifest { format, session_id: session_id(), last_seq: 1, redacted: false, lost: Vec::new(), files: rows };
     add(&mut out, &Name::Manifest, &serde_json::to_vec(&manifest).unwrap());
     out
 }

@@ -61,6 +61,8 @@ pub(super) struct Section {
     pub(super) session: Session,
     pub(super) events: VecDeque<Span>,
     pub(super) blobs: Vec<(String, Span)>,
+    /// Damaged ranges that its export left out.
+    pub(super) lost: Vec<(Seq, Seq)>,
 }
 
 impl Upload {
@@ -185,8 +187,8 @@ impl<'a> Sections<'a> {
                 Name::Manifest => {
                     let manifest = self.upload.whole(span).await?;
                     let session = session.ok_or_else(|| damaged("a session has no event"))?;
-                    check(&manifest, folder, &session, &rows)?;
-                    return Ok(Section { session, events, blobs });
+                    let lost = check(&manifest, folder, &session, &rows)?;
+                    return Ok(Section { session, events, blobs, lost });
                 }
             };
             rows.push(FileRow { name: name.to_string(), bytes: span.bytes, sha256 });
@@ -204,8 +206,14 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// Checks that the manifest names what was found, and that the session is the section's.
-fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]) -> Result<(), SessionError> {
+/// Checks that the manifest names what was found, and that the session is the section's. Returns the ranges that the
+/// export left out.
+fn check(
+    manifest: &[u8],
+    folder: SessionId,
+    session: &Session,
+    rows: &[FileRow],
+) -> Result<Vec<(Seq, Seq)>, SessionError> {
     let found: Manifest =
         serde_json::from_slice(manifest).map_err(|error| damaged(format!("its manifest cannot be read: {error}")))?;
     if found.format != FORMAT {
@@ -219,7 +227,7 @@ fn check(manifest: &[u8], folder: SessionId, session: &Session, rows: &[FileRow]
     }
     let says = (found.session_id, found.session_id, found.last_seq);
     if says == (folder, session.id(), session.last_seq()) {
-        return Ok(());
+        return Ok(found.lost);
     }
     Err(damaged(format!("session {folder} has other events than its manifest says")))
 }
@@ -243,7 +251,7 @@ fn fold(
         }
         let applied = match session {
             Some(session) => session.apply(&record),
-            None => Session::begin(&record).map(|begun| *session = Some(begun)),
+            None => Session::begin_anywhere(&record).map(|begun| *session = Some(begun)),
         };
         applied.map_err(|error| damaged(error.to_string()))?;
         first.get_or_insert(record.seq);

@@ -30,7 +30,8 @@ impl Process {
     async fn export(&self, session_id: SessionId, redact: bool) -> Result<Vec<u8>, SessionError> {
         let (mut bundle, mut cursor) = (Vec::new(), None);
         loop {
-            let page = self.service.export_session(ExportSession { session_id, redact, cursor }).await?;
+            let page =
+                self.service.export_session(ExportSession { redact, cursor, ..ExportSession::new(session_id) }).await?;
             bundle.extend(BASE64_STANDARD.decode(page.data).unwrap());
             cursor = page.next_cursor;
             if cursor.is_none() {
@@ -151,8 +152,12 @@ fn what_is_exported_comes_back_to_the_byte() {
             }
             let made = process.import(&bundle, 3000, false).await.unwrap();
             let last_seqs = before.each_ref().map(|answers| answers["events"].as_array().unwrap().len() as u64);
-            let same =
-                |at: usize| ImportedSession { session_id: ids[at], imported_from: ids[at], last_seq: last_seqs[at] };
+            let same = |at: usize| ImportedSession {
+                session_id: ids[at],
+                imported_from: ids[at],
+                last_seq: last_seqs[at],
+                lost: vec![],
+            };
             assert_eq!(made, [same(0), same(1)]);
             assert_eq!([process.answers(ids[0]).await, process.answers(ids[1]).await], before);
             assert_eq!(process.exported(&ids).await, bundle, "a bundle of it is the same bundle");

@@ -37,7 +37,7 @@ fn an_export_holds_still_while_its_session_goes_on() {
         let lines = process.lines(id).await;
         let (mut bundle, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
-            let request = ExportSession { session_id: id, redact: false, cursor };
+            let request = ExportSession { cursor, ..ExportSession::new(id) };
             let page = process.service.export_session(request.clone()).await.unwrap();
             assert_eq!(process.service.export_session(request).await.unwrap(), page, "a page can be asked for again");
             bundle.extend(BASE64_STANDARD.decode(page.data).unwrap());
@@ -73,7 +73,7 @@ fn an_export_notices_that_its_journal_was_compacted() {
             let kind = SystemReminderType::Environment;
             service.remind(Remind { session_id: id, kind, text: text.to_owned() }).await.unwrap();
         }
-        let ask = async |cursor| service.export_session(ExportSession { session_id: id, redact: false, cursor }).await;
+        let ask = async |cursor| service.export_session(ExportSession { cursor, ..ExportSession::new(id) }).await;
         let cursor = ask(None).await.unwrap().next_cursor;
         process.register("one").await;
         process.is_done("one", id, service.read(&id).await.unwrap().last_seq).await;
@@ -95,7 +95,7 @@ async fn a_cursor_is_that_of_the_page_before() {
     let id = process.create().await;
     process.turn(id, &long_prompt()).await.unwrap();
     let ask = async |session_id: SessionId, cursor: Option<String>, redact: bool| {
-        process.service.export_session(ExportSession { session_id, redact, cursor }).await
+        process.service.export_session(ExportSession { redact, cursor, ..ExportSession::new(session_id) }).await
     };
     let cursor = ask(id, None, false).await.unwrap().next_cursor.unwrap();
     let end = format!("9{cursor}");

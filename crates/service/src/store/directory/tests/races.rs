@@ -119,7 +119,7 @@ async fn exported(service: &dyn SessionService, session_id: SessionId) -> Vec<u8
     'anew: loop {
         let (mut bundle, mut cursor) = (Vec::new(), None);
         loop {
-            let request = ExportSession { session_id, redact: false, cursor };
+            let request = ExportSession { cursor, ..ExportSession::new(session_id) };
             let page = match service.export_session(request).await {
                 Err(error) if error.code() == ErrorCode::InvalidRequest => continue 'anew,
                 page => page.unwrap(),
