@@ -327,6 +327,18 @@ impl Server {
     }
 
     async fn open_slot(self: Arc<Self>, session: Option<SessionId>, slot: Slot) -> Result<Use, String> {
+        let opened = self.use_slot(session, &slot).await;
+        if opened.is_err() {
+            let mut slots = self.slots();
+            // Beside the list's, the only handle is this one: nobody else waits for it.
+            if Arc::strong_count(&slot) == 2 && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
+                slots.remove(&session);
+            }
+        }
+        opened
+    }
+
+    async fn use_slot(self: &Arc<Self>, session: Option<SessionId>, slot: &Slot) -> Result<Use, String> {
         let mut place = slot.lock().await;
         if let Some(link) = place.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.begin());
