@@ -31,6 +31,7 @@ use crate::{
     error::{CliError, refused},
     input,
     output::{Environment, Output, printable},
+    own_server::known_tokens,
     signals::{End, Ends, Interrupts},
 };
 
@@ -302,7 +303,8 @@ fn builder(
     let keys = [vendors.anthropic.key, vendors.openai.key, vendors.gemini.key, memory.endpoint.key.clone()];
     let reached = vendors.compatible.into_iter().chain(vendors.known);
     let keys = keys.into_iter().chain(reached.map(|server| server.key));
-    let keys: Vec<_> = keys.flatten().collect();
+    let tokens = known_tokens(config, env).into_iter().map(Into::into);
+    let keys: Vec<_> = keys.flatten().chain(tokens).collect();
     let seed = env.variables.get(TEST_SEED).map(|seed| {
         let seed = seed.to_str().and_then(|seed| seed.parse().ok());
         let origin = format!("variable {TEST_SEED}");

@@ -127,8 +127,8 @@ impl Config {
         let (mut below, mut above) = (vec![Layer::text(BUILT_IN_ORIGIN, BUILT_IN)?], Vec::new());
         below.extend(vendor_addresses(env));
         below.extend(Layer::file("system", Path::new("/etc/meerkat/meerkat.toml"), false)?);
-        if let Some((name, path)) = &user_file {
-            below.extend(Layer::file(name, path, false)?);
+        if let Some((_, path)) = &user_file {
+            below.extend(Layer::users_file(path)?);
         }
         if let Some((name, path)) = &named_file {
             above.extend(Layer::file(name, path, true)?);
@@ -474,7 +474,7 @@ impl Config {
         for Setting { key, value, origin } in settings {
             let own = self.figment.find_value(key).ok();
             if own.as_ref().map(json).as_ref() != Some(value) {
-                let own = own.map_or_else(|| "nothing".to_owned(), |own| shown(&own).to_string());
+                let own = own.map_or_else(|| "nothing".to_owned(), |own| shown(key, &own).to_string());
                 let what = format!(
                     "process {} owns the data directory and has {own} here; leave it out, or end that process",
                     std::process::id()
@@ -500,7 +500,7 @@ impl Config {
     pub(crate) fn entries(&self, env: &Environment) -> Vec<Entry> {
         let mut entries = Vec::new();
         walk(&self.figment, |key, value, origin| {
-            entries.push(Entry { key: key.to_owned(), value: shown(value), origin })
+            entries.push(Entry { key: key.to_owned(), value: shown(key, value), origin })
         });
         let vendors = VendorOptions::from_env(|variable| env.variable(variable));
         let keys = [("anthropic", vendors.anthropic), ("openai", vendors.openai), ("gemini", vendors.gemini)];
@@ -537,7 +537,7 @@ impl Config {
             let origin = format!("ignored, not trusted: project file {}", path.display());
             ignored.iter().filter(|it| !it.counts).map(move |Ignored { key, value, .. }| Entry {
                 key: key.clone(),
-                value: shown(value),
+                value: shown(key, value),
                 origin: origin.clone(),
             })
         }));
@@ -611,13 +611,22 @@ pub(crate) fn template() -> String {
     BUILT_IN.lines().map(comment).collect()
 }
 
-/// Returns the value for display, without an address that can hold a password.
-fn shown(value: &Value) -> serde_json::Value {
+/// Returns the value for display, without an address that can hold a password and without what a server is given.
+fn shown(key: &str, value: &Value) -> serde_json::Value {
+    let parts: Vec<&str> = key.split('.').collect();
+    let is_given = matches!(parts[..], ["servers", _, "env" | "headers", _, ..]);
     match value.as_str() {
+        Some(text) if is_given && !is_variable(text) => "[redacted]".into(),
         Some(text) if text.contains("://") && text.contains(['@', '?', '#']) => "[redacted]".into(),
         Some(text) => redact_key_shapes(text).into(),
         None => serde_json::to_value(value).unwrap_or_default(),
     }
+}
+
+/// Returns true for a text that only names a variable, as `${TOKEN}` does.
+fn is_variable(text: &str) -> bool {
+    let name = text.strip_prefix("${").and_then(|text| text.strip_suffix('}'));
+    name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
 }
 
 #[cfg(test)]

@@ -194,6 +194,10 @@ fn on_runtime(
             }
             _ => config.opens_data_dir().then_some(0),
         };
+        // Before the service is made, so that the first one of a project knows its token as a secret too.
+        if matches!(&command, Command::Serve(args) if !args.no_auth) {
+            own_server::find_token(&config, env)?;
+        }
         let app = App::open(Arc::new(config), out, env).await?;
         let done = match command {
             Command::Serve(args) => serve::serve(&app, env, &args, &mut ends).await,

@@ -39,6 +39,15 @@ pub(crate) fn find_token(config: &Config, env: &Environment) -> Result<(Token, O
     Ok((token, Some(path)))
 }
 
+/// Lists the tokens that open a server of this project, as far as there are some. No session may have them.
+pub(crate) fn known_tokens(config: &Config, env: &Environment) -> Vec<String> {
+    let of_file = || {
+        let data_dir = config.data_dir(env).ok().filter(|folder| Token::is_in(folder))?;
+        Token::of_dir(&data_dir).ok().map(|(token, _)| token.text().to_owned())
+    };
+    env.variable(TOKEN_VARIABLE).into_iter().chain(of_file()).collect()
+}
+
 /// Returns true if this project has a token.
 pub(crate) fn has_token(config: &Config, env: &Environment) -> Result<bool, CliError> {
     Ok(env.variable(TOKEN_VARIABLE).is_some() || Token::is_in(&config.data_dir(env)?))

@@ -2,7 +2,9 @@
 
 use std::{
     cell::LazyCell,
-    io,
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +17,7 @@ use figment::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::model::vendors::VendorOptions;
 
+use super::project::is_own;
 use crate::{
     args::Globals,
     error::{CliError, refused},
@@ -66,6 +69,34 @@ impl Layer {
             }
         }
         Ok(layer)
+    }
+
+    /// Reads the layer of the user's own file, if there is one. It decides which programs are started, so nobody else
+    /// may write it.
+    pub(super) fn users_file(path: &Path) -> Result<Option<Self>, CliError> {
+        let refusal = |why: String| refused("file", &why, &file_origin("user", path));
+        let unread = |error: io::Error| refusal(format!("it cannot be read: {error}"));
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(unread(error).into()),
+        };
+        let folder = path.parent().unwrap_or(path);
+        for (path, found) in [(path, file.metadata()), (folder, folder.metadata())] {
+            let (found, path) = (found.map_err(unread)?, path.display());
+            if found.uid() != 0 && !is_own(&found) {
+                let why =
+                    format!("{path} is not obeyed: it belongs to another user, {}; make it your own", found.uid());
+                return Err(refusal(why).into());
+            }
+            if found.mode() & 0o002 != 0 {
+                let why = format!("{path} is not obeyed: everybody may write it; `chmod o-w {path}` ends that");
+                return Err(refusal(why).into());
+            }
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(unread)?;
+        Self::file_text("user", path, &text).map(Some)
     }
 
     /// Reads the layer of a file, which may be missing unless it is required.

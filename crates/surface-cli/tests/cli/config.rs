@@ -1,8 +1,13 @@
 //! The configuration: its layers, its refusals, and the commands about it.
 
-use std::fs;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::Path,
+};
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::needs;
 
 use crate::drive::{
     Ran,
@@ -214,4 +219,63 @@ fn tables_are_for_people_and_documents_for_programs() {
     assert_eq!(cli(&["errors", "session_busy"]).run().out, ErrorCode::SessionBusy.page());
     assert_eq!(cli(&["errors", "SESSION_BUSY", "--json"]).run().json()["items"][0]["exit_code"], 14);
     cli(&["errors", "FROB"]).run().refused(ErrorCode::InvalidRequest, "is not a code");
+}
+
+/// Broken once: headers and variables that do not look like a vendor's key were printed, and ended in reports of bugs.
+#[test]
+fn nothing_that_a_server_is_given_is_shown() {
+    let command = cli(&["config", "show", "--json"]);
+    let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
+    fs::create_dir(dir.path().join("meerkat")).unwrap();
+    let own = r#"
+        servers.a = { command = "a", env = { PASSWORD = "planted", TOKEN = "${TOKEN}", BOTH = "${A:-planted}" } }
+        servers.b = { url = "https://b", headers = { Authorization = "Basic planted" } }
+    "#;
+    fs::write(dir.path().join("meerkat/meerkat.toml"), own).unwrap();
+    fs::write(dir.path().join("meerkat.toml"), "servers.c = { command = \"c\", env = { SECRET = \"planted\" } }")
+        .unwrap();
+    let show = || cli(&["config", "show", "--json"]).in_dir(&dir).env("XDG_CONFIG_HOME", &root);
+    let ran = show().env("MEERKAT_SERVERS__A__ENV__MORE", "planted").run();
+    for key in ["a.env.PASSWORD", "a.env.BOTH", "b.headers.Authorization", "c.env.SECRET", "a.env.more"] {
+        assert_eq!(entry(&ran, &format!("servers.{key}")).0, "\"[redacted]\"", "{key}");
+    }
+    assert_eq!(entry(&ran, "servers.a.env.TOKEN").0, "\"${TOKEN}\"");
+    assert!(!format!("{}{}", ran.out, ran.err).contains("planted"), "{}{}", ran.out, ran.err);
+}
+
+/// Broken once: whoever could write the file decided which programs a user's meerkat starts.
+#[test]
+fn a_users_file_that_others_may_write_is_refused() {
+    let command = cli(&["config", "show"]);
+    let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
+    let folder = dir.path().join("meerkat");
+    let file = folder.join("meerkat.toml");
+    fs::create_dir(&folder).unwrap();
+    fs::write(&file, "turn.max_steps = 2").unwrap();
+    let run = || cli(&["run", "@say Hi."]).in_dir(&dir).env("XDG_CONFIG_HOME", &root).run();
+    let allow = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    for (path, good, bad) in [(&file, 0o664, 0o666), (&folder, 0o775, 0o777)] {
+        allow(path, bad);
+        let ran = run();
+        ran.refused(
+            ErrorCode::ConfigInvalid,
+            &format!("everybody may write it; `chmod o-w {}` ends that", path.display()),
+        );
+        assert!(ran.err.contains(&format!("user file {}", file.display())), "{}", ran.err);
+        allow(path, good);
+        assert_eq!(run().out, "Hi.\n");
+    }
+}
+
+#[test]
+fn a_users_file_of_another_user_is_refused() {
+    needs!("root, to give a file away" => rustix::process::geteuid().is_root());
+    let command = cli(&["config", "show"]);
+    let (dir, root) = (command.dir.clone(), command.dir().display().to_string());
+    let file = dir.path().join("meerkat/meerkat.toml");
+    fs::create_dir(dir.path().join("meerkat")).unwrap();
+    fs::write(&file, "turn.max_steps = 2").unwrap();
+    chown(&file, Some(12_345), None).unwrap();
+    let ran = cli(&["run", "@say Hi."]).in_dir(&dir).env("XDG_CONFIG_HOME", &root).run();
+    ran.refused(ErrorCode::ConfigInvalid, "it belongs to another user");
 }

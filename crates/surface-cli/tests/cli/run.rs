@@ -1,6 +1,7 @@
 //! `run`, and the commands that need a capability.
 
 use meerkat_errors::ErrorCode;
+use meerkat_serve::Token;
 use meerkat_service::{Capabilities, Capability};
 use tempfile::TempDir;
 
@@ -303,6 +304,24 @@ fn keys_are_told_nowhere() {
         cli(&["run", "-vvv", "--model", key, "x"]).run(),
     ] {
         assert!(!format!("{}{}", ran.out, ran.err).contains("planted"), "{}{}", ran.out, ran.err);
+    }
+}
+
+/// Broken once: a prompt with the server's token went to the model and into the session, and a redacted bundle had it.
+#[test]
+fn the_token_of_the_projects_server_is_in_no_session() {
+    let dir = cli(&[]).dir;
+    let data = dir.path().join("data");
+    let ours = |args: &[&str]| cli(args).in_dir(&dir).env("MEERKAT_DATA_DIR", &data.display().to_string());
+    let in_variable = "a-token-of-the-variable";
+    let in_file = Token::of_dir(&data).unwrap().0.text().to_owned();
+    let prompt = format!("@say It is {in_variable} or {in_file}.");
+    let said = ours(&["run", &prompt]).env("MEERKAT_TOKEN", in_variable).run();
+    assert_eq!(said.out, "It is [redacted] or [redacted].\n", "{}", said.err);
+    let events = ours(&["events", "last"]).run().out;
+    assert!(events.contains("It is [redacted] or [redacted]."), "{events}");
+    for secret in [in_variable, &in_file] {
+        assert!(!events.contains(secret), "{events}");
     }
 }
 

@@ -177,8 +177,8 @@ impl Changes {
                 format!("{path} is replaced; it is not text, and its hash is {hash}.\n{made}")
             }
         };
-        // Each change of the configuration is asked about.
-        let always_asks = target.path.is_configuration();
+        // Each change of what programs obey is asked about.
+        let always_asks = target.path.is_obeyed();
         let rule = (!always_asks).then(|| rule.to_owned());
         let before = target.found.as_ref().map(|found| found.bytes.as_slice());
         // A path that is not UTF-8 is refused when the call runs.

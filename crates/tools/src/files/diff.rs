@@ -7,6 +7,8 @@ use similar::TextDiff;
 
 /// Lines of a difference that are shown.
 const LINES_MAX: usize = 200;
+/// Lines of both texts that are compared; each costs memory.
+const COMPARED_LINES_MAX: usize = 200_000;
 /// Bytes of a line that are shown.
 const LINE_BYTES_MAX: usize = 500;
 /// Lines before and after a change.
@@ -21,11 +23,20 @@ const EXCERPT_LINES_MAX: usize = 40;
 /// Writes a unified diff of a file; of a long one the beginning, and a line that says how much is left out. What is not
 /// shown has a hash in it, so that diffs of other changes differ.
 pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
-    let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old.unwrap_or_default(), new);
     let mut text = match old {
         Some(_) => format!("--- {path}\n+++ {path}\n"),
         None => format!("--- /dev/null\n+++ {path}\n"),
     };
+    let old = old.unwrap_or_default();
+    if are_too_many(old, new) {
+        let [now, then] = [old, new].map(|text| {
+            let (lines, bytes, hash) = (text.lines().count(), text.len(), hash(text.as_bytes()));
+            format!("{lines} lines in {bytes} bytes with the hash {hash}")
+        });
+        let _ = writeln!(text, "[The file has {now}, and gets {then}: too many lines to compare.]");
+        return text;
+    }
+    let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old, new);
     let (mut shown, mut left_out, mut hidden) = (0, 0, String::new());
     for hunk in diff.unified_diff().context_radius(CONTEXT_LINES).iter_hunks() {
         if shown < LINES_MAX {
@@ -56,6 +67,11 @@ pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
     text
 }
 
+/// Returns true if the lines of both texts together are too many to be compared.
+fn are_too_many(old: &str, new: &str) -> bool {
+    old.lines().count() + new.lines().count() > COMPARED_LINES_MAX
+}
+
 /// Hashes content that a difference does not show.
 pub(super) fn hash(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
@@ -78,8 +94,11 @@ fn clip(line: &str) -> String {
     format!("{kept}{}", super::marks::clipped(cut.len() as u64))
 }
 
-/// Counts lines that a change adds and removes.
+/// Counts lines that a change adds and removes; of too many, all.
 pub(super) fn counts(old: &str, new: &str) -> (usize, usize) {
+    if are_too_many(old, new) {
+        return (new.lines().count(), old.lines().count());
+    }
     let diff = TextDiff::configure().timeout(SEARCH).diff_lines(old, new);
     diff.ops().iter().fold((0, 0), |(added, removed), op| match op {
         similar::DiffOp::Equal { .. } => (added, removed),
@@ -135,6 +154,18 @@ mod tests {
         assert_eq!(text.lines().count(), 2 + 1 + LINES_MAX + 2);
         assert!(text.contains("\n[800 more lines of the difference are not shown.]\n"), "{text}");
         assert!(unified("a", None, &"x".repeat(1_000_000)).len() < 1000);
+    }
+
+    /// Broken once: a file of line ends alone cost a difference hundreds of megabytes.
+    #[test]
+    fn texts_of_very_many_lines_are_named_by_their_sizes_and_hashes() {
+        let old = "\n".repeat(COMPARED_LINES_MAX);
+        let text = |new: &str| unified("a", Some(&old), new);
+        let shown = text("x");
+        assert!(shown.starts_with("--- a\n+++ a\n[The file has "), "{shown}");
+        assert_ne!(shown, text("y"), "another change is another difference");
+        assert_ne!(shown, unified("a", Some(&format!("{old}\n")), "x"), "and of another file");
+        assert_eq!(counts(&old, "x"), (1, COMPARED_LINES_MAX));
     }
 
     /// A person approves a difference, and what is not shown of it may not change unnoticed.

@@ -26,8 +26,37 @@ use crate::confine::main_folders;
 const PATH_BYTES_MAX: usize = 4096;
 /// Folder in which git keeps a repository, with hooks and settings that git runs.
 const GIT: &str = ".git";
-/// Files that configure this program.
-const CONFIGURATION: &[&str] = &["meerkat.toml", ".mcp.json"];
+/// Files that configure this program, and those from which shells and build servers take commands, in small letters.
+const OBEYED: &[&str] = &[
+    ".bash_login",
+    ".bash_profile",
+    ".bashrc",
+    ".drone.yml",
+    ".envrc",
+    ".gitlab-ci.yml",
+    ".mcp.json",
+    ".profile",
+    ".travis.yml",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+    "azure-pipelines.yml",
+    "jenkinsfile",
+    "meerkat.toml",
+];
+/// Folders from whose files editors, other agents, hooks of git and build servers take commands.
+const OBEYED_FOLDERS: &[&str] = &[
+    ".circleci",
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".devcontainer",
+    ".github/workflows",
+    ".husky",
+    ".idea",
+    ".vscode",
+    ".zed",
+];
 
 /// Flags to open a file or folder without waiting for anybody, and without a terminal becoming ours.
 const READING: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
@@ -104,9 +133,14 @@ impl Inside {
         self.0.components().any(|part| part.as_os_str().eq_ignore_ascii_case(GIT))
     }
 
-    /// Returns true for a file that configures this program.
-    pub(super) fn is_configuration(&self) -> bool {
-        self.0.file_name().is_some_and(|name| CONFIGURATION.iter().any(|other| name.eq_ignore_ascii_case(other)))
+    /// Returns true for a file that configures this program, or from which another one takes commands.
+    pub(super) fn is_obeyed(&self) -> bool {
+        let parts: Vec<String> = self.0.iter().map(|part| part.to_string_lossy().to_ascii_lowercase()).collect();
+        let is_in = |folder: &&str| {
+            let folder: Vec<&str> = folder.split('/').collect();
+            parts.windows(folder.len()).any(|window| window == folder)
+        };
+        parts.last().is_some_and(|name| OBEYED.contains(&name.as_str())) || OBEYED_FOLDERS.iter().any(|it| is_in(it))
     }
 }
 

@@ -541,6 +541,31 @@ async fn each_change_of_the_configuration_is_asked_about() {
     assert_eq!((plan.approval, plan.rule), (Approval::Ask, None));
 }
 
+/// Broken once: with a rule that allows `write`, a model gave the editor, the shell or the build server its commands.
+#[tokio::test]
+async fn each_change_of_what_other_programs_obey_is_asked_about() {
+    let fixture = Fixture::new();
+    let path_of = |path: &str| json!({ "path": path, "content": "{}" });
+    for path in [
+        ".vscode/tasks.json",
+        "deep/.idea/workspace.xml",
+        ".claude/settings.json",
+        ".cursor/mcp.json",
+        ".husky/pre-commit",
+        ".github/workflows/ci.yml",
+        ".GITLAB-CI.yml",
+        ".envrc",
+        "home/.bashrc",
+    ] {
+        let plan = fixture.plan("write", path_of(path)).await.unwrap();
+        assert_eq!((plan.approval, plan.always_asks, plan.rule), (Approval::Ask, true, None), "{path}");
+    }
+    for path in ["src/vscode/tasks.json", ".github/CODEOWNERS", "workflows/ci.yml", "envrc"] {
+        let plan = fixture.plan("write", path_of(path)).await.unwrap();
+        assert_eq!((plan.always_asks, plan.rule.as_deref()), (false, Some("write")), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn calls_of_one_step_lose_no_edit() {
     let fixture = Arc::new(Fixture::new());

@@ -36,8 +36,9 @@ pub(super) type Accepted = BTreeMap<String, String>;
 /// The last list of a server, and what was accepted of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// The tools as they were read; none if another version read them, which has another name for this field.
-    pub(super) read: Option<Vec<KeptTool>>,
+    /// The tools as they were read, without secrets; none if another version read them, which has another name for this
+    /// field.
+    pub(super) cleaned: Option<Vec<KeptTool>>,
     /// What a person, or the first list, has accepted.
     pub(super) accepted: Accepted,
 }
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(cache.read("d"), None);
         let tool = json!({ "remote": "a", "description": "", "schema": {}, "says_read_only": false,
             "says_idempotent": true, "hash": "h", "fault": null });
-        let kept = json!({ "read": [tool], "accepted": { "a": "h" } });
+        let kept = json!({ "cleaned": [tool], "accepted": { "a": "h" } });
         let kept: Kept = serde_json::from_str(&kept.to_string()).unwrap();
         cache.write("d", &kept);
         cache.write("d", &kept);
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path().join("lists")).unwrap().count(), 1);
         fs::write(&path, r#"{"tools":[{}],"accepted":{"a":"h"},"is_checked":true}"#).unwrap();
-        let former = Kept { read: None, accepted: [("a".into(), "h".into())].into() };
+        let former = Kept { cleaned: None, accepted: [("a".into(), "h".into())].into() };
         assert_eq!(cache.read("d"), Some(former), "what was accepted stays so");
         fs::write(&path, "{").unwrap();
         assert_eq!(cache.read("d"), None);

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use meerkat_service::{model::ToolSpec, session::message::RawJson, tool::check_schema};
+use meerkat_service::{model::ToolSpec, redact::MARK, session::message::RawJson, tool::check_schema};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -153,6 +153,7 @@ fn read_one(server: &str, tool: &Value) -> Definition {
         Err(why) => (RawJson::empty_object(), Some(format!("its schema {why}; ask its maker to mend it"))),
     };
     let bad_name = match remote.len() {
+        _ if remote.contains(MARK) => Some("its name holds a secret; ask its maker to mend it".to_owned()),
         0 => Some("it has no name; ask its maker to mend it".to_owned()),
         1..=NAME_BYTES_MAX => None,
         _ => Some(format!("its name has more than {NAME_BYTES_MAX} bytes; ask its maker to mend it")),

@@ -8,6 +8,7 @@ mod answer;
 mod auth;
 mod cache;
 mod config;
+mod given;
 mod http;
 mod link;
 mod listing;
@@ -219,7 +220,8 @@ impl Servers {
         set.1.clone()
     }
 
-    /// Returns the values of variables that the configuration names, to be redacted everywhere.
+    /// Returns the values that servers are given and no session may have: those of variables that the configuration
+    /// names, and those in it that no ordinary text holds.
     #[must_use]
     pub fn secrets(&self) -> Vec<SecretString> {
         self.secrets.clone()

@@ -20,8 +20,9 @@ use super::{
     auth::Account,
     cache::{Accepted, Kept},
     config::{Scope, ServerConfig, check_url, expand, glob_set},
+    given::{Given, clean},
     link::{Link, Target, Use},
-    listing::{self, Definition},
+    listing::{self, Definition, TOOLS_MAX},
     process::{Program, scrub, supervisor},
     shared::Pool,
 };
@@ -48,7 +49,10 @@ pub(super) struct Server {
     pub(super) definition: String,
     /// The way to it, or why there is none: a variable that is not set.
     target: Result<Target, String>,
+    /// All that it is given, for what it says of itself.
     secrets: Secrets,
+    /// That of it which is a secret in every session.
+    everywhere: Secrets,
     only: Option<GlobSet>,
     without: Option<GlobSet>,
     pool: Arc<Pool>,
@@ -99,18 +103,21 @@ impl Server {
             })
         };
         let (only, without) = (globs("only", &config.only)?, globs("without", &config.without)?);
-        let mut values = Vec::new();
-        let target = target(name, config, environment, &pool, &mut values);
+        let mut given = Given::default();
+        let target = target(name, config, environment, &pool, &mut given);
         let definition = config.definition(&|name| environment.get(name).cloned());
-        let secrets = Secrets::new(values.iter().cloned());
+        let secrets = Secrets::new(given.everywhere.iter().chain(&given.here).cloned());
+        let everywhere = Secrets::new(given.everywhere.iter().cloned());
         if let Ok(Target::Address(_, _, Some(account))) = &target {
             account.redact_with(&secrets);
+            account.redact_with(&everywhere);
         }
         let server = Self {
             name: name.to_owned(),
             config: config.clone(),
             target,
             secrets,
+            everywhere,
             only,
             without,
             state: Mutex::default(),
@@ -123,8 +130,8 @@ impl Server {
         };
         if let Some(kept) = server.pool.cache.read(&server.definition) {
             let mut state = server.state();
-            state.is_listed = kept.read.is_some();
-            let tools = kept.read.into_iter().flatten();
+            state.is_listed = kept.cleaned.is_some();
+            let tools = kept.cleaned.into_iter().flatten();
             state.listed = tools.map(|tool| Arc::new(Definition::of(name, tool, &kept.accepted))).collect();
             state.definitions = server.shown(&state.listed);
             state.accepted = kept.accepted;
@@ -133,7 +140,7 @@ impl Server {
         if let Err(why) = &server.target {
             server.state().last_error = Some(why.clone());
         }
-        Ok((server, values))
+        Ok((server, given.everywhere))
     }
 
     /// Returns the login at a remote server, and the headers of each request.
@@ -186,7 +193,9 @@ impl Server {
     fn take_list(self: &Arc<Self>, tools: &[Value]) {
         let mut state = self.state();
         let mut accepted = state.accepted.clone();
-        let listed = listing::read(&self.name, tools, &state.listed, &mut accepted);
+        let clean = |tool: &Value| clean(tool, &self.secrets, &self.everywhere);
+        let tools: Vec<Value> = tools.iter().take(TOOLS_MAX).map(clean).collect();
+        let listed = listing::read(&self.name, &tools, &state.listed, &mut accepted);
         let listed: Vec<_> = listed.into_iter().map(Arc::new).collect();
         let definitions = self.shown(&listed);
         let is_new = state.listed != listed || state.accepted != accepted || !state.is_listed;
@@ -208,8 +217,8 @@ impl Server {
         self.pool.tasks.spawn_blocking(move || {
             let _turn = server.writing.lock().unwrap_or_else(PoisonError::into_inner);
             let state = server.state();
-            let read = state.is_listed.then(|| state.listed.iter().map(|tool| tool.kept()).collect());
-            let kept = Kept { read, accepted: state.accepted.clone() };
+            let cleaned = state.is_listed.then(|| state.listed.iter().map(|tool| tool.kept()).collect());
+            let kept = Kept { cleaned, accepted: state.accepted.clone() };
             drop(state);
             server.pool.cache.write(&server.definition, &kept);
         });
@@ -318,6 +327,18 @@ impl Server {
     }
 
     async fn open_slot(self: Arc<Self>, session: Option<SessionId>, slot: Slot) -> Result<Use, String> {
+        let opened = self.use_slot(session, &slot).await;
+        if opened.is_err() {
+            let mut slots = self.slots();
+            // Beside the list's, the only handle is this one: nobody else waits for it.
+            if Arc::strong_count(&slot) == 2 && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
+                slots.remove(&session);
+            }
+        }
+        opened
+    }
+
+    async fn use_slot(self: &Arc<Self>, session: Option<SessionId>, slot: &Slot) -> Result<Use, String> {
         let mut place = slot.lock().await;
         if let Some(link) = place.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.begin());
@@ -461,21 +482,30 @@ impl Server {
     }
 }
 
-/// Replaces the variables of a configuration; their values go to `values`.
+/// Replaces the variables of a configuration. Their values, and those of the environment and the headers, go to `given`.
 fn target(
     name: &str,
     config: &ServerConfig,
     environment: &BTreeMap<String, String>,
     pool: &Pool,
-    values: &mut Vec<SecretString>,
+    given: &mut Given,
 ) -> Result<Target, String> {
-    let found = std::cell::RefCell::new(values);
+    let given = std::cell::RefCell::new(given);
     let replace = |text: &String| {
         expand(text, &|name| {
             let value = environment.get(name).cloned()?;
-            found.borrow_mut().push(value.clone().into());
+            given.borrow_mut().everywhere.push(value.clone().into());
             Some(value)
         })
+    };
+    let give = |text: &String| {
+        let known = given.borrow().everywhere.len();
+        let value = replace(text)?;
+        // Of a text that names a variable, its value is the secret.
+        if given.borrow().everywhere.len() == known {
+            given.borrow_mut().add(&value);
+        }
+        Ok::<_, String>(value)
     };
     if let Some(url) = &config.url {
         let url = replace(url)?;
@@ -484,7 +514,7 @@ fn target(
         for (name, value) in &config.headers {
             let bad = |what: &str| format!("The header {name} is no {what}; correct it");
             let header = name.parse::<http::HeaderName>().map_err(|_| bad("name of a header"))?;
-            let mut value = http::HeaderValue::try_from(replace(value)?).map_err(|_| bad("valid header"))?;
+            let mut value = http::HeaderValue::try_from(give(value)?).map_err(|_| bad("valid header"))?;
             value.set_sensitive(true);
             headers.insert(header, value);
         }
@@ -502,7 +532,7 @@ fn target(
     }
     let mut passed = scrub(environment);
     for (name, value) in &config.env {
-        passed.insert(name.clone(), replace(value)?);
+        passed.insert(name.clone(), give(value)?);
     }
     Ok(Target::Program(Program { command, environment: passed, folder: config.folder.clone() }))
 }

@@ -1,7 +1,10 @@
 //! Lists: kept on disk, changed between steps, and accepted by people.
 
-use meerkat_service::tool::{ToolError, ToolScope, ToolServerState, ToolSource as _};
-use meerkat_tools::servers::{Servers, servers};
+use meerkat_service::{
+    redact::Secrets,
+    tool::{ToolError, ToolScope, ToolServerState, ToolSource as _},
+};
+use meerkat_tools::servers::{Servers, ServersOptions, servers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +21,8 @@ crate::tests!(
     a_new_tool_comes_between_steps,
     a_changed_tool_waits_until_it_is_accepted,
     an_approval_names_the_server_and_the_tool_as_they_are,
+    what_a_server_is_given_is_in_nothing_that_it_lists,
+    what_a_server_is_given_is_a_secret_if_no_ordinary_text_holds_it,
 );
 
 async fn a_listed_server_is_not_started_for_a_list() {
@@ -157,4 +162,63 @@ async fn an_approval_names_the_server_and_the_tool_as_they_are() {
     for pool in [first, again, moved] {
         pool.shut_down().await;
     }
+}
+
+/// Variable and literal value that a server is given.
+const GIVEN: [&str; 2] = ["planted-variable", "planted-literal"];
+
+fn given(folder: &std::path::Path, lists: Option<&std::path::Path>) -> ServersOptions {
+    let env = json!({ "GIVEN_VARIABLE": "${PLANTED}", "GIVEN_LITERAL": GIVEN[1], "MODE": "production" });
+    let mut options = options(config(folder, "telling", json!({ "env": env })));
+    options.environment.insert("PLANTED".to_owned(), GIVEN[0].to_owned());
+    options.cache_dir = lists.map(std::path::Path::to_owned);
+    options
+}
+
+/// Broken once: a tool's description went with them to the model, to the terminal and into the list on disk.
+async fn what_a_server_is_given_is_in_nothing_that_it_lists() {
+    let (folder, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pool = servers(given(folder.path(), Some(lists.path()))).unwrap();
+    let (_, tools) = step(&pool).await;
+    let [tool] = &tools[..] else { panic!("one tool has a usable name") };
+    let spec = tool.spec();
+    assert_eq!(spec.description, "Uses [redacted] and [redacted] in [redacted].");
+    assert!(spec.schema.as_str().contains(r#"["production","elsewhere"]"#), "a value that a call may have stays one");
+    let listed = format!("{:?}", pool.status());
+    pool.shut_down().await;
+    let files = std::fs::read_dir(lists.path()).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()));
+    let kept: Vec<String> = files.map(Result::unwrap).collect();
+    assert_eq!(kept.len(), 1, "the list is kept");
+    for text in [spec.schema.as_str(), &listed, &kept[0]] {
+        assert!(text.contains("[redacted]") && !text.contains("planted"), "{text}");
+    }
+    let pool = servers(given(folder.path(), Some(lists.path()))).unwrap();
+    assert_eq!(step(&pool).await.1[0].spec().description, spec.description, "as it was kept");
+    pool.shut_down().await;
+}
+
+/// In sessions; in what the server itself says all of it is.
+async fn what_a_server_is_given_is_a_secret_if_no_ordinary_text_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = given(folder.path(), None);
+    let env = [
+        ("SHORT", "production"),
+        ("PATHS", "/home/me/notes/memory-1.json"),
+        ("ADDRESS", "https://api.example.com/v1"),
+        ("TOKEN", "8f14e45fceea167a"),
+        ("DATABASE", "postgres://me:hunter2@example.com/db"),
+    ];
+    let config = options.servers.get_mut("t").unwrap();
+    config.env.extend(env.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let remote = json!({ "url": "https://example.com/mcp", "headers": { "Authorization": "Basic bWU6aHVudGVyMg==" } });
+    options.servers.insert("u".to_owned(), serde_json::from_value(remote).unwrap());
+    let pool = servers(options).unwrap();
+    let secrets = Secrets::new(pool.secrets());
+    for (_, text) in &env[..3] {
+        assert_eq!(secrets.replace(text), *text);
+    }
+    for secret in ["planted-variable", env[3].1, env[4].1, "Basic bWU6aHVudGVyMg==", "bWU6aHVudGVyMg=="] {
+        assert_eq!(secrets.replace(&format!("it is {secret}.")), "it is [redacted].");
+    }
+    pool.shut_down().await;
 }

@@ -31,6 +31,7 @@ tests![
     two_processes_refresh_once,
     a_revoked_login_is_needed_again,
     a_token_follows_no_redirect,
+    a_token_that_is_a_word_blanks_that_word_nowhere,
     hostile_documents_lead_nowhere,
     a_configured_header_wins,
     a_logout_forgets_and_revokes,
@@ -422,5 +423,22 @@ async fn a_scope_at_the_end_of_a_long_challenge_is_named() {
     let failed = call(&pool, "count", json!({})).await.result.unwrap_err();
     let words = "run `meerkat servers login t --scope 'tools admin'`";
     assert!(matches!(&failed, ToolError::Failed(why) if why.contains(words)), "{failed:?}");
+    pool.shut_down().await;
+}
+
+/// Broken once: a server that gave the token `assistant` blanked that word in every session.
+async fn a_token_that_is_a_word_blanks_that_word_nowhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let issuer = Issuer::start(folder.path()).await;
+    let pool = pool(folder.path(), &issuer);
+    let secrets = Secrets::default();
+    pool.redact_with(&secrets);
+    let long = "the_token_of_an_issuer_that_likes_words";
+    let tokens = json!({ "access_token": "assistant", "refresh_token": long, "token_type": "Bearer" });
+    issuer.book().instead.insert("/token".to_owned(), (200, String::new(), tokens));
+    issuer.book().access.insert("assistant".to_owned());
+    log_in(&pool).await;
+    assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
+    assert_eq!(secrets.replace(&format!("the assistant says {long}")), "the assistant says [redacted]");
     pool.shut_down().await;
 }

@@ -15,6 +15,7 @@ crate::tests!(
     sessions_may_have_their_own,
     an_idle_server_ends_and_starts_again,
     a_failed_start_is_an_error_of_the_call_and_is_tried_again,
+    failed_starts_take_no_place_from_others,
     a_slow_start_is_bounded,
     a_missing_variable_concerns_one_server,
 );
@@ -96,6 +97,37 @@ async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
     assert_eq!(called.text(), "a");
     assert_eq!(noted(folder.path(), "starts"), 3);
     assert_eq!(pool.status()[0].last_error, None);
+    pool.shut_down().await;
+}
+
+/// Broken once: each session whose start failed kept a place, so after 256 of them no session got a connection.
+async fn failed_starts_take_no_place_from_others() {
+    let (folder, lists) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let clock = Moved::new();
+    let make = || {
+        let mut options = options(config(folder.path(), "refusing", json!({ "scope": "session" })));
+        options.cache_dir = Some(lists.path().to_owned());
+        options.clock = clock.clone();
+        servers(options).unwrap()
+    };
+    let allowed = folder.path().join("allowed");
+    std::fs::write(&allowed, "").unwrap();
+    let first = make();
+    assert_eq!(names(&first).await.len(), 12);
+    first.shut_down().await;
+    std::fs::remove_file(&allowed).unwrap();
+
+    let pool = make();
+    let echo = tool(&pool, "echo").await;
+    let cancel = CancellationToken::new();
+    for _ in 0..300 {
+        let failed = call_as(&*echo, session(), json!({}), &cancel).await;
+        let Err(ToolError::Refused(why)) = failed.result else { panic!("{:?}", failed.result) };
+        assert!(why.contains("could not be started"), "{why}");
+    }
+    std::fs::write(&allowed, "").unwrap();
+    clock.pass(1_000);
+    assert_eq!(call_as(&*echo, session(), json!({ "text": "a" }), &cancel).await.text(), "a");
     pool.shut_down().await;
 }
 

@@ -224,9 +224,8 @@ pub(crate) fn main(arguments: &[String]) {
             tested.changed.lock().unwrap().extend((0..MANY).map(tool));
             serve(tested);
         }
-        manner @ ("careless" | "deaf" | "endless" | "flooding" | "rambling" | "rubbish" | "stalling" | "talkative") => {
-            by_hand(&tested, manner);
-        }
+        manner @ ("careless" | "deaf" | "endless" | "flooding" | "rambling" | "rubbish" | "stalling" | "talkative"
+        | "telling") => by_hand(&tested, manner),
         _ => serve(tested),
     }
 }
@@ -260,6 +259,21 @@ fn by_hand(tested: &Tested, manner: &str) {
             ("tools/list", "endless") => {
                 let tool = json!({ "name": "long", "description": "x".repeat(LONG_BYTES), "inputSchema": {} });
                 json!({ "tools": [tool], "nextCursor": "more" })
+            }
+            // It tells what it was given, wherever a list has a place for a text.
+            ("tools/list", "telling") => {
+                let given = ["GIVEN_VARIABLE", "GIVEN_LITERAL"].map(|name| std::env::var(name).unwrap());
+                let told = given.join(" and ");
+                json!({ "tools": [
+                    { "name": "tell", "description": format!("Uses {told} in production."), "inputSchema": {
+                        "type": "object",
+                        "properties": {
+                            "where": { "enum": ["production", "elsewhere"], "description": told },
+                            "key": { "default": given[0], "examples": [told] },
+                        },
+                    } },
+                    { "name": given[0], "inputSchema": { "type": "object" } },
+                ] })
             }
             ("tools/list", _) => {
                 tested.note("lists", "list");

@@ -23,6 +23,7 @@ pub(super) use authorized::Authorized;
 pub(super) use login::log_out;
 pub use login::{Login, LoginOptions, Logout};
 
+use super::given::is_ordinary;
 use ask::{Asker, Refusal, TokenRequest, clean};
 use store::{Record, Store};
 
@@ -80,7 +81,9 @@ impl Account {
         let mut state = self.state();
         let values = [Some(&record.access_token), record.refresh_token.as_ref(), record.client_secret.as_ref()];
         let is_known = |value: &String| state.tokens.iter().any(|known| known.expose_secret() == value);
-        let new: Vec<&String> = values.into_iter().flatten().filter(|value| !is_known(value)).collect();
+        // The server chooses them, and must not blank a word in all sessions.
+        let is_new = |value: &&String| !is_known(value) && !is_ordinary(value);
+        let new: Vec<&String> = values.into_iter().flatten().filter(is_new).collect();
         if new.is_empty() {
             return;
         }
