@@ -266,26 +266,17 @@ const SLEEPERS: [(&str, &str); 3] = [
 
 const BUSY: &str = "a busy machine is slower: prove it by what happens, or wait with meerkat_testkit";
 
-/// Files that spin or hurry nevertheless. The list only shrinks.
-const HURRIED: [&str; 7] = [
-    "crates/service/recall/src/tests/troubles.rs",
-    "crates/service/src/store/directory/tests/journal/real.rs",
-    "crates/service/tests/bundle_memory.rs",
-    "crates/service/tests/memory/forgotten.rs",
-    "crates/service/tests/stored/alone.rs",
-    "crates/service/tests/stored/main.rs",
-    "crates/service/tests/stored/projection.rs",
-];
+const RELEASED: &str = "the port may be another test's by now: use refusing_address";
 
 /// Least seconds of a deadline in a test.
-const SECONDS_MIN: u64 = 10;
+const SECONDS_MIN: u64 = 60;
 
 /// What no line of a test may have, in pieces, and why.
 const HURRIES: [(&[&str], &str); 6] = [
     (&["timeout(", "Duration::from_millis("], BUSY),
     (&["elapsed() < ", "Duration::from_"], BUSY),
     (&["elapsed().as_", "() < "], BUSY),
-    (&["TcpListener::bind(", "local_addr()"], "the port may be another test's by now: use refusing_address"),
+    (&["TcpListener::bind(", "local_addr()"], RELEASED),
     (&["fn until(", "bool"], "meerkat_testkit has the one wait, with a pause and patience"),
     (&["spin_loop("], "it takes the core from what it waits for: use meerkat_testkit"),
 ];
@@ -311,12 +302,11 @@ pub fn test_manners(file: &File) -> Vec<String> {
 /// Complaints about tests that sleep, spin or hurry.
 fn haste(file: &File) -> Vec<String> {
     let lines: Vec<&str> = file.text.lines().collect();
-    let is_hurried = HURRIED.contains(&file.path.as_str());
     let mut complaints = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let sleeps = ["thread::sleep", "time::sleep("].iter().any(|sleep| line.contains(sleep));
         let yields = line.contains("yield_now()");
-        let hurry = hurry(line);
+        let hurry = hurry(line).or_else(|| releases(&lines, at).then_some(RELEASED));
         if !sleeps && !yields && hurry.is_none() {
             continue;
         }
@@ -325,7 +315,6 @@ fn haste(file: &File) -> Vec<String> {
         let why = match hurry {
             _ if around.is_paused => None,
             _ if sleeps && !is_sleeper => Some("a test waits for what is meant, or pauses its clock"),
-            _ if is_hurried => None,
             _ if yields && around.is_repeated => Some("it takes the core from what it waits for: use meerkat_testkit"),
             hurry => hurry,
         };
@@ -334,14 +323,54 @@ fn haste(file: &File) -> Vec<String> {
     complaints
 }
 
+/// Whether a line drops a listener whose port somebody goes on to use.
+fn releases(lines: &[&str], at: usize) -> bool {
+    let Some((name, _)) = lines[at].trim_start().strip_prefix("drop(").and_then(|rest| rest.split_once(')')) else {
+        return false;
+    };
+    let binding = format!("let {name} = ");
+    let binds = |line: &&str| line.contains(&binding) && line.contains("TcpListener::bind(");
+    lines[..at].iter().rev().take_while(|line| !line.starts_with('}')).any(binds)
+}
+
 /// The reason why a line may be in no test whose clock runs.
 fn hurry(line: &str) -> Option<&'static str> {
-    let seconds = line.split_once("Duration::from_secs(").and_then(|(_, rest)| rest.split(')').next()?.parse().ok());
-    if line.contains("timeout(") && seconds.is_some_and(|seconds: u64| seconds < SECONDS_MIN) {
+    let number = |before: &str, after: char| -> Option<u64> {
+        let (_, rest) = line.split_once(before)?;
+        rest.split([after, ' ']).next()?.replace('_', "").parse().ok()
+    };
+    let seconds = number("Duration::from_secs(", ')');
+    if line.contains("timeout(") && seconds.is_some_and(|seconds| seconds < SECONDS_MIN) {
+        return Some(BUSY);
+    }
+    // What asks without waiting has no deadline.
+    let wait_ms = number("wait_ms: ", ',').filter(|wait_ms| *wait_ms > 0);
+    if line.contains("WaitReader {") && wait_ms.is_some_and(|wait_ms| wait_ms < SECONDS_MIN * 1_000) {
         return Some(BUSY);
     }
     let forbidden = HURRIES.iter().find(|(pieces, _)| pieces.iter().all(|piece| line.contains(piece)));
     forbidden.map(|(_, why)| *why)
+}
+
+/// Chance has a seed that is printed and can be set.
+pub fn seeds(file: &File) -> Vec<String> {
+    let is_theirs = !file.is_source() || file.path.starts_with("crates/testkit/") || file.path.ends_with("tidy.rs");
+    let drawn = ["ProptestConfig", "with_cases(", "rng_seed", "failure_persistence", "TestRunner::default("];
+    let is_test = file.path.contains("/tests");
+    let mut complaints = file.complain("take the settings of a property from meerkat_testkit::cases", |line| {
+        !is_theirs && drawn.iter().any(|drawn| line.contains(drawn))
+    });
+    complaints.extend(file.complain("take the seed from meerkat_testkit::seed", |line| {
+        !is_theirs && is_test && ["getrandom", "rand::"].iter().any(|source| line.contains(source))
+    }));
+    let lines: Vec<&str> = file.text.lines().collect();
+    let has_settings = |at: usize| lines.get(at + 1).is_some_and(|next| next.contains("#![proptest_config(cases"));
+    let is_wrong = |at: usize| lines[at].trim() == "proptest! {" && !has_settings(at);
+    let wrong = (0..lines.len()).filter(|at| !is_theirs && is_wrong(*at));
+    complaints.extend(wrong.map(|at| {
+        format!("{}:{}: a property begins with `#![proptest_config(cases(…))]` of meerkat_testkit", file.path, at + 1)
+    }));
+    complaints
 }
 
 /// What is around a line, as its indentation shows.

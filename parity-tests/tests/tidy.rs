@@ -102,12 +102,26 @@ fn tests_run_and_wait_on_no_clock() {
     assert_eq!(of(&test("#[test]", "for _ in 0..10 {\n        yield_now();")), 0);
     let port = concat!("let port = TcpListener::bind(\"127.0.0.1:0\").unwrap().", "local_addr();");
     let deadline = concat!("assert!(began.elapsed() ", "< Duration::from_secs(3));");
-    let timeout = concat!("time", "out(Duration::from_secs(9), work).await;");
-    for hurry in [port, deadline, timeout] {
+    let timeout = concat!("time", "out(Duration::from_secs(59), work).await;");
+    let released = concat!("let gone = TcpListener::", "bind(here).unwrap();\n    drop(gone);");
+    let wait = concat!("let wait = WaitReader ", "{ reader, session_id, seq, wait_ms: 5_000 };");
+    for hurry in [port, deadline, timeout, released, wait] {
         assert_eq!(of(&test("#[test]", hurry)), 1, "{hurry}");
     }
     assert_eq!(complaints("crates/x/src/a.rs", "    #[ignore]", tidy::test_manners), 1);
     assert_eq!(complaints("crates/x/src/a.rs", "#[allow(dead_code, reason = \"x\")]", tidy::test_manners), 1);
+}
+
+#[test]
+fn chance_has_a_seed_that_is_printed_and_can_be_set() {
+    check(tidy::seeds);
+    let of = |text: &str| complaints("crates/x/tests/a.rs", text, tidy::seeds);
+    let property = |settings: &str| format!("proptest! {{\n{settings}\n    #[test]\n    fn a(n: u8) {{}}\n}}\n");
+    assert_eq!(of(&property("    #![proptest_config(cases(9))]\n")), 0);
+    assert_eq!(of(&property("")), 1);
+    assert_eq!(of(&property("    #![proptest_config(ProptestConfig::default())]\n")), 2);
+    assert_eq!(of("let mut runner = TestRunner::default();\n"), 1);
+    assert_eq!(of("getrandom::fill(&mut bytes);\n"), 1);
 }
 
 #[test]

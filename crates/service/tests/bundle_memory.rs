@@ -2,11 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-use std::{
-    alloc::System,
-    io::{Read as _, Seek as _, Write as _},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use std::io::{Read as _, Seek as _, Write as _};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
@@ -19,10 +15,10 @@ use meerkat_service::{
     },
     store::{EventStore, open_stores},
 };
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use peak_alloc::PeakAlloc;
 
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// Bytes of a prompt, how many turns a session has, and how many sessions there are.
 const PROMPT_BYTES: usize = 200_000;
@@ -34,29 +30,12 @@ const EVENTS: u64 = 1 + 2 * TURNS as u64;
 /// with all that was said in it.
 const HELD_MAX: usize = 12 * 1024 * 1024;
 
-fn held() -> usize {
-    let stats = ALLOCATOR.stats();
-    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
-}
-
-/// Does the work while another thread looks at what is held; answers with the most that it saw beyond what was before.
+/// Does the work; answers with the most that the process held meanwhile beyond what it held before.
 fn most_held(work: impl FnOnce()) -> usize {
-    let empty = held();
-    let much = vec![0_u8; HELD_MAX];
-    assert!(held() >= empty + much.len(), "what is held is counted");
-    drop(much);
-    let (before, most, is_over) = (held(), AtomicUsize::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                most.fetch_max(held().saturating_sub(before), Ordering::Relaxed);
-                std::thread::yield_now();
-            }
-        });
-        work();
-        is_over.store(true, Ordering::Relaxed);
-    });
-    most.into_inner()
+    ALLOCATOR.reset_peak_usage();
+    let before = ALLOCATOR.current_usage();
+    work();
+    ALLOCATOR.peak_usage() - before
 }
 
 /// A session whose prompts are long, and all of them are part of what its model would see.
@@ -112,6 +91,8 @@ async fn import(service: &dyn SessionService, file: &mut std::fs::File) -> Vec<S
 
 #[test]
 fn large_sessions_go_out_and_in_in_bounded_memory() {
+    let for_a_moment = most_held(|| drop(std::hint::black_box(vec![0_u8; HELD_MAX])));
+    assert!(for_a_moment >= HELD_MAX, "what is held for a moment is counted: {for_a_moment}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let first = 0x0190_0000_0000_7000_8000_0000_0000_0001;

@@ -7,7 +7,7 @@ mod common;
 use std::{alloc::System, sync::Arc};
 
 use meerkat_service::{
-    Agent, AgentBuildConfig, Capabilities, Capability,
+    Agent, AgentBuildConfig,
     compaction::{CompactionConfig, messages_measured},
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
@@ -64,8 +64,8 @@ fn sliding() -> AgentBuildConfig {
     AgentBuildConfig::new().models(Arc::new(models)).options(options)
 }
 
-/// Stored sessions, in memory; `None` if the build has none.
-fn stored() -> Option<Agent> {
+/// Stored sessions, in memory.
+fn stored() -> Agent {
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let stores = Stores {
         blobs: Arc::<MemoryBlobStore>::default(),
@@ -76,13 +76,12 @@ fn stored() -> Option<Agent> {
         inbox: None,
         events,
     };
-    Capabilities::compiled().require(Capability::SessionStore).ok()?;
-    Some(sliding().stores(stores).build().unwrap())
+    sliding().stores(stores).build().unwrap()
 }
 
 /// A turn costs the same without a reader, with one, and after one was deleted.
 async fn a_reader_costs_a_turn_nothing() {
-    let Some(agent) = stored() else { return };
+    let agent = stored();
     let service = agent.service();
     let session = agent.create_session().await.unwrap();
     for _ in 0..30 {
@@ -101,9 +100,6 @@ async fn a_reader_costs_a_turn_nothing() {
 
 /// What is asked before each model call costs the same however long the context is: nothing of it walks over messages.
 async fn a_compactor_costs_the_same_at_every_length() {
-    if Capabilities::compiled().require(Capability::SessionCompaction).is_err() {
-        return;
-    }
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 1 << 40);
     let config = CompactionConfig { auto_compact_threshold: u64::MAX, ..CompactionConfig::default() };
     let agent = AgentBuildConfig::new().models(Arc::new(models)).compaction(config).build().unwrap();

@@ -15,7 +15,7 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    Agent, AgentBuildConfig, Capabilities, Capability, Seq, SessionId,
+    Agent, AgentBuildConfig, Seq, SessionId,
     compaction::{COMPACTION_PROMPT, CompactionConfig},
     memory::MemoryOptions,
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
@@ -274,9 +274,6 @@ async fn what_survives_is_as_the_documentation_says() {
 /// Whatever the summaries lost, memory finds it: each probe, at the turn that said it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_probe_is_found_in_memory() {
-    if Capabilities::compiled().require(Capability::MemoryStore).is_err() {
-        return;
-    }
     for summariser in [SUMMARISERS[0], SUMMARISERS[1]] {
         let mut trial = Trial::new(summariser, true).await;
         let most = *COMPACTIONS.last().unwrap();

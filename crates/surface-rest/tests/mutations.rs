@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue, Request};
 use http_body_util::BodyExt as _;
 use meerkat_service::{AgentBuildConfig, ErrorBody, service::ReadEvents};
 use meerkat_surface_rest::{RestOptions, router};
+use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt as _;
@@ -102,8 +103,7 @@ fn the_corpus_is_made_of_good_requests() {
 fn a_damaged_request_gets_an_answer_of_ours() {
     let (runtime, rest, _, session) = service();
     let files = corpus("requests");
-    let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(file in any::<Index>(), damage in damage())| {
+    proptest!(cases(2000), |(file in any::<Index>(), damage in damage())| {
         let bytes = damaged(file.get(&files).clone(), &damage);
         let Some(request) = request(&bytes, &session) else { return Ok(()) };
         let is_head = request.method() == http::Method::HEAD;
@@ -127,8 +127,7 @@ fn a_damaged_request_gets_an_answer_of_ours() {
 #[test]
 fn no_text_breaks_a_frame() {
     let files = corpus("texts");
-    let config = ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(file in any::<Index>(), damage in damage(), cuts in vec(any::<Index>(), 0..8))| {
+    proptest!(cases(300), |(file in any::<Index>(), damage in damage(), cuts in vec(any::<Index>(), 0..8))| {
         let (runtime, rest, service, session) = service();
         let text = String::from_utf8_lossy(&damaged(file.get(&files).clone(), &damage)).into_owned();
         runtime.block_on(async {

@@ -51,12 +51,20 @@ pub async fn until_async(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Waits until something is so that must be asked for. The runtime's clock must not be paused.
 pub async fn until_asked(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    until_got(what, async || is_so().await.then_some(())).await;
+}
+
+/// Waits until what is asked for is there. The runtime's clock must not be paused.
+pub async fn until_got<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let asks = async {
-        while !is_so().await {
+        loop {
+            if let Some(value) = value().await {
+                return value;
+            }
             tokio::time::sleep(PAUSE).await;
         }
     };
-    in_time(what, asks).await;
+    in_time(what, asks).await
 }
 
 /// Gives a future [`PATIENCE`] to end, and panics with `what` after it. The runtime's clock must not be paused.
@@ -87,18 +95,24 @@ pub fn refusing_address() -> SocketAddr {
 }
 
 /// Seed of this run: `MEERKAT_SEED`, or a fixed one. It is printed, so that a failed test shows it.
+#[expect(clippy::print_stdout, reason = "the harness shows it if the test fails, and else keeps it")]
 pub fn seed() -> u64 {
     let seed = match std::env::var("MEERKAT_SEED") {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("MEERKAT_SEED is {text:?}, which is no whole number")),
         Err(_) => SEED,
     };
-    writeln!(std::io::stdout(), "MEERKAT_SEED={seed}").unwrap_or_default();
+    println!("MEERKAT_SEED={seed}");
     seed
 }
 
 /// Settings of a property that is tried this often, by the [`seed`] of this run.
 pub fn cases(cases: u32) -> Config {
-    Config { cases, rng_seed: RngSeed::Fixed(seed()), failure_persistence: None, ..Config::default() }
+    Config { failure_persistence: None, ..cases_and_regressions(cases) }
+}
+
+/// As [`cases`], after those that its crate's folder `proptest-regressions` has.
+pub fn cases_and_regressions(cases: u32) -> Config {
+    Config { cases, rng_seed: RngSeed::Fixed(seed()), ..Config::default() }
 }
 
 /// Random numbers by a seed (splitmix64).

@@ -187,9 +187,7 @@ async fn a_length_that_changes_between_requests_is_refused() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_told() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", listener.local_addr().unwrap());
-    drop(listener);
+    let url = format!("http://{}/v1", meerkat_testkit::refusing_address());
     let embedder = EndpointEmbedder::new(options(&url), World::system()).unwrap();
     let error = embedder.embed(&texts(&["one"]), EmbedFor::Query).await.unwrap_err();
     assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable);

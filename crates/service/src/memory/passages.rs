@@ -116,6 +116,7 @@ fn end_of_sentence(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use meerkat_testkit::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -197,6 +198,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn parts_are_the_text(words in prop::collection::vec("[a-zé。.\n]{0,12}| |\n\n|[x]{400}", 0..60)) {
             let text = words.join(" ");

@@ -1,5 +1,6 @@
 //! The one encoding: a line that is decoded and encoded again is the same, byte for byte.
 
+use meerkat_testkit::cases_and_regressions;
 use proptest::{option, prelude::*};
 use serde_json::{Map, Value, json};
 
@@ -107,6 +108,8 @@ fn floats() -> impl Strategy<Value = f64> {
 }
 
 proptest! {
+    #![proptest_config(cases_and_regressions(256))]
+
     #[test]
     fn a_float_comes_back_bit_for_bit(float in floats(), filling in filling(), place in place()) {
         let written = serde_json::to_string(&float).unwrap();

@@ -3,10 +3,11 @@
 
 use super::*;
 use meerkat_service::service::{ExportSession, ImportBundle};
+use meerkat_testkit::{until_asked, until_got};
 
 /// A process with the memory of a directory, its store, or both, once the one before has left.
 async fn process(dir: &Path, has_store: bool, has_memory: bool) -> Agent {
-    loop {
+    until_got("the process before has left", async || {
         let mut config = AgentBuildConfig::new().options(options());
         if has_store {
             config = config.store(dir.to_owned());
@@ -15,25 +16,23 @@ async fn process(dir: &Path, has_store: bool, has_memory: bool) -> Agent {
             config = config.memory(Some(dir.to_owned()), MemoryOptions::default());
         }
         match config.build() {
-            Err(SessionError::StoreLocked { .. }) => tokio::task::yield_now().await,
-            built => return built.unwrap(),
+            Err(SessionError::StoreLocked { .. }) => None,
+            built => Some(built.unwrap()),
         }
-    }
+    })
+    .await
 }
 
 /// Checks in which sessions a text is found. A search waits two seconds for what is still to be taken in and out; a busy
 /// machine may need more, so it is repeated.
 async fn check_found_in(agent: &Agent, text: &str, expected: &[SessionId]) {
-    let mut found = Vec::new();
-    for _ in 0..20 {
-        found = said(agent, text).await.into_iter().map(|hit| hit.0).collect();
+    until_asked(&format!("{text:?} is found in {expected:?}"), async || {
+        let mut found: Vec<_> = said(agent, text).await.into_iter().map(|hit| hit.0).collect();
         found.sort_unstable();
         found.dedup();
-        if found == expected {
-            return;
-        }
-    }
-    assert_eq!(found, expected);
+        found == expected
+    })
+    .await;
 }
 
 async fn told(agent: &Agent, text: &str) -> SessionId {

@@ -28,10 +28,13 @@ use meerkat_service::{
 };
 
 use fake::Fake;
+use meerkat_testkit::{in_time, until_asked};
 
 fn options() -> EngineOptions {
     let mut options = EngineOptions::default();
     options.projection.enabled = false;
+    // Long enough that no loaded machine is slower.
+    options.limits.wait_ms = 60_000;
     options
 }
 
@@ -171,7 +174,7 @@ async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() 
     lose();
     let other = agent.create_session().await.unwrap();
     agent.turn(&other, "@say Two.").await.unwrap();
-    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 60_000 };
     agent.service().wait_reader(request).await.unwrap();
     assert_eq!(search(&agent, "One.").await.len(), 2, "taking in notices it");
     assert!(!memory.is_lost.load(Ordering::Relaxed), "it is told that it has everything again");
@@ -223,7 +226,7 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
     assert_eq!(forgetting.await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
     memory.fails.store(false, Ordering::Relaxed);
     let (reader, session_id) = ("memory".to_owned(), session.session_id);
-    let request = WaitReader { reader, session_id, seq: 4, wait_ms: 5_000 };
+    let request = WaitReader { reader, session_id, seq: 4, wait_ms: 60_000 };
     assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
     assert_eq!(search(&agent, "One.").await.len(), 2);
     end(agent).await;
@@ -264,7 +267,7 @@ async fn a_deletion_that_memory_failed_at_is_tried_again_and_then_lists_forget_i
     agent.service().delete(DeleteSession { session_id: session.session_id, force: false }).await.unwrap();
     memory.fails.store(false, Ordering::Relaxed);
     agent.turn(&other, "@say Two.").await.unwrap();
-    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 60_000 };
     assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
     assert_eq!(memory.sessions().keys().copied().collect::<Vec<_>>(), [other.session_id]);
     assert_eq!(listed(&agent).await, [other.session_id]);
@@ -287,7 +290,7 @@ async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
     memory.fails.store(false, Ordering::Relaxed);
     let other = agent.create_session().await.unwrap();
     agent.turn(&other, "@say Two.").await.unwrap();
-    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 5_000 };
+    let request = WaitReader { reader: "memory".to_owned(), session_id: other.session_id, seq: 4, wait_ms: 60_000 };
     assert_eq!(agent.service().wait_reader(request).await.unwrap().seq, 4);
     assert_eq!(memory.texts(session.session_id), ["@say One.", "One."]);
     end(agent).await;
@@ -321,8 +324,7 @@ async fn a_search_waits_for_no_timer() {
     let world = World { clock: Arc::new(Still(SystemClock::new())), ..World::system() };
     let agent = config(&memory, options()).store(dir.path().to_owned()).world(world).build().unwrap();
     for text in ["One.", "Two."] {
-        let found = tokio::time::timeout(Duration::from_secs(60), search(&agent, text)).await;
-        assert_eq!(found.expect("it waits for a timer").len(), 2);
+        assert_eq!(in_time("a search waits for no timer", search(&agent, text)).await.len(), 2);
         agent.turn(&session, "@say Two.").await.unwrap();
     }
 }
@@ -432,12 +434,7 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
         // It retries by now; its own thread does not use the paused clock.
         tokio::time::advance(Duration::from_secs(60)).await;
         tokio::time::resume();
-        let left = async {
-            while agent.service().events(events.clone()).await.is_ok() {
-                tokio::task::yield_now().await
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), left).await.unwrap();
+        until_asked("it leaves", async || agent.service().events(events.clone()).await.is_err()).await;
         let said: &[&str] = if stays { &["@say One.", "One."] } else { &[] };
         assert_eq!(memory.texts(session.session_id), said);
         if stays {

@@ -8,7 +8,6 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -23,11 +22,11 @@ use meerkat_service::{
     store::{EventStore, StoreError, open_stores},
     wire::Answers,
 };
+use meerkat_testkit::{until_asked, until_async};
 
 use crate::{
     Place, Process,
     layer::{Layer, Over},
-    until,
 };
 
 /// How a session's files stop answering.
@@ -242,12 +241,7 @@ fn retention_goes_on_when_its_client_leaves() {
                 }
             }
         }
-        let all_gone = async {
-            while stored(&process).await.len() > 1 {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), all_gone).await.unwrap();
+        until_asked("the others are deleted", async || stored(&process).await.len() <= 1).await;
     });
 }
 
@@ -263,7 +257,7 @@ fn files_of_other_sessions_are_written_though_one_cannot_be() {
             process.projected(third).await;
             process.turn(third, "@say Two.").await.unwrap();
             process.projected(third).await;
-            until(|| list.exists()).await;
+            until_async("the list is written", || list.exists()).await;
         });
     }
 }
@@ -287,10 +281,10 @@ fn files_that_could_not_be_written_at_first_come_later() {
     fs::write(&failing, "no folder").unwrap();
     place.process(true, |process| async move {
         process.service.ready().await.unwrap();
-        until(|| list.exists()).await;
+        until_async("the list is written", || list.exists()).await;
         assert!(other.is_dir());
         fs::remove_file(&failing).unwrap();
-        until(|| failing.join("transcript.md").exists()).await;
+        until_async("its files are written", || failing.join("transcript.md").exists()).await;
     });
 }
 
@@ -368,7 +362,7 @@ fn files_of_a_session_that_was_deleted_elsewhere_go_at_the_next_start() {
     let (going, staying) = (folder(deleted), folder(kept));
     place.process(true, |process| async move {
         process.create().await;
-        until(|| !going.exists()).await;
+        until_async("its files are removed", || !going.exists()).await;
         assert!(staying.exists());
     });
 }

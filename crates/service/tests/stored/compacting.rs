@@ -241,12 +241,12 @@ fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
         let compaction = process.begin_compaction(session_id);
         watched.entered().await;
         let service = process.service.clone();
-        let forked = tokio::spawn(async move { service.fork(ForkSession { session_id, turn: Some(1) }).await });
-        // It begins by now, and ends before the compaction or behind it.
-        tokio::task::yield_now().await;
+        let mut forked = service.fork(ForkSession { session_id, turn: Some(1) });
+        assert!(futures::poll!(&mut forked).is_pending(), "it has begun, and ends before the compaction or behind it");
         watched.go.add_permits(1);
-        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
-        let fork = forked.await.unwrap().unwrap();
+        let (fork, compacted) = tokio::join!(forked, compaction);
+        assert_eq!(compacted.unwrap(), Ok(LEFT.1));
+        let fork = fork.unwrap();
         assert_eq!(process.turn(fork.session_id, "@echo messages").await.unwrap().text, "messages: 5");
         let due = process.service.read(&session_id).await.unwrap();
         assert_eq!((due.message_count, fork.seq), (4, 17));

@@ -1,11 +1,10 @@
 //! What a process that ends in the middle of its work leaves behind, and how the next one finds it.
 
-use std::time::Duration;
-
 use meerkat_service::{
     options::Policy,
     service::{SessionQuery, StartTurn},
 };
+use meerkat_testkit::in_time;
 
 use crate::Place;
 
@@ -23,8 +22,7 @@ fn a_queue_outlives_its_process_and_goes_on_if_it_is_configured_to() {
         session_id
     });
     place.process(true, |process| async move {
-        let goes_on = process.until(session_id, "turn_completed");
-        tokio::time::timeout(Duration::from_secs(60), goes_on).await.unwrap();
+        in_time("the queue goes on", process.until(session_id, "turn_completed")).await;
         let last = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@echo messages") };
         let last = process.service.start_turn(last).await.unwrap();
         assert_eq!((last.turn, last.text.as_str()), (3, "messages: 6"), "the queue ran in its order before");

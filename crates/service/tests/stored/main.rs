@@ -26,7 +26,7 @@ mod readers;
 mod waiting;
 mod workspace;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
@@ -35,6 +35,7 @@ use meerkat_service::{
     options::{EngineOptions, Unattended},
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
+use meerkat_testkit::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -91,7 +92,7 @@ impl Place {
             }
             (done, service)
         });
-        runtime.shutdown_timeout(Duration::from_secs(10));
+        runtime.shutdown_timeout(PATIENCE);
         drop(service);
         done
     }
@@ -134,16 +135,6 @@ impl Process {
         }
         panic!("the session ended without {type_name}");
     }
-}
-
-/// Waits until something is so.
-async fn until(is_so: impl Fn() -> bool) {
-    let waiting = async {
-        while !is_so() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), waiting).await.unwrap();
 }
 
 /// The files beneath a folder, by their paths from it.

@@ -1,6 +1,6 @@
 //! What people look at: the list as it changes, the calls that wait, and the turns and steps of long sessions.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
@@ -10,6 +10,7 @@ use meerkat_service::{
         SessionSummary, StartTurn, StepKind,
     },
 };
+use meerkat_testkit::in_time;
 
 use crate::{Place, Process};
 
@@ -101,7 +102,7 @@ fn a_follower_waits_for_the_first_change_and_sees_a_call_that_begins_to_wait() {
                 list.read(&process, 10, 60_000).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), waits).await.unwrap();
+        in_time("the list shows that it waits", waits).await;
         let open = process.service.approvals(ListApprovals::default()).await.unwrap().items.remove(0);
         let decide = DecideApproval::new(id, open.approval.call_id, Decision::Approve);
         process.service.decide_approval(decide).await.unwrap();

@@ -5,7 +5,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -16,9 +15,10 @@ use meerkat_service::{
     service::{CompactJournal, DeleteSession, ForkSession, WaitReader},
     store::{JournalPruner, StoreError, open_stores},
 };
+use meerkat_testkit::{PATIENCE, until_async, until_got};
 use tokio::sync::mpsc;
 
-use crate::{Place, Process, files, until};
+use crate::{Place, Process, files};
 
 impl Place {
     pub(crate) fn projected() -> Self {
@@ -71,7 +71,7 @@ async fn listed(rkat: &Path, ids: &[SessionId]) {
         let listed = index["sessions"].as_array()?.iter().map(|it| it["session_id"].as_str().map(str::to_owned));
         Some(listed.collect::<Option<Vec<_>>>()? == ids.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
-    until(|| is_so() == Some(true)).await;
+    until_async("the list names them", || is_so() == Some(true)).await;
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
                 delete(Process { service: process.service.clone() }).await;
             }
             if is_deleted_by_another {
-                until(|| event_lines(rkat, child) == lines).await;
+                until_async("the files are whole", || event_lines(rkat, child) == lines).await;
             }
             lines
         });
@@ -356,15 +356,11 @@ fn a_service_that_is_dropped_ends_its_projector() {
         let id = Process { service: service.clone() }.create().await;
         Process { service: service.clone() }.projected(id).await;
         drop(service);
-        let open = async {
-            loop {
-                match place.agent().build() {
-                    Err(error) if error.code() == ErrorCode::StoreLocked => tokio::task::yield_now().await,
-                    built => return built.unwrap(),
-                }
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(120), open).await.unwrap();
+        until_got("the directory is let go", async || match place.agent().build() {
+            Err(error) if error.code() == ErrorCode::StoreLocked => None,
+            built => Some(built.unwrap()),
+        })
+        .await;
     });
 }
 
@@ -415,7 +411,7 @@ fn what_a_compaction_dropped_is_in_no_file_after_a_kill() {
         assert!(prunes.recv().await.unwrap() > 0);
         service
     });
-    runtime.shutdown_timeout(Duration::from_secs(10));
+    runtime.shutdown_timeout(PATIENCE);
     drop(service);
     assert!(place.has_stale_files());
     place.is_made_anew(id);

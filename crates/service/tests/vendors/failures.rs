@@ -13,6 +13,7 @@ use meerkat_service::{
     ErrorCode,
     model::{ModelError, ModelPart, ModelRequest, ModelResolver},
 };
+use meerkat_testkit::{in_time, refusing_address};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -85,8 +86,7 @@ async fn a_stalled_stream_pends_and_dropping_it_closes_the_connection() {
             assert!(matches!(part, Some(Ok(ModelPart::Hidden(_)))), "{}: {part:?}", wire.model);
         }
         drop(stream);
-        let left = tokio::time::timeout(Duration::from_secs(30), call.server.left.recv()).await;
-        assert_eq!(left, Ok(Some(())), "{}", wire.model);
+        assert_eq!(in_time("the connection is closed", call.server.left.recv()).await, Some(()), "{}", wire.model);
     }
 }
 
@@ -337,9 +337,7 @@ async fn a_web_page_and_a_redirection_say_what_to_check() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_and_one_that_points_elsewhere() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1", gone.local_addr().unwrap());
-    drop(gone);
+    let url = format!("http://{}/v1", refusing_address());
     for wire in WIRES {
         let error = unreachable(wire, &url).await;
         assert_eq!((error.code, error.is_lasting), (ErrorCode::ModelTimeout, true), "{}: {error}", wire.model);

@@ -6,6 +6,7 @@ use std::{
 };
 
 use meerkat_service::model::{AnswerBlock, ModelError};
+use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use tokio::runtime::{Builder, Runtime};
 
@@ -75,8 +76,7 @@ fn damaged(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
 fn a_damaged_stream_is_an_answer_or_a_failure() {
     for wire in WIRES {
         let (stage, answers) = (Stage::new(wire), Cell::new(0));
-        let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
-        proptest!(config, |(is_text: bool, damage in vec(damage(), 1..8), chunk in 1..400_usize)| {
+        proptest!(cases(200), |(is_text: bool, damage in vec(damage(), 1..8), chunk in 1..400_usize)| {
             let story = if is_text { wire.text } else { wire.calls };
             match stage.hear(damaged(wire.on_wire(story).into_bytes(), &damage), chunk) {
                 Ok(heard) => {
@@ -102,8 +102,7 @@ fn a_damaged_stream_is_an_answer_or_a_failure() {
 fn comments_between_frames_change_nothing() {
     for wire in WIRES {
         let stage = Stage::new(wire);
-        let config = ProptestConfig { cases: 50, failure_persistence: None, ..ProptestConfig::default() };
-        proptest!(config, |(comments in vec(any::<bool>(), 1..8), chunk in 1..400_usize)| {
+        proptest!(cases(50), |(comments in vec(any::<bool>(), 1..8), chunk in 1..400_usize)| {
             for story in [wire.text, wire.calls] {
                 let plain = stage.hear(wire.on_wire(story).into_bytes(), usize::MAX).unwrap();
                 let frames = story.split_inclusive("\n\n").zip(comments.iter().cycle());

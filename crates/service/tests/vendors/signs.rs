@@ -1,12 +1,11 @@
 //! Signs of life: every byte that arrives shows that a vendor is working, and is counted.
 
-use std::time::Duration;
-
 use futures::StreamExt;
 use meerkat_service::{
     ErrorCode,
     model::{ModelPart, StopReason, Usage},
 };
+use meerkat_testkit::in_time;
 
 use crate::{
     ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines,
@@ -28,8 +27,7 @@ async fn hidden(wire: &Wire, story: String, bytes: usize) -> usize {
             }
         }
     };
-    let done = tokio::time::timeout(Duration::from_secs(20), count).await;
-    assert!(done.is_ok(), "{}: {counted} of {bytes}", wire.model);
+    in_time(wire.model, count).await;
     counted
 }
 
@@ -64,7 +62,7 @@ async fn arguments_without_an_end_are_refused_as_they_come() {
         r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":""}}]}}]}"#;
     let story = format!("{first}data: {open}\n\n{}", format!("data: {piece}\n\n").repeat(30));
     let heard = CHAT.hear(move || Reply { ends: Ends::Never, ..Reply::stream(story.clone()) });
-    let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.expect("it does not wait for the end");
+    let heard = in_time("it does not wait for the end", heard).await;
     assert_eq!(heard.err().unwrap().code, ErrorCode::ModelRejected);
 }
 

@@ -6,7 +6,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use meerkat_errors::ErrorCode;
@@ -19,6 +18,7 @@ use meerkat_service::{
     },
     store::{Stores, open_stores},
 };
+use meerkat_testkit::PATIENCE;
 
 use super::{cluster::Database, database};
 use crate::{check_at_rest, open, tests::append};
@@ -43,7 +43,7 @@ impl Place<'_> {
 pub(super) fn process<T, F: Future<Output = T>>(work: F) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let done = runtime.block_on(work);
-    runtime.shutdown_timeout(Duration::from_secs(10));
+    runtime.shutdown_timeout(PATIENCE);
     done
 }
 

@@ -202,6 +202,7 @@ impl Fence {
 
 #[cfg(test)]
 mod tests {
+    use meerkat_testkit::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -263,6 +264,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Nothing is left out, added or moved but colours, and these do not depend on how the text comes.
         #[test]
         fn the_characters_stay(text in "([`~*#+> \n.)1-]|[aé猫]|```diff\n|\n```\n){0,40}", cuts in prop::collection::vec(1..5_usize, 40)) {

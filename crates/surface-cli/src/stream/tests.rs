@@ -10,6 +10,7 @@ use std::{
 };
 
 use meerkat_service::{SessionError, SessionId, service::TurnResult, session::message::Body, wire::decode_event};
+use meerkat_testkit::cases;
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 use serde_json::json;
 
@@ -216,7 +217,7 @@ fn without_colours(shown: Vec<u8>) -> Vec<u8> {
 #[test]
 fn an_answer_is_printed_whole_however_it_comes() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut runner = TestRunner::new(ProptestConfig { cases: 1000, failure_persistence: None, ..Default::default() });
+    let mut runner = TestRunner::new(cases(1000));
     let done = runner.run(&coming(), |coming| {
         let mut expected = coming.blocks.concat();
         if !expected.is_empty() && !expected.ends_with('\n') {

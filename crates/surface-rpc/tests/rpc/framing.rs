@@ -2,6 +2,7 @@
 
 use meerkat_service::{AgentBuildConfig, clock::World};
 use meerkat_surface_rpc::{RpcOptions, service};
+use meerkat_testkit::cases;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -156,7 +157,7 @@ fn the_corpus_is_answered() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(256))]
 
     #[test]
     fn every_line_gets_what_it_is_owed(mutations in proptest::collection::vec(mutation(), 1..20)) {

@@ -85,6 +85,7 @@ pub(super) fn lines(text: &str, places: &[usize]) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use meerkat_testkit::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -129,6 +130,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         /// Few different characters, so that texts occur, overlap and touch line ends.
         #[test]
         fn a_replacement_is_that_of_the_standard_library(

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proptest::{collection::vec, prelude::*, test_runner::Config};
+use meerkat_testkit::cases;
+use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
@@ -144,7 +145,7 @@ async fn live(steps: Vec<Step>, records_intake: bool) {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 16, failure_persistence: None, ..Config::default() })]
+    #![proptest_config(cases(16))]
     #[test]
     fn what_is_found_is_what_was_said_and_not_forgotten(steps in vec(step(), 1..14), records_intake: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meerkat_testkit::until_async;
 use tokio::sync::Notify;
 
 use super::{
@@ -148,15 +149,11 @@ async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
     store.made().await;
     let reindex = store.reindex(&|_, _| ());
     let meanwhile = async {
-        while embedder.asked.lock().unwrap().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        until_async("it is asked for all again", || embedder.asked.lock().unwrap().len() == 2).await;
         store.add(vec![talk(2, &["And more."])]).await.unwrap();
         assert_eq!(find(&store, "bassoon").await.len(), 1);
         embedder.may_answer.notify_one();
-        while embedder.asked.lock().unwrap().len() < 3 {
-            tokio::task::yield_now().await;
-        }
+        until_async("it is asked for the new one", || embedder.asked.lock().unwrap().len() == 3).await;
         embedder.may_answer.notify_one();
     };
     assert_eq!(tokio::join!(reindex, meanwhile).0.unwrap().indexed, 1);

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{Rig, Subject, fakes::does, ticks};
 use crate::{
-    SessionError, SessionId,
+    ErrorCode, SessionError, SessionId,
     ids::Seq,
     model::{
         ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream, ResolvedModel, StaticModels,
@@ -321,6 +321,11 @@ impl Rig {
     }
 }
 
+/// The code that a caller is told of a fault in the store.
+fn code_of(fault: Fault) -> ErrorCode {
+    if fault == Fault::Panic { ErrorCode::Internal } else { ErrorCode::StoreFailed }
+}
+
 /// Fails each write of a turn: its caller gets a code, the journal stays whole, and the session goes on. A turn whose
 /// start was lost never happened.
 #[tokio::test(start_paused = true)]
@@ -336,7 +341,7 @@ async fn a_fault_at_every_write_of_a_turn() {
                     let is_unnoticed = fault == Fault::LostSync || (fault == Fault::Fenced && at == 1);
                     assert!(is_unnoticed && result.status == TurnStatus::Completed, "{at}: {result:?}");
                 }
-                Err(error) => assert!(["INTERNAL", "STORE_FAILED"].contains(&error.code().as_str()), "{at}: {error:?}"),
+                Err(error) => assert_eq!(error.code(), code_of(fault), "{fault:?} {at}: {error:?}"),
             }
             let events = subject.check().await;
             let started = events.iter().filter(|event| event["type"] == "turn_started").count();
@@ -369,7 +374,7 @@ async fn a_store_that_stays_broken_leaves_the_session_readable() {
         let pin = PinFact { session_id: subject.session_id, text: "fact".into() };
         assert_eq!(subject.service.pin(pin).await.unwrap_err().body().details["what"], "pins", "what is full");
         let failed = subject.turn("@say One.").await.unwrap_err();
-        assert!(["INTERNAL", "STORE_FAILED"].contains(&failed.code().as_str()), "{failed:?}");
+        assert_eq!(failed.code(), code_of(fault), "{failed:?}");
         let refused = subject.turn("@say Two.").await.unwrap_err();
         assert_eq!(refused.code().as_str(), "SESSION_CORRUPTED");
         assert_eq!(subject.events().await.len(), 2, "the creation and the turn's start can be read");

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Rig, Subject, TICKS_MAX, check_journal, ticks, walk};
 use crate::{
-    SessionError,
+    ErrorCode, SessionError,
     clock::SystemClock,
     options::Policy,
     service::{
@@ -73,17 +73,18 @@ fn an_interrupt_at_every_place_of_a_turn() {
     });
 }
 
-/// Every command that changes a session, with the codes it may be refused with.
-const COMMANDS: [(&str, &[&str]); 9] = [
-    ("remind", &[]),
-    ("clear", &["ITEM_NOT_FOUND"]),
-    ("pin", &[]),
-    ("unpin", &["ITEM_NOT_FOUND"]),
-    ("cancel", &["ITEM_NOT_FOUND"]),
-    ("decide", &["ITEM_NOT_FOUND"]),
-    ("reject", &["SESSION_BUSY"]),
-    ("queue", &[]),
-    ("interrupt", &[]),
+/// Every command that changes a session, and what it is refused with.
+const COMMANDS: [(&str, Option<ErrorCode>); 9] = [
+    ("remind", None),
+    ("clear", Some(ErrorCode::ItemNotFound)),
+    ("pin", None),
+    ("unpin", Some(ErrorCode::ItemNotFound)),
+    ("cancel", Some(ErrorCode::ItemNotFound)),
+    ("decide", Some(ErrorCode::ItemNotFound)),
+    // Only while the turn is open.
+    ("reject", Some(ErrorCode::SessionBusy)),
+    ("queue", None),
+    ("interrupt", None),
 ];
 
 async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result<Changed, SessionError> {
@@ -107,12 +108,11 @@ async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result
     }
 }
 
-/// Wherever a command comes, it is answered with the event that recorded it or with an allowed code, and both turns
-/// end.
+/// Wherever a command comes, it is answered with the event that recorded it or with its refusal, and both turns end.
 #[test]
 fn every_command_at_every_place_of_a_turn() {
     walk(async {
-        for (name, refusals) in COMMANDS {
+        for (name, refusal) in COMMANDS {
             let mut finished = 0;
             for tick in 0..TICKS_MAX {
                 let dir = tempfile::tempdir().unwrap();
@@ -121,10 +121,19 @@ fn every_command_at_every_place_of_a_turn() {
                 let first = subject.service.accept_turn(request).await.unwrap();
                 ticks(tick).await;
                 let was_over = subject.events().await.iter().any(|event| event["type"] == "turn_completed");
-                match ask(&subject, name).await {
-                    Ok(Changed { seq, .. }) => assert!(seq > first.seq, "{name} at tick {tick}"),
+                let asked = ask(&subject, name).await;
+                let end = subject.events().await.into_iter().find(|event| event["type"] == "turn_completed");
+                let end = end.map(|end| end["seq"].as_u64().unwrap());
+                match asked {
+                    Ok(Changed { seq, .. }) if name == "reject" => {
+                        assert!(end.is_some_and(|end| end < seq), "{name} at tick {tick}: the turn is open");
+                    }
+                    Ok(Changed { seq, .. }) => {
+                        assert!(refusal.is_none() && seq > first.seq, "{name} at tick {tick}");
+                    }
                     Err(error) => {
-                        assert!(refusals.contains(&error.code().as_str()), "{name} at tick {tick}: {error:?}")
+                        assert_eq!(Some(error.code()), refusal, "{name} at tick {tick}: {error:?}");
+                        assert!(name != "reject" || !was_over, "{name} at tick {tick}: the turn was over");
                     }
                 }
                 let last = StartTurn { policy: Policy::Queue, ..StartTurn::new(subject.session_id, "@say Last.") };

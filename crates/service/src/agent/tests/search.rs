@@ -11,7 +11,6 @@ use super::{
     fakes::{Does, Heard, calls, does, says},
 };
 use crate::{
-    capability::{Capabilities, Capability},
     compaction::CompactionConfig,
     model::{ModelRequest, StaticModels, ToolSpec},
     service::{CompactSession, CreateSession, ListTools, SessionService as _, StartTurn, TurnStatus},
@@ -189,9 +188,6 @@ async fn what_was_found_has_its_own_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_found_outlives_a_compaction_and_a_restart() {
-    if Capabilities::compiled().require(Capability::SessionCompaction).is_err() {
-        return;
-    }
     let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let service = |model: &Arc<Heard>| {
         let mut rig = rig(model, 100, WINDOW);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::poll;
+use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
@@ -426,6 +427,8 @@ async fn walk(steps: Vec<Happens>) {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn whatever_happens_each_reader_is_given_what_it_has_not_acknowledged(steps in vec(happens(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,6 +1,7 @@
 //! `Session::apply`: the state of any legal life is that of a naive reading of its records.
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{
@@ -534,7 +535,7 @@ fn context_rebuilt(retained: Vec<(Seq, Seq)>, masked: Vec<Seq>) -> Event {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(cases_and_regressions(1000))]
 
     #[test]
     fn a_session_is_what_its_records_say(choices in vec(any::<u16>(), 0..60)) {
@@ -587,7 +588,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(cases_and_regressions(2000))]
 
     /// An undo right after a compaction restores the context, byte for byte.
     #[test]

@@ -1,6 +1,7 @@
 //! A fork begins with its parent's records to the letter and is a session of its own from then on.
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*};
 
 use super::{fold, walk::Walk};
@@ -49,6 +50,8 @@ fn cut(point: ForkPoint, records: &[Record]) -> Seq {
 }
 
 proptest! {
+    #![proptest_config(cases_and_regressions(256))]
+
     #[test]
     fn a_fork_is_cut_behind_the_end_of_its_turn(choices in vec(any::<u16>(), 0..80)) {
         let walk = Walk::new(&choices);

@@ -1,5 +1,6 @@
 //! JSON from models and tools: kept to the letter but for white space between tokens, whatever it says.
 
+use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
@@ -71,6 +72,8 @@ pub(crate) fn edits() -> impl Strategy<Value = Vec<(usize, u8, char)>> {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn only_white_space_between_tokens_goes((tokens, text) in spaced()) {
         let parsed = RawJson::parse(&text).unwrap();

@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use meerkat_testkit::cases;
 use proptest::prelude::*;
 
 use super::{Filling, Sample, assert_committed, filling, sample};
@@ -116,6 +117,8 @@ fn plain() -> Filling {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn no_text_can_forge_a_line_for_people(filling in filling()) {
         for &kind in EventKind::ALL {

@@ -1,5 +1,6 @@
 //! Reminders among messages, and in requests.
 
+use meerkat_testkit::cases;
 use proptest::prelude::*;
 
 use super::{created, record};
@@ -85,6 +86,8 @@ fn a_text_ends_no_tag_and_begins_none() {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn no_text_forges_a_tag(
         reminder in "([</pinsytem-r ]|<pin|</pin>|</system-reminder>|<system-reminder|é){0,12}",

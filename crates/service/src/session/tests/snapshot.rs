@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*};
 
 use super::{fold, walk::Walk};
@@ -48,7 +49,7 @@ fn assert_goes_on(mut restored: Session, records: &[Record]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(cases_and_regressions(500))]
 
     #[test]
     fn a_snapshot_and_the_journal_make_the_session_at_every_point(choices in vec(any::<u16>(), 0..60)) {

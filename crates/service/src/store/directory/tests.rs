@@ -9,6 +9,7 @@ use std::{
 mod journal;
 mod races;
 
+use meerkat_testkit::cases;
 use proptest::{collection::vec, option, prelude::*};
 
 use super::{
@@ -162,7 +163,7 @@ async fn walk(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn a_list_is_what_was_put(steps in vec(step(), 1..40)) {

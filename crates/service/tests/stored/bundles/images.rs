@@ -39,7 +39,7 @@ fn an_image_outlives_a_compaction_of_its_journal_and_a_cleaned_bundle() {
         service.shut_down(1_000).await;
         (session_id, blob)
     });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(10));
+    runtime.shutdown_timeout(meerkat_testkit::PATIENCE);
     assert_eq!(place.examine(false).findings, []);
     let journal = place.data_dir().join("journal");
     let own = format!("{session_id}/blobs/{blob}");

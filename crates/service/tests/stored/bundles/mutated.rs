@@ -7,6 +7,7 @@ use meerkat_service::{
     ErrorCode, SessionId,
     service::{ReadHistory, SessionQuery},
 };
+use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
@@ -115,7 +116,7 @@ fn the_corpus_is_good() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(cases(1500))]
 
     #[test]
     fn a_bundle_with_changed_bytes_is_the_same_sessions_or_none(

@@ -1,5 +1,6 @@
 //! Secrets and key shapes, whole and in pieces.
 
+use meerkat_testkit::cases;
 use proptest::prelude::*;
 
 use super::*;
@@ -88,6 +89,8 @@ fn texts() -> impl Strategy<Value = (Vec<String>, Vec<String>)> {
 }
 
 proptest! {
+    #![proptest_config(cases(256))]
+
     #[test]
     fn a_stream_is_redacted_like_the_whole((values, pieces) in texts(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
         let secrets = secrets(&values.iter().map(String::as_str).collect::<Vec<_>>());

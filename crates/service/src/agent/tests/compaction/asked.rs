@@ -20,7 +20,7 @@ fn code<T: std::fmt::Debug>(answer: Result<T, SessionError>) -> ErrorCode {
 /// One that fails without an answer costs nothing.
 #[tokio::test]
 async fn a_failure_is_answered_as_it_is_recorded() {
-    let Some(bench) = Bench::new(patient()).await else { return };
+    let bench = Bench::new(patient()).await;
     bench.fill().await;
     for (write, expected, paid) in [
         (Write::Failure(ErrorCode::ModelUnauthorized), ErrorCode::ModelUnauthorized, 0),
@@ -44,7 +44,7 @@ async fn a_failure_is_answered_as_it_is_recorded() {
 /// A turn that takes its place ends it; an interrupt of another turn does not.
 #[tokio::test(start_paused = true)]
 async fn a_turn_may_take_its_place() {
-    let Some(bench) = Bench::new(patient()).await else { return };
+    let bench = Bench::new(patient()).await;
     bench.fill().await;
     bench.writes([Write::Late(Arc::default())]);
     let compacting = tokio::spawn(bench.compact());
@@ -66,7 +66,7 @@ async fn a_turn_may_take_its_place() {
 /// A caller can give its compaction up at any time; other compactions and turns go on.
 #[tokio::test(start_paused = true)]
 async fn whoever_asked_can_give_it_up() {
-    let Some(bench) = Bench::new(patient()).await else { return };
+    let bench = Bench::new(patient()).await;
     bench.fill().await;
     let until = |cancel: &CancellationToken| {
         let (service, cancel) = (bench.subject.service.clone(), cancel.clone());
@@ -100,7 +100,7 @@ async fn whoever_asked_can_give_it_up() {
 /// Newer ones first, and no more than three.
 #[tokio::test]
 async fn older_compactions_are_undone_after_newer_ones() {
-    let Some(bench) = Bench::new(patient()).await else { return };
+    let bench = Bench::new(patient()).await;
     let mut compactions = Vec::new();
     bench.fill().await;
     for _ in 0..4 {
@@ -128,7 +128,7 @@ async fn older_compactions_are_undone_after_newer_ones() {
 
 #[tokio::test]
 async fn an_undo_that_would_not_fit_is_refused() {
-    let Some(bench) = Bench::with(2_000, config()).await else { return };
+    let bench = Bench::with(2_000, config()).await;
     bench.fill().await;
     bench.turn("@long 2400").await;
     bench.turn("@long 400").await;

@@ -25,7 +25,7 @@ const LONG: &str = "@long 2000";
 /// The request for a summary is the next request with another message at its end, so that a vendor's cache stays valid.
 #[tokio::test]
 async fn requests_between_compactions_are_prefixes_of_one_another() {
-    let Some(bench) = Bench::new(config()).await else { return };
+    let bench = Bench::new(config()).await;
     bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
     let service = &bench.subject.service;
     service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
         (Write::Text("x".repeat(2_600).leak()), "COMPACTION_NO_PROGRESS"),
     ];
     for (write, code) in failures {
-        let Some(bench) = Bench::new(config()).await else { return };
+        let bench = Bench::new(config()).await;
         bench.fill().await;
         bench.writes([write]);
         let result = bench.turn("@say Done.").await;
@@ -76,7 +76,7 @@ async fn a_summary_that_fails_leaves_the_context_as_it_is() {
 #[tokio::test]
 async fn a_tool_loop_shrinks_where_the_tools_take_a_third_of_the_window() {
     let config = CompactionConfig { max_summary_tokens: 100, ..CompactionConfig::default() };
-    let Some((mut rig, model)) = rig(8_192, config) else { return };
+    let (mut rig, model) = rig(8_192, config);
     rig.tools = vec![fill(&"x".repeat(12_000))];
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
     let calls: String = (0..12).map(|n| format!("@call fill {{\"bytes\":5200,\"n\":{n}}} @step ")).collect();
@@ -85,7 +85,7 @@ async fn a_tool_loop_shrinks_where_the_tools_take_a_third_of_the_window() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_ends_the_summary_and_then_the_turn() {
-    let Some(bench) = Bench::new(config()).await else { return };
+    let bench = Bench::new(config()).await;
     bench.fill().await;
     bench.writes([Write::Late(Arc::default())]);
     let budgets = Budgets { wall_ms: Some(1_000), ..Budgets::default() };
@@ -98,7 +98,7 @@ async fn a_deadline_ends_the_summary_and_then_the_turn() {
 /// A pin that is set while the summary is written is in the next request, and in the context.
 #[tokio::test(start_paused = true)]
 async fn what_is_pinned_meanwhile_is_not_lost() {
-    let Some(bench) = Bench::new(config()).await else { return };
+    let bench = Bench::new(config()).await;
     bench.fill().await;
     let said = Arc::<Notify>::default();
     bench.writes([Write::Late(said.clone())]);
@@ -116,10 +116,7 @@ async fn what_is_pinned_meanwhile_is_not_lost() {
 /// The window that counts is that of the model which answers.
 #[tokio::test]
 async fn another_model_compacts_by_its_own_window() {
-    let Some((mut rig, model)) = rig(WINDOW_LARGE, CompactionConfig { max_summary_tokens: 100, ..Default::default() })
-    else {
-        return;
-    };
+    let (mut rig, model) = rig(WINDOW_LARGE, CompactionConfig { max_summary_tokens: 100, ..Default::default() });
     let models = StaticModels::new("large", model.clone(), WINDOW_LARGE).with("small", model.clone(), 2_000);
     rig.models = Arc::new(models);
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
@@ -137,7 +134,7 @@ const WINDOW_LARGE: u64 = 1_000_000;
 #[tokio::test]
 async fn a_request_that_the_model_finds_too_long_is_compacted_once() {
     for (exceeded, status) in [(1, TurnStatus::Completed), (2, TurnStatus::Failed)] {
-        let Some(bench) = Bench::new(patient()).await else { return };
+        let bench = Bench::new(patient()).await;
         bench.fill().await;
         *bench.model.exceeded.lock().unwrap() = exceeded;
         let result = bench.subject.turn("@say Fits.").await.unwrap();
@@ -189,7 +186,7 @@ impl Compactor for Broken {
 async fn a_compactor_that_panics_or_never_rests_stops_no_turn() {
     let parts = ["should_compact", "compaction_prompt", "max_summary_tokens", "rebuild_history", "anchor"];
     for part in parts.into_iter().chain(["masks_tool_results", "nothing"]) {
-        let Some((mut rig, model)) = rig(WINDOW_LARGE, config()) else { return };
+        let (mut rig, model) = rig(WINDOW_LARGE, config());
         rig.compaction = None;
         rig.compactor = Some(Arc::new(Broken(part, AtomicU32::new(0))));
         let bench = Bench { model, subject: Subject::new(rig.service()).await };

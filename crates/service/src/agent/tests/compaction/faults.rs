@@ -44,7 +44,7 @@ fn an_interrupt_at_every_place_of_a_compaction() {
     walk(async {
         let (mut early, mut interrupted, mut late) = (0, 0, 0);
         for tick in 0..TICKS_MAX {
-            let Some((rig, model)) = rig(WINDOW, patient()) else { return };
+            let (rig, model) = rig(WINDOW, patient());
             let service = rig.faulty(Fault::Slow, &Fuse::new(usize::MAX, 0));
             let bench = Bench { model, subject: Subject::new(service).await };
             bench.fill().await;
@@ -85,7 +85,7 @@ async fn a_fault_at_every_write_of_a_compaction() {
     for fault in [Fault::Panic, Fault::Failure, Fault::Fenced, Fault::LostSync, Fault::LostWrite] {
         // The creation and two turns are five writes; then come the start, a pin perhaps, and the end.
         for (at, is_interrupted) in [(5, false), (6, false), (7, false), (5, true), (6, true), (7, true)] {
-            let Some((rig, model)) = rig(WINDOW, patient()) else { return };
+            let (rig, model) = rig(WINDOW, patient());
             let fuse = Fuse::new(at, 1);
             let bench = Bench { model, subject: Subject::new(rig.faulty(fault, &fuse)).await };
             bench.fill().await;
@@ -185,7 +185,7 @@ async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
     for (part, summaries) in [("cancel", 1), ("mask", 0)] {
         let compactor = Odd::new(part);
         let cancel = compactor.cancel.clone();
-        let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+        let (mut rig, model) = rig(WINDOW, patient());
         rig.compactor = Some(compactor.clone());
         let bench = Bench { model, subject: Subject::new(rig.service()).await };
         for _ in 0..5 {
@@ -204,7 +204,7 @@ async fn a_compaction_that_is_given_up_at_the_last_moment_is_none() {
 /// A compaction that would lose a pin is dropped, and the context stays as it was.
 #[tokio::test]
 async fn a_pin_that_a_compactor_loses_is_not_lost() {
-    let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+    let (mut rig, model) = rig(WINDOW, patient());
     rig.compactor = Some(Odd::new("pin"));
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
     bench.fill().await;

@@ -8,7 +8,6 @@ use super::{COST, Rig, SUMMARY, Strict, WINDOW, Write, outcomes, patient, rig, t
 use crate::{
     ErrorCode, SessionError,
     agent::tests::ticks,
-    capability::{Capabilities, Capability},
     compaction::{CompactionConfig, SUMMARY_PREFIX},
     ids::SessionId,
     options::Policy,
@@ -28,18 +27,15 @@ struct Disk {
 }
 
 impl Disk {
-    /// `None` if the build has no stored sessions, or no compaction.
-    fn new(config: CompactionConfig) -> Option<Self> {
-        Capabilities::compiled().require(Capability::SessionStore).ok()?;
-        Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
+    fn new(config: CompactionConfig) -> Self {
         let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
         let snapshots = Arc::new(MemorySessionStore::new(events.clone()));
-        Some(Self { events, snapshots, config })
+        Self { events, snapshots, config }
     }
 
     /// Another life of the service.
     fn service(&self) -> (PersistentSessionService, Arc<Strict>) {
-        let (rig, model): (Rig, _) = rig(WINDOW, self.config).unwrap();
+        let (rig, model): (Rig, _) = rig(WINDOW, self.config);
         let index = Arc::new(MemoryIndex::default());
         (rig.stored_with(self.snapshots.clone(), self.events.clone(), index), model)
     }
@@ -59,7 +55,7 @@ async fn turn(service: &PersistentSessionService, session_id: SessionId, prompt:
 /// A snapshot lacks the context from before a compaction; the journal has it.
 #[tokio::test]
 async fn an_undo_reaches_behind_a_snapshot() {
-    let Some(disk) = Disk::new(patient()) else { return };
+    let disk = Disk::new(patient());
     let (service, _) = disk.service();
     let session_id = service.create_session(CreateSession::default()).await.unwrap().session_id;
     for _ in 0..3 {
@@ -106,7 +102,7 @@ async fn compacting(
 /// A process that ends while a summary is written leaves the session as it was before, and usable.
 #[tokio::test(start_paused = true)]
 async fn a_compaction_that_is_left_alone_has_failed() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let disk = Disk::new(CompactionConfig::default());
     let (_lost, session_id, hanging) = compacting(&disk).await;
     let (service, model) = disk.service();
     turn(&service, session_id, "@say Works.").await;
@@ -119,7 +115,7 @@ async fn a_compaction_that_is_left_alone_has_failed() {
 /// A compacting session is listed as running; only a forced deletion ends it, and its caller is notified.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_compacts_is_deleted_by_force_alone() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let disk = Disk::new(CompactionConfig::default());
     let (service, session_id, compacting) = compacting(&disk).await;
     let listed = service.list(SessionQuery::default()).await.unwrap();
     assert_eq!((listed.items[0].session_id, listed.items[0].state), (session_id, SessionState::Running));
@@ -134,7 +130,7 @@ async fn a_session_that_compacts_is_deleted_by_force_alone() {
 /// A compacting session stays in memory, and a shutdown waits for it like for a turn.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_compacts_does_not_leave() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let disk = Disk::new(CompactionConfig::default());
     let (service, session_id, compacting) = compacting(&disk).await;
     // Longer than a session at rest stays, and shorter than a silent model is waited for.
     tokio::time::sleep(Duration::from_secs(100)).await;
@@ -149,7 +145,7 @@ async fn a_session_that_compacts_does_not_leave() {
 /// A turn is resumed only if nothing runs; a turn that waits behind the compaction is found by its key.
 #[tokio::test(start_paused = true)]
 async fn a_turn_behind_a_compaction_is_accepted_once() {
-    let Some(disk) = Disk::new(CompactionConfig::default()) else { return };
+    let disk = Disk::new(CompactionConfig::default());
     let (service, session_id, compacting) = compacting(&disk).await;
     let resume = ResumeTurn { policy: Policy::Queue, ..ResumeTurn::default() };
     let refused = service.resume(&session_id, resume).await.unwrap_err();

@@ -26,7 +26,6 @@ use super::{
 };
 use crate::{
     ErrorCode,
-    capability::{Capabilities, Capability},
     compaction::CompactionConfig,
     ids::SessionId,
     model::{
@@ -175,14 +174,13 @@ fn fill(description: &str) -> Arc<dyn Tool> {
     Arc::new(Does { spec: ToolSpec { description: description.to_owned(), ..fill.spec }, ..fill })
 }
 
-/// A rig with this compaction, and its model; `None` if the build has no compaction.
-fn rig(window_tokens: u64, config: CompactionConfig) -> Option<(Rig, Arc<Strict>)> {
-    Capabilities::compiled().require(Capability::SessionCompaction).ok()?;
+/// A rig with this compaction, and its model.
+fn rig(window_tokens: u64, config: CompactionConfig) -> (Rig, Arc<Strict>) {
     let model = Arc::<Strict>::default();
     let mut rig = Rig::new(vec![fill("Fills.")]);
     rig.models = Arc::new(StaticModels::new("strict", model.clone(), window_tokens));
     rig.compaction = Some(config);
-    Some((rig, model))
+    (rig, model)
 }
 
 /// A session that compacts so.
@@ -192,13 +190,13 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(config: CompactionConfig) -> Option<Self> {
+    async fn new(config: CompactionConfig) -> Self {
         Self::with(WINDOW, config).await
     }
 
-    async fn with(window_tokens: u64, config: CompactionConfig) -> Option<Self> {
-        let (rig, model) = rig(window_tokens, config)?;
-        Some(Self { model, subject: Subject::new(rig.service()).await })
+    async fn with(window_tokens: u64, config: CompactionConfig) -> Self {
+        let (rig, model) = rig(window_tokens, config);
+        Self { model, subject: Subject::new(rig.service()).await }
     }
 
     /// A turn that completes.

@@ -19,7 +19,7 @@ use crate::{
 async fn a_summary_has_at_most_a_quarter_of_the_window() {
     let long = CompactionConfig { max_summary_tokens: 4096, ..patient() };
     for (window_tokens, expected) in [(2_000, 500), (100_000, 4096)] {
-        let Some(bench) = Bench::with(window_tokens, long).await else { return };
+        let bench = Bench::with(window_tokens, long).await;
         bench.turn("@long 2400").await;
         bench.turn("@say Newest.").await;
         bench.compact().await.unwrap();
@@ -30,7 +30,7 @@ async fn a_summary_has_at_most_a_quarter_of_the_window() {
 /// A window without room for an answer is not a fault of the compaction's config: the turn fails.
 #[tokio::test]
 async fn a_window_without_room_refuses_no_configuration() {
-    let Some((mut rig, model)) = rig(100, CompactionConfig::default()) else { return };
+    let (mut rig, model) = rig(100, CompactionConfig::default());
     rig.options.turn.max_output_tokens = 1_000;
     let bench = Bench { model, subject: Subject::new(rig.service()).await };
     let result = bench.subject.turn("@say Never.").await.unwrap();
@@ -40,7 +40,7 @@ async fn a_window_without_room_refuses_no_configuration() {
 /// Messages that do not fit are left out at the end: they stay in the context.
 #[tokio::test]
 async fn the_summary_is_made_of_the_oldest() {
-    let Some(bench) = Bench::with(2_500, patient()).await else { return };
+    let bench = Bench::with(2_500, patient()).await;
     bench.turn("@say First.").await;
     bench.turn("@long 4000").await;
     let result = bench.turn(&format!("@note {} @say Done.", "n".repeat(6_500))).await;
@@ -54,7 +54,7 @@ async fn the_summary_is_made_of_the_oldest() {
 #[tokio::test]
 async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
     let config = CompactionConfig { auto_compact_threshold: 2_500, ..config() };
-    let Some(bench) = with_a_small_summary_model(config).await else { return };
+    let bench = with_a_small_summary_model(config).await;
     let calls: String = (0..9).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
     let prompt = format!("{calls}@say Done.");
     assert_eq!(bench.turn(&prompt).await.text, "Done.");
@@ -70,9 +70,7 @@ async fn a_turn_that_does_not_fit_is_summarised_from_its_beginning() {
 #[tokio::test]
 async fn a_summary_that_is_too_long_is_refused() {
     for (bytes, expected) in [(95 * 1024, None), (97 * 1024, Some(ErrorCode::ModelRejected))] {
-        let Some(bench) = Bench::new(CompactionConfig { max_summary_tokens: 25_000, ..patient() }).await else {
-            return;
-        };
+        let bench = Bench::new(CompactionConfig { max_summary_tokens: 25_000, ..patient() }).await;
         bench.turn("@long 120000").await;
         bench.turn("@say Newest.").await;
         let summary: &'static str = "s".repeat(bytes).leak();
@@ -98,7 +96,7 @@ async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
         (long, 6_500, Overflow::Fail, "mechanical", COST),
         (rejected, 6_500, Overflow::Slide, "MODEL_REJECTED", nothing),
     ] {
-        let Some((mut rig, model)) = rig(2_500, patient()) else { return };
+        let (mut rig, model) = rig(2_500, patient());
         rig.options.context.overflow = overflow;
         let bench = Bench { model, subject: Subject::new(rig.service()).await };
         bench.writes([write]);
@@ -122,7 +120,7 @@ async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
 /// The very request that the model found too long is not sent again.
 #[tokio::test]
 async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
-    let Some(bench) = Bench::new(patient()).await else { return };
+    let bench = Bench::new(patient()).await;
     *bench.model.exceeded.lock().unwrap() = 1;
     let result = bench.subject.service.start_turn(StartTurn::new(bench.id(), "@say Only.")).await.unwrap();
     assert_eq!(result.status, TurnStatus::Failed);
@@ -133,18 +131,18 @@ async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
 }
 
 /// A bench that compacts so, and whose summaries are written by a model with a window of 1,500 tokens.
-async fn with_a_small_summary_model(config: CompactionConfig) -> Option<Bench> {
-    let (mut rig, model) = rig(WINDOW, config)?;
+async fn with_a_small_summary_model(config: CompactionConfig) -> Bench {
+    let (mut rig, model) = rig(WINDOW, config);
     let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
     rig.models = std::sync::Arc::new(models);
     rig.options.context.summary_model = "cheap".to_owned();
-    Some(Bench { model, subject: Subject::new(rig.service()).await })
+    Bench { model, subject: Subject::new(rig.service()).await }
 }
 
 /// Broken once: messages between the part that fitted the summary's model and the retained turns were in no summary.
 #[tokio::test]
 async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
-    let Some(bench) = with_a_small_summary_model(patient()).await else { return };
+    let bench = with_a_small_summary_model(patient()).await;
     bench.turn("FACT-first @long 2400").await;
     bench.turn("@long 2400").await;
     bench.turn("@long 2400").await;
@@ -169,7 +167,7 @@ async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
 /// A message that fits no round is summarised mechanically.
 #[tokio::test]
 async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
-    let Some(bench) = with_a_small_summary_model(patient()).await else { return };
+    let bench = with_a_small_summary_model(patient()).await;
     bench.turn("FACT-first @long 2400").await;
     bench.turn(&format!("The port is FACT-4711. @note {} @say Noted.", "n".repeat(9_000))).await;
     bench.turn("FACT-last @long 2400").await;
@@ -190,7 +188,7 @@ async fn a_message_too_long_for_the_summarys_model_is_in_the_summary() {
 #[tokio::test]
 async fn a_summary_is_charged_to_the_turn_and_its_budget() {
     for (write, is_taken) in [(Write::Text(SUMMARY), true), (Write::Text(" "), false), (Write::Call, false)] {
-        let Some(bench) = Bench::new(config()).await else { return };
+        let bench = Bench::new(config()).await;
         bench.fill().await;
         bench.writes([write.clone()]);
         let result = bench.turn("@say Done. @usage in=10 out=1").await;
@@ -204,7 +202,7 @@ async fn a_summary_is_charged_to_the_turn_and_its_budget() {
             assert_eq!(failed, ["v", "session_id", "seq", "turn", "time", "type", "code", "message"]);
         }
 
-        let Some(bench) = Bench::new(config()).await else { return };
+        let bench = Bench::new(config()).await;
         bench.fill().await;
         bench.writes([write]);
         let budgets = Budgets { tokens: Some(57), ..Budgets::default() };
@@ -221,7 +219,7 @@ async fn no_round_begins_behind_the_token_budget() {
     let threshold = CompactionConfig { auto_compact_threshold: 2_000, ..config() };
     let budget = COST.input_tokens + COST.output_tokens;
     for (tokens, rounds, code) in [(budget, 1, Some(ErrorCode::BudgetExhausted)), (budget * 20, 3, None)] {
-        let Some(bench) = with_a_small_summary_model(threshold).await else { return };
+        let bench = with_a_small_summary_model(threshold).await;
         for _ in 0..4 {
             bench.turn("@long 2400").await;
         }
@@ -238,7 +236,7 @@ async fn no_round_begins_behind_the_token_budget() {
 #[tokio::test]
 async fn what_stays_is_not_in_the_summary() {
     let config = CompactionConfig { auto_compact_threshold: 4_500, ..config() };
-    let Some(bench) = with_a_small_summary_model(config).await else { return };
+    let bench = with_a_small_summary_model(config).await;
     let calls: String = (0..7).map(|n| format!("@call fill {{\"bytes\":1500,\"n\":{n}}} @step ")).collect();
     let prompt = format!("@note The port is 4711. {} {calls}@say Done.", "n".repeat(9_000));
     assert_eq!(bench.turn(&prompt).await.text, "Done.");
@@ -250,7 +248,7 @@ async fn what_stays_is_not_in_the_summary() {
 #[tokio::test(start_paused = true)]
 async fn a_compaction_that_somebody_asked_for_has_a_deadline() {
     for (configured, expected) in [(5_000, 5_000), (0, 3_600_000)] {
-        let Some((mut rig, model)) = rig(WINDOW, patient()) else { return };
+        let (mut rig, model) = rig(WINDOW, patient());
         rig.options.turn.default_wall_ms = configured;
         let bench = Bench { model, subject: Subject::new(rig.service()).await };
         bench.fill().await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 
 use super::{bytes, life::Life};
@@ -135,9 +136,9 @@ fn config() -> impl Strategy<Value = (CompactionConfig, u64)> {
     })
 }
 
+// Each life is compacted four times: 10,000 in all.
 proptest! {
-    // Each life is compacted four times: 10,000 in all.
-    #![proptest_config(ProptestConfig::with_cases(2500))]
+    #![proptest_config(cases_and_regressions(2500))]
 
     #[test]
     fn a_compaction_is_whole_or_refused(
@@ -159,7 +160,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(cases_and_regressions(1000))]
 
     #[test]
     fn a_mask_makes_it_smaller_and_leaves_nothing_out(choices in vec(any::<u16>(), 0..24)) {

@@ -6,7 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use proptest::{collection::vec, prelude::*, strategy::ValueTree as _, test_runner::RngSeed};
+use meerkat_testkit::cases;
+use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{CompactionPolicy, HOUR_MS, fold};
 use crate::{
@@ -377,12 +378,7 @@ fn lives() -> impl Strategy<Value = Vec<(Vec<u16>, Compaction)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: u32::try_from(Part::Journal.share(10_000)).unwrap_or(u32::MAX),
-        rng_seed: RngSeed::Fixed(0x5EED),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(cases(u32::try_from(Part::Journal.share(10_000)).unwrap_or(u32::MAX)))]
 
     #[test]
     fn a_compacted_journal_folds_to_the_same(pieces in lives()) {

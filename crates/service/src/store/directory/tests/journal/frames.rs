@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use meerkat_testkit::cases;
 use proptest::prelude::*;
 
 use super::common::{Rig, SMALL, long, session};
@@ -76,7 +77,7 @@ fn apply(file: &mut Vec<u8>, mutation: Mutation) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn what_a_changed_journal_gives_was_written_there(
