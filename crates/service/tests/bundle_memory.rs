@@ -11,9 +11,9 @@ use meerkat_service::{
     service::{ExportSession, ImportBundle, ReadEvents},
     session::{
         event::{Event, Record, SessionCreated, TurnInterrupted, TurnStarted},
-        message::Body,
+        message::{BlobRef, Body},
     },
-    store::{EventStore, open_stores},
+    store::{EventStore, Stores, open_stores},
 };
 use peak_alloc::PeakAlloc;
 
@@ -24,6 +24,9 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 const PROMPT_BYTES: usize = 200_000;
 const TURNS: u32 = 10;
 const SESSIONS: u128 = 15;
+/// Bytes of a long body, and something that looks like a key.
+const BODY_BYTES: usize = 3 * HELD_MAX;
+const KEY: &str = "sk-0123456789abcdef";
 /// Events of a session: one that makes it, and two of each turn.
 const EVENTS: u64 = 1 + 2 * TURNS as u64;
 /// Bytes that may be held at a time: a page, a file of lines, its base64, what the store reads ahead, and one session
@@ -60,10 +63,39 @@ async fn fill(events: &dyn EventStore, session_id: SessionId) {
     events.release(lease).await.unwrap();
 }
 
-async fn export(service: &dyn SessionService, session_id: SessionId, file: &mut std::fs::File) {
+/// A session whose prompt is a long body with something that looks like a key at its end.
+async fn fill_with_body(stores: &Stores, session_id: SessionId) {
+    let lease = stores.events.lease(session_id).await.unwrap();
+    let mut writer = stores.blobs.writer(session_id);
+    let part = "A long text. ".repeat(10_000);
+    let mut bytes = 0;
+    while bytes < BODY_BYTES {
+        writer.write(part.as_bytes()).await.unwrap();
+        bytes += part.len();
+    }
+    writer.write(KEY.as_bytes()).await.unwrap();
+    let (blob, bytes) = writer.finish().await.unwrap();
+    let (time, model) = (SeededIds::wall_time(), "scripted".to_owned());
+    let prompt = Body::Blob(BlobRef { blob, bytes, head: "A".to_owned(), tail: "key".to_owned() });
+    let events = [
+        (None, Event::SessionCreated(SessionCreated { model: model.clone(), ..SessionCreated::default() })),
+        (Some(0), Event::TurnStarted(TurnStarted { prompt: Some(prompt), model, ..TurnStarted::default() })),
+        (
+            Some(0),
+            Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals: Default::default() }),
+        ),
+    ];
+    for (seq, (turn, event)) in (1..).zip(events) {
+        stores.events.stage(&lease, &[Record { session_id, seq, turn, time, event }]).unwrap().durable().await.unwrap();
+    }
+    stores.events.release(lease).await.unwrap();
+}
+
+async fn export(service: &dyn SessionService, session_id: SessionId, redact: bool, file: &mut std::fs::File) {
     let mut cursor = None;
     loop {
-        let page = service.export_session(ExportSession { cursor, ..ExportSession::new(session_id) }).await.unwrap();
+        let request = ExportSession { redact, cursor, ..ExportSession::new(session_id) };
+        let page = service.export_session(request).await.unwrap();
         file.write_all(&BASE64_STANDARD.decode(page.data).unwrap()).unwrap();
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -97,6 +129,7 @@ fn large_sessions_go_out_and_in_in_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let first = 0x0190_0000_0000_7000_8000_0000_0000_0001;
     let ids: Vec<_> = (first..first + SESSIONS).map(|id| SessionId::from_uuid(uuid::Uuid::from_u128(id))).collect();
+    let long = SessionId::from_uuid(uuid::Uuid::from_u128(first + SESSIONS));
     let stores = open_stores(&dir.path().join("data")).unwrap();
     let agent = {
         let _entered = runtime.enter();
@@ -108,12 +141,23 @@ fn large_sessions_go_out_and_in_in_bounded_memory() {
         for id in &ids {
             fill(stores.events.as_ref(), *id).await;
         }
+        fill_with_body(&stores, long).await;
     });
     let mut file = tempfile::tempfile().unwrap();
-    let exporting = most_held(|| ids.iter().for_each(|id| runtime.block_on(export(service, *id, &mut file))));
+    let exporting = most_held(|| ids.iter().for_each(|id| runtime.block_on(export(service, *id, false, &mut file))));
     let bytes = file.metadata().unwrap().len();
     assert!(bytes > 2 * HELD_MAX as u64, "the bundle has {bytes} bytes");
     assert!(exporting < HELD_MAX, "the export of {bytes} bytes held {exporting}");
+    let mut clean = tempfile::tempfile().unwrap();
+    let cleaning = most_held(|| runtime.block_on(export(service, long, true, &mut clean)));
+    let clean_bytes = clean.metadata().unwrap().len();
+    assert!(clean_bytes > BODY_BYTES as u64, "the bundle has {clean_bytes} bytes");
+    assert!(cleaning < HELD_MAX, "the redacted export of {clean_bytes} bytes held {cleaning}");
+    let mut end = Vec::new();
+    clean.seek(std::io::SeekFrom::End(-4096)).unwrap();
+    clean.read_to_end(&mut end).unwrap();
+    let end = String::from_utf8_lossy(&end);
+    assert!(!end.contains(KEY) && end.contains("A long text. [redacted]"), "{end}");
     let mut made = None;
     let importing = most_held(|| made = Some(runtime.block_on(import(service, &mut file))));
     assert!(importing < HELD_MAX, "the import of {bytes} bytes held {importing}");

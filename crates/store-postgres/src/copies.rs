@@ -154,7 +154,7 @@ impl Store {
                 }
                 let mut entries = Vec::with_capacity(part.len());
                 for (record, line) in part {
-                    if record.seq <= tail || (tail == 0 && record.seq != 1) {
+                    if record.seq <= tail {
                         return Err(StoreError::OutOfOrder.into());
                     }
                     tail = record.seq;

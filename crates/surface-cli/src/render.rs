@@ -123,7 +123,11 @@ fn readers(readers: &[ReaderView], width: Option<usize>) -> String {
 fn imported(imported: &Imported, width: Option<usize>) -> String {
     let sessions = imported.sessions.iter();
     let rows = sessions.map(|it| [it.session_id.to_string(), it.last_seq.to_string(), it.imported_from.to_string()]);
-    table(["SESSION", "LAST EVENT", "IN THE BUNDLE"], rows, width)
+    let mut shown = table(["SESSION", "LAST EVENT", "IN THE BUNDLE"], rows, width);
+    for skipped in &imported.skipped {
+        shown.push_str(&format!("{} is here already and was passed over\n", skipped.session_id));
+    }
+    shown
 }
 
 /// Renders the sessions that retention deletes, or would.
@@ -462,6 +466,11 @@ SESSION                               LAST EVENT  IN THE BUNDLE
 01900000-0000-7000-8000-0000aa12abcd  12          01900000-0000-7000-8000-0000bb12abcd
 ";
         assert_eq!(rendered(Operation::ImportBundle, &imported), table);
+        let repeated = json!({ "upload": null, "next_offset": 7, "sessions": [], "skipped": [
+            { "session_id": id, "imported_from": id, "last_seq": 12 },
+        ] });
+        let shown = rendered(Operation::ImportBundle, &repeated);
+        assert!(shown.ends_with("\n01900000-0000-7000-8000-0000aa12abcd is here already and was passed over\n"), "{shown}");
     }
 
     #[test]

@@ -66,11 +66,11 @@ impl Import {
         Ok(Self { context, id, place, number: 1, segment: None, previous_end: 0 })
     }
 
-    /// Writes records as one batch. Seqs rise from 1, and may skip.
+    /// Writes records as one batch. Seqs rise, and may skip: of a damaged session the first ones may be lost.
     pub fn add(&mut self, entries: &[Entry]) -> Result<(), StoreError> {
         let mut before = self.place.seq;
         let rises = entries.iter().all(|entry| entry.seq > std::mem::replace(&mut before, entry.seq));
-        if !rises || (self.place.seq == 0 && entries.first().is_some_and(|entry| entry.seq != 1)) {
+        if !rises {
             return Err(StoreError::OutOfOrder);
         }
         self.write(entries).map_err(failed)

@@ -14,6 +14,7 @@ use crate::{
     SessionError,
     ids::{Seq, SessionId},
     service::{SessionChange, SessionSummary},
+    store::list::Size,
 };
 
 /// Most changes to keep.
@@ -99,21 +100,24 @@ impl Changes {
         self.last.subscribe()
     }
 
-    /// Returns the changes after one, at most `limit`, with the number of the last of them, and true if there are more.
+    /// Returns the changes after one, at most `limit` and as many bytes as a page has, with the number of the last of
+    /// them, and true if there are more.
     pub(crate) fn after(&self, change: u64, limit: usize) -> (Vec<SessionChange>, u64, bool) {
         let state = self.state();
         let from = state.order.partition_point(|(number, _)| *number <= change);
-        let mut later = state.order.range(from..).filter_map(|(number, session_id)| {
+        let later = state.order.range(from..).filter_map(|(number, session_id)| {
             let (last, session) = state.last.get(session_id)?;
             (last == number).then_some((*number, *session_id, session))
         });
-        let (mut items, mut last) = (Vec::new(), change);
-        for (number, session_id, session) in later.by_ref().take(limit) {
+        let (mut items, mut last, mut size) = (Vec::new(), change, Size::default());
+        for (number, session_id, session) in later {
+            if items.len() == limit || !size.takes(&session.as_deref()) {
+                return (items, last, true);
+            }
             items.push(SessionChange { session_id, session: session.as_deref().cloned() });
             last = number;
         }
-        let has_more = later.next().is_some();
-        (items, last, has_more)
+        (items, last, false)
     }
 
     /// Writes a cursor.

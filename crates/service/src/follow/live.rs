@@ -1,7 +1,7 @@
 //! Live events of a running step: deltas, progress, retries.
 //!
-//! Followers are cursors into it, never queues: a slow one loses only deltas, and a new one first gets each block so
-//! far as one delta from offset 0.
+//! Followers are cursors into it, never queues. One that falls behind, or is new, reads the step's text from where it is
+//! in pieces of its own; other live events that it missed are lost.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,12 +20,14 @@ use crate::{
     wire::encode_live,
 };
 
-/// Lines that are kept for followers; who falls further behind gets the accumulated text instead.
+/// Lines that are kept for followers; who falls further behind reads the accumulated text instead.
 const LINES_KEPT: usize = 256;
 /// Bytes of them that are kept.
 const LINE_BYTES_KEPT: usize = 1024 * 1024;
 /// Bytes of lines that are read ahead; a longer line is alone.
 pub(crate) const READ_AHEAD_BYTES: usize = 16 * 1024;
+/// Most bytes of text that a follower who is behind gets in one delta.
+const PIECE_BYTES: usize = 8 * 1024;
 
 /// A line of a followed session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,11 @@ impl Room {
         self.bytes += line.len();
         is_first || self.bytes <= READ_AHEAD_BYTES
     }
+
+    /// Returns true if a line of so many bytes may be added.
+    const fn has(&self, bytes: usize) -> bool {
+        self.bytes == 0 || self.bytes + bytes <= READ_AHEAD_BYTES
+    }
 }
 
 /// Hubs in use.
@@ -69,9 +76,11 @@ struct LiveState {
     after: Seq,
     turn: Option<TurnNumber>,
     step: u32,
+    /// Number of the step among all that this hub has shown.
+    number: u64,
     time: Option<Timestamp>,
     blocks: Vec<Block>,
-    lines: VecDeque<(Seq, Bytes)>,
+    lines: VecDeque<Line>,
     line_bytes: usize,
     /// Number of lines that came before the kept ones.
     dropped: u64,
@@ -98,11 +107,33 @@ struct Block {
     text: String,
 }
 
+/// Live event, encoded.
+struct Line {
+    /// The durable seq that it follows.
+    after: Seq,
+    line: Bytes,
+    /// End of its text, if it is a delta.
+    text: Option<TextPlace>,
+}
+
+/// Place in the text of a step.
+#[derive(Clone, Copy, Debug, Default)]
+struct TextPlace {
+    /// Number of the step.
+    number: u64,
+    block: usize,
+    /// Bytes of the block before it.
+    offset: usize,
+}
+
 /// Position of a follower among the live events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LiveCursor {
     next: u64,
+    /// False while it reads the text from `text` on instead of lines.
     is_started: bool,
+    /// End of the text that it has.
+    text: TextPlace,
 }
 
 impl Drop for LiveHub {
@@ -131,6 +162,7 @@ impl LiveHub {
         state.after = after;
         state.turn = Some(turn);
         state.step = step;
+        state.number += 1;
         state.time = Some(time);
         state.blocks.clear();
     }
@@ -146,8 +178,9 @@ impl LiveHub {
         let block = state.blocks.len() - 1;
         let offset = state.blocks[block].text.len() as u64;
         state.blocks[block].text.push_str(&text);
+        let place = TextPlace { number: state.number, block, offset: state.blocks[block].text.len() };
         let event = delta_event(is_reasoning, state.step, block, offset, text);
-        self.push(state, &event);
+        self.push(state, &event, Some(place));
     }
 
     /// Ends a step before its answer is recorded, so that its text is not shown again.
@@ -170,7 +203,7 @@ impl LiveHub {
         state.after = after;
         state.turn = Some(turn);
         state.time = Some(time);
-        self.push(state, event);
+        self.push(state, event, None);
     }
 
     /// Returns true if the session has followers.
@@ -235,19 +268,19 @@ impl LiveHub {
         self.state().deletion == Deletion::Durable
     }
 
-    fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent) {
+    fn push(&self, mut state: MutexGuard<'_, LiveState>, event: &LiveEvent, text: Option<TextPlace>) {
         let Some(time) = state.time else { return };
         match encode_live(self.session_id, state.after, state.turn, time, event) {
             Ok(line) => {
                 let after = state.after;
                 state.line_bytes += line.len();
-                state.lines.push_back((after, line));
+                state.lines.push_back(Line { after, line, text });
             }
             Err(error) => tracing::error!(%error, "a live event could not be encoded"),
         }
         while state.lines.len() > LINES_KEPT || (state.line_bytes > LINE_BYTES_KEPT && state.lines.len() > 1) {
-            let Some((_, gone)) = state.lines.pop_front() else { break };
-            state.line_bytes -= gone.len();
+            let Some(gone) = state.lines.pop_front() else { break };
+            state.line_bytes -= gone.line.len();
             state.dropped += 1;
         }
         drop(state);
@@ -268,7 +301,7 @@ impl LiveHub {
     pub(crate) fn cursor(&self) -> LiveCursor {
         let state = self.state();
         let is_started = state.lines.is_empty() && state.blocks.is_empty();
-        LiveCursor { next: state.dropped, is_started }
+        LiveCursor { next: state.dropped, is_started, text: TextPlace::default() }
     }
 
     /// Puts the next lines for a follower whose durable cursor is `seq` into its empty `ready`. Lines that follow an
@@ -279,21 +312,27 @@ impl LiveHub {
         let end = state.dropped + state.lines.len() as u64;
         let mut room = Room::default();
         if !cursor.is_started || cursor.next < state.dropped {
+            cursor.is_started = false;
             // If durable events of this step are still unread, it looks again after them.
-            cursor.is_started = state.after <= seq;
-            cursor.next = end;
-            if cursor.is_started {
-                // The newest blocks, if there are too many.
-                let lines = state.accumulated(self.session_id, seq).into_iter().rev();
-                for line in lines.take_while(|line| room.takes(line)) {
-                    ready.push_front(FollowedLine { seq: None, line });
-                }
+            if state.after > seq {
+                return;
+            }
+            if cursor.text.number != state.number {
+                cursor.text = TextPlace { number: state.number, ..TextPlace::default() };
+            }
+            while room.has(PIECE_BYTES) {
+                let Some(line) = state.piece(self.session_id, seq, &mut cursor.text) else {
+                    (cursor.is_started, cursor.next) = (true, end);
+                    return;
+                };
+                room.takes(&line);
+                ready.push_back(FollowedLine { seq: None, line });
             }
             return;
         }
         while cursor.next < end {
             let index = usize::try_from(cursor.next - state.dropped).unwrap_or(usize::MAX);
-            let Some((after, line)) = state.lines.get(index) else { break };
+            let Some(Line { after, line, text }) = state.lines.get(index) else { break };
             if *after > seq {
                 break;
             }
@@ -302,6 +341,7 @@ impl LiveHub {
                     break;
                 }
                 ready.push_back(FollowedLine { seq: None, line: line.clone() });
+                cursor.text = text.unwrap_or(cursor.text);
             }
             cursor.next += 1;
         }
@@ -309,14 +349,25 @@ impl LiveHub {
 }
 
 impl LiveState {
-    /// Returns each block of the step so far as one delta that follows `seq`, the follower's cursor.
-    fn accumulated(&self, session_id: SessionId, seq: Seq) -> Vec<Bytes> {
-        let Some(time) = self.time else { return Vec::new() };
-        let line = |(index, block): (usize, &Block)| {
-            let event = delta_event(block.is_reasoning, self.step, index, 0, block.text.clone());
-            encode_live(session_id, seq, self.turn, time, &event).ok()
-        };
-        self.blocks.iter().enumerate().filter_map(line).collect()
+    /// Returns the next piece of the step's text as a delta that follows `seq`, the follower's cursor, and moves the
+    /// place behind it; `None` at the end.
+    fn piece(&self, session_id: SessionId, seq: Seq, place: &mut TextPlace) -> Option<Bytes> {
+        loop {
+            let Block { is_reasoning, text } = self.blocks.get(place.block)?;
+            let rest = text.get(place.offset..).filter(|rest| !rest.is_empty());
+            let Some(rest) = rest else {
+                // The last block may still grow.
+                if place.block + 1 >= self.blocks.len() {
+                    return None;
+                }
+                (place.block, place.offset) = (place.block + 1, 0);
+                continue;
+            };
+            let piece = &rest[..rest.floor_char_boundary(PIECE_BYTES)];
+            let event = delta_event(*is_reasoning, self.step, place.block, place.offset as u64, piece.to_owned());
+            place.offset += piece.len();
+            return encode_live(session_id, seq, self.turn, self.time?, &event).ok();
+        }
     }
 }
 

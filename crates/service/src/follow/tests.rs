@@ -180,8 +180,8 @@ async fn a_slow_follower_loses_deltas_and_nothing_else() {
         pieces.extend(shown(&mut quick));
     }
     assert_eq!(pieces.len(), 1001);
-    // One delta from the beginning replaces a thousand pieces.
-    assert_eq!(shown(&mut slow), [format!("1: 0+0 0{}", "x".repeat(1000))]);
+    // One delta from where it was replaces a thousand pieces.
+    assert_eq!(shown(&mut slow), [format!("1: 0+1 {}", "x".repeat(1000))]);
     stage.hub.end_step();
     (2..=200).for_each(|seq| stage.append(seq));
     let expected: Vec<String> = (2..=200).map(|seq: Seq| seq.to_string()).collect();
@@ -227,9 +227,58 @@ async fn a_follower_holds_a_bounded_number_of_bytes() {
         assert!(follower.held_bytes() <= READ_AHEAD_BYTES);
     }
     assert!(shown > 130_000, "nothing is lost: {shown}");
-    let newest = late.next().await.unwrap().unwrap();
-    assert!(newest.line.len() > 10_000 && late.held_bytes() == 0);
-    assert!(short(&[newest])[0].starts_with("200: 3+0 ("));
+    let whole: Vec<usize> = [100_000, 10_000, 10_000, 10_000].to_vec();
+    let mut shown = vec![0; 4];
+    while let Some(line) = late.next().now_or_never() {
+        let line = line.unwrap().unwrap();
+        assert!(line.line.len() + late.held_bytes() <= READ_AHEAD_BYTES);
+        let (block, offset, text) = delta(&line);
+        assert_eq!(offset, shown[block], "no byte is missing, and none comes twice");
+        shown[block] += text.len();
+    }
+    assert_eq!(shown, whole);
+}
+
+/// Block, offset and text of a delta.
+fn delta(line: &FollowedLine) -> (usize, usize, String) {
+    let record = decode_live(std::str::from_utf8(&line.line).unwrap()).unwrap().unwrap();
+    match record.event {
+        LiveEvent::TextDelta(delta) => (delta.block as usize, delta.offset as usize, delta.text),
+        LiveEvent::ReasoningDelta(delta) => (delta.block as usize, delta.offset as usize, delta.text),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Each time that it fell behind, it got the whole answer again, in one line.
+#[tokio::test]
+async fn a_slow_follower_reads_a_long_answer_once_and_piece_by_piece() {
+    const PARTS: usize = 4000;
+    let stage = Stage::new(1).await;
+    let mut slow = stage.follow(1).await;
+    stage.begin_step(1);
+    let (mut read, mut text) = (String::new(), String::new());
+    let mut take = |follower: &mut Follower, count: usize| {
+        for _ in 0..count {
+            let Some(line) = follower.next().now_or_never() else { return };
+            let line = line.unwrap().unwrap();
+            assert!(line.line.len() <= READ_AHEAD_BYTES, "{} bytes", line.line.len());
+            let (_, offset, piece) = delta(&line);
+            assert_eq!(offset, read.len());
+            read.push_str(&piece);
+        }
+    };
+    for part in 0..PARTS {
+        let part = format!("{part} é{}", "x".repeat(500));
+        stage.hub.delta(1, false, part.clone());
+        text.push_str(&part);
+        if part.len() % 3 == 0 {
+            take(&mut slow, 1);
+        }
+    }
+    take(&mut slow, usize::MAX);
+    assert!(read == text, "{} of {} bytes", read.len(), text.len());
+    stage.hub.delta(1, false, "!".to_owned());
+    assert_eq!(shown(&mut slow), [format!("1: 0+{} !", text.len())]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 //!
 //! Steps and turns are read from the journal's end, piece by piece: a long session costs no more than a short one.
 
-use std::time::Duration;
+use std::{sync::PoisonError, time::Duration};
 
 use super::{admit::Admitted, sessions::Sessions, validate};
 use crate::{
@@ -12,18 +12,18 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     service::{
         ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
-        SessionSummary, StepKind, StepView, TurnStatus, TurnView,
+        StepKind, StepView, TurnStatus, TurnView,
     },
     session::event::{Event, Record, TurnTotals},
-    store::ReadLimit,
+    store::{ReadLimit, list::Size},
     wire::{decode_event, type_of},
 };
 
 /// Milliseconds after which a waiting follower lists what changed without an answer to anybody, such as a step.
 const LIST_MS: u64 = 250;
-/// Sessions to look through at once for calls that wait.
-const SESSIONS_READ: usize = 1000;
-/// Frames to read at once from the end of a journal.
+/// Sessions to read at once: each may have many labels.
+const SESSIONS_READ: usize = 128;
+/// Frames to read at once from the end of a journal, and the fewest seqs to look at for them.
 const FRAMES_READ: u64 = 512;
 
 impl Admitted<'_> {
@@ -50,23 +50,26 @@ impl Admitted<'_> {
         let refusal = |_| SessionError::invalid("cursor", "use the next_cursor of the page before, or none");
         let mut before = request.cursor.map(|cursor| cursor.parse()).transpose().map_err(refusal)?;
         self.0.publish_all().await?;
-        let mut items = Vec::new();
+        let (mut items, mut size) = (Vec::new(), Size::default());
         loop {
             let sessions = self.0.stored_before(before, SESSIONS_READ).await?;
             let Some(last) = sessions.last().map(|session| session.session_id) else { break };
             for session in sessions.into_iter().filter(|session| session.state == SessionState::Waiting) {
                 // It may have been deleted, or decided, meanwhile.
                 let Ok(view) = self.0.look(session.session_id).await else { continue };
-                if !items.is_empty() && items.len() + view.pending_approvals.len() > limit {
-                    return Ok(Page { items, next_cursor: before.map(|before: SessionId| before.to_string()) });
-                }
-                items.extend(view.pending_approvals.iter().map(|approval| OpenApproval {
+                let asked = view.pending_approvals.iter().map(|(since, approval)| OpenApproval {
                     session_id: session.session_id,
                     title: view.summary.title.clone(),
                     workspace: view.workspace.clone(),
-                    waits_since: view.summary.updated_at,
+                    waits_since: *since,
                     approval: approval.clone(),
-                }));
+                });
+                let asked: Vec<OpenApproval> = asked.collect();
+                let is_more = items.len() + asked.len() > limit || !size.takes(&asked);
+                if !items.is_empty() && is_more {
+                    return Ok(Page { items, next_cursor: before.map(|before: SessionId| before.to_string()) });
+                }
+                items.extend(asked);
                 before = Some(session.session_id);
             }
             before = Some(last);
@@ -105,11 +108,14 @@ impl Admitted<'_> {
             0 => last + 1,
             cursor => cursor.min(last + 1),
         };
+        // Seqs may be far apart: the range of seqs grows while it has few frames.
+        let mut range = FRAMES_READ;
         while before > 1 {
-            let from = before.saturating_sub(FRAMES_READ + 1);
+            let from = before.saturating_sub(range + 1);
             let (mut after, mut frames, mut lost) = (from, Vec::new(), None::<(Seq, Seq)>);
-            while after + 1 < before {
-                let limit = ReadLimit::frames(usize::try_from(before - 1 - after).unwrap_or(usize::MAX));
+            while after + 1 < before && frames.len() as u64 <= FRAMES_READ {
+                let seqs = (before - 1 - after).min(FRAMES_READ);
+                let limit = ReadLimit::frames(usize::try_from(seqs).unwrap_or(usize::MAX));
                 let page = events.read(session_id, after, limit.skipping_damage(true)).await?.ok_or_else(missing)?;
                 if !request.skip_damage {
                     lost = page.lost.into_iter().rev().find(|(from, _)| *from < before).or(lost);
@@ -117,6 +123,15 @@ impl Admitted<'_> {
                 let Some(newest) = page.frames.last().map(|frame| frame.seq) else { break };
                 frames.extend(page.frames.into_iter().filter(|frame| frame.seq < before));
                 after = newest;
+            }
+            match frames.len() as u64 {
+                // Too many to hold.
+                count if count > FRAMES_READ => {
+                    range = (range / 2).max(FRAMES_READ);
+                    continue;
+                }
+                count if count < FRAMES_READ / 4 => range = range.saturating_mul(2),
+                _ => {}
             }
             // Only what is behind the newest damage is shown.
             frames.retain(|frame| lost.is_none_or(|(_, to)| frame.seq > to));
@@ -154,15 +169,42 @@ impl Sessions {
     /// Returns a page of the whole list, and after its end the changes since it began.
     async fn listed(&self, place: Place, limit: usize, restarts: bool) -> Result<ChangePage, SessionError> {
         self.publish_all().await?;
-        let sessions = self.stored_before(place.listed, limit).await?;
-        // A page that is not full is the last one.
-        let listed = sessions.last().filter(|_| sessions.len() == limit).map(|session| session.session_id);
+        let (mut items, mut listed, mut size, mut is_full) = (Vec::new(), place.listed, Size::default(), false);
+        while !is_full {
+            let sessions = self.stored_before(listed, (limit - items.len()).min(SESSIONS_READ)).await?;
+            if sessions.is_empty() {
+                listed = None;
+                break;
+            }
+            for session in sessions {
+                is_full = items.len() == limit || !size.takes(&session);
+                if is_full {
+                    break;
+                }
+                let session_id = session.session_id;
+                listed = Some(session_id);
+                items.push(SessionChange { session_id, session: Some(session) });
+            }
+            is_full |= items.len() == limit;
+        }
         let changes = &self.engine().derived.changes;
         let next = Place { change: place.change, listed };
         let is_current = listed.is_none() && !changes.after(next.change, 0).2;
-        let change = |session: SessionSummary| SessionChange { session_id: session.session_id, session: Some(session) };
-        let items = sessions.into_iter().map(change).collect();
         Ok(ChangePage { restarts, items, is_current, next_cursor: changes.cursor(&next) })
+    }
+
+    /// Updates the list for all followers that wait for it, if none of them did just now.
+    async fn publish_for_all(&self) -> Result<(), SessionError> {
+        let now = self.engine().world.clock.elapsed();
+        let is_due = {
+            let mut last = self.inner.published.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = last.is_none_or(|last| now.saturating_sub(last) >= Duration::from_millis(LIST_MS));
+            if is_due {
+                *last = Some(now);
+            }
+            is_due
+        };
+        if is_due { self.publish_all().await } else { Ok(()) }
     }
 
     /// Returns the changes after one, and waits for the first.
@@ -173,7 +215,10 @@ impl Sessions {
         let mut left_ms = wait_ms;
         loop {
             self.hear().await?;
-            self.publish_all().await?;
+            match left_ms == wait_ms {
+                true => self.publish_all().await?,
+                false => self.publish_for_all().await?,
+            }
             newest.mark_unchanged();
             let (items, change, has_more) = changes.after(after, limit);
             if !items.is_empty() || left_ms == 0 {

@@ -25,6 +25,8 @@ use crate::{
 
 /// Frames to read at once.
 const FRAMES_READ: usize = 256;
+/// Open sessions to load at once.
+const LOADS: usize = 32;
 /// Most frames before a cursor to search for the beginning of its step.
 const STEP_FRAMES_MAX: usize = 4096;
 
@@ -43,7 +45,7 @@ impl Sessions {
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The last one to change comes first in lists.
         left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
-        let (count, mut unread) = (left.len(), Vec::new());
+        let (count, mut unread, mut open) = (left.len(), Vec::new(), Vec::new());
         for (session_id, found) in left {
             match self.index_left(found).await {
                 Some(SessionState::Idle) => continue,
@@ -51,9 +53,15 @@ impl Sessions {
                 // A session that cannot be read does not keep others waiting.
                 None => unread.extend((!matches!(self.index_stored(session_id).await, Ok(true))).then_some(session_id)),
             }
-            match self.reserve(session_id).await {
+            open.push(session_id);
+        }
+        // Beside each other: one whose journal is slow to read keeps none of the others waiting.
+        let load = async |session_id| (session_id, self.reserve(session_id).await.map(drop));
+        let mut loaded = stream::iter(open).map(load).buffer_unordered(LOADS);
+        while let Some((session_id, loaded)) = loaded.next().await {
+            match loaded {
                 // Its actor settles it, and leaves when nobody needs it.
-                Ok(_) => {}
+                Ok(()) => {}
                 // It was deleted, and copies of it may remain.
                 Err(SessionError::NotFound(_)) => {
                     if let Err(error) = engine.delete(session_id, None).await {

@@ -81,6 +81,8 @@ pub(super) struct Inner {
     pub(super) others: Others,
     /// Held while the index is rebuilt.
     pub(super) completing: Mutex<()>,
+    /// Time at which the list was last updated for followers that wait.
+    pub(super) published: std::sync::Mutex<Option<Duration>>,
     /// Loss of the index since which every session was put into it, perhaps not yet durably.
     pub(super) index_filled_at: AtomicU64,
     /// Model that answered an earlier session if the default is a stand-in; looked up once.
@@ -102,6 +104,7 @@ impl Sessions {
             with_others: std::sync::OnceLock::new(),
             others: Others::default(),
             completing: Mutex::default(),
+            published: std::sync::Mutex::default(),
             index_filled_at: AtomicU64::new(0),
             earlier_model: OnceCell::new(),
         };

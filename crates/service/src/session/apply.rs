@@ -305,14 +305,14 @@ impl Session {
                 error.code == ErrorCode::ToolFailed && !is_refused
             });
         open.malformed_calls += usize::from(is_malformed);
-        let results: Option<Vec<ToolResult>> = open
-            .calls
-            .iter()
-            .map(|call| match &call.progress {
-                CallProgress::Finished(result) => Some(result.clone()),
-                _ => None,
-            })
-            .collect();
+        let result = |call: &CallState| match &call.progress {
+            CallProgress::Finished(result) => Some(result.clone()),
+            _ => None,
+        };
+        let is_finished = |call: &CallState| matches!(call.progress, CallProgress::Finished(_));
+        // Results are copied once all of them are there.
+        let results: Option<Vec<ToolResult>> =
+            open.calls.iter().all(is_finished).then(|| open.calls.iter().filter_map(result).collect());
         if let Some(results) = results {
             let mut hasher = DefaultHasher::new();
             for (call, result) in open.calls.iter().zip(&results) {
@@ -375,7 +375,8 @@ impl Session {
         match &record.event {
             Event::ApprovalRequested(ApprovalRequested { call_id, name, form: Some(form), .. }) => {
                 let (id, name, form) = (call_id.clone(), name.clone(), form.clone());
-                open.forms.push(FormState { id, name, seq: record.seq, form, is_decided: false });
+                let (seq, time) = (record.seq, record.time);
+                open.forms.push(FormState { id, name, seq, time, form, is_decided: false });
             }
             Event::ApprovalDecided(decided) => {
                 let its = open.forms.iter_mut().filter(|form| form.id == decided.call_id);

@@ -96,6 +96,12 @@ impl Context {
         self.entries().len() + usize::from(self.summary().is_some())
     }
 
+    /// Counts the messages of it and of the contexts that an undo would bring back.
+    pub(super) fn held(&self) -> usize {
+        let before = self.rebuilds.undoable.iter().filter_map(|rebuild| rebuild.before.as_ref());
+        self.entries().len() + before.map(|before| before.entries.list().len()).sum::<usize>()
+    }
+
     /// Bytes of the entries from `start` on, as JSON.
     #[must_use]
     pub fn bytes_from(&self, start: usize) -> u64 {

@@ -19,7 +19,9 @@ impl Session {
             return match open {
                 Some(_) => Some("a turn is open where the fork begins"),
                 None if self.open_compaction.is_some() => Some("a compaction is open where the fork begins"),
-                None => (!is_new || forked.at + 1 != record.seq).then_some("the fork begins elsewhere"),
+                None => {
+                    (!is_new || forked.at.checked_add(1) != Some(record.seq)).then_some("the fork begins elsewhere")
+                }
             };
         }
         if record.session_id != self.id {

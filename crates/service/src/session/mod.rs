@@ -6,6 +6,7 @@ pub mod reminder;
 mod apply;
 mod compactions;
 mod context;
+mod effort;
 mod entries;
 mod follows;
 mod fork;

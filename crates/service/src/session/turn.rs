@@ -158,6 +158,8 @@ pub enum CallProgress {
 pub struct Asked {
     /// The event that asked.
     pub seq: Seq,
+    /// Its time.
+    pub time: Timestamp,
     /// Text for the person who decides.
     pub preview: Option<String>,
     /// Rule that an approval can allow beyond this call.
@@ -173,6 +175,8 @@ pub struct FormState {
     pub name: String,
     /// The event that asked.
     pub seq: Seq,
+    /// Its time.
+    pub time: Timestamp,
     /// The question.
     pub form: Form,
     /// True if it has a decision.
@@ -214,7 +218,7 @@ impl CallProgress {
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {
                 let (preview, rule) = (request.preview.clone(), request.rule.clone());
-                (&request.call_id, Self::Waiting(Asked { seq: record.seq, preview, rule }))
+                (&request.call_id, Self::Waiting(Asked { seq: record.seq, time: record.time, preview, rule }))
             }
             Event::ApprovalDecided(decided) => {
                 let (decision, reason) = (decided.decision, decided.reason.clone());

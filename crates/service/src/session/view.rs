@@ -49,7 +49,7 @@ pub struct View {
     /// The turns that wait.
     pub queue: Arc<VecDeque<QueuedTurn>>,
     /// The calls that wait for a decision.
-    pub pending_approvals: Vec<PendingApproval>,
+    pub pending_approvals: Vec<(Timestamp, PendingApproval)>,
     /// Folder that its tools work in.
     pub workspace: Option<String>,
     /// The tools that it may use; `None` for all.
@@ -79,7 +79,7 @@ impl View {
             reminders: session.reminders.clone(),
             pins: session.pins.clone(),
             queue: session.queue.clone(),
-            pending_approvals: session.pending_approvals(),
+            pending_approvals: session.pending(),
             workspace: session.workspace.clone(),
             tools: session.tools.clone(),
             memory: session.memory,
@@ -115,7 +115,7 @@ impl View {
             reminders: self.reminders.to_vec(),
             pins: self.pins.to_vec(),
             queue: self.queue.iter().map(QueuedTurn::item).collect(),
-            pending_approvals: self.pending_approvals.clone(),
+            pending_approvals: self.pending_approvals.iter().map(|(_, asked)| asked.clone()).collect(),
             allowed_rules: self.allowed_rules.to_vec(),
             forked_from: summary.forked_from,
             workspace: self.workspace.clone(),
@@ -138,22 +138,28 @@ impl Session {
     /// The calls and the questions of servers that wait for a decision.
     #[must_use]
     pub fn pending_approvals(&self) -> Vec<PendingApproval> {
+        self.pending().into_iter().map(|(_, asked)| asked).collect()
+    }
+
+    /// The calls and the questions of servers that wait for a decision, each with the time at which it asked.
+    fn pending(&self) -> Vec<(Timestamp, PendingApproval)> {
         let calls = self.open_turn.iter().flat_map(|open| open.calls.iter().map(|call| (open.turn, call)));
         let open = self.open_turn.iter();
         let forms = open.flat_map(|open| {
             open.open_forms().map(|asked| {
-                let FormState { id, name, seq, form, .. } = asked.clone();
-                let (call_id, arguments, turn) = (id, String::new(), open.turn);
-                PendingApproval { call_id, name, arguments, turn, seq, preview: None, rule: None, form: Some(form) }
+                let FormState { id, name, seq, time, form, .. } = asked.clone();
+                let (call_id, arguments, turn, form) = (id, String::new(), open.turn, Some(form));
+                (time, PendingApproval { call_id, name, arguments, turn, seq, preview: None, rule: None, form })
             })
         });
         calls
             .filter_map(|(turn, state)| match &state.progress {
-                CallProgress::Waiting(Asked { seq, preview, rule }) => {
-                    let (call, seq) = (&state.call, *seq);
+                CallProgress::Waiting(Asked { seq, time, preview, rule }) => {
+                    let (call, seq, time) = (&state.call, *seq, *time);
                     let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.shown_arguments());
                     let (preview, rule) = (preview.clone(), rule.clone());
-                    Some(PendingApproval { call_id, name, arguments, turn, seq, preview, rule, form: None })
+                    let form = None;
+                    Some((time, PendingApproval { call_id, name, arguments, turn, seq, preview, rule, form }))
                 }
                 _ => None,
             })

@@ -19,10 +19,11 @@ use meerkat_service::{
         AcknowledgeReader, DeleteSession, NamedReader, Retain, RetentionReason, SessionQuery, SessionState, StartTurn,
         WaitReader,
     },
-    store::{EventStore, StoreError, open_stores},
+    store::{EventStore, Lease, StoreError, open_stores},
     wire::Answers,
 };
 use meerkat_testkit::{until_asked, until_async};
+use tokio::sync::Barrier;
 
 use crate::{
     Place, Process,
@@ -420,5 +421,43 @@ fn what_is_written_beside_turns_waits_while_the_disk_is_full() {
             assert!(found().await > 0);
         }
         process.service.shut_down(1_000).await;
+    });
+}
+
+/// A store whose journals open only beside each other.
+struct Together(Arc<dyn EventStore>, Barrier);
+
+#[async_trait]
+impl Layer for Together {
+    fn below(&self) -> &dyn EventStore {
+        self.0.as_ref()
+    }
+
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.1.wait().await;
+        self.0.lease(session_id).await
+    }
+}
+
+/// The first operation waited for one session after another.
+#[test]
+fn a_start_loads_the_open_sessions_beside_each_other() {
+    let place = Place::new();
+    place.process(false, |process| async move {
+        for _ in 0..3 {
+            let id = process.create().await;
+            let ask = r#"@call test_ask {"name":"a","line":"1"}"#;
+            process.service.accept_turn(StartTurn { wait: false, ..StartTurn::new(id, ask) }).await.unwrap();
+            process.until(id, "approval_requested").await;
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut stores = open_stores(&place.data_dir()).unwrap();
+        stores.events = Arc::new(Over(Arc::new(Together(stores.events, Barrier::new(3)))));
+        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores).build().unwrap();
+        let ready = tokio::time::timeout(Duration::from_secs(60), agent.service().ready()).await;
+        ready.expect("each waits for the one before it").unwrap();
+        agent.service().shut_down(1_000).await;
     });
 }

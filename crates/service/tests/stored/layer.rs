@@ -26,6 +26,10 @@ pub(crate) trait Layer: Send + Sync {
     async fn room(&self) -> Result<(), StoreError> {
         self.below().room().await
     }
+
+    async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
+        self.below().lease(session_id).await
+    }
 }
 
 /// The store of a layer.
@@ -34,7 +38,7 @@ pub(crate) struct Over<L>(pub(crate) Arc<L>);
 #[async_trait]
 impl<L: Layer> EventStore for Over<L> {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
-        self.0.below().lease(session_id).await
+        self.0.lease(session_id).await
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {

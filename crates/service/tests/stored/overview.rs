@@ -6,8 +6,8 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{
     SessionId,
     service::{
-        ChangePage, DecideApproval, Decision, DeleteSession, FollowSessions, ListApprovals, ReadHistory, SessionState,
-        SessionSummary, StartTurn, StepKind,
+        ChangePage, CreateSession, DecideApproval, Decision, DeleteSession, FollowSessions, ListApprovals, PinFact,
+        ReadHistory, SessionQuery, SessionState, SessionSummary, StartTurn, StepKind,
     },
 };
 use meerkat_testkit::in_time;
@@ -180,5 +180,113 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
             let wanted = (0..260).rev().map(|turn| (StepKind::ModelCall, Some(turn), true));
             assert_eq!(steps, wanted.collect::<Vec<_>>(), "{limit}");
         }
+    });
+}
+
+/// The list once said when the session had last changed.
+#[test]
+fn a_call_waits_since_it_asked() {
+    let place = Place::new();
+    place.process(true, async |process| {
+        let id = process.create().await;
+        let ask = r#"@call test_ask {"name":"a","line":"1"}"#;
+        process.service.accept_turn(StartTurn { wait: false, ..StartTurn::new(id, ask) }).await.unwrap();
+        process.until(id, "approval_requested").await;
+        let asked = process.events(id).await.pop().unwrap()["time"].clone();
+        let since = async || {
+            let mut open = process.service.approvals(ListApprovals::default()).await.unwrap().items;
+            serde_json::to_value(open.remove(0).waits_since).unwrap()
+        };
+        assert_eq!(since().await, asked);
+        // Times have milliseconds.
+        while process.events(id).await.pop().unwrap()["time"] == asked {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            process.service.pin(PinFact { session_id: id, text: "meanwhile".to_owned() }).await.unwrap();
+        }
+        assert_eq!(since().await, asked);
+    });
+}
+
+/// What a page may have, with its envelope.
+const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024 + 128 * 1024;
+
+/// A thousand sessions with all labels that they may have were one answer of 65 MB.
+#[test]
+fn no_page_of_sessions_has_more_bytes_than_a_page_of_events() {
+    const SESSIONS: usize = 150;
+    let place = Place::new();
+    place.process(true, async |process| {
+        let value = "x".repeat(900);
+        let labels: BTreeMap<String, String> = (0..60).map(|number| (number.to_string(), value.clone())).collect();
+        for _ in 0..SESSIONS {
+            let request = CreateSession { labels: labels.clone(), ..CreateSession::default() };
+            process.service.create_session(request).await.unwrap();
+        }
+        let (mut listed, mut pages, mut cursor) = (0, 0, None);
+        loop {
+            let query = SessionQuery { cursor, limit: Some(1000), ..SessionQuery::default() };
+            let page = process.service.list(query).await.unwrap();
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} sessions", page.items.len());
+            (listed, pages, cursor) = (listed + page.items.len(), pages + 1, page.next_cursor);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!((listed, pages), (SESSIONS, 2));
+        let (mut list, mut pages) = (List::default(), 0);
+        loop {
+            let page = list.read(&process, 1000, 0).await;
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} changes", page.items.len());
+            pages += 1;
+            if page.is_current {
+                break;
+            }
+        }
+        assert_eq!((list.sessions.len(), pages), (SESSIONS, 2));
+        for id in list.ids() {
+            process.service.archive(&id).await.unwrap();
+        }
+        let mut pages = 0;
+        loop {
+            let page = list.read(&process, 1000, 0).await;
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} changes", page.items.len());
+            pages += 1;
+            if page.is_current {
+                break;
+            }
+        }
+        assert!(pages == 2 && list.sessions.values().all(|session| session.archived), "{pages}");
+    });
+}
+
+/// Each call is shown with its arguments and a preview.
+#[test]
+fn no_page_of_waiting_calls_has_more_bytes_than_a_page_of_events() {
+    const SESSIONS: usize = 72;
+    const CALLS: usize = 4;
+    let place = Place::new();
+    place.process(true, async |process| {
+        let ask =
+            format!(r#"@call test_ask {{"name":"a","line":"{}","lasting":true}} "#, "x".repeat(22_000)).repeat(CALLS);
+        for _ in 0..SESSIONS {
+            let id = process.create().await;
+            process.service.accept_turn(StartTurn { wait: false, ..StartTurn::new(id, &ask) }).await.unwrap();
+            let asked = async {
+                while process.service.read(&id).await.unwrap().pending_approvals.len() < CALLS {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the calls ask");
+        }
+        let (mut seen, mut pages, mut cursor) = (0, 0, None);
+        loop {
+            let page = process.service.approvals(ListApprovals { cursor, limit: Some(1000) }).await.unwrap();
+            assert!(serde_json::to_vec(&page).unwrap().len() < PAGE_BYTES_MAX, "{} calls", page.items.len());
+            (seen, pages, cursor) = (seen + page.items.len(), pages + 1, page.next_cursor);
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!((seen, pages), (SESSIONS * CALLS, 2));
     });
 }

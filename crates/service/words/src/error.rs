@@ -79,11 +79,9 @@ pub enum SessionError {
         turn: Option<TurnNumber>,
     },
     /// The service has reached a limit.
-    #[error(
-        "The service is at its limit of {limit} {what}; delete some, wait until idle ones are dropped, or raise the limit."
-    )]
+    #[error("The service is at its limit of {limit} {what}; {}.", limit_advice(.what))]
     Limit {
-        /// Limited resource, such as `sessions` or `bytes`.
+        /// Limited resource: `sessions`, `bytes`, `keys`, `readers`, `uploads` or `runs of the context`.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -129,7 +127,7 @@ pub enum SessionError {
     /// A queue is full.
     #[error("The session already has {limit} {what}, which is its limit.")]
     QueueFull {
-        /// Full queue or set: `turns`, `pins`, `reminders` or `interrupts`.
+        /// Full queue or set: `turns`, `pins`, `reminders`, `interrupts` or `allowed rules`.
         what: &'static str,
         /// Its capacity.
         limit: usize,
@@ -182,7 +180,7 @@ pub enum SessionError {
         message: String,
     },
     /// A payload is over its size limit.
-    #[error("The {what} has {bytes} bytes; at most {limit} are allowed.")]
+    #[error("The {what} has {bytes} {}; at most {limit} are allowed.", unit(.what))]
     PayloadTooLarge {
         /// Payload that is too large.
         what: &'static str,
@@ -225,7 +223,7 @@ pub enum SessionError {
     /// A bundle is damaged, or cannot be imported here.
     #[error("The bundle is not valid: {}.", .why.trim_end_matches('.'))]
     BundleInvalid {
-        /// Reason: `damaged`, `exists`, `open_turn` or `future`.
+        /// Reason: `damaged`, `exists`, `open_turn`, `future` or `limit`.
         reason: &'static str,
         /// Details, and advice.
         why: String,
@@ -287,6 +285,22 @@ fn model_not_configured(model: &str, variable: Option<&str>) -> String {
             ),
         },
     }
+}
+
+fn limit_advice(what: &str) -> &'static str {
+    match what {
+        "sessions" | "bytes" => "delete some, wait until idle ones are dropped, or raise the limit",
+        "keys" => "wait until the oldest are a day old, or create without a key",
+        "readers" => "delete one that is no longer used",
+        "uploads" => "finish one, or wait until one that is abandoned is dropped, after ten minutes",
+        "runs of the context" => "compact the session's context first",
+        _ => "ask again later",
+    }
+}
+
+/// Unit of a payload's size.
+fn unit(what: &str) -> &'static str {
+    if what == "list of a bundle's files" { "files" } else { "bytes" }
 }
 
 fn store_locked(pid: Option<u32>) -> String {

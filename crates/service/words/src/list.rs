@@ -3,7 +3,9 @@
 //! Lists are in the order of changes, newest first, and a cursor is a place in that order. A changed session moves to
 //! the front: pages behind a cursor show each session that has not changed since the list began, once.
 
-use std::fmt;
+use std::{fmt, io};
+
+use serde::Serialize;
 
 use crate::{
     SessionError,
@@ -15,6 +17,8 @@ use crate::{
 
 /// Sessions of a page if the query sets no limit.
 pub const PAGE_SESSIONS: usize = 50;
+/// Most bytes of a page's items as JSON; a larger item is alone.
+pub const PAGE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// First number of a change. Below are times of change in milliseconds, which order the sessions of a rebuilt index;
 /// later changes come before them.
@@ -50,6 +54,33 @@ impl Place {
         let (number, id) = key.split_first_chunk()?;
         let session_id = SessionId::from_uuid(uuid::Uuid::from_bytes(id.try_into().ok()?));
         Some(Self { number: u64::from_be_bytes(*number), session_id })
+    }
+}
+
+/// Bytes of a page so far, as JSON.
+#[derive(Debug, Default)]
+pub struct Size {
+    bytes: u64,
+}
+
+impl Size {
+    /// Returns true if an item may be added; the first one always may.
+    pub fn takes<T: Serialize + ?Sized>(&mut self, item: &T) -> bool {
+        let is_first = self.bytes == 0;
+        // Only a writer that fails makes an error, and an item that cannot be written fails when the page is.
+        drop(serde_json::to_writer(&mut *self, item));
+        is_first || self.bytes <= PAGE_BYTES_MAX
+    }
+}
+
+impl io::Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -96,10 +127,14 @@ impl SessionQuery {
     /// Takes a page from the sessions behind the cursor, reading no more than it needs.
     pub fn page(&self, sessions: impl Iterator<Item = (Place, SessionSummary)>) -> Page<SessionSummary> {
         let limit = self.limit.unwrap_or(PAGE_SESSIONS).max(1);
-        let mut found: Vec<(Place, SessionSummary)> =
-            sessions.filter(|(_, summary)| self.matches(summary)).take(limit.saturating_add(1)).collect();
-        let is_more = found.len() > limit;
-        found.truncate(limit);
+        let (mut found, mut size, mut is_more): (Vec<(Place, SessionSummary)>, _, _) = (Vec::new(), Size::default(), false);
+        for (place, summary) in sessions.filter(|(_, summary)| self.matches(summary)) {
+            is_more = found.len() == limit || !size.takes(&summary);
+            if is_more {
+                break;
+            }
+            found.push((place, summary));
+        }
         let next_cursor = found.last().filter(|_| is_more).map(|(place, _)| place.to_string());
         Page { items: found.into_iter().map(|(_, summary)| summary).collect(), next_cursor }
     }

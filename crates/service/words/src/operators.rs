@@ -376,6 +376,9 @@ pub struct Imported {
     pub next_offset: u64,
     /// The imported sessions, after the last piece.
     pub sessions: Vec<ImportedSession>,
+    /// Sessions that were here already, with all that the bundle has of them; left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<ImportedSession>,
 }
 
 /// State of a server of tools.

@@ -67,7 +67,7 @@ pub struct OpenApproval {
     /// Folder that the session's tools work in; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
-    /// Time of the session's last change: no later one than that.
+    /// Time at which the call asked.
     pub waits_since: Timestamp,
     /// The call.
     pub approval: PendingApproval,

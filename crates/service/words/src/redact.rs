@@ -14,7 +14,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::message::RawJson;
 
-pub use keys::redact_key_shapes;
+pub use keys::{KeyStream, redact_key_shapes};
 
 /// Replacement for a secret.
 pub const MARK: &str = "[redacted]";
@@ -234,6 +234,45 @@ impl StreamRedactor {
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
         self.secrets.replace(&held).into_owned()
+    }
+}
+
+/// Redactor of the bytes of a body that comes in chunks: as [`Secrets::redact`] does in the whole, and what is no text
+/// becomes replacement characters.
+pub struct BodyRedactor {
+    values: StreamRedactor,
+    keys: KeyStream,
+    /// Beginning of a character whose rest is in the next chunk.
+    cut: Vec<u8>,
+}
+
+impl BodyRedactor {
+    /// Starts on a body.
+    #[must_use]
+    pub fn new(secrets: &Secrets) -> Self {
+        Self { values: secrets.stream(), keys: KeyStream::default(), cut: Vec::new() }
+    }
+
+    /// Takes a chunk, and returns what is decided by now; after the last chunk, all of it.
+    pub fn push(&mut self, chunk: &[u8], is_last: bool) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.cut);
+        bytes.extend_from_slice(chunk);
+        let (mut text, mut at) = (String::with_capacity(bytes.len()), 0);
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            at += chunk.valid().len() + chunk.invalid().len();
+            if at == bytes.len() && !is_last {
+                self.cut = chunk.invalid().to_vec();
+            } else if !chunk.invalid().is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        let mut out = Vec::new();
+        self.keys.push(self.values.push(&text).as_bytes(), false, &mut out);
+        if is_last {
+            self.keys.push(self.values.finish().as_bytes(), true, &mut out);
+        }
+        out
     }
 }
 

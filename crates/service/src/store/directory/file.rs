@@ -87,7 +87,8 @@ struct State {
 fn answer(trouble: Trouble) -> StoreError {
     match trouble {
         Trouble::Damaged(why) => StoreError::Failed(format!("the index was damaged: {why}")),
-        Trouble::Failed(why) | Trouble::Full(why) => StoreError::Failed(format!("the index: {why}")),
+        Trouble::Failed(why) => StoreError::Failed(format!("the index: {why}")),
+        Trouble::Full(_) => StoreError::Full,
     }
 }
 
@@ -470,6 +471,16 @@ mod tests {
         has_room.store(true, Ordering::Relaxed);
         assert_eq!(file.committed(true).await, Ok(()));
         assert!(path.exists());
+    }
+
+    /// An import waits for the index, and a full disk has another answer than a broken one.
+    #[test]
+    fn a_full_disk_is_not_a_failure() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let trouble = Trouble::from(redb::Error::Io(full));
+        assert_eq!(answer(trouble), StoreError::Full);
+        let broken = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        assert!(matches!(answer(Trouble::from(redb::Error::Io(broken))), StoreError::Failed(_)));
     }
 
     /// A change whose thread the system refused is committed when a caller waits for it.

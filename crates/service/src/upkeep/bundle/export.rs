@@ -22,13 +22,14 @@ use crate::{
     SessionError,
     engine::Engine,
     ids::{Seq, SessionId},
+    redact::BodyRedactor,
     service::{BundlePage, ExportSession},
     session::{
         Session,
         event::{Event, Record, RecordsLost},
     },
     store::{Frame, ReadLimit, StoreError, hex, restore::decode},
-    tool::{Picture, is_copy},
+    tool::{IMAGE_BYTES_MAX, Picture, is_copy},
     wire::encode_event,
 };
 
@@ -53,13 +54,53 @@ pub(crate) struct Exports {
     cleaned: Mutex<Option<Cleaned>>,
 }
 
-/// Cleaned blob, without keys and secrets, in which the last page ended: only a whole blob can be cleaned.
+/// Blob that is cleaned of keys and secrets, in which the last page ended: only its beginning leads to its rest.
 struct Cleaned {
     session_id: SessionId,
     /// Its name in the store.
     hash: String,
-    /// Cleaned bytes.
+    /// Bytes of it that were read, and their hash.
+    read: u64,
+    raw: Sha256,
+    /// `None` once all of it is cleaned.
+    redactor: Option<BodyRedactor>,
+    /// Newest cleaned bytes, and how many came before them.
     body: Bytes,
+    before: u64,
+}
+
+impl Cleaned {
+    fn new(engine: &Engine, session_id: SessionId, hash: &str) -> Self {
+        let redactor = Some(BodyRedactor::new(&engine.secrets));
+        let (hash, raw) = (hash.to_owned(), Sha256::new());
+        Self { session_id, hash, read: 0, raw, redactor, body: Bytes::new(), before: 0 }
+    }
+
+    /// Cleans the next bytes; returns false if there are none.
+    async fn next(&mut self, engine: &Engine) -> Result<bool, StoreError> {
+        let Some(redactor) = &mut self.redactor else { return Ok(false) };
+        let read = async |limit| {
+            let piece = engine.blobs.read(self.session_id, &self.hash, self.read, limit).await?;
+            piece.ok_or_else(|| lost("a blob"))
+        };
+        let mut piece = read(READ_BYTES).await?;
+        let mut is_picture = false;
+        if self.read == 0 && Picture::media_type(&piece).is_some() {
+            let whole = read(IMAGE_BYTES_MAX + 1).await?;
+            // Every text is UTF-8, however it begins.
+            is_picture = std::str::from_utf8(&whole).is_err() && Picture::of(&whole).is_ok();
+            piece = if is_picture { whole } else { piece };
+        }
+        self.read += piece.len() as u64;
+        self.raw.update(&piece);
+        let clean = if is_picture { piece.clone() } else { redactor.push(&piece, piece.is_empty()).into() };
+        if is_picture || piece.is_empty() {
+            self.redactor = None;
+        }
+        self.before += self.body.len() as u64;
+        self.body = clean;
+        Ok(true)
+    }
 }
 
 /// Export of a session.
@@ -190,23 +231,24 @@ impl Exports {
         self.cleaned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns some bytes of a cleaned blob and its length; the blob is kept until its last page.
+    /// Returns some bytes of a cleaned blob; its place is kept for the next page.
     async fn clean_part(
         &self,
         engine: &Engine,
         (session_id, hash): (SessionId, &str),
         (offset, limit): (u64, usize),
-    ) -> Result<(Bytes, usize), SessionError> {
-        let known = self.cleaned().take_if(|known| known.session_id == session_id && known.hash == hash);
-        let body = match known {
-            Some(known) => known.body,
-            None => clean(engine, &whole(engine, session_id, hash).await?.ok_or_else(|| lost("a blob"))?).into(),
+    ) -> Result<Bytes, SessionError> {
+        let is_on_the_way =
+            |known: &mut Cleaned| known.session_id == session_id && known.hash == hash && known.before <= offset;
+        let known = self.cleaned().take_if(is_on_the_way);
+        let mut cleaned = match known {
+            Some(known) => known,
+            None => Cleaned::new(engine, session_id, hash),
         };
-        let (piece, bytes) = (part(&body, offset, limit), body.len());
-        if offset + (piece.len() as u64) < bytes as u64 {
-            *self.cleaned() = Some(Cleaned { session_id, hash: hash.to_owned(), body });
-        }
-        Ok((piece, bytes))
+        while cleaned.before + cleaned.body.len() as u64 <= offset && cleaned.next(engine).await? {}
+        let piece = part(&cleaned.body, offset.saturating_sub(cleaned.before), limit);
+        *self.cleaned() = Some(cleaned);
+        Ok(piece)
     }
 }
 
@@ -383,7 +425,8 @@ impl Plan {
                 (part(&lines, offset, limit), lines.len())
             }
             Source::Blob(hash) if self.key.is_redacted => {
-                exports.clean_part(engine, (self.key.session_id, hash), (offset, limit)).await?
+                let rest = usize::try_from(file.row.bytes - offset).unwrap_or(usize::MAX);
+                return exports.clean_part(engine, (self.key.session_id, hash), (offset, limit.min(rest))).await;
             }
             Source::Blob(hash) => {
                 let read = engine.blobs.read(self.key.session_id, hash, offset, limit).await?;
@@ -464,8 +507,7 @@ async fn measure(
         return Ok(None);
     }
     if is_redacted {
-        let body = whole(engine, session_id, hash).await?;
-        return Ok(body.map(|body| clean(engine, &body)).map(|clean| (sha256(&clean), clean.len() as u64)));
+        return measure_clean(engine, session_id, hash).await;
     }
     let (mut found, mut at) = (Sha256::new(), 0);
     while let Some(piece) = engine.blobs.read(session_id, hash, at, READ_BYTES).await? {
@@ -478,19 +520,21 @@ async fn measure(
     Ok(None)
 }
 
-/// Reads a blob's bytes; `None` if it is missing or damaged.
-async fn whole(engine: &Engine, session_id: SessionId, hash: &str) -> Result<Option<Bytes>, StoreError> {
-    let body = engine.blobs.read(session_id, hash, 0, usize::MAX).await?;
-    Ok(body.filter(|body| sha256(body) == hash))
-}
-
-/// Cleans a body of keys and secrets.
-fn clean(engine: &Engine, body: &[u8]) -> Vec<u8> {
-    // Every text is UTF-8, however it begins.
-    if std::str::from_utf8(body).is_err() && Picture::of(body).is_ok() {
-        return body.to_vec();
+/// As [`measure`], for a blob without keys and secrets.
+async fn measure_clean(
+    engine: &Engine,
+    session_id: SessionId,
+    hash: &str,
+) -> Result<Option<(String, u64)>, StoreError> {
+    if engine.blobs.read(session_id, hash, 0, 1).await?.is_none() {
+        return Ok(None);
     }
-    engine.secrets.redact(&String::from_utf8_lossy(body)).into_owned().into_bytes()
+    let (mut cleaned, mut found) = (Cleaned::new(engine, session_id, hash), Sha256::new());
+    while cleaned.next(engine).await? {
+        found.update(&cleaned.body);
+    }
+    let is_whole = hex(&cleaned.raw.finalize()) == hash;
+    Ok(is_whole.then(|| (hex(&found.finalize()), cleaned.before + cleaned.body.len() as u64)))
 }
 
 /// Cleans a line of keys and secrets; its references name the cleaned blobs.

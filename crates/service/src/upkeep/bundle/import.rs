@@ -1,24 +1,28 @@
-//! Import of a bundle in pieces. The last piece creates the sessions, all of them or none; until then the upload is a
-//! blob of no session, which is dropped when it is abandoned.
+//! Import of a bundle in pieces. The last piece creates the sessions: all of them or none, unless the process is killed
+//! meanwhile; a repeat then passes over those that are there. Until then the upload is a blob of no session, which is
+//! dropped when it is abandoned.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::verify::{Records, Section, Sections, Span, Upload};
+use super::{
+    sha256,
+    verify::{Records, Rules, Section, Sections, Span, Upload},
+};
 use crate::{
     SessionError,
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     engine::Engine,
-    ids::SessionId,
+    ids::{Seq, SessionId},
     service::{ImportBundle, Imported, ImportedSession},
     session::{ForkPoint, Session},
-    store::{BlobWriter, StoreError},
+    store::{BlobWriter, ReadLimit, StoreError},
     wire::encode_event,
 };
 
@@ -34,10 +38,17 @@ const AHEAD_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Bundles that are being uploaded.
 pub(crate) struct Uploads {
-    waiting: Mutex<HashMap<SessionId, Waiting>>,
+    waiting: Arc<Mutex<State>>,
     room: Arc<Semaphore>,
     /// Held while sessions are created, so that no two imports create the same one.
     making: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    uploads: HashMap<SessionId, Waiting>,
+    /// True while a task waits to drop those that are abandoned.
+    is_watched: bool,
 }
 
 /// Upload between two pieces.
@@ -51,20 +62,54 @@ struct Waiting {
 impl Default for Uploads {
     fn default() -> Self {
         let room = Arc::new(Semaphore::new(UPLOADS_MAX));
-        Self { waiting: Mutex::default(), room, making: tokio::sync::Mutex::default() }
+        Self { waiting: Arc::default(), room, making: tokio::sync::Mutex::default() }
+    }
+}
+
+impl State {
+    /// Drops the abandoned uploads; returns the time until the next one may be, `None` if there are none.
+    fn sweep(&mut self, now: Duration) -> Option<Duration> {
+        self.uploads.retain(|_, upload| now.saturating_sub(upload.touched) < UPLOAD_IDLE);
+        let oldest = self.uploads.values().map(|upload| upload.touched).min()?;
+        Some((oldest + UPLOAD_IDLE).saturating_sub(now))
+    }
+}
+
+/// Drops uploads when they are abandoned, until there are none.
+async fn watch(state: Weak<Mutex<State>>, clock: Arc<dyn Clock>) {
+    loop {
+        let next = {
+            let Some(state) = state.upgrade() else { return };
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = state.sweep(clock.elapsed());
+            state.is_watched = next.is_some();
+            next
+        };
+        let Some(next) = next else { return };
+        clock.sleep(next).await;
     }
 }
 
 impl Uploads {
-    fn waiting(&self) -> MutexGuard<'_, HashMap<SessionId, Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, State> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an upload for its next piece.
+    fn keep(&self, engine: &Engine, id: SessionId, upload: Waiting) {
+        let mut state = self.waiting();
+        state.uploads.insert(id, upload);
+        if !std::mem::replace(&mut state.is_watched, true) {
+            tokio::spawn(watch(Arc::downgrade(&self.waiting), engine.world.clock.clone()));
+        }
     }
 
     /// Takes the upload of a piece; for the first piece, a new one.
     fn take(&self, engine: &Engine, request: &ImportBundle) -> Result<(SessionId, Waiting), SessionError> {
         let now = engine.world.clock.elapsed();
-        let mut waiting = self.waiting();
-        waiting.retain(|_, upload| now.saturating_sub(upload.touched) < UPLOAD_IDLE);
+        let mut state = self.waiting();
+        state.sweep(now);
+        let waiting = &mut state.uploads;
         let expects = |bytes: u64| match request.offset == bytes {
             true => Ok(()),
             false => Err(SessionError::invalid("offset", format!("the next piece begins at {bytes}"))),
@@ -96,15 +141,16 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
     if let Err(error) = engine.events.room().await {
         // The upload can continue when there is room.
         if request.upload.is_some() {
-            uploads.waiting().insert(id, upload);
+            uploads.keep(engine, id, upload);
         }
         return Err(error.into());
     }
     upload.writer.write(&data).await?;
     if !request.is_last {
         let touched = engine.world.clock.elapsed();
-        uploads.waiting().insert(id, Waiting { bytes, touched, ..upload });
-        return Ok(Imported { upload: Some(id.to_string()), next_offset: bytes, sessions: Vec::new() });
+        uploads.keep(engine, id, Waiting { bytes, touched, ..upload });
+        let upload = Some(id.to_string());
+        return Ok(Imported { upload, next_offset: bytes, sessions: Vec::new(), skipped: Vec::new() });
     }
     let done = match upload.writer.finish().await {
         Err(error) => Err(error.into()),
@@ -115,7 +161,15 @@ pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBun
         }
     };
     engine.blobs.forget(id).await;
-    Ok(Imported { upload: None, next_offset: bytes, sessions: done? })
+    let Made { sessions, skipped } = done?;
+    Ok(Imported { upload: None, next_offset: bytes, sessions, skipped })
+}
+
+/// Sessions of an import.
+struct Made {
+    sessions: Vec<ImportedSession>,
+    /// Those that were here already.
+    skipped: Vec<ImportedSession>,
 }
 
 /// What the caller of an import chose.
@@ -126,15 +180,17 @@ struct Choice {
 }
 
 /// Creates the sessions of a bundle after checking all of it.
-async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Vec<ImportedSession>, SessionError> {
+async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Made, SessionError> {
     let now = engine.world.clock.now();
     let latest = Timestamp::from_millis(now.as_millis() + AHEAD_MS);
-    let (mut planned, mut sections) = (Vec::new(), Sections::of(upload, latest));
+    let rules = Rules::new(latest, engine.options.limits.clone());
+    let (mut planned, mut skipped, mut sections) = (Vec::new(), Vec::new(), Sections::of(upload, rules));
     while let Some(section) = sections.next().await? {
-        planned.push(plan(engine, upload, section, choice)?);
-    }
-    for planned in planned.iter().filter(|_| !choice.new_ids) {
-        check_id(engine, planned.session.session_id, latest).await?;
+        let known = if choice.new_ids { None } else { known(engine, &section, latest).await? };
+        match known {
+            Some(known) => skipped.push(known),
+            None => planned.push(plan(engine, upload, section, choice)?),
+        }
     }
     // Deleted sessions with the same ids may have left rows and checkpoints.
     for planned in &planned {
@@ -142,7 +198,7 @@ async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Vec<Im
         engine.derived.readers.delete_session(planned.session.session_id);
     }
     engine.derived.index.flush().await?;
-    let mut made = Vec::new();
+    let mut sessions = Vec::new();
     for Planned { session, blobs, mut records } in planned {
         let id = session.session_id;
         let done = match copy(engine, upload, id, &blobs).await {
@@ -154,12 +210,12 @@ async fn make(engine: &Engine, upload: &Upload, choice: Choice) -> Result<Vec<Im
             if let Ok(None) = engine.events.tail(id).await {
                 engine.blobs.forget(id).await;
             }
-            take_back(engine, &made).await;
+            take_back(engine, &sessions).await;
             return Err(error.into());
         }
-        made.push(session);
+        sessions.push(session);
     }
-    Ok(made)
+    Ok(Made { sessions, skipped })
 }
 
 /// Deletes the sessions that were created before one failed.
@@ -180,7 +236,7 @@ struct Planned {
 
 /// Plans the session of a checked section, perhaps under a new id.
 fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> Result<Planned, SessionError> {
-    let Section { session, events, blobs, lost } = section;
+    let Section { session, events, blobs, lost, .. } = section;
     let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
     let (mut until, mut added) = (last_seq, Vec::new());
     let now = engine.world.clock.now();
@@ -231,21 +287,38 @@ fn labels_here(
     labels
 }
 
-/// Checks that a session can be created under its own id.
-async fn check_id(engine: &Engine, session_id: SessionId, latest: Timestamp) -> Result<(), SessionError> {
+/// Checks that a session can be created under its own id. Returns it if it is here already, with the bundle's last
+/// event: then it has all that the bundle would bring.
+async fn known(engine: &Engine, section: &Section, latest: Timestamp) -> Result<Option<ImportedSession>, SessionError> {
+    let session_id = section.session.id();
     let refuse = |reason, why: &str| {
         let why = format!("session {session_id} {why} import it with new ids");
         Err(SessionError::BundleInvalid { reason, why })
     };
-    if engine.events.tail(session_id).await?.is_some() {
-        return refuse("exists", "is here already: delete it first, or");
+    if let Some(last_seq) = engine.events.tail(session_id).await? {
+        return match holds(engine, session_id, section.session.last_seq(), &section.last_sha256).await {
+            true => Ok(Some(ImportedSession {
+                session_id,
+                imported_from: session_id,
+                last_seq,
+                lost: section.lost.clone(),
+            })),
+            false => refuse("exists", "is here already, with other events: delete it first, or"),
+        };
     }
     let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
     let latest = u64::try_from(latest.as_millis()).unwrap_or(0) / 1000;
     if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
         return refuse("future", "has an id that is no UUIDv7 of the past:");
     }
-    Ok(())
+    Ok(None)
+}
+
+/// Returns true if a session has an event with this line.
+async fn holds(engine: &Engine, session_id: SessionId, seq: Seq, line_sha256: &str) -> bool {
+    let page = engine.events.read(session_id, seq.saturating_sub(1), ReadLimit::frames(1)).await;
+    let frame = page.ok().flatten().and_then(|page| page.frames.into_iter().next());
+    frame.is_some_and(|frame| frame.seq == seq && sha256(&frame.line) == line_sha256)
 }
 
 /// Copies the blobs of a session before it is created.

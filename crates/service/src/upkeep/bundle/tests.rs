@@ -1,4 +1,5 @@
-//! How many files a section may have, with a smaller number than that of the product.
+//! How many files a section may have, and how much work its events may make, with smaller numbers than those of the
+//! product.
 
 use std::sync::Arc;
 
@@ -6,15 +7,19 @@ use super::{
     FORMAT, FileRow, Manifest, Name,
     archive::{header, padding},
     sha256,
-    verify::{Sections, Upload},
+    verify::{Rules, Sections, Upload},
 };
 use crate::{
+    options::Limits,
+    session::event::{Event, ReminderSet},
+    session::reminder::SystemReminderType,
     session::tests::{created, record, session_id},
     store::{BlobStore as _, MemoryBlobStore},
     wire::encode_event,
 };
 
 const FILES_MAX: usize = 200;
+const EFFORT_MAX: u64 = 1000;
 
 fn add(out: &mut Vec<u8>, name: &Name, body: &[u8]) -> FileRow {
     let (name, bytes) = (name.to_string(), body.len() as u64);
@@ -26,16 +31,23 @@ fn add(out: &mut Vec<u8>, name: &Name, body: &[u8]) -> FileRow {
 
 /// A session of one event, with so many files in all.
 fn section(files: usize) -> Vec<u8> {
+    section_of(&[created()], files)
+}
+
+fn section_of(events: &[Event], files: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    let record = record(1, None, created());
-    let line = [&encode_event(&record).unwrap()[..], b"\n"].concat();
-    let mut rows = vec![add(&mut out, &Name::Events { from: 1, to: 1 }, &line)];
+    let (mut lines, last_seq) = (Vec::new(), events.len() as u64);
+    for (seq, event) in (1..).zip(events) {
+        lines.extend_from_slice(&encode_event(&record(seq, None, event.clone())).unwrap());
+        lines.push(b'\n');
+    }
+    let mut rows = vec![add(&mut out, &Name::Events { from: 1, to: last_seq }, &lines)];
     for body in (2..files).map(usize::to_le_bytes) {
         rows.push(add(&mut out, &Name::Blob(sha256(&body)), &body));
     }
     let format = FORMAT.to_owned();
     let manifest =
-        Manifest { format, session_id: session_id(), last_seq: 1, redacted: false, lost: Vec::new(), files: rows };
+        Manifest { format, session_id: session_id(), last_seq, redacted: false, lost: Vec::new(), files: rows };
     add(&mut out, &Name::Manifest, &serde_json::to_vec(&manifest).unwrap());
     out
 }
@@ -47,7 +59,7 @@ async fn refused(bundle: &[u8]) -> Option<String> {
     let (hash, bytes) = writer.finish().await.unwrap();
     let upload = Upload { blobs, id: session_id(), hash, bytes };
     let latest = record(1, None, created()).time;
-    let mut sections = Sections::of(&upload, latest).at_most(FILES_MAX);
+    let mut sections = Sections::of(&upload, Rules::new(latest, Limits::default()).at_most(FILES_MAX, EFFORT_MAX));
     loop {
         match sections.next().await {
             Ok(Some(_)) => {}
@@ -65,4 +77,23 @@ async fn endless_files_are_refused() {
     assert!(why.contains("more than 200 files"), "{why}");
     let why = refused(&section(FILES_MAX).repeat(2)).await.unwrap();
     assert!(why.contains("twice"), "{why}");
+}
+
+/// Each of many reminders is searched for among all before it.
+#[tokio::test]
+async fn events_that_make_too_much_work_are_refused() {
+    let set = |number: usize| {
+        let kind = SystemReminderType::Custom(format!("kind{number}"));
+        Event::ReminderSet(ReminderSet { kind, text: "x".to_owned(), automatic: false })
+    };
+    let session = |kinds: usize, events: usize| {
+        let events = std::iter::once(created()).chain((0..events).map(|number| set(number % kinds)));
+        section_of(&events.collect::<Vec<_>>(), 2)
+    };
+    assert_eq!(refused(&session(32, 2000)).await, None);
+    let why = refused(&session(2000, 2000)).await.unwrap();
+    assert!(why.contains("too much work"), "{why}");
+    // They are few enough to be read, and more than a session has.
+    let why = refused(&session(33, 33)).await.unwrap();
+    assert!(why.contains("33 reminders"), "{why}");
 }

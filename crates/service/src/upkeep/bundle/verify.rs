@@ -19,11 +19,14 @@ use super::{
 use crate::{
     SessionError,
     clock::Timestamp,
-    ids::{Seq, SessionId},
+    ids::{Seq, SessionId, TurnNumber},
+    options::Limits,
+    runtime::validate,
     session::{
         Session,
         event::{Event, HistorySnapshot, Record},
         message::JSON_DEPTH_MAX,
+        reminder::Reminder,
     },
     store::{BlobStore, RECORD_BYTES_MAX, RecordSource, StoreError, hex},
     wire::decode_event,
@@ -36,6 +39,13 @@ const EVENTS_BYTES_MAX: u64 = (EVENTS_BYTES + RECORD_BYTES_MAX + 1) as u64;
 
 /// Last allowed seq of an imported session: as many seqs remain after it, and JSON numbers hold them all.
 const SEQ_MAX: Seq = 1 << 52;
+/// Last allowed turn: as many turns remain after it.
+const TURN_MAX: TurnNumber = 1 << 31;
+
+/// Steps that the events of a session may take beyond the usual ones, some ten seconds of them.
+const EFFORT_MAX: u64 = 100_000_000;
+/// Steps that each event may take: sessions have lists, and few of them are longer.
+const EFFORT_USUAL: u64 = 64;
 
 /// Most nesting of a line: a model's arguments may be as deep as they are allowed to be, some levels down.
 const DEPTH_MAX: usize = 2 * JSON_DEPTH_MAX;
@@ -56,13 +66,49 @@ pub(super) struct Span {
     pub(super) bytes: u64,
 }
 
+/// What the events of a bundle must keep to.
+#[derive(Clone)]
+pub(super) struct Rules {
+    /// Latest allowed time of an event.
+    pub(super) latest: Timestamp,
+    /// Limits of a session.
+    pub(super) limits: Limits,
+    /// Most files of a section.
+    entries_max: usize,
+    /// Most steps of a session's events beyond the usual ones.
+    effort_max: u64,
+}
+
+/// Session that is made from its events.
+#[derive(Default)]
+struct Folded {
+    session: Option<Session>,
+    /// Steps that its events took beyond the usual ones.
+    effort: u64,
+    /// Usual steps that its events did not take.
+    spared: u64,
+}
+
 /// Session that was found whole.
 pub(super) struct Section {
     pub(super) session: Session,
+    /// Hash of its last line.
+    pub(super) last_sha256: String,
     pub(super) events: VecDeque<Span>,
     pub(super) blobs: Vec<(String, Span)>,
     /// Damaged ranges that its export left out.
     pub(super) lost: Vec<(Seq, Seq)>,
+}
+
+impl Rules {
+    pub(super) const fn new(latest: Timestamp, limits: Limits) -> Self {
+        Self { latest, limits, entries_max: ENTRIES_MAX, effort_max: EFFORT_MAX }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn at_most(self, entries_max: usize, effort_max: u64) -> Self {
+        Self { entries_max, effort_max, ..self }
+    }
 }
 
 impl Upload {
@@ -84,13 +130,11 @@ impl Upload {
 pub(super) struct Sections<'a> {
     upload: &'a Upload,
     at: u64,
-    /// Files of this section so far, and the most that it may have.
+    /// Files of this section so far.
     entries: usize,
-    entries_max: usize,
     /// Sessions so far.
     ids: BTreeSet<SessionId>,
-    /// Latest allowed time of an event.
-    latest: Timestamp,
+    rules: Rules,
 }
 
 /// File whose body is not read yet.
@@ -101,13 +145,8 @@ struct Entry {
 }
 
 impl<'a> Sections<'a> {
-    pub(super) const fn of(upload: &'a Upload, latest: Timestamp) -> Self {
-        Self { upload, at: 0, entries: 0, entries_max: ENTRIES_MAX, ids: BTreeSet::new(), latest }
-    }
-
-    #[cfg(test)]
-    pub(super) fn at_most(self, entries_max: usize) -> Self {
-        Self { entries_max, ..self }
+    pub(super) const fn of(upload: &'a Upload, rules: Rules) -> Self {
+        Self { upload, at: 0, entries: 0, ids: BTreeSet::new(), rules }
     }
 
     /// Reads the next one; `None` after the last.
@@ -126,8 +165,8 @@ impl<'a> Sections<'a> {
     /// Reads the header of the next file; its body and padding are there.
     async fn entry(&mut self) -> Result<Entry, SessionError> {
         self.entries += 1;
-        if self.entries > self.entries_max {
-            return Err(damaged(format!("one of its sessions has more than {} files", self.entries_max)));
+        if self.entries > self.rules.entries_max {
+            return Err(damaged(format!("one of its sessions has more than {} files", self.rules.entries_max)));
         }
         let rest = self.upload.bytes - self.at;
         let too_short = || damaged("it ends too early");
@@ -163,7 +202,8 @@ impl<'a> Sections<'a> {
     /// Reads a section up to its manifest.
     async fn section(&mut self) -> Result<Section, SessionError> {
         let (mut rows, mut events, mut blobs) = (Vec::new(), VecDeque::new(), Vec::new());
-        let (mut names, mut session, mut of) = (BTreeSet::new(), None, None);
+        let (mut names, mut folded, mut of, mut last_sha256) =
+            (BTreeSet::new(), Folded::default(), None, String::new());
         loop {
             let Entry { folder, name, span } = self.entry().await?;
             if *of.get_or_insert(folder) != folder {
@@ -172,9 +212,19 @@ impl<'a> Sections<'a> {
             let sha256 = match &name {
                 Name::Events { from, to } => {
                     let lines = self.upload.whole(span).await?;
-                    fold(&mut session, &lines, (*from, *to), self.latest)?;
+                    let (seqs, rules) = ((*from, *to), self.rules.clone());
+                    // Events cost time that other requests need.
+                    let fold = tokio::task::spawn_blocking(move || {
+                        fold(&mut folded, &lines, seqs, &rules)?;
+                        let last =
+                            lines.strip_suffix(b"\n").and_then(|lines| lines.rsplit(|byte| *byte == b'\n').next());
+                        Ok::<_, SessionError>((folded, super::sha256(last.unwrap_or_default()), super::sha256(&lines)))
+                    });
+                    let done = fold.await.map_err(|error| SessionError::Internal(error.to_string()))?;
+                    let sha256;
+                    (folded, last_sha256, sha256) = done?;
                     events.push_back(span);
-                    super::sha256(&lines)
+                    sha256
                 }
                 Name::Blob(hash) => {
                     let found = self.hash(span).await?;
@@ -186,9 +236,10 @@ impl<'a> Sections<'a> {
                 }
                 Name::Manifest => {
                     let manifest = self.upload.whole(span).await?;
-                    let session = session.ok_or_else(|| damaged("a session has no event"))?;
+                    let session = folded.session.ok_or_else(|| damaged("a session has no event"))?;
                     let lost = check(&manifest, folder, &session, &rows)?;
-                    return Ok(Section { session, events, blobs, lost });
+                    check_limits(&session, &self.rules.limits)?;
+                    return Ok(Section { session, last_sha256, events, blobs, lost });
                 }
             };
             rows.push(FileRow { name: name.to_string(), bytes: span.bytes, sha256 });
@@ -232,32 +283,68 @@ fn check(
     Err(damaged(format!("session {folder} has other events than its manifest says")))
 }
 
+/// Checks that a session has no more than one that was made here.
+fn check_limits(session: &Session, limits: &Limits) -> Result<(), SessionError> {
+    // Those of the workspace come beside those that people set.
+    let (automatic, set): (Vec<_>, Vec<_>) = session.reminders().iter().partition(|reminder| reminder.automatic);
+    let bytes = |reminders: &[&Reminder]| reminders.iter().map(|reminder| reminder.text.len()).sum::<usize>() as u64;
+    let pin_bytes = session.pins().iter().map(|pin| pin.text.len()).sum::<usize>() as u64;
+    let most = |count: usize, bytes: u64| (count as u64).saturating_mul(bytes);
+    let held = [
+        ("reminders", set.len() as u64, limits.reminders as u64),
+        ("reminders of its workspace", automatic.len() as u64, limits.reminders as u64),
+        ("bytes of reminders", bytes(&set).max(bytes(&automatic)), most(limits.reminders, limits.reminder_bytes)),
+        ("pins", session.pins().len() as u64, limits.pins as u64),
+        ("bytes of pins", pin_bytes, most(limits.pins, limits.pin_bytes)),
+    ];
+    let too_many = held.into_iter().find(|(_, count, limit)| count > limit);
+    let is_listed = session.title().map_or(Ok(()), |title| validate::title(title, limits));
+    let why = match (too_many, is_listed.and_then(|()| validate::labels(session.labels(), limits))) {
+        (None, Ok(())) => return Ok(()),
+        (Some((what, count, limit)), _) => format!("it has {count} {what}, and the limits here allow {limit}"),
+        (None, Err(error)) => error.to_string(),
+    };
+    Err(SessionError::BundleInvalid { reason: "limit", why: format!("session {}: {why}", session.id()) })
+}
+
 /// Folds a file of lines into their session. Missing seqs are those of compacted records.
-fn fold(
-    session: &mut Option<Session>,
-    lines: &[u8],
-    (from, to): (Seq, Seq),
-    latest: Timestamp,
-) -> Result<(), SessionError> {
+fn fold(folded: &mut Folded, lines: &[u8], (from, to): (Seq, Seq), rules: &Rules) -> Result<(), SessionError> {
     let mut first = None;
     for line in records(lines) {
         let (record, _) = line?;
-        if record.time > latest {
+        if record.time > rules.latest {
             let why = format!(
                 "event {} of session {} lies more than a day ahead of this clock",
                 record.seq, record.session_id
             );
             return Err(SessionError::BundleInvalid { reason: "future", why });
         }
-        let applied = match session {
+        folded.spend(&record, rules)?;
+        let applied = match &mut folded.session {
             Some(session) => session.apply(&record),
-            None => Session::begin_anywhere(&record).map(|begun| *session = Some(begun)),
+            None => Session::begin_anywhere(&record).map(|begun| folded.session = Some(begun)),
         };
         applied.map_err(|error| damaged(error.to_string()))?;
         first.get_or_insert(record.seq);
     }
-    let last = session.as_ref().map_or(0, Session::last_seq);
+    let last = folded.session.as_ref().map_or(0, Session::last_seq);
     if (Some(from), to) == (first, last) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
+}
+
+impl Folded {
+    /// Counts the steps of a record before it is applied.
+    fn spend(&mut self, record: &Record, rules: &Rules) -> Result<(), SessionError> {
+        let effort = self.session.as_ref().map_or(0, |session| session.effort(record));
+        self.spared += EFFORT_USUAL;
+        let usual = effort.min(self.spared);
+        self.spared -= usual;
+        self.effort = self.effort.saturating_add(effort - usual);
+        if self.effort <= rules.effort_max {
+            return Ok(());
+        }
+        let why = format!("the events of session {} make too much work up to event {}", record.session_id, record.seq);
+        Err(SessionError::BundleInvalid { reason: "limit", why })
+    }
 }
 
 /// Decodes the records of a file of lines, each with its line.
@@ -281,24 +368,26 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
     })
 }
 
-/// Returns true if the numbers of a record are possible: each turn and each message takes an event.
+/// Returns true if the numbers of a record are possible: each turn and each message takes an event, and more may follow.
 fn is_possible(record: &Record) -> bool {
     let seq = record.seq;
     if seq > SEQ_MAX {
         return false;
     }
+    let is_turn = |turn: TurnNumber| Seq::from(turn) < seq && turn <= TURN_MAX;
     let counts = match &record.event {
         Event::HistorySnapshot(history) => {
             let HistorySnapshot { pruned_to, message_count, next_turn, context, counters, .. } = history;
             *pruned_to < seq
                 && *message_count < seq
-                && Seq::from(*next_turn) < seq
-                && counters.is_none_or(|counters| Seq::from(counters.started_turns) < seq && counters.is_possible())
+                && is_turn(*next_turn)
+                && counters.is_none_or(|counters| is_turn(counters.started_turns) && counters.is_possible())
                 && context.iter().all(|(of, nth)| *of < seq && *nth < seq)
         }
+        Event::RecordsLost(lost) => lost.keys.iter().all(|key| is_turn(key.turn)),
         _ => true,
     };
-    counts && record.turn.is_none_or(|turn| Seq::from(turn) < seq)
+    counts && record.turn.is_none_or(is_turn)
 }
 
 /// Counts the nesting of brackets in a JSON text.
@@ -345,13 +434,21 @@ impl RecordSource for Records {
 
 #[cfg(test)]
 mod tests {
-    use super::{SEQ_MAX, is_possible};
-    use crate::session::tests::pinned;
+    use super::{SEQ_MAX, TURN_MAX, is_possible};
+    use crate::session::{event::Record, tests::pinned};
 
     /// The next record of an imported session has a number, too.
     #[test]
     fn a_seq_leaves_room_for_what_follows_it() {
         assert!(is_possible(&pinned(SEQ_MAX, "a")));
         assert!(!is_possible(&pinned(SEQ_MAX + 1, "a")) && !is_possible(&pinned(u64::MAX, "a")));
+    }
+
+    /// The next turn of an imported session has a number, too.
+    #[test]
+    fn a_turn_leaves_room_for_what_follows_it() {
+        let of = |turn| Record { turn: Some(turn), ..pinned(SEQ_MAX, "a") };
+        assert!(is_possible(&of(TURN_MAX)));
+        assert!(!is_possible(&of(TURN_MAX + 1)) && !is_possible(&of(u32::MAX)));
     }
 }

@@ -1,9 +1,11 @@
 //! Bundles that no export made: each is refused as a whole, and leaves no file behind.
 
+use std::time::Duration;
+
 use meerkat_service::{
     ErrorCode,
     options::Unattended,
-    service::{CreateSession, ForkSession, StartTurn},
+    service::{CreateSession, ForkSession, PinFact, ReadHistory, StartTurn},
 };
 use serde_json::{Value, json};
 
@@ -202,7 +204,13 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
         let id = process.create().await;
         process.turn(id, "@say One.").await.unwrap();
         let bundle = process.export(id, false).await.unwrap();
-        let refused = process.import(&bundle, usize::MAX, false).await.unwrap_err().body();
+        // Another one of the same id.
+        let mut files = unpack(&bundle);
+        with_lines(&mut files, |lines| {
+            let last = lines.last_mut().unwrap();
+            *last = last.replace(r#""output_tokens":"#, r#""output_tokens":1"#);
+        });
+        let refused = process.import(&pack(&files), usize::MAX, false).await.unwrap_err().body();
         assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("exists")));
         assert!(refused.message.contains("new ids"), "{}", refused.message);
 
@@ -289,4 +297,45 @@ fn a_bundle_brings_nothing_that_lets_a_tool_run() {
         here.process(true, import);
         assert!(!here.dir.path().join("tools/log").exists(), "new ids: {new_ids}");
     }
+}
+
+/// Events may be far apart. Looking for them in every number between once took for ever.
+#[test]
+fn steps_and_turns_of_a_session_with_wide_gaps_are_read_at_once() {
+    let (place, elsewhere) = (Place::new(), Place::new());
+    let bundle = place.process(true, |process| async move {
+        let id = process.create().await;
+        process.turn(id, "@say One.").await.unwrap();
+        process.service.pin(PinFact { session_id: id, text: "far".to_owned() }).await.unwrap();
+        process.exported(&[id]).await
+    });
+    let last_seq = 1_u64 << 52;
+    let mut files = unpack(&bundle);
+    with_lines(&mut files, |lines| {
+        // Many at once, far behind the first ones and far before the last one.
+        let mut pinned: Value = serde_json::from_str(&lines.pop().unwrap()).unwrap();
+        for seq in (1_u64 << 40..(1 << 40) + 2000).chain([1 << 52]) {
+            pinned["seq"] = seq.into();
+            pinned["type"] = if seq == 1 << 52 { "pinned" } else { "some_other_kind" }.into();
+            lines.push(pinned.to_string());
+        }
+    });
+    let name = files[0].name();
+    let (from, _) = name.split_once('-').unwrap();
+    files[0] = files[0].clone().named(&format!("{from}-{last_seq}.jsonl"));
+    seal(&mut files);
+    let manifest = files.last_mut().unwrap();
+    let mut listed: Value = serde_json::from_slice(&manifest.body).unwrap();
+    listed["last_seq"] = last_seq.into();
+    *manifest = manifest.clone().of(serde_json::to_vec(&listed).unwrap());
+    elsewhere.process(true, |process| async move {
+        let session_id = process.import(&pack(&files), usize::MAX, false).await.unwrap()[0].session_id;
+        let read = async {
+            let all = ReadHistory::new(session_id);
+            (process.service.steps(all.clone()).await.unwrap(), process.service.turns(all).await.unwrap())
+        };
+        let (steps, turns) = tokio::time::timeout(Duration::from_secs(60), read).await.expect("they are read for ever");
+        assert_eq!(steps.items.len(), 1);
+        assert_eq!((turns.items.len(), turns.items[0].turn, steps.next_cursor, turns.next_cursor), (1, 0, None, None));
+    });
 }

@@ -15,8 +15,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
     service::{
-        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, ImportedSession, PinFact, ReadBlob,
-        ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
+        CreateSession, DeleteSession, ExportSession, ForkSession, ImportBundle, Imported, ImportedSession, PinFact,
+        ReadBlob, ReadHistory, Remind, SessionQuery, StartTurn, UpdateSession,
     },
     session::reminder::SystemReminderType,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
@@ -174,6 +174,37 @@ fn what_is_exported_comes_back_to_the_byte() {
             assert_eq!((next.turn, next.text.as_str()), (3, "messages: 8"));
         });
     }
+}
+
+/// A process was killed when it had made some sessions of a bundle, and the whole bundle is sent again.
+#[test]
+fn an_import_that_was_cut_off_is_repeated_and_passes_over_what_is_there() {
+    let (place, elsewhere) = (place(), place());
+    let (ids, one, all) = place.process(true, |process| async move {
+        let ids = sample(&process).await;
+        (ids, process.exported(&ids[..1]).await, process.exported(&ids).await)
+    });
+    let first = elsewhere.process(true, |process| async move {
+        process.import(&one, usize::MAX, false).await.unwrap();
+        process.answers(ids[0]).await
+    });
+    elsewhere.process(true, |process| async move {
+        let repeat = async || {
+            let data = BASE64_STANDARD.encode(&all);
+            let request =
+                ImportBundle { upload: None, offset: 0, data, is_last: true, new_ids: false, keep_scope: false };
+            let Imported { sessions, skipped, .. } = process.service.import_bundle(request).await.unwrap();
+            let ids = |imported: Vec<ImportedSession>| imported.iter().map(|it| it.session_id).collect::<Vec<_>>();
+            (ids(sessions), ids(skipped))
+        };
+        assert_eq!(repeat().await, (vec![ids[1]], vec![ids[0]]));
+        assert_eq!(process.answers(ids[0]).await, first);
+        let listed = process.service.list(SessionQuery::default()).await.unwrap().items;
+        assert_eq!(listed.len(), 2, "what was passed over is listed as before: {listed:?}");
+        // It has gone on meanwhile, and still has all of the bundle.
+        process.turn(ids[0], "@say More.").await.unwrap();
+        assert_eq!(repeat().await, (vec![], ids.to_vec()));
+    });
 }
 
 /// Import under new ids keeps all but the names: it is a fork of a session that was never here.

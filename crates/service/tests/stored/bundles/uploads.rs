@@ -18,7 +18,7 @@ fn piece(upload: Option<String>, offset: u64, bytes: &[u8]) -> ImportBundle {
 async fn a_piece_follows_the_one_before_it() {
     let (process, held) = in_memory(EngineOptions::default());
     let before = held.bytes();
-    let Imported { upload, next_offset, sessions } =
+    let Imported { upload, next_offset, sessions, .. } =
         process.service.import_bundle(piece(None, 0, b"12345")).await.unwrap();
     assert_eq!((next_offset, sessions), (5, vec![]));
     let fields = [
@@ -62,7 +62,27 @@ async fn abandoned_uploads_go_and_make_room_for_others() {
     for _ in 0..3 {
         process.service.import_bundle(piece(None, 0, b"1")).await.unwrap();
     }
+    let refused = process.service.import_bundle(piece(None, 0, b"1")).await.unwrap_err();
+    assert!(refused.to_string().ends_with("one that is abandoned is dropped, after ten minutes."), "{refused}");
     assert_eq!(process.service.import_bundle(piece(None, 0, b"1")).await.unwrap_err().code(), ErrorCode::SessionLimit);
+}
+
+/// They went only when somebody imported again.
+#[tokio::test(start_paused = true)]
+async fn an_abandoned_upload_goes_although_nobody_imports_again() {
+    let (process, held) = in_memory(EngineOptions::default());
+    let upload = process.service.import_bundle(piece(None, 0, b"12345")).await.unwrap().upload;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    process.service.import_bundle(piece(None, 0, b"123")).await.unwrap();
+    process.service.import_bundle(piece(upload, 5, b"6")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert_eq!(held.bytes(), 9);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(held.bytes(), 0);
+    // The next one is watched as well.
+    process.service.import_bundle(piece(None, 0, b"1234")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    assert_eq!(held.bytes(), 0);
 }
 
 #[tokio::test]

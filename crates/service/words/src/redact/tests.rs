@@ -119,3 +119,20 @@ fn json_is_redacted_in_every_spelling() {
     let untouched = r#"{"a":"\u00e9\"\\","b":1e2,"b":-0.10}"#;
     assert_eq!(clean(untouched), untouched);
 }
+
+/// A body is redacted in chunks like in the whole, wherever a character, a secret or a key is cut.
+#[test]
+fn a_body_in_chunks_is_redacted_like_the_whole() {
+    let secrets = Secrets::new([SecretString::from("hunter2-hunter2")]);
+    let text = "é hunter2-hunter2 sk-abcdefgh \u{1F600} hunter2-hunter hunter2-hunter2".repeat(3);
+    let body = [text.as_bytes(), b" \xff\xe2\x82 ", text.as_bytes(), b"\xe2\x82"].concat();
+    let whole = secrets.redact(&String::from_utf8_lossy(&body)).into_owned();
+    for bytes in 1..100 {
+        let (mut redactor, mut out) = (BodyRedactor::new(&secrets), Vec::new());
+        for chunk in body.chunks(bytes) {
+            out.extend(redactor.push(chunk, false));
+        }
+        out.extend(redactor.push(b"", true));
+        assert_eq!(String::from_utf8(out).unwrap(), whole, "in chunks of {bytes}");
+    }
+}
