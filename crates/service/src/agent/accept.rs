@@ -62,7 +62,6 @@ impl Actor {
         let continues = interrupted.map(|end| end.turn);
         let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
         self.check_compaction(request.compaction, &model)?;
-        self.control.is_queue_held = false;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             return match (running, continues) {
@@ -81,11 +80,13 @@ impl Actor {
                 return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
             }
             (_, Policy::Queue) => {
+                let handle = self.enqueue(request, key).await?;
                 self.release_turn();
-                self.enqueue(request, key).await?
+                handle
             }
             (running, Policy::Interrupt) => {
                 let handle = self.enqueue(request, key).await?;
+                self.release_queue();
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
@@ -173,6 +174,7 @@ impl Actor {
         let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
+        self.release_queue();
         Ok((self.accepted(turn, seq, request.wait), Some(ticket)))
     }
 

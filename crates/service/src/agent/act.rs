@@ -350,7 +350,6 @@ impl Actor {
         self.running.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
         self.ports.observer.turn_ended(&self.ports, self.session.id());
-        self.take_snapshot().await;
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
@@ -362,14 +361,17 @@ impl Actor {
             let changed = Changed { session_id: self.session.id(), seq };
             drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
-        let Some(waiters) = self.waiting.waiters.remove(&turn) else { return Ok(()) };
-        let result = match self.session.last_end() {
-            Some(end) => self.ports.result(self.session.id(), end).await,
-            None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
-        };
-        for waiter in waiters {
-            drop(waiter.send(result.clone()));
+        if let Some(waiters) = self.waiting.waiters.remove(&turn) {
+            let result = match self.session.last_end() {
+                Some(end) => self.ports.result(self.session.id(), end).await,
+                None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
+            };
+            for waiter in waiters {
+                drop(waiter.send(result.clone()));
+            }
         }
+        // Nobody who waits for the turn waits for this.
+        self.take_snapshot().await;
         Ok(())
     }
 

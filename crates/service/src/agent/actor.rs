@@ -17,7 +17,7 @@ use super::{
     Ports,
     command::{Command, Reply, TurnWaiter},
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
-    perform::{Effect, Outcome},
+    perform::{Effect, Outcome, allowed},
     registry::{MAILBOX_MAX, Passage, Registry},
     shared::Shared,
 };
@@ -310,8 +310,7 @@ impl Actor {
 
     fn decide(&mut self) -> Action {
         self.control.elapsed_ms = self.millis_since(self.running.turn_started);
-        let waited = self.millis_since(self.running.asked_at);
-        self.control.is_approval_expired = waited >= self.ports.options.tools.approval_timeout_ms;
+        self.control.is_approval_expired = self.approval_left().is_zero();
         if let (true, Some(open)) = (self.is_drained(), self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
@@ -369,17 +368,21 @@ impl Actor {
         }
     }
 
+    /// Time that the calls which wait for approval have left, in whole milliseconds.
+    fn approval_left(&self) -> Duration {
+        let waited = Duration::from_millis(self.millis_since(self.running.asked_at));
+        allowed(self.ports.options.tools.approval_timeout_ms).saturating_sub(waited)
+    }
+
     /// Waits for a decision, an interrupt, or a deadline.
     async fn wait(&mut self) {
-        let limit =
-            self.ports.options.tools.approval_timeout_ms.saturating_sub(self.millis_since(self.running.asked_at));
-        let wall = self.wall_left_ms();
+        let (limit, wall) = (self.approval_left(), Duration::from_millis(self.wall_left_ms()));
         let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
         let command = tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
             command = self.mailbox.recv() => Some(command),
-            () = clock.sleep(Duration::from_millis(limit.min(wall))) => None,
+            () = clock.sleep(limit.min(wall)) => None,
         };
         match (command, self.session.open_turn()) {
             (Some(Some(command)), _) => self.handle(command).await,

@@ -45,6 +45,11 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
             let tail = actor.ports.durable(session_id).await.unwrap_or(actor.lease.tail);
             actor.shared.live.lose(tail, &lost);
         }
+        // After a panic, too, the store may fail for a moment: that damages nothing.
+        let failed = match &reloaded {
+            Ok(Err(error)) => Some(error.clone()),
+            Ok(Ok(())) | Err(_) => failed,
+        };
         // If nothing became durable since the last reload, it would repeat for ever.
         let is_stuck = reloaded_at.replace(actor.lease.tail) == Some(actor.lease.tail);
         if matches!(reloaded, Ok(Ok(()))) && !is_stuck {

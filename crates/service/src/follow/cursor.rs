@@ -135,6 +135,9 @@ impl Follower {
                 None => {
                     // The store drops a session before the deletion is durable; it is shown only then.
                     while follower.hub.is_deleting() && follower.live_changed.changed().await.is_ok() {}
+                    if !follower.hub.is_deleted() && follower.goes_on().await? {
+                        return follower.next().await;
+                    }
                     follower.end()
                 }
             },
@@ -148,6 +151,13 @@ impl Follower {
 }
 
 impl StoreFollower {
+    /// Watches the session again; returns true if it is there although its deletion began, which then failed.
+    async fn goes_on(&mut self) -> Result<bool, SessionError> {
+        let Some(tail) = self.store.watch(self.session_id).await.map_err(failure)? else { return Ok(false) };
+        self.tail = tail;
+        Ok(self.tail.has_changed().is_ok())
+    }
+
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
             if self.is_waiting

@@ -340,6 +340,26 @@ async fn a_deletion_is_shown_when_it_is_durable() {
     }
 }
 
+/// A session whose deletion failed goes on, and so do its followers.
+#[tokio::test]
+async fn a_deletion_that_failed_ends_no_follower() {
+    let stage = Stage::new(1).await;
+    let mut follower = stage.follow(1).await;
+    assert!(follower.next().now_or_never().is_none());
+    stage.hub.begin_deletion(Vec::new());
+    // A store may drop the session from memory before it fails to delete it.
+    stage.store.delete(session_id()).await.unwrap();
+    assert!(follower.next().now_or_never().is_none());
+    let waiting = tokio::spawn(async move { follower.next().await.unwrap().map(|line| line.seq) });
+    tokio::task::yield_now().await;
+    let stage = Stage { lease: stage.store.lease(session_id()).await.unwrap(), ..stage };
+    stage.append(1);
+    stage.hub.end_deletion(false);
+    tokio::task::yield_now().await;
+    stage.append(2);
+    assert_eq!(waiting.await.unwrap(), Some(Some(2)));
+}
+
 /// Followers come and read while events and deltas are added: each gets every durable event once, in order, and each
 /// delta between its events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

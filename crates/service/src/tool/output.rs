@@ -192,11 +192,12 @@ impl OutputSink {
             let message = format!("a call returns at most {IMAGES_MAX} images; ask for fewer");
             return Err(ToolError::Refused(message));
         }
+        // First, because nothing names a blob whose line has no room.
+        self.write(&format!("[Image: {media_type}, {width} x {height} pixels, {} bytes]", bytes.len())).await?;
         let failed = |error: StoreError| ToolError::Failed(format!("the image could not be stored: {error}"));
         let mut writer = self.blobs.writer(self.session_id);
         writer.write(bytes).await.map_err(failed)?;
         let (blob, bytes) = writer.finish().await.map_err(failed)?;
-        self.write(&format!("[Image: {media_type}, {width} x {height} pixels, {bytes} bytes]")).await?;
         images.push(Image { media_type: media_type.to_owned(), blob, bytes, width, height });
         Ok(())
     }

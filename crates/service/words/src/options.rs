@@ -141,7 +141,7 @@ options! {
         default_wall_ms: u64 = 3_600_000,
         /// Tokens that one answer may have; 0 leaves it to the vendor.
         max_output_tokens: u32 = 0,
-        /// Milliseconds of silence from the model after which a call fails.
+        /// Milliseconds of silence from the model after which a call fails; 0 means no limit.
         model_idle_timeout_ms: u64 = 120_000,
         /// Model calls for one step, including the first.
         model_attempts: u32 = 8,
@@ -181,7 +181,7 @@ impl TurnOptions {
 options! {
     /// Options of tool calls.
     ToolOptions {
-        /// Milliseconds that one call may take.
+        /// Milliseconds that one call may take; 0 means no limit.
         timeout_ms: u64 = 120_000,
         /// Milliseconds that a call gets to stop after it was asked to.
         grace_ms: u64 = 2_000,
@@ -191,7 +191,7 @@ options! {
         inline_bytes: usize = 32 * 1024,
         /// Bytes of output after which the call is ended.
         max_output_bytes: u64 = 64 * 1024 * 1024,
-        /// Milliseconds that a call waits for its approval.
+        /// Milliseconds that a call waits for its approval; 0 means no limit.
         approval_timeout_ms: u64 = 600_000,
         /// Approval rules; they override the tool's own. A rule is a tool's name, names with `*`, `server: *`, or
         /// `name: pattern` of the call's subject. Deny wins, then ask, then allow.

@@ -5,6 +5,8 @@ mod model;
 mod plans;
 mod tools;
 
+use std::time::Duration;
+
 use meerkat_errors::ErrorBody;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -51,6 +53,14 @@ pub(crate) enum Outcome {
     ToolDone(ToolFinished),
     /// The effect itself failed.
     Broken(ErrorBody),
+}
+
+/// Longest wait: timers overflow beyond.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Returns the time that an option allows; 0 means no limit.
+pub(crate) fn allowed(ms: u64) -> Duration {
+    if ms == 0 { LONGEST } else { Duration::from_millis(ms).min(LONGEST) }
 }
 
 /// An effect that runs.

@@ -10,7 +10,7 @@ use meerkat_errors::ErrorCode;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Outcome;
+use super::{Outcome, allowed};
 use crate::{
     agent::{Ports, images::first_sent, render::Rendered},
     ids::SessionId,
@@ -171,7 +171,7 @@ async fn bounded<T>(
         biased;
         () = cancel.cancelled() => None,
         done = work => Some(done),
-        () = effect.ports.world.clock.sleep(Duration::from_millis(idle_ms)) => {
+        () = effect.ports.world.clock.sleep(allowed(idle_ms)) => {
             let message = format!("The model sent nothing for {idle_ms} ms (turn.model_idle_timeout_ms).");
             Some(Err(ModelError::new(ErrorCode::ModelTimeout, message)))
         }
@@ -325,5 +325,11 @@ async fn load_images(effect: &ModelEffect, request: &ModelRequest) -> Result<BTr
 }
 
 async fn load(effect: &ModelEffect, body: &Body) -> Result<String, StoreError> {
-    effect.ports.load(effect.session_id, body).await
+    match body {
+        Body::Blob(blob) if effect.ports.blobs.read(effect.session_id, &blob.blob, 0, 1).await?.is_none() => {
+            tracing::warn!(blob = blob.blob, "a text is lost, and its beginning and end are sent");
+            Ok(format!("{}\n[The text between its beginning and its end is lost.]", body.excerpt()))
+        }
+        _ => effect.ports.load(effect.session_id, body).await,
+    }
 }

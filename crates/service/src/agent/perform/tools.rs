@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::Outcome;
+use super::{Outcome, allowed};
 use crate::{
     agent::{Ports, decide::internal},
     ids::SessionId,
@@ -133,7 +133,7 @@ async fn run_bounded(
         tokio::spawn(async move { tool.call(invocation, &sink).await }.in_current_span())
     };
     let clock = &effect.ports.world.clock;
-    let limit = call.timeout.unwrap_or(Duration::from_millis(options.timeout_ms));
+    let limit = call.timeout.unwrap_or(allowed(options.timeout_ms));
     let (mut deadline, mut until) = (clock.sleep(limit), clock.elapsed() + limit);
     let (mut asked, mut left, mut forms) = (Fuse::terminated(), limit, 0);
     // If the actor does not keep up, progress is dropped.

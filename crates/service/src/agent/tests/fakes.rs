@@ -1,6 +1,9 @@
 //! A model and tools with scripted behaviour.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, future::BoxFuture, stream};
@@ -21,6 +24,8 @@ pub(super) enum Answer {
     Blocks(Vec<AnswerBlock>),
     Fails(ErrorCode),
     Stalls,
+    /// Answers after so long.
+    Late(Duration, Vec<AnswerBlock>),
 }
 
 pub(super) fn says(text: &str) -> Answer {
@@ -66,6 +71,10 @@ impl ModelClient for Heard {
         let blocks = match answer {
             Answer::Fails(code) => return Err(ModelError::new(code, "no")),
             Answer::Stalls => std::future::pending().await,
+            Answer::Late(time, blocks) => {
+                tokio::time::sleep(time).await;
+                blocks
+            }
             Answer::Blocks(blocks) => blocks,
         };
         let stop_reason = match blocks.last() {

@@ -26,8 +26,8 @@ use crate::{
     service::{CreateSession, PinFact, SessionService as _, TurnStatus},
     session::{event::Record, message::RawJson},
     store::{
-        BlobStore, BlobWriter, EventStore, FramePage, Lease, MemoryEventStore, MemoryIndex, ReadLimit, RecordSource,
-        StoreError, Ticket,
+        BlobStore, BlobWriter, EventStore, FramePage, Lease, MemoryBlobStore, MemoryEventStore, MemoryIndex, ReadLimit,
+        RecordSource, StoreError, Ticket,
     },
     tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
@@ -427,6 +427,20 @@ async fn a_panic_in_the_blobs_fails_its_turn_alone() {
         check_fails_alone(&subject, &long, &format!("{at}")).await;
         assert_eq!(subject.turn(&long).await.unwrap().text, "Read.");
     }
+}
+
+/// A blob that is lost fails no later turn: the model reads the beginning and the end of what it held.
+#[tokio::test(start_paused = true)]
+async fn a_lost_blob_fails_no_later_turn() {
+    let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
+    let seen = blobs.clone();
+    let subject = Subject::new(Rig::new(Vec::new()).service_over(|events| events, |_| seen)).await;
+    let long = format!("@say Read. @note {} the end", "long ".repeat(30_000));
+    subject.turn(&long).await.unwrap();
+    blobs.forget(subject.session_id).await;
+    let result = subject.turn("@echo first").await.unwrap();
+    assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
+    assert!(result.text.starts_with("first: @say Read. @note long "), "{result:?}");
 }
 
 /// A command on a lease that was taken is sent again, to the new lease.

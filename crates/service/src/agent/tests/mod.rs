@@ -13,6 +13,7 @@ mod interleavings;
 mod listed;
 mod nodes;
 mod overflow;
+mod passing;
 mod pins;
 mod plans;
 mod prepared;

@@ -1,14 +1,22 @@
 //! Turns that wait for approval while their actor is lost: what was decided runs once, and nothing else runs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{Rig, fakes::does, ticks};
+use super::{
+    Rig, Subject,
+    fakes::{self, Answer, Heard, does, says},
+    ticks,
+};
 use crate::{
     clock::{Clock as _, SystemClock},
     ids::SessionId,
+    model::AnswerBlock,
     runtime::PersistentSessionService,
     service::{CreateSession, DecideApproval, ReadEvents, SessionService as _, SessionState, StartTurn, TurnStatus},
-    session::event::{ApprovalDecided, Decision, Event, Record, Scope, ToolStarted},
+    session::{
+        event::{ApprovalDecided, Decision, Event, Record, Scope, ToolStarted},
+        message::{RawJson, ToolCall},
+    },
     store::{EventStore as _, MemoryEventStore, MemoryIndex},
     tool::{Approval, Effect},
 };
@@ -96,4 +104,34 @@ async fn a_waiting_turn_that_was_taken_over_is_decided_wherever_it_is_asked() {
     assert_eq!((result.turn, result.status), (0, TurnStatus::Completed));
     let expected = ["approval_decided", "tool_started", "tool_finished", "assistant_message", "turn_completed"];
     assert_eq!(types(&former, session_id, 4).await, expected);
+}
+
+/// The model, a call and a person may each take a day if no limit says otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_of_0_is_no_limit() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let call = ToolCall { call_id: "c".into(), name: "slow".into(), arguments: RawJson::empty_object(), opaque: None };
+    let late = Answer::Late(DAY, vec![AnswerBlock::ToolCall(call)]);
+    let mut tool = does("slow", Effect::ReadOnly, |_, output| {
+        Box::pin(async {
+            tokio::time::sleep(DAY).await;
+            output.write("slept").await
+        })
+    });
+    tool.approval = Approval::Ask;
+    let mut rig = fakes::rig(Heard::new([late, says("Done.")]), 100_000, Arc::new(tool));
+    (rig.options.turn.model_idle_timeout_ms, rig.options.turn.default_wall_ms) = (0, 0);
+    (rig.options.tools.timeout_ms, rig.options.tools.approval_timeout_ms) = (0, 0);
+    let subject = Subject::new(rig.service()).await;
+    let turn = StartTurn { attended: true, ..StartTurn::new(subject.session_id, "Sleep.") };
+    let turn = subject.service.begin_turn(turn).await.unwrap();
+    tokio::time::sleep(2 * DAY).await;
+    let session_id = subject.session_id;
+    let asked = subject.event("approval_requested").await;
+    let call_id = asked["call_id"].as_str().unwrap().to_owned();
+    let decision = DecideApproval::new(session_id, call_id, Decision::Approve);
+    subject.service.decide_approval(decision).await.unwrap();
+    let result = turn.result.await.unwrap();
+    assert_eq!((result.text.as_str(), result.error), ("Done.", None));
+    assert_eq!(subject.event("tool_finished").await["output"], "slept");
 }

@@ -13,7 +13,7 @@ use crate::{
     clock::SystemClock,
     ids::SessionId,
     session::message::Body,
-    store::MemoryBlobStore,
+    store::{BlobStore as _, MemoryBlobStore},
     tool::{OutputLimits, OutputSink},
 };
 
@@ -198,4 +198,27 @@ fn the_folder_itself_is_no_link_and_no_file() {
     fs::remove_file(bench.dir()).unwrap();
     fs::write(bench.dir(), "").unwrap();
     bench.check("test_append", r#"{"name":"a","line":"x"}"#, refusal);
+}
+
+/// An image whose line has no room any more is not stored: nothing would name it.
+#[test]
+fn an_image_without_its_line_leaves_no_blob() {
+    let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0"[..], &[0; 64]].concat();
+    let (session_id, blobs) = (SessionId::from_uuid(Uuid::nil()), Arc::new(MemoryBlobStore::new(Arc::default())));
+    let sink = |hard_cap_bytes| {
+        let limits = OutputLimits { hard_cap_bytes, ..OutputLimits::default() };
+        OutputSink::new(
+            limits,
+            blobs.clone(),
+            session_id,
+            crate::redact::Secrets::default().stream(),
+            mpsc::channel(1).0,
+        )
+    };
+    let stored = || blobs.list(session_id).now_or_never().unwrap().unwrap().len();
+    let refused = sink(8).image(&png).now_or_never().unwrap();
+    assert!(matches!(refused, Err(ToolError::OutputTooLarge { .. })), "{refused:?}");
+    assert_eq!(stored(), 0);
+    sink(1 << 20).image(&png).now_or_never().unwrap().unwrap();
+    assert_eq!(stored(), 1);
 }

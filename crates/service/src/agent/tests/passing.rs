@@ -1,0 +1,99 @@
+//! A store that fails for a moment: what was not begun is done afterwards, and the session goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use super::{
+    Rig, Subject, check_journal,
+    faults::{Fault, FaultyEvents, Fuse},
+};
+use crate::{
+    ErrorCode, Session, SessionError,
+    ids::SessionId,
+    options::Policy,
+    runtime::PersistentSessionService,
+    service::{CreateSession, Remind, SessionService as _, StartTurn},
+    session::{SessionMeta, reminder::SystemReminderType},
+    store::{
+        EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionFilter, SessionStore, SessionStoreError,
+    },
+};
+
+/// A session whose store fails like this when it writes, and once when it reads after that.
+async fn failing(fault: Fault, writes: Fuse) -> Subject {
+    let journals: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let unread = Arc::new(FaultyEvents(journals, Fault::UnreadLines, Fuse::new(0, 1)));
+    let events = Arc::new(FaultyEvents(unread, fault, writes));
+    Subject::new(Rig::new(Vec::new()).stored(events, Arc::new(MemoryIndex::default()))).await
+}
+
+/// Broken once: it was called corrupted until the process ended.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_could_not_be_read_once_after_a_panic_is_healthy() {
+    // The creation, the turn's start, and its end, which panics.
+    let subject = failing(Fault::Panic, Fuse::new(2, 1)).await;
+    subject.turn("@say One.").await.unwrap_err();
+    let next = subject.turn("@say Two.").await;
+    assert_eq!(next.map(|result| result.text).map_err(|error| error.code()), Ok("Two.".to_owned()));
+    check_journal(&subject.events().await);
+}
+
+/// A turn that is refused is none: what waits goes on waiting.
+#[tokio::test(start_paused = true)]
+async fn a_refused_turn_starts_no_held_queue() {
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let service = || Rig::new(Vec::new()).stored(events.clone(), Arc::new(MemoryIndex::default()));
+    let former: PersistentSessionService = service();
+    let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
+    let queued = |prompt| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
+    former.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+    former.accept_turn(queued("@say Queued.")).await.unwrap();
+    former.shut_down(0).await;
+    let subject = Subject { service: service(), session_id };
+    let refused = subject.turn("@say Refused.").await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionBusy);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(subject.service.queue(&session_id).await.unwrap().items.len(), 1);
+    // One that is accepted runs behind it.
+    assert_eq!(subject.service.start_turn(queued("@say Next.")).await.unwrap().text, "Next.");
+    assert_eq!(subject.service.queue(&session_id).await.unwrap().items.len(), 0);
+}
+
+/// Never comes to an end of saving.
+struct Slow(MemorySessionStore);
+
+#[async_trait]
+impl SessionStore for Slow {
+    async fn save(&self, _: &Session) -> Result<(), SessionStoreError> {
+        std::future::pending().await
+    }
+
+    async fn load(&self, id: &SessionId) -> Result<Option<Session>, SessionStoreError> {
+        self.0.load(id).await
+    }
+
+    async fn list(&self, filter: SessionFilter) -> Result<Vec<SessionMeta>, SessionStoreError> {
+        self.0.list(filter).await
+    }
+
+    async fn delete(&self, id: &SessionId) -> Result<(), SessionStoreError> {
+        self.0.delete(id).await
+    }
+}
+
+/// Whoever waits for a turn does not wait for the snapshot behind it.
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_answered_before_its_snapshot_is_saved() {
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let snapshots = Arc::new(Slow(MemorySessionStore::new(events.clone())));
+    let service = Rig::new(Vec::new()).stored_with(snapshots, events, Arc::new(MemoryIndex::default()));
+    let subject = Subject::new(service).await;
+    for n in 0..crate::agent::record::SNAPSHOT_EVENTS_MIN {
+        let (session_id, kind) = (subject.session_id, SystemReminderType::ClaudeMd);
+        subject.service.remind(Remind { session_id, kind, text: n.to_string() }).await.unwrap();
+    }
+    let turn = tokio::time::timeout(Duration::from_secs(60), subject.turn("@say One.")).await;
+    let text = turn.map(|answer: Result<_, SessionError>| answer.unwrap().text);
+    assert_eq!(text, Ok("One.".to_owned()));
+}
