@@ -470,7 +470,10 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             { "session_id": id, "imported_from": id, "last_seq": 12 },
         ] });
         let shown = rendered(Operation::ImportBundle, &repeated);
-        assert!(shown.ends_with("\n01900000-0000-7000-8000-0000aa12abcd is here already and was passed over\n"), "{shown}");
+        assert!(
+            shown.ends_with("\n01900000-0000-7000-8000-0000aa12abcd is here already and was passed over\n"),
+            "{shown}"
+        );
     }
 
     #[test]

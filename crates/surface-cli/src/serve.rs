@@ -72,16 +72,25 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
     }
     let names = [("rest", args.rest), ("rpc", args.rpc), ("mcp", args.mcp)];
     let names: Vec<&str> = names.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect();
-    print_ready(app, server.url(), values.public_url.as_deref(), token_file.as_deref(), &names)?;
-    if let Some(console) = &args.console {
-        let base = values.public_url.as_deref().unwrap_or(server.url());
-        console::show(&app.out, env, base, token.as_ref(), console.print)?;
-    }
+    let (url, public_url) = (server.url().to_owned(), values.public_url.as_deref());
     let stop = CancellationToken::new();
     let served = server.serve_until(stop.clone().cancelled_owned());
     tokio::pin!(served);
+    let announced = async {
+        // Whoever reads the line may use the store at once; until then probes are answered that it is being settled. One
+        // that cannot be settled answers reads all the same.
+        if let Err(error) = app.service.ready().await {
+            tracing::warn!(%error, "what a former process left behind is not settled");
+        }
+        print_ready(app, &url, public_url, token_file.as_deref(), &names)?;
+        if let Some(console) = &args.console {
+            console::show(&app.out, env, public_url.unwrap_or(&url), token.as_ref(), console.print)?;
+        }
+        std::future::pending::<Result<(), CliError>>().await
+    };
     tokio::select! {
         () = &mut served => return Ok(0),
+        failed = announced => failed?,
         _ = ends.next() => {}
     }
     app.out.note("Ending: running turns may finish; a second signal ends at once.");

@@ -83,17 +83,19 @@ impl BlobStore for FileBlobs {
             return Ok(None);
         }
         let (context, name) = (self.context.clone(), Path::new(BLOBS).join(blob));
-        on(self.context.executor.as_ref(), move || {
-            for dir in [session_dir(session_id), new_dir(session_id)] {
-                if let Some(file) = if_there(context.disk.open(&dir.join(&name), false)).map_err(failed)? {
-                    let len = file.len().map_err(failed)?;
-                    let end = len.min(offset.saturating_add(limit as u64));
-                    return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
+        self.context
+            .clone()
+            .read(move || {
+                for dir in [session_dir(session_id), new_dir(session_id)] {
+                    if let Some(file) = if_there(context.disk.open(&dir.join(&name), false)).map_err(failed)? {
+                        let len = file.len().map_err(failed)?;
+                        let end = len.min(offset.saturating_add(limit as u64));
+                        return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
+                    }
                 }
-            }
-            Ok(None)
-        })
-        .await
+                Ok(None)
+            })
+            .await
     }
 
     async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
@@ -102,7 +104,7 @@ impl BlobStore for FileBlobs {
             let names = if_there(disk.list(&session_dir(session_id).join(BLOBS))).map_err(failed)?;
             Ok(names.unwrap_or_default().into_iter().collect())
         };
-        on(self.context.executor.as_ref(), list).await
+        self.context.read(list).await
     }
 
     /// Removes blobs, without a sync: one that reappears after a power failure takes room until it is found again.

@@ -288,7 +288,7 @@ impl Commit {
         if lock(&self.log.state).must_stay {
             begin_next(&self.log).map_err(|error| {
                 if !is_full(&error) {
-                    self.log.context.health.failed(&format!("{}: {error}", self.log.id));
+                    self.log.context.health.failed(self.log.id, &error);
                 }
                 Trouble::refused(error)
             })?;
@@ -309,7 +309,7 @@ impl Commit {
         let (log, exists, is_unnamed) = (&self.log, self.plan.exists, matches!(trouble, Trouble::Unnamed(_)));
         let health = &log.context.health;
         if !trouble.is_full() {
-            health.failed(&format!("{}: {error}", log.id));
+            health.failed(log.id, error);
         }
         {
             // The disk may differ from this state; until a new segment settles that, the journal must not be read
@@ -324,7 +324,7 @@ impl Commit {
         };
         match begun {
             Ok(()) if trouble.is_full() && !is_unnamed => return Trouble::Full,
-            Err(error) if !is_full(&error) => health.failed(&format!("{}: {error}", log.id)),
+            Err(error) if !is_full(&error) => health.failed(log.id, &error),
             _ => {}
         }
         trouble

@@ -6,11 +6,12 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use super::owner_lock::{LockedPath, OwnerLock};
 use meerkat_words::store::StoreError;
 
 /// Data directory. A name is durable once its folder is synced; a rename is atomic.
@@ -151,16 +152,51 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Reason that nothing more may be written: somebody else has changed the directory under a running store.
+#[derive(Debug)]
+pub(super) struct Displaced(pub(super) &'static str);
+
+impl std::fmt::Display for Displaced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Displaced {}
+
+/// Returns true if somebody else has changed the directory, so that nothing more may be written.
+pub(super) fn is_displaced(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Displaced>())
+}
+
 /// Directory of the file system.
 pub struct RealDisk {
     root: PathBuf,
+    /// Place of the owner's lock, without which nothing is changed, and nothing counts as durable.
+    lock: Option<Arc<LockedPath>>,
 }
 
 impl RealDisk {
-    /// Uses the directory `root`.
+    /// Uses the directory `root`, whoever owns it.
     pub const fn new(root: PathBuf) -> Self {
-        Self { root }
+        Self { root, lock: None }
     }
+
+    /// Uses the directory `root` as long as it belongs to `owner`: once its lock is removed or replaced, another process
+    /// may own it. The look takes a microsecond.
+    pub fn owned(root: PathBuf, owner: &OwnerLock) -> Self {
+        Self { root, lock: Some(owner.path().clone()) }
+    }
+
+    /// Returns the path of something that is to be changed.
+    fn changed(&self, path: &Path) -> io::Result<PathBuf> {
+        check(self.lock.as_deref())?;
+        Ok(self.root.join(path))
+    }
+}
+
+fn check(lock: Option<&LockedPath>) -> io::Result<()> {
+    lock.map_or(Ok(()), LockedPath::check)
 }
 
 /// Flag that refuses a symlink as the last part of a path.
@@ -168,31 +204,31 @@ pub(super) const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed
 
 impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(self.root.join(path))
+        DirBuilder::new().mode(0o700).create(self.changed(path)?)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        Ok(Arc::new(options.open(self.root.join(path))?))
+        Ok(Arc::new(RealFile { file: options.open(self.changed(path)?)?, lock: self.lock.clone() }))
     }
 
     fn open(&self, path: &Path, is_written: bool) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(is_written).custom_flags(NOFOLLOW);
-        Ok(Arc::new(options.open(self.root.join(path))?))
+        Ok(Arc::new(RealFile { file: options.open(self.root.join(path))?, lock: self.lock.clone() }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(self.root.join(from), self.root.join(to))
+        fs::rename(self.changed(from)?, self.root.join(to))
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::hard_link(self.root.join(from), self.root.join(to))
+        fs::hard_link(self.changed(from)?, self.root.join(to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        let path = self.root.join(path);
+        let path = self.changed(path)?;
         if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
     }
 
@@ -210,7 +246,8 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(self.root.join(path))?.sync_all()
+        File::open(self.root.join(path))?.sync_all()?;
+        check(self.lock.as_deref())
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
@@ -219,25 +256,39 @@ impl Disk for RealDisk {
     }
 }
 
-impl DiskFile for File {
+/// Open file of a directory.
+struct RealFile {
+    file: File,
+    lock: Option<Arc<LockedPath>>,
+}
+
+impl DiskFile for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+        std::os::unix::fs::FileExt::read_at(&self.file, buffer, offset)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::write_at(self, bytes, offset)
+        check(self.lock.as_deref())?;
+        std::os::unix::fs::FileExt::write_at(&self.file, bytes, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        Self::set_len(self, len)
+        check(self.lock.as_deref())?;
+        self.file.set_len(len)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.file.sync_data()?;
+        check(self.lock.as_deref())?;
+        // What nobody can open any more is gone with the process.
+        match self.file.metadata()?.nlink() {
+            0 => Err(io::Error::other(Displaced("a file of the store was removed or replaced while it was written"))),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use meerkat_words::store::StoreError;
 
 /// Most threads, and thus syncs at a time.
 const THREADS_MAX: usize = 64;
+/// Most of them that only read.
+pub const READS_MAX: usize = THREADS_MAX / 2;
 /// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 

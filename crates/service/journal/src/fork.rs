@@ -1,13 +1,17 @@
 //! Whole session directories: forking, naming, and deleting them.
 
-use std::{io, path::Path, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{
     Context,
     disk::{Disk, create_anew, ensure_dir, failed, if_there, is_missing, read_range, write_all},
     frame::{BATCH_END, Entry, encode_batch},
     health::Health,
-    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dir, with_folders},
+    layout::{BLOBS, TRASH, fan_out, new_dir, segment_name, session_dir, trash_dirs, with_folders},
     lock,
     log::Log,
     recovery::Segment,
@@ -209,36 +213,49 @@ pub fn appear(context: &Context, id: SessionId) -> Result<(), Trouble> {
     appeared.map_err(Trouble::Unnamed)
 }
 
-/// Moves a session to the trash: once this succeeds, it never comes back.
-pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<(), StoreError> {
+/// Moves a session to the trash: once this succeeds, it never comes back. Returns its directory there, unless it was
+/// never made.
+pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<Option<PathBuf>, StoreError> {
     context.health.check_writable()?;
-    let disk = context.disk.as_ref();
+    let (disk, named) = (context.disk.as_ref(), session_dir(id));
     // A failed attempt may have left it in the trash: only a new rename can be synced.
-    if lock(&context.returned).contains(&id)
-        && let Err(error) = disk.rename(&trash_dir(id), &session_dir(id))
+    let returned = lock(&context.returned).get(&id).cloned();
+    if let Some(trash) = returned
+        && let Err(error) = disk.rename(&trash, &named)
         && !is_missing(&error)
     {
         return Err(failed(error));
     }
-    match with_folders(disk, || disk.rename(&session_dir(id), &trash_dir(id))) {
+    let trash = match with_folders(disk, || move_to_trash(disk, id)) {
         Err(error) if is_missing(&error) => {
             // A session that was never made may have left blobs.
             drop(disk.remove(&new_dir(id)));
-            return Ok(());
+            return Ok(None);
         }
         renamed => renamed.map_err(failed)?,
-    }
+    };
     let synced = disk.sync_dir(&fan_out(id)).and_then(|()| disk.sync_dir(Path::new(TRASH)));
     // As in `appear`: a later attempt must rename again, and not repeat the failed sync.
     let synced = synced.inspect_err(|_| {
-        drop(disk.rename(&trash_dir(id), &session_dir(id)));
+        drop(disk.rename(&trash, &named));
         // Its name may still be lost: the next opening syncs it.
-        lock(&context.returned).insert(id);
+        lock(&context.returned).insert(id, trash.clone());
     });
     context.forget_listing();
     synced.map_err(|error| context.health.unnamed(id, error))?;
     lock(&context.returned).remove(&id);
-    Ok(())
+    Ok(Some(trash))
+}
+
+/// Moves a session to a directory in the trash that nothing is in.
+fn move_to_trash(disk: &dyn Disk, id: SessionId) -> io::Result<PathBuf> {
+    for trash in trash_dirs(id) {
+        match disk.rename(&session_dir(id), &trash) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            renamed => return renamed.map(|()| trash),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Returns true if a session has neither a directory nor a row that a list may show.
@@ -246,9 +263,9 @@ pub fn is_gone(context: &Context, id: SessionId) -> bool {
     context.disk.list(&session_dir(id)).is_err_and(|error| is_missing(&error)) && !context.witness.may_list(id)
 }
 
-/// Removes a session from the trash. If this fails, the next start does it.
-pub fn discard(context: &Context, id: SessionId) {
-    if let Err(error) = context.disk.remove(&trash_dir(id)) {
-        tracing::debug!(session_id = %id, %error, "a deleted session could not be removed yet");
+/// Removes a session's directory in the trash. If this fails, the next start does it.
+pub fn discard(context: &Context, trash: &Path) {
+    if let Err(error) = context.disk.remove(trash) {
+        tracing::debug!(trash = %trash.display(), %error, "a deleted session could not be removed yet");
     }
 }

@@ -1,32 +1,35 @@
 //! Health of the store's disk: failed writes and syncs, and free space.
 //!
-//! The first failure costs the affected journal its file; the second makes the store read-only until it is opened
-//! again.
+//! A failure costs the affected journal its file; a second one within an hour makes the store read-only until it is
+//! opened again.
 
 use std::{
     io,
     path::Path,
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{
-    disk::{Disk, create_anew, failed, is_full, is_missing, write_all},
+    disk::{Disk, create_anew, failed, is_displaced, is_full, is_missing, write_all},
     layout::RESERVE,
     lock,
 };
 use meerkat_words::{ids::SessionId, store::StoreError};
 
-/// Failures after which the store is read-only.
-const FAILURES_MAX: u32 = 2;
+/// Time within which a second failure makes the store read-only.
+const FAILING: Duration = Duration::from_secs(60 * 60);
 /// Bytes of the reserve written at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Health of a store's disk.
 pub struct Health {
-    failures: AtomicU32,
+    last_failure: Mutex<Option<Instant>>,
     read_only: OnceLock<String>,
     is_full: AtomicBool,
     /// Bytes of the reserve; locked while it is made or released.
@@ -37,7 +40,7 @@ impl Health {
     /// Starts healthy, with a reserve of this many bytes.
     pub const fn new(reserve_bytes: u64) -> Self {
         Self {
-            failures: AtomicU32::new(0),
+            last_failure: Mutex::new(None),
             read_only: OnceLock::new(),
             is_full: AtomicBool::new(false),
             reserve_bytes: Mutex::new(reserve_bytes),
@@ -56,7 +59,7 @@ impl Health {
         if is_full(&error) {
             return StoreError::Full;
         }
-        self.failed(&format!("{id}: {error}"));
+        self.failed(id, &error);
         StoreError::Failed(error.to_string())
     }
 
@@ -68,11 +71,13 @@ impl Health {
         }
     }
 
-    /// Counts a failed write or sync, after which the content of the disk is unknown.
-    pub(super) fn failed(&self, why: &str) {
-        tracing::error!(why, "a write to the store failed");
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX {
-            self.end_writing(why);
+    /// Notes a failed write or sync, after which the content of the disk is unknown. In a directory that may belong to
+    /// another process by now nothing more is written at all.
+    pub(super) fn failed(&self, what: impl std::fmt::Display, error: &io::Error) {
+        tracing::error!(%what, %error, "a write to the store failed");
+        let before = lock(&self.last_failure).replace(Instant::now());
+        if is_displaced(error) || before.is_some_and(|before| before.elapsed() < FAILING) {
+            self.end_writing(&format!("{what}: {error}"));
         }
     }
 
@@ -154,5 +159,30 @@ fn fill(bytes: &mut [u8], seed: u64) {
         let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes()[..word.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells of failures so many seconds apart; returns true if the store is read-only then.
+    async fn fails(pauses_s: &[u64]) -> bool {
+        let health = Health::new(0);
+        health.failed("a session", &io::Error::other("an error"));
+        for pause in pauses_s {
+            tokio::time::advance(Duration::from_secs(*pause)).await;
+            health.failed("a session", &io::Error::other("an error"));
+        }
+        health.check_writable().is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_failures_end_writing_only_if_they_lie_within_an_hour() {
+        assert!(!fails(&[]).await);
+        assert!(fails(&[0]).await);
+        assert!(fails(&[3599]).await);
+        assert!(!fails(&[3601, 7 * 24 * 3600]).await);
+        assert!(fails(&[3601, 3599]).await);
     }
 }

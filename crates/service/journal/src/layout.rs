@@ -63,9 +63,9 @@ pub(super) fn new_dir(id: SessionId) -> PathBuf {
     Path::new(NEW).join(id.to_string())
 }
 
-/// Returns a deleted session's directory.
-pub(super) fn trash_dir(id: SessionId) -> PathBuf {
-    Path::new(TRASH).join(id.to_string())
+/// Returns the directories that a deleted session may have, best first: earlier sessions of its id may be in the trash.
+pub(super) fn trash_dirs(id: SessionId) -> impl Iterator<Item = PathBuf> {
+    (0_u32..).map(move |n| Path::new(TRASH).join(if n == 0 { id.to_string() } else { format!("{id}.{n}") }))
 }
 
 /// Returns the name of a segment.

@@ -36,13 +36,16 @@ pub mod simulated;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use meerkat_words::ids::{Seq, SessionId};
+use meerkat_words::{
+    ids::{Seq, SessionId},
+    store::StoreError,
+};
 use serde::{Deserialize, Serialize};
 
 pub use blobs::FileBlobs;
 pub use check::{Checked, Damage, LastRecord, Mended, check, mend};
 pub use disk::{Disk, RealDisk, is_unreadable};
-pub use executor::{Executor, Pool, on};
+pub use executor::{Executor, Pool, READS_MAX, on};
 pub use fork::{Trouble, abandon, appear, discard, fork_files, is_gone, set_aside};
 pub use frame::Entry;
 pub use health::Health;
@@ -140,6 +143,8 @@ pub struct Context {
     pub disk: Arc<dyn Disk>,
     /// Threads for work that blocks on the disk.
     pub executor: Arc<dyn Executor>,
+    /// Held by each job that only reads: slow ones leave threads to those that write.
+    pub reading: tokio::sync::Semaphore,
     /// Room and failures of the disk.
     pub health: Arc<Health>,
     /// The store's marks.
@@ -155,8 +160,8 @@ pub struct Context {
     pub unsure: Mutex<std::collections::HashSet<SessionId>>,
     /// Sessions whose folder a compaction could not sync; their replaced segments stay until the store is opened again.
     pub unsynced: Mutex<std::collections::HashSet<SessionId>>,
-    /// Sessions whose deletion failed and was undone.
-    pub returned: Mutex<std::collections::HashSet<SessionId>>,
+    /// Sessions whose deletion failed and was undone, each with the directory in the trash from which it came back.
+    pub returned: Mutex<std::collections::HashMap<SessionId, std::path::PathBuf>>,
     /// Journals with an open file, oldest first.
     pub hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
     /// Number of changes to the set of sessions, and the list of them; a list begun before the latest change is not
@@ -165,6 +170,19 @@ pub struct Context {
 }
 
 impl Context {
+    /// Does work that only reads, on a thread that may block. At most [`READS_MAX`] such jobs run at a time.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        // It is never closed.
+        let _permit = self.reading.acquire().await;
+        on(self.executor.as_ref(), work).await
+    }
+
     /// Notes that a session was added or removed.
     fn forget_listing(&self) {
         let mut listing = lock(&self.listing);

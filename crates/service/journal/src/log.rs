@@ -16,7 +16,7 @@ use super::{
     frame::{Entry, Place},
     layout::session_dir,
     lock,
-    recovery::{Cut, Found, Head, Segment, examine, near_end, settle},
+    recovery::{Cut, Found, Head, Segment, examine, near_end, settle, sync},
 };
 use meerkat_words::{
     ids::{Seq, SessionId},
@@ -93,7 +93,7 @@ impl Log {
     /// Opens a session's journal, or one that its first batch will create.
     pub fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
         let found = examine(context.disk.as_ref(), id, context.knows)?;
-        let is_active = context.marks.is_active(id) || lock(&context.returned).contains(&id);
+        let is_active = context.marks.is_active(id) || lock(&context.returned).contains_key(&id);
         let witnessed = found.as_ref().and_then(|_| context.witness.end_of(id)).map(|known| known.end);
         // If this end is not known, the newest bytes may be in the system's memory alone: the active mark is written
         // beside the first append, and a kill may have left only one of the two.
@@ -104,7 +104,7 @@ impl Log {
                 None => make_sure(&context, id, &found.segments)?,
                 // Nothing is appended to it, and an unreadable file is no failure of the store.
                 Some(_) => {
-                    if let Err(error) = settle(context.disk.as_ref(), id, &found.segments) {
+                    if let Err(error) = sync(context.disk.as_ref(), id, &found.segments) {
                         tracing::warn!(session_id = %id, %error, "what a damaged journal holds may not be durable");
                     }
                 }
@@ -184,17 +184,19 @@ impl Log {
     /// Takes the right to append from its holder, after writing staged records.
     pub async fn lease(&self, epoch: u64) -> Result<Lease, StoreError> {
         {
+            // Nobody has the lease meanwhile, and nobody if the caller leaves.
             let mut state = lock(&self.state);
-            (state.epoch, state.is_leased) = (epoch, true);
+            (state.epoch, state.is_leased) = (epoch, false);
         }
         self.rest().await;
         let mut state = lock(&self.state);
         if let Some(damage) = &state.damage {
-            let damage = damage.clone();
-            state.is_leased = false;
-            return Err(damage);
+            return Err(damage.clone());
         }
-        state.staged = state.place.seq;
+        // A later caller may have it by now.
+        if state.epoch == epoch {
+            (state.is_leased, state.staged) = (true, state.place.seq);
+        }
         Ok(Lease { session_id: self.id, epoch, tail: state.place.seq })
     }
 

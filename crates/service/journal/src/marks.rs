@@ -299,7 +299,7 @@ impl Marks {
     /// Returns the error for callers; a disk that is not full may be faulty.
     fn trouble(&self, error: io::Error) -> StoreError {
         if !is_full(&error) {
-            self.health.failed(&format!("the marks of the store: {error}"));
+            self.health.failed("the marks of the store", &error);
         }
         failed(error)
     }

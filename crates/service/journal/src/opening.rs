@@ -63,7 +63,8 @@ pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, Sessi
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
         // A deletion must be durable before its files are removed: a killed process may not have synced it.
         if folder == TRASH && !names.is_empty() {
-            let ids = names.iter().filter_map(|name| name.parse().ok());
+            let id_of = |name: &str| name.split_once('.').map_or(name, |(id, _)| id).parse().ok();
+            let ids = names.iter().filter_map(|name| id_of(name));
             ids.map(fan_out).try_for_each(|parent| disk.sync_dir(&parent)).map_err(refuse)?;
             disk.sync_dir(Path::new(TRASH)).map_err(refuse)?;
         }

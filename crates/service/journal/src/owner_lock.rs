@@ -4,10 +4,14 @@ use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use super::{disk::RealDisk, layout::format_of};
+use super::{
+    disk::{Displaced, RealDisk},
+    layout::format_of,
+};
 use meerkat_words::SessionError;
 
 /// Locked file, which names its holder.
@@ -16,6 +20,32 @@ const LOCK: &str = "lock";
 /// Ownership of a data directory, until dropped.
 pub struct OwnerLock {
     file: File,
+    path: Arc<LockedPath>,
+}
+
+/// Path of a lock, and the file that is locked: as long as both belong together, nobody else can own the directory.
+pub(super) struct LockedPath {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl LockedPath {
+    /// Fails if the path leads to another file by now, or to none.
+    pub(super) fn check(&self) -> io::Result<()> {
+        match self.path.symlink_metadata() {
+            Ok(found) if identity(&found) == self.file => Ok(()),
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(error),
+            _ => {
+                let why =
+                    "the lock of the data directory was removed or replaced, and another process may own it by now";
+                Err(io::Error::other(Displaced(why)))
+            }
+        }
+    }
+}
+
+fn identity(file: &std::fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 impl Drop for OwnerLock {
@@ -75,6 +105,10 @@ impl OwnerLock {
             }
             Err(TryLockError::Error(error)) => return Err(refuse(error)),
         }
+        let identity = file.metadata().map(|file| identity(&file)).map_err(refuse)?;
+        let locked = Arc::new(LockedPath { path: path.clone(), file: identity });
+        // Its former owner may have removed it between the two.
+        locked.check().map_err(refuse)?;
         let line = serde_json::json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
@@ -86,7 +120,12 @@ impl OwnerLock {
             // The lock works without the name; a full disk must not prevent reads.
             tracing::warn!(%error, "the owner's name could not be written");
         }
-        Ok(Self { file })
+        Ok(Self { file, path: locked })
+    }
+
+    /// Returns the path at which it must stay.
+    pub(super) const fn path(&self) -> &Arc<LockedPath> {
+        &self.path
     }
 }
 

@@ -7,7 +7,6 @@ use std::{io, sync::Arc};
 
 use super::{
     disk::{DiskFile, failed, is_unreadable},
-    executor::on,
     frame::{MUST_UNDERSTAND, Place},
     lock,
     log::{Log, State},
@@ -33,7 +32,7 @@ pub async fn page(log: &Arc<Log>, after: Seq, limit: ReadLimit) -> Result<Option
         Some(page) => page,
         None => {
             let log = log.clone();
-            on(log.clone().context.executor.as_ref(), move || from_disk(&log, after, limit)).await?
+            log.clone().context.read(move || from_disk(&log, after, limit)).await?
         }
     };
     Ok(Some(page))

@@ -7,7 +7,7 @@ use std::{io, path::Path, sync::Arc};
 
 use super::{
     Near,
-    disk::{Disk, DiskFile, failed, if_there, is_missing, is_unreadable, read_range, write_new},
+    disk::{Disk, DiskFile, failed, if_there, is_missing, is_unreadable, read_range, write_all, write_new},
     frame::Place,
     layout::{QUARANTINE, fan_out, generations_of, segment_name, session_dir, with_folders},
     segment::{HEADER_BYTES, Header, HeaderFound, Mark, Reader, Rest, Scan, frames_in, scan, sealed_at},
@@ -16,6 +16,17 @@ use meerkat_words::{
     ids::{Seq, SessionId},
     store::{StoreError, TailRepair},
 };
+
+/// Longest file that can be a segment: one is sealed at a few megabytes, after its last batch. A longer one is sparse, or
+/// its inode is damaged.
+const SEGMENT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Bytes of a longer file in which records are looked for.
+const SEARCHED_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Returns the number of bytes of a segment's file to read.
+const fn readable(len: u64) -> u64 {
+    if len > SEGMENT_BYTES_MAX { SEARCHED_BYTES } else { len }
+}
 
 /// Segment with a good header.
 #[derive(Clone, Debug)]
@@ -184,11 +195,18 @@ fn look(
     knows: fn(u16) -> bool,
 ) -> io::Result<Found> {
     let Headers { mut segments, last, headless, mut trouble, mut is_end_lost } = read_headers(disk, id, dir, names)?;
-    let (Some(segment), Some((file, len))) = (segments.last_mut(), last) else {
+    let (Some(segment), Some((file, file_len))) = (segments.last_mut(), last) else {
         let why = trouble.unwrap_or_else(|| Trouble::Damage("it has no good segment".to_owned(), 0));
         return Ok(Found::lost(id, why.error(id)));
     };
-    let Scan { end, rest, is_newer, index } = segment.scan(file.as_ref(), segment.start, len, knows)?;
+    let len = readable(file_len);
+    let Scan { end, mut rest, is_newer, index } = segment.scan(file.as_ref(), segment.start, len, knows)?;
+    if len < file_len && rest != Rest::Corrupt {
+        let why = format!("{} has an impossible length, {file_len} bytes", segment.name());
+        trouble.get_or_insert(Trouble::Damage(why, end.place.seq));
+        // Nothing is cut, and nothing is appended to it.
+        (rest, is_end_lost) = (Rest::Footer, true);
+    }
     let (number, name) = (segment.number, segment.name());
     let (mut place, mut cuts) = (end.place, Vec::new());
     let last_number = names.last().map_or(number, |(last, _)| *last);
@@ -224,6 +242,7 @@ fn look(
         }
     }
     if let Some(Headless { file, name, number, generation, len }) = headless {
+        let len = readable(len);
         let before = segments.last();
         let salvaged = Segment::headless(file.as_ref(), (number, generation), before, len)?;
         let (bytes, is_readable) = match read_range(file.as_ref(), 0, len) {
@@ -371,6 +390,7 @@ fn read_headers(disk: &dyn Disk, id: SessionId, dir: &Path, names: &[(u64, Vec<u
             }
             HeaderFound::Good(_) | HeaderFound::Bad => {
                 found.damage(disk, dir, format!("{name} has no good header"))?;
+                let len = readable(len);
                 let segment = Segment::headless(file.as_ref(), (number, generation), found.segments.last(), len)?;
                 found.measure(disk, dir, segment.as_ref().map_or(Seq::MAX, |segment| segment.start.place.seq + 1))?;
                 segment
@@ -409,7 +429,7 @@ impl Headers {
         if let Some(after) = segment.after {
             return Ok(after.seq);
         }
-        let reader = Reader::new(file.as_ref(), segment.start, len).of(segment.skips());
+        let reader = Reader::new(file.as_ref(), segment.start, readable(len)).of(segment.skips());
         let good = reader.last_good(Some(before))?;
         segment.end = good.offset;
         Ok(good.place.seq)
@@ -457,13 +477,35 @@ impl Cut {
     }
 }
 
-/// Syncs what a killed process may have left in the system's memory alone.
+/// Makes durable what a killed process may have left in the system's memory alone. The last batch is written again: if
+/// its sync failed before the kill, the system may have forgotten that it is unwritten, and another sync would mean
+/// nothing.
 pub(super) fn settle(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io::Result<()> {
     let dir = session_dir(id);
     if let Some(segment) = segments.last() {
-        disk.open(&dir.join(segment.name()), false)?.sync()?;
+        let file = disk.open(&dir.join(segment.name()), true)?;
+        // A compacted segment was durable before it got its name.
+        if segment.after.is_none() {
+            let from = segment.index.iter().rev().map(|mark| mark.offset).find(|offset| *offset < segment.end);
+            // The header was written with the first batch.
+            let from = from.filter(|from| *from > segment.start.offset).unwrap_or(0);
+            write_all(file.as_ref(), &read_range(file.as_ref(), from, segment.end)?, from)?;
+        }
+        file.sync()?;
     }
-    disk.sync_dir(&dir)?;
+    sync_names(disk, id)
+}
+
+/// Syncs the files of a damaged journal as they are.
+pub(super) fn sync(disk: &dyn Disk, id: SessionId, segments: &[Segment]) -> io::Result<()> {
+    if let Some(segment) = segments.last() {
+        disk.open(&session_dir(id).join(segment.name()), false)?.sync()?;
+    }
+    sync_names(disk, id)
+}
+
+fn sync_names(disk: &dyn Disk, id: SessionId) -> io::Result<()> {
+    disk.sync_dir(&session_dir(id))?;
     disk.sync_dir(&fan_out(id))
 }
 

@@ -458,6 +458,10 @@ impl Disk for SimulatedDisk {
         let fault = sim.begin()?.or(sim.are_renames_full.then_some(Fault::Full));
         sim.changed(fault)?;
         let (node, source, (dir, name)) = (sim.find(from)?, sim.place(from)?, sim.place(to)?);
+        let replaced = sim.dir(dir).now.get(&name).copied();
+        if replaced.is_some_and(|node| matches!(&sim.nodes[node], Node::Dir(dir) if !dir.now.is_empty())) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
         sim.name(Some(source), Some((dir, name, node)));
         sim.check()
     }

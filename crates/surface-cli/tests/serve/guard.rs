@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::drive::{
     NOBODY, TOKEN, meerkat, ran,
-    server::{Server, read, read_head, refusal, status},
+    server::{SERVE, Server, read, read_head, refusal, status},
 };
 
 /// Lists every path of the surfaces' tables, and a few more.
@@ -37,6 +37,21 @@ pub(crate) fn places() -> Vec<(String, String, String)> {
 /// A route's path with an id in place of each parameter.
 fn filled(path: &str, id: &str) -> String {
     path.split('/').map(|part| if part.starts_with('{') { id } else { part }).collect::<Vec<_>>().join("/")
+}
+
+/// A killed process has left thousands of sessions to look at.
+#[test]
+fn who_reads_that_the_server_listens_finds_a_store_that_can_be_used() {
+    let dir = TempDir::new().unwrap();
+    let env = [("MEERKAT_DATA_DIR", "data")];
+    drop(Server::run(meerkat(&dir, &SERVE), &env, None));
+    let active = dir.path().join("data/active");
+    for n in 0..3000 {
+        std::fs::write(active.join(format!("01900000-0000-7000-8000-{n:012x}")), "").unwrap();
+    }
+    let server = Server::run(meerkat(&dir, &SERVE), &env, None);
+    assert_eq!(read(server.open("GET", "/readyz", "", "")).status, 200);
+    assert_eq!(std::fs::read_dir(active).unwrap().count(), 0, "it has looked at them");
 }
 
 #[test]

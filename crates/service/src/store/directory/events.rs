@@ -15,9 +15,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use meerkat_journal::{
     Context, Disk, Drops, End, Entry, Executor, Health, Import, KnownEnd, Limits, Log, Marks, OwnerLock, Pool,
-    Prepared, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone, is_unreadable,
-    journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal, sessions_on,
-    set_aside, store_id, unreadable,
+    Prepared, READS_MAX, Witness, abandon, appear, bytes_of, candidates, discard, exists, fork_files, is_gone,
+    is_unreadable, journal_bytes_of, lock, log_unlisted, on, page, parts, pass, prepare, replace, rewrite, seal,
+    sessions_on, set_aside, store_id, unreadable,
 };
 use tokio::sync::watch;
 
@@ -105,6 +105,7 @@ impl RedbEventStore {
         let context = Context {
             disk,
             executor,
+            reading: tokio::sync::Semaphore::new(READS_MAX),
             health,
             marks: Arc::new(marks),
             witness,
@@ -149,7 +150,7 @@ impl RedbEventStore {
                 false => StoreError::Failed(error.to_string()),
             })
         };
-        on(self.context.executor.as_ref(), sum).await
+        self.context.read(sum).await
     }
 
     /// Returns the journal if it is open.
@@ -187,7 +188,7 @@ impl RedbEventStore {
     fn release_journal(&self, id: SessionId) {
         let mut guard = lock(&self.open);
         let Open { logs, idle } = &mut *guard;
-        if logs.get(&id).is_some_and(|log| !log.exists()) {
+        if logs.get(&id).is_some_and(|log| !log.exists() && log.is_idle()) {
             logs.remove(&id);
             return;
         }
@@ -227,6 +228,18 @@ impl RedbEventStore {
             marked.and_then(|()| named()).inspect_err(|_| abandon(&context, id))
         })
         .await
+    }
+}
+
+/// Journal that was opened for a lease; it is not used if this is dropped.
+struct Unused<'a> {
+    store: &'a RedbEventStore,
+    session_id: SessionId,
+}
+
+impl Drop for Unused<'_> {
+    fn drop(&mut self) {
+        self.store.release_journal(self.session_id);
     }
 }
 
@@ -281,11 +294,11 @@ impl EventStore for RedbEventStore {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
         self.context.health.check_writable()?;
         let Some(log) = self.log(session_id, true).await? else { return Err(StoreError::NotFound(session_id)) };
-        let leased = log.lease(self.epochs.fetch_add(1, Ordering::Relaxed) + 1).await;
-        if leased.is_err() {
-            self.release_journal(session_id);
-        }
-        leased
+        // Without a lease nobody gives the journal back, also if the caller leaves meanwhile.
+        let unused = Unused { store: self, session_id };
+        let leased = log.lease(self.epochs.fetch_add(1, Ordering::Relaxed) + 1).await?;
+        std::mem::forget(unused);
+        Ok(leased)
     }
 
     async fn release(&self, lease: Lease) -> Result<(), StoreError> {
@@ -395,10 +408,12 @@ impl EventStore for RedbEventStore {
         let context = self.context.clone();
         let gone = on(self.context.executor.as_ref(), move || set_aside(&context, session_id)).await;
         lock(&self.open).logs.remove(&session_id);
-        gone?;
+        let trash = gone?;
         let (context, deleted, opening) = (self.context.clone(), self.deleted.clone(), self.opening.clone());
         self.context.executor.run(Box::new(move || {
-            discard(&context, session_id);
+            if let Some(trash) = trash {
+                discard(&context, &trash);
+            }
             // The index may have dropped earlier ones by now. One whose lock is held is checked another time.
             let before: Vec<_> = lock(&deleted).iter().take(GONE_MAX).copied().collect();
             let is_marked =
@@ -435,7 +450,7 @@ impl EventStore for RedbEventStore {
             return Ok(false);
         }
         let context = self.context.clone();
-        on(self.context.executor.as_ref(), move || pass(&context, session_id, after, &mut *see)).await
+        self.context.read(move || pass(&context, session_id, after, &mut *see)).await
     }
 
     async fn rests(&self, session_id: SessionId, last_seq: Seq) {
@@ -464,7 +479,7 @@ impl EventStore for RedbEventStore {
                 let list = move || {
                     sessions_on(disk.as_ref(), &mut log_unlisted).map_err(|error| StoreError::Failed(error.to_string()))
                 };
-                let all = Arc::new(on(self.context.executor.as_ref(), list).await?);
+                let all = Arc::new(self.context.read(list).await?);
                 let mut listing = lock(&self.context.listing);
                 if listing.0 == number {
                     listing.1 = Some(all.clone());

@@ -342,6 +342,7 @@ impl Shared {
                     let newer = std::mem::replace(&mut state.dirty, changes);
                     let dirty = Arc::make_mut(&mut state.dirty);
                     dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
+                    drop_snapshots(dirty);
                 }
             }
             for waiter in waiters {
@@ -378,6 +379,15 @@ impl Shared {
         // Read after the file: if that is a new one, it does not hold every session.
         let loss = self.losses.load(Ordering::Acquire);
         caught(|| write(open, changes, loss, expiry)).map_err(|trouble| self.give_up(file.as_ref(), trouble))
+    }
+}
+
+/// Drops the snapshots among changes that cannot be written for now, if the changes are many: a snapshot is large, and is
+/// made again from its journal. An older one in the file does not count, either.
+fn drop_snapshots(changes: &mut Changes) {
+    let bytes: usize = changes.values().flatten().map(Bytes::len).sum();
+    if bytes > COMMIT_BYTES {
+        changes.iter_mut().filter(|((table, _), _)| *table == Table::Snapshots).for_each(|(_, value)| *value = None);
     }
 }
 
@@ -492,5 +502,34 @@ mod tests {
         Arc::make_mut(&mut file.shared.state().dirty).extend([row]);
         let committed = tokio::time::timeout(Duration::from_secs(60), file.committed(true));
         assert_eq!(committed.await.expect("it waits for ever"), Ok(()));
+    }
+
+    /// A compaction that finds no room for its checkpoint answers `STORE_FULL`.
+    #[test]
+    fn a_full_disk_is_no_failing_index() {
+        assert_eq!(answer(Trouble::Full("No space left on device".to_owned())), StoreError::Full);
+    }
+
+    /// Snapshots are large, and each is made again from its journal.
+    #[tokio::test]
+    async fn an_index_that_cannot_be_written_holds_little_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = IndexFile::new(dir.path().join("index.redb"));
+        file.commits_while(|| false);
+        let put = |table, n: u8, bytes| file.change([((table, vec![n]), Some(Bytes::from(vec![n; bytes])))]);
+        for n in 0..32 {
+            put(Table::Snapshots, n, 1024 * 1024);
+            put(Table::Keys, n, 100);
+            assert_eq!(file.committed(true).await, Err(StoreError::Full));
+        }
+        let held: usize = file.shared.state().dirty.values().flatten().map(Bytes::len).sum();
+        assert!(held <= 2 * COMMIT_BYTES, "{held} bytes");
+        for n in 0..32 {
+            let key = file.read(move |view| view.get(Table::Keys, &[n])).await.unwrap();
+            assert_eq!(key.map(|key| key.len()), Some(100), "{n}");
+        }
+        // One that is dropped is not the older one in the file, either.
+        let first = file.read(|view| view.get(Table::Snapshots, &[0])).await.unwrap();
+        assert_eq!(first, None);
     }
 }

@@ -53,7 +53,7 @@ pub fn open_stores(data_dir: &Path) -> Result<Stores, SessionError> {
     check_directory(data_dir)?;
     check_private(data_dir)?;
     let owner = Arc::new(own(data_dir)?);
-    let disk = Arc::new(RealDisk::new(data_dir.to_owned()));
+    let disk = Arc::new(RealDisk::owned(data_dir.to_owned(), &owner));
     let file = Arc::new(IndexFile::new(data_dir.join("index.redb")).held_by(owner.clone()));
     let lengths = lengths::Lengths(Arc::downgrade(&file));
     let events = Arc::new(RedbEventStore::open(disk, Some(owner.clone()), Arc::new(lengths))?);

@@ -60,6 +60,11 @@ impl Steps {
         true
     }
 
+    /// Counts the jobs that are to be done.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.jobs).len()
+    }
+
     /// Does jobs until a future is ready.
     pub(super) fn drive<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);

@@ -12,7 +12,7 @@ use crate::{
         Disk as _,
         simulated::{Fault, Random, SimulatedDisk},
     },
-    store::{EventStore as _, StoreError},
+    store::{EventStore as _, ReadLimit, StoreError},
 };
 
 /// Answers that a script got.
@@ -264,4 +264,80 @@ fn a_delete_that_cannot_be_ends_nothing() {
     let refused = rig.steps.drive(rig.store.delete(session(1)));
     assert!(matches!(refused, Err(StoreError::ReadOnly(_))), "{refused:?}");
     assert_eq!((tail.has_changed().ok(), rig.seqs(session(1))), (Some(false), vec![1, 2]));
+}
+
+/// A caller that leaves while a lease waits for a commit has it no more, and nobody else has.
+#[test]
+fn a_lease_that_nobody_waits_for_keeps_no_journal_in_memory() {
+    let rig = Rig::new();
+    for n in 1..=200 {
+        let lease = rig.filled(session(n), 1);
+        let ticket = rig.store.stage(&lease, &[of(session(n), 2)]).unwrap();
+        let mut second = rig.store.lease(session(n));
+        assert!(Steps::peek(second.as_mut()).is_none(), "{n}");
+        drop(second);
+        assert_eq!(rig.wait(ticket), Ok(2));
+        rig.release(lease);
+    }
+    assert!(rig.store.open_count() <= 66, "{}", rig.store.open_count());
+}
+
+/// The system may have forgotten that the batch is unwritten; then a second sync succeeds and writes nothing.
+#[test]
+fn a_batch_whose_sync_failed_is_written_again_after_a_kill() {
+    for count in [1, 3] {
+        for is_long in [false, true] {
+            let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+            let lease = rig.filled(session(1), count);
+            rig.disk.fill_syncs(true);
+            // The write, its sync, the reserve, and then the next segment, which says that the batch does not count.
+            rig.disk.fail(3, Fault::Eio);
+            let record = long(session(1), count + 1, if is_long { 3000 } else { 10 });
+            assert!(rig.append(&lease, &[record]).is_err());
+            rig.disk.fill_syncs(false);
+            let rig = rig.killed();
+            let lease = rig.lease(session(1)).unwrap();
+            assert_eq!(lease.tail, count + 1, "the page cache has it");
+            assert_eq!(rig.append(&lease, &[of(session(1), count + 2)]), Ok(count + 2));
+            for seed in 0..40 {
+                let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None);
+                assert_eq!(crashed.seqs(session(1)), (1..=count + 2).collect::<Vec<_>>(), "{count}, {is_long}, {seed}");
+            }
+        }
+    }
+}
+
+/// An imported session has the id of the one before it, which is not unlinked yet.
+#[test]
+fn a_session_is_deleted_while_an_earlier_one_of_its_id_is_in_the_trash() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    for life in 1..=3 {
+        rig.filled(session(1), life);
+        rig.steps.drive(rig.store.delete(session(1))).unwrap_or_else(|error| panic!("life {life}: {error}"));
+        // It cannot be unlinked yet.
+        rig.disk.fail(0, Fault::Eio);
+        while rig.steps.step() {}
+        assert!(rig.read(session(1), 5).is_none(), "life {life}");
+        for seed in 0..12 {
+            let crashed = Rig::on(rig.disk.crashed(&mut Random(seed)), SMALL, None);
+            assert!(crashed.read(session(1), 5).is_none(), "life {life}, seed {seed}");
+        }
+    }
+    let rig = rig.killed();
+    assert_eq!(rig.disk.list(Path::new("trash")).unwrap(), Vec::<String>::new());
+}
+
+/// Reads of old segments from a slow disk wait for one another, and leave threads to those who write.
+#[test]
+fn slow_reads_leave_threads_to_turns() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.grown(session(1), 30, 300);
+    while rig.steps.step() {}
+    let mut reads: Vec<_> = (0..200).map(|_| rig.store.read(session(1), 0, ReadLimit::frames(9))).collect();
+    assert!(reads.iter_mut().all(|read| Steps::peek(read.as_mut()).is_none()), "they come from the disk");
+    assert!(rig.steps.waiting() <= 32, "{} of the pool's 64 threads", rig.steps.waiting());
+    assert_eq!(rig.append(&lease, &[of(session(1), 31)]), Ok(31));
+    for read in reads {
+        assert_eq!(rig.steps.drive(read).unwrap().unwrap().frames.len(), 9);
+    }
 }

@@ -11,8 +11,9 @@ use std::{
 
 use crate::{
     SessionError,
-    store::directory::journal::{Pool, simulated::SimulatedDisk},
-    store::{EventStore as _, ReadLimit, RedbEventStore, StoreError, Stores, open_stores},
+    clock::Timestamp,
+    store::directory::journal::{Pool, RealDisk, check, simulated::SimulatedDisk},
+    store::{EventStore as _, ReadLimit, RedbEventStore, Registration, StoreError, Stores, open_stores},
 };
 
 /// Says to a process of this test that it holds the directory named there until it is killed.
@@ -179,4 +180,108 @@ async fn nobody_else_can_look_into_a_store_and_no_link_leads_out_of_it() {
     for name in [outside.as_str(), "", &name[1..], &name.to_uppercase()] {
         assert_eq!(stores.blobs.read(session(1), name, 0, 9).await.unwrap(), None, "{name}");
     }
+}
+
+/// Somebody else may own the directory by now, and write behind the same record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_whose_lock_was_removed_or_replaced_acknowledges_nothing_more() {
+    for is_replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (lock, path) = (dir.path().join("lock"), dir.path().join(format!("journal/01/{}/1.1.mlog", session(1))));
+        let first = open_stores(dir.path()).unwrap();
+        let lease = first.events.lease(session(1)).await.unwrap();
+        append(&first, &lease, 1).await.unwrap();
+        std::fs::remove_file(&lock).unwrap();
+        if is_replaced {
+            std::fs::write(&lock, "").unwrap();
+        }
+        let second = open_stores(dir.path()).unwrap();
+        let other = second.events.lease(session(1)).await.unwrap();
+        append(&second, &other, 2).await.unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let refused = append(&first, &lease, 2).await;
+        assert!(refused.is_err(), "{is_replaced}: {refused:?}");
+        let again = first.events.lease(session(1)).await;
+        assert!(matches!(again, Err(StoreError::ReadOnly(_))), "{is_replaced}: {again:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "it wrote into another owner's journal");
+        assert_eq!(append(&second, &other, 3).await, Ok(3));
+        drop(first);
+        assert_eq!(append(&second, &other, 4).await, Ok(4));
+        drop(second);
+        let stores = open_stores(dir.path()).unwrap();
+        assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 4);
+    }
+}
+
+/// Nothing but commits: each of these answers only for a directory that is still this store's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_without_its_lock_makes_and_deletes_no_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    let lease = stores.events.lease(session(1)).await.unwrap();
+    append(&stores, &lease, 1).await.unwrap();
+    append(&stores, &lease, 2).await.unwrap();
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    let registration = Registration { reader: "reader".to_owned(), created_at: Timestamp::from_millis(0) };
+    assert!(stores.events.fork(session(1), 1, &[of(session(2), 2)]).await.is_err());
+    assert!(stores.events.delete(session(1)).await.is_err());
+    let mut writer = stores.blobs.writer(session(1));
+    assert!(writer.write(&[7; 1 << 20]).await.is_err() || writer.finish().await.is_err());
+    assert!(stores.readers.register(registration).await.is_err());
+    drop(stores);
+    let stores = open_stores(dir.path()).unwrap();
+    assert_eq!(stores.events.sessions(None, 9).await.unwrap(), [session(1)]);
+    assert_eq!(stores.events.lease(session(1)).await.unwrap().tail, 2);
+}
+
+/// What is written into a file without a name is gone with the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_in_a_journal_that_was_unlinked_or_replaced() {
+    for is_replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
+        let stores = open_stores(dir.path()).unwrap();
+        let lease = stores.events.lease(session(1)).await.unwrap();
+        append(&stores, &lease, 1).await.unwrap();
+        if is_replaced {
+            let copy = dir.path().join("copy");
+            std::fs::copy(&path, &copy).unwrap();
+            std::fs::rename(&copy, &path).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let refused = append(&stores, &lease, 2).await;
+        assert!(refused.is_err(), "{is_replaced}: {refused:?}");
+        // Whoever did that may have done it to all of them.
+        let other = stores.events.lease(session(2)).await;
+        assert!(matches!(other, Err(StoreError::ReadOnly(_))), "{is_replaced}: {other:?}");
+        let names = std::fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(names, usize::from(is_replaced), "{is_replaced}: nothing is made in its place");
+    }
+}
+
+/// The inode is damaged, or the file is sparse.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_of_an_impossible_length_damages_only_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("journal/01/{}/1.1.mlog", session(1)));
+    let stores = open_stores(dir.path()).unwrap();
+    for id in [session(1), session(2)] {
+        let lease = stores.events.lease(id).await.unwrap();
+        append(&stores, &lease, 1).await.unwrap();
+        append(&stores, &lease, 2).await.unwrap();
+    }
+    drop(stores);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
+    let stores = open_stores(dir.path()).unwrap();
+    let refused = stores.events.lease(session(1)).await.unwrap_err();
+    assert!(matches!(refused, StoreError::Corrupted { last_good_seq: 2, .. }), "{refused}");
+    let frames = stores.events.read(session(1), 0, ReadLimit::frames(9)).await.unwrap().unwrap().frames;
+    assert_eq!(frames.len(), 2);
+    let lease = stores.events.lease(session(2)).await.unwrap();
+    assert_eq!(append(&stores, &lease, 3).await, Ok(3));
+    drop(stores);
+    let disk = RealDisk::new(dir.path().to_owned());
+    let found = check(&disk, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap();
+    assert_eq!(found.damage.unwrap().last_good_seq, 2);
 }
