@@ -226,7 +226,7 @@ impl EventStore for MemoryEventStore {
             }
             for (record, line) in part {
                 let last = frames.back().map_or(0, |frame: &Frame| frame.seq);
-                if record.seq <= last || (last == 0 && record.seq != 1) {
+                if record.seq <= last {
                     return Err(StoreError::OutOfOrder);
                 }
                 frames.push_back(Frame { seq: record.seq, line });

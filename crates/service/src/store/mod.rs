@@ -191,7 +191,7 @@ pub trait EventStore: Send + Sync {
     /// it before. Afterwards either all of it is stored, or nothing.
     ///
     /// # Errors
-    /// `OutOfOrder` if the seqs do not run from 1 upwards; `Failed` if the session already exists.
+    /// `OutOfOrder` if the seqs do not rise: the first ones may be lost; `Failed` if the session already exists.
     async fn import(&self, session_id: SessionId, records: &mut dyn RecordSource) -> Result<(), StoreError>;
 
     /// Returns the approximate bytes of a session in this store; 0 if there is no such session.

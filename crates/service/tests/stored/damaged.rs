@@ -208,7 +208,7 @@ fn who_passes_over_damage_gets_all_that_is_good_and_reads_what_is_not() {
         seqs.reverse();
         assert_eq!((seqs, steps.next_cursor), (of_type(&["assistant_message"], bad), None));
         let turns = service.turns(request).await.unwrap();
-        let turns: Vec<u32> = turns.items.iter().map(|item| item.turn.into()).collect();
+        let turns: Vec<u32> = turns.items.iter().map(|item| item.turn).collect();
         // What is lost is the start of turn 3.
         assert_eq!(turns, [7, 6, 5, 4, 2, 1, 0]);
     });

@@ -1,6 +1,6 @@
 //! What people look at: the list as it changes, the calls that wait, and the turns and steps of long sessions.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{

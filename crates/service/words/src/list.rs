@@ -127,7 +127,8 @@ impl SessionQuery {
     /// Takes a page from the sessions behind the cursor, reading no more than it needs.
     pub fn page(&self, sessions: impl Iterator<Item = (Place, SessionSummary)>) -> Page<SessionSummary> {
         let limit = self.limit.unwrap_or(PAGE_SESSIONS).max(1);
-        let (mut found, mut size, mut is_more): (Vec<(Place, SessionSummary)>, _, _) = (Vec::new(), Size::default(), false);
+        let (mut found, mut size, mut is_more): (Vec<(Place, SessionSummary)>, _, _) =
+            (Vec::new(), Size::default(), false);
         for (place, summary) in sessions.filter(|(_, summary)| self.matches(summary)) {
             is_more = found.len() == limit || !size.takes(&summary);
             if is_more {

@@ -140,7 +140,7 @@ impl Inside {
             let folder: Vec<&str> = folder.split('/').collect();
             parts.windows(folder.len()).any(|window| window == folder)
         };
-        parts.last().is_some_and(|name| OBEYED.contains(&name.as_str())) || OBEYED_FOLDERS.iter().any(|it| is_in(it))
+        parts.last().is_some_and(|name| OBEYED.contains(&name.as_str())) || OBEYED_FOLDERS.iter().any(is_in)
     }
 }
 

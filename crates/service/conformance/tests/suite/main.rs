@@ -185,7 +185,7 @@ impl EventStore for Naive {
             }
             for (record, line) in part {
                 let last = journal.frames.last().map_or(0, |frame| frame.seq);
-                let rises = if last == 0 { record.seq == 1 } else { record.seq > last };
+                let rises = record.seq > last;
                 if !rises && self.fault != Fault::ImportsAnyOrder {
                     return Err(StoreError::OutOfOrder);
                 }

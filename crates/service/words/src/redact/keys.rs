@@ -115,15 +115,14 @@ fn key_at(text: &[u8], at: usize) -> Option<Range<usize>> {
         return None;
     }
     let word = &text[at..];
-    let (start, body, is_key_byte): (usize, usize, fn(&u8) -> bool) =
-        if is_bearer(word) {
-            let blanks = bearer_blanks(word);
-            let start = at + BEARER.len() + blanks;
-            (start, if blanks > 0 { start } else { return None }, is_token_byte)
-        } else {
-            let prefix = PREFIXES.iter().find(|prefix| word.starts_with(prefix.as_bytes()))?;
-            (at, at + prefix.len(), is_name_byte)
-        };
+    let (start, body, is_key_byte): (usize, usize, fn(&u8) -> bool) = if is_bearer(word) {
+        let blanks = bearer_blanks(word);
+        let start = at + BEARER.len() + blanks;
+        (start, if blanks > 0 { start } else { return None }, is_token_byte)
+    } else {
+        let prefix = PREFIXES.iter().find(|prefix| word.starts_with(prefix.as_bytes()))?;
+        (at, at + prefix.len(), is_name_byte)
+    };
     let length = count(&text[body..], is_key_byte);
     (length >= KEY_BYTES_MIN).then_some(start..body + length)
 }
@@ -216,7 +215,8 @@ mod tests {
     fn a_text_in_chunks_is_redacted_like_the_whole() {
         let long = "a/sk-".to_owned() + &"x".repeat(500) + " é ";
         let blanks = "Bearer".to_owned() + &" \t".repeat(100) + "abcdefgh.0 and bearer" + &" ".repeat(200) + "short ";
-        let words = "sk-short sk-12345678, xox- AKIAIOSFODNN7EXAMPLE \\nsk-abcdefgh Bearer sk-abcdefgh_ bearerbearer 12345678";
+        let words =
+            "sk-short sk-12345678, xox- AKIAIOSFODNN7EXAMPLE \\nsk-abcdefgh Bearer sk-abcdefgh_ bearerbearer 12345678";
         let text = [long.as_str(), &blanks, words, " ", &long, words, "github_pat_12345678"].concat();
         let whole = redact_key_shapes(&text);
         for bytes in 1..300 {
