@@ -14,6 +14,7 @@ mod crashes;
 mod damaged;
 mod doctor;
 mod ended;
+mod flips;
 mod index;
 mod journals;
 mod keys;
