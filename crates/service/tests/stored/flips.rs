@@ -13,6 +13,7 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use meerkat_service::{
     ErrorCode, SessionError, SessionId,
+    doctor::{Finding, Severity},
     service::{ExportSession, ForkSession, ImportBundle, ReadEvents, ReadHistory, StartTurn},
 };
 use meerkat_testkit::{Random, seed};
@@ -139,8 +140,8 @@ where
     }
 }
 
-/// Checks every reading of a session; returns its good lines, and a bundle without the damaged ones.
-async fn check(process: &Process, id: SessionId, before: &Lines, what: &str) -> (Lines, Vec<u8>) {
+/// Checks every reading of a session; returns its good lines, true if its end is lost, and a bundle without damage.
+async fn check(process: &Process, id: SessionId, before: &Lines, what: &str) -> (Lines, bool, Vec<u8>) {
     let whole = *before.keys().next_back().unwrap();
     let strict = read(process, id, false).await;
     let is_damaged = strict.error.is_some();
@@ -155,8 +156,8 @@ async fn check(process: &Process, id: SessionId, before: &Lines, what: &str) -> 
         before.range(..=end).filter(|(seq, _)| !is_lost(**seq)).map(|(seq, line)| (*seq, line.clone())).collect();
     assert!(lenient.lines == due, "{what}: {:?} to {end}", lenient.lost);
     assert_eq!(is_damaged, due.len() != before.len(), "{what}");
-    // A bit costs a record, or two if the next one needs it.
-    assert!(due.len() + 2 >= before.len(), "{what}: {} of {}", due.len(), before.len());
+    // A bit costs a record, or two if the next one needs it. What is left of the last batch is in doubt up to a repair.
+    assert!(due.len() + 2 >= before.len() || lenient.error.is_some(), "{what}: {} of {}", due.len(), before.len());
     // No other reading ends in silence.
     let damaged = is_damaged.then_some(ErrorCode::SessionCorrupted);
     let request = |cursor| ReadHistory { cursor, limit: Some(100), ..ReadHistory::new(id) };
@@ -200,7 +201,7 @@ async fn check(process: &Process, id: SessionId, before: &Lines, what: &str) -> 
         "{what}: the bundle names {lost:?}, and {:?} are missing",
         missing.collect::<Vec<_>>()
     );
-    (due, bundle)
+    (due, lenient.error.is_some(), bundle)
 }
 
 /// Checks that a session has these lines, runs no key again, and goes on behind all that it ever had.
@@ -250,7 +251,7 @@ fn a_changed_bit_ends_no_reading_in_silence_and_a_repair_keeps_what_is_good() {
             }
             found
         });
-        let (_, bundle) = &found[&id];
+        let (_, _, bundle) = &found[&id];
         let whole = *before[&id].keys().next_back().unwrap();
         let (data, good, at) = (BASE64_STANDARD.encode(bundle), found[&id].0.clone(), what.clone());
         Place::new().process(true, |process| async move {
@@ -260,10 +261,16 @@ fn a_changed_bit_ends_no_reading_in_silence_and_a_repair_keeps_what_is_good() {
             goes_on(&process, id, &good, (whole, keys(id)), &format!("{at}, imported")).await;
         });
         let repaired = place.examine(true).findings;
-        assert!(repaired.iter().all(|finding| finding.mended), "{what}: {repaired:#?}");
+        let is_done = |finding: &Finding| finding.mended || finding.severity == Severity::Warning;
+        assert!(repaired.iter().all(is_done), "{what}: {repaired:#?}");
         let before = before.clone();
         place.process(true, |process| async move {
-            for (id, (good, _)) in &found {
+            for (id, (good, is_end_lost, _)) in &found {
+                let now = read(&process, *id, false).await.lines;
+                let kept = before[id].iter().filter(|(seq, line)| now.get(seq) == Some(line)).count();
+                // Of a last batch whose end cannot be read, a repair may keep nothing: it looks like a write that was cut off.
+                let due = if *is_end_lost { good.len() } else { before[id].len() - 2 };
+                assert!(kept >= due, "{what}: a repair kept {kept} of {}", before[id].len());
                 let whole = *before[id].keys().next_back().unwrap();
                 goes_on(&process, *id, good, (whole, keys(*id)), &format!("{what}, repaired")).await;
             }
