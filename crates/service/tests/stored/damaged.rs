@@ -331,6 +331,21 @@ fn a_lost_end_is_said_also_to_who_passes_over_damage() {
         let request = ReadHistory { skip_damage: true, ..ReadHistory::new(id) };
         assert!(!service.steps(request.clone()).await.unwrap().items.is_empty());
         assert!(!service.turns(request).await.unwrap().items.is_empty());
+        // A copy does not use the seqs of what is lost again.
+        let (bundle, lost) = exported(&process, id, false).await;
+        assert_eq!(lost, [(lines + 1, whole)]);
+        let data = BASE64_STANDARD.encode(&bundle);
+        let (upload, offset, is_last) = (None, 0, true);
+        let request = ImportBundle { upload, offset, data, is_last, new_ids: false, keep_scope: false };
+        let other = Place::new();
+        let copy = other.agent().build().unwrap();
+        let imported = copy.service().import_bundle(request).await.unwrap().sessions;
+        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(id, 0) };
+        let said = copy.service().events(request).await.unwrap().items;
+        let said: Vec<Value> = said.iter().map(|line| serde_json::from_slice(line).unwrap()).collect();
+        let said = said.iter().find(|line| line["type"] == "records_lost").unwrap();
+        assert_eq!((&said["seq"], imported[0].lost.as_slice()), (&(whole + 1).into(), &lost[..]));
+        copy.service().shut_down(1_000).await;
     });
 }
 
