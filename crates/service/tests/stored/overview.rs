@@ -1,6 +1,6 @@
 //! What people look at: the list as it changes, the calls that wait, and the turns and steps of long sessions.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
@@ -10,7 +10,7 @@ use meerkat_service::{
         ReadHistory, SessionQuery, SessionState, SessionSummary, StartTurn, StepKind,
     },
 };
-use meerkat_testkit::in_time;
+use meerkat_testkit::{in_time, until_asked};
 
 use crate::{Place, Process};
 
@@ -199,10 +199,11 @@ fn a_call_waits_since_it_asked() {
         };
         assert_eq!(since().await, asked);
         // Times have milliseconds.
-        while process.events(id).await.pop().unwrap()["time"] == asked {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+        until_asked("a later event", async || {
             process.service.pin(PinFact { session_id: id, text: "meanwhile".to_owned() }).await.unwrap();
-        }
+            process.events(id).await.pop().unwrap()["time"] != asked
+        })
+        .await;
         assert_eq!(since().await, asked);
     });
 }
@@ -271,12 +272,10 @@ fn no_page_of_waiting_calls_has_more_bytes_than_a_page_of_events() {
         for _ in 0..SESSIONS {
             let id = process.create().await;
             process.service.accept_turn(StartTurn { wait: false, ..StartTurn::new(id, &ask) }).await.unwrap();
-            let asked = async {
-                while process.service.read(&id).await.unwrap().pending_approvals.len() < CALLS {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            };
-            tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the calls ask");
+            until_asked("the calls", async || {
+                process.service.read(&id).await.unwrap().pending_approvals.len() == CALLS
+            })
+            .await;
         }
         let (mut seen, mut pages, mut cursor) = (0, 0, None);
         loop {

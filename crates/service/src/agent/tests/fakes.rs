@@ -1,9 +1,6 @@
 //! A model and tools with scripted behaviour.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, future::BoxFuture, stream};
@@ -24,8 +21,8 @@ pub(super) enum Answer {
     Blocks(Vec<AnswerBlock>),
     Fails(ErrorCode),
     Stalls,
-    /// Answers after so long.
-    Late(Duration, Vec<AnswerBlock>),
+    /// Answers after this has ended.
+    Late(BoxFuture<'static, ()>, Vec<AnswerBlock>),
 }
 
 pub(super) fn says(text: &str) -> Answer {
@@ -72,7 +69,7 @@ impl ModelClient for Heard {
             Answer::Fails(code) => return Err(ModelError::new(code, "no")),
             Answer::Stalls => std::future::pending().await,
             Answer::Late(time, blocks) => {
-                tokio::time::sleep(time).await;
+                time.await;
                 blocks
             }
             Answer::Blocks(blocks) => blocks,

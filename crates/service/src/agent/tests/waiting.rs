@@ -111,7 +111,7 @@ async fn a_waiting_turn_that_was_taken_over_is_decided_wherever_it_is_asked() {
 async fn a_timeout_of_0_is_no_limit() {
     const DAY: Duration = Duration::from_secs(24 * 3600);
     let call = ToolCall { call_id: "c".into(), name: "slow".into(), arguments: RawJson::empty_object(), opaque: None };
-    let late = Answer::Late(DAY, vec![AnswerBlock::ToolCall(call)]);
+    let late = Answer::Late(Box::pin(async { tokio::time::sleep(DAY).await }), vec![AnswerBlock::ToolCall(call)]);
     let mut tool = does("slow", Effect::ReadOnly, |_, output| {
         Box::pin(async {
             tokio::time::sleep(DAY).await;
