@@ -416,6 +416,8 @@ const trials = {
     await second.getByLabel("Prompt").fill("@say From the second browser.");
     await second.keyboard.press("Enter");
     await page.locator(".answer", { hasText: "From the second browser." }).waitFor();
+    // The text is shown before the turn has ended.
+    await page.locator(".item[data-type=turn_completed]").nth(2).waitFor();
     const { items } = await api("GET", `sessions/${id}/events?limit=1000`);
     const wanted = items.filter(({ type }) => /^turn_(started|completed)$/.test(type)).map(({ type, seq }) => `${seq} ${type}`);
     assert.equal(wanted.length, 6);
