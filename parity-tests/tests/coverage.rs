@@ -1,10 +1,15 @@
-//! Every error code, event kind and operation occurs in a scenario, or in `uncovered.txt` with a reason.
+//! Every error code, event kind and operation occurs in a scenario, or in `uncovered.txt` with a reason; and each refusal of an
+//! operation, or in `refusals.txt` with the test that holds it.
 //!
 //! It reads the scenarios' expectations; the trials test that they are met.
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::{
@@ -89,4 +94,59 @@ fn every_operation_is_asked() {
     let unasked: Vec<&str> =
         Operation::ALL.iter().map(|operation| operation.name()).filter(|name| !asked.contains(*name)).collect();
     assert!(unasked.is_empty(), "write a scenario that asks for {unasked:?}");
+}
+
+/// The refusals that a step can have in any build. An awaited answer is that of the operation that was asked before.
+fn refused(step: &Step, operation: &str, builds: &[Build]) -> Vec<(String, String)> {
+    let needs: Vec<&str> = step.needs.iter().flat_map(|needs| needs.split_whitespace()).collect();
+    let lacking = builds.iter().filter_map(|build| needs.iter().find(|needs| !build.has(needs)));
+    let mut codes: Vec<String> = lacking.map(|needs| absence(needs).unwrap().code).collect();
+    codes.extend(step.error.as_ref().map(|error| error.code.clone()));
+    let given = step.given.as_ref().and_then(|given| given.error.as_ref());
+    codes.extend(given.map(|error| error.code.clone()));
+    codes.into_iter().map(|code| (operation.to_owned(), code)).collect()
+}
+
+#[test]
+fn every_refusal_of_an_operation_is_met_or_held_by_a_test() {
+    let builds = builds::all().unwrap();
+    let mut met = BTreeSet::new();
+    for scenario in scenario::all().unwrap() {
+        let mut asked = BTreeMap::new();
+        for step in &scenario.steps {
+            let operation = step.operation.as_ref().or_else(|| asked.get(step.awaited.as_ref()?).copied());
+            let Some(operation) = operation else { continue };
+            if let Some(name) = &step.detached {
+                asked.insert(name, operation);
+            }
+            met.extend(refused(step, operation, &builds));
+        }
+    }
+    let declared = Operation::ALL.iter().flat_map(|operation| {
+        let name = operation.name().to_owned();
+        operation.refusals().iter().map(move |code| (name.clone(), code.as_str().to_owned()))
+    });
+    let unmet: BTreeSet<_> = declared.filter(|pair| !met.contains(pair)).collect();
+
+    let mut held = BTreeSet::new();
+    for line in include_str!("../refusals.txt").lines().filter(|line| !line.starts_with('#')) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [operation, code, file, test] = words[..] else { panic!("`{line}` is not `OPERATION CODE FILE TEST`") };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(text.contains(&format!("fn {test}(")), "{file} has no test {test}");
+        let is_named = text.contains(code) || text.contains(&camel_case(code));
+        assert!(is_named, "{file} does not name {code}");
+        held.insert((operation.to_owned(), code.to_owned()));
+    }
+    let missing: Vec<_> = unmet.difference(&held).collect();
+    assert!(missing.is_empty(), "write a scenario with {missing:?}, or name in refusals.txt the test that holds it");
+    let idle: Vec<_> = held.difference(&unmet).collect();
+    assert!(idle.is_empty(), "take {idle:?} out of refusals.txt: it is covered, or is no refusal of the operation");
+}
+
+/// The name of a code's variant.
+fn camel_case(code: &str) -> String {
+    let words = code.split('_').map(|word| format!("{}{}", &word[..1], word[1..].to_ascii_lowercase()));
+    words.collect()
 }

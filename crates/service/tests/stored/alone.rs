@@ -17,8 +17,8 @@ use meerkat_service::{
     capability::Capability,
     memory::MemoryOptions,
     service::{
-        AcknowledgeReader, DeleteSession, NamedReader, Retain, RetentionReason, SessionQuery, SessionState, StartTurn,
-        WaitReader,
+        AcknowledgeReader, DeleteSession, ListTools, NamedReader, Retain, RetentionReason, SessionQuery, SessionState,
+        StartTurn, WaitReader,
     },
     store::{EventStore, Lease, StoreError, open_stores},
     wire::Answers,
@@ -92,6 +92,9 @@ fn a_session_that_cannot_be_read_stops_neither_start_nor_lists_nor_turns() {
                 let refused = process.turn(second, "@say Two.").await.unwrap_err();
                 assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
                 let refused = process.service.read(&second).await.unwrap_err();
+                assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
+                let tools = ListTools { session_id: Some(second), ..ListTools::default() };
+                let refused = process.service.tools(tools).await.unwrap_err();
                 assert_eq!(refused.code(), ErrorCode::SessionCorrupted, "{broken:?}, {has_index}");
             });
             let examined = place.examine(false);

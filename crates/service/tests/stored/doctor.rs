@@ -12,7 +12,7 @@ use futures::{StreamExt as _, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
     doctor::{Check, Examination, Finding, Severity, examine},
-    service::{ReadBlob, ReadEvents, StartTurn, TurnStatus},
+    service::{DeleteSession, ListTools, ReadBlob, ReadEvents, StartTurn, TurnStatus},
 };
 
 use crate::{Place, Process, files, journals};
@@ -155,6 +155,41 @@ fn a_service_says_what_is_wrong_with_its_own_directory() {
     let [finding] = found.findings.as_slice() else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.session_id), (Check::Journal, Some(ids[0])), "{found:#?}");
     assert!(!finding.mended && finding.remedy.contains("meerkat doctor"), "{found:#?}");
+}
+
+/// The header of a segment names its format.
+#[test]
+fn a_session_of_a_newer_format_refuses_all_but_its_deletion() {
+    let place = Place::new();
+    let id = place.stored(&["@say One."]);
+    let path = first_segment(&place, id);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] += 1;
+    let crc = crc32c::crc32c(&bytes[..120]);
+    bytes[120..124].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    place.process(true, |process| async move {
+        let tools = process.service.tools(ListTools { session_id: Some(id), ..ListTools::default() }).await;
+        let read = process.service.read(&id).await.map(drop);
+        let turn = process.turn(id, "@say Two.").await.map(drop);
+        for refused in [tools.map(drop), read, turn] {
+            assert_eq!(refused.unwrap_err().code(), ErrorCode::SessionFormatNewer);
+        }
+        process.service.delete(DeleteSession { session_id: id, force: false }).await.unwrap();
+        assert_eq!(process.service.read(&id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    });
+}
+
+#[test]
+fn a_directory_that_everybody_may_write_is_not_examined() {
+    let place = Place::new();
+    let folder = place.data_dir().to_owned();
+    let refused = place.process(true, |process| async move {
+        process.create().await;
+        fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+        process.service.diagnose().await.unwrap_err()
+    });
+    assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
 }
 
 /// One answer has a thousand findings at most; its last one counts the others.

@@ -31,8 +31,8 @@ use crate::{
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
     runtime::PersistentSessionService,
     service::{
-        CreateSession, DeleteSession, ForkSession, InterruptTurn, Page, PinFact, SessionQuery, SessionService as _,
-        SessionState, SessionSummary, StartTurn, TurnStatus,
+        CreateSession, DeleteSession, FetchReader, ForkSession, InterruptTurn, NamedReader, Page, PinFact,
+        SessionQuery, SessionService as _, SessionState, SessionSummary, StartTurn, TurnStatus, WaitReader,
     },
     session::{
         View,
@@ -298,6 +298,23 @@ async fn a_service_over_a_broken_index_runs_turns() {
     assert_eq!(service.list(SessionQuery::default()).await.unwrap_err().code(), ErrorCode::StoreFailed);
     assert_eq!(service.create_session(keyed()).await.unwrap_err().code(), ErrorCode::StoreFailed);
     service.shut_down(0).await;
+}
+
+/// What a reader was handed, and how far it is, is in the index alone.
+#[tokio::test(start_paused = true)]
+async fn a_service_over_a_broken_index_knows_of_no_reader_how_far_it_is() {
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let service = rig().stored(events, Arc::new(FaultyIndex { is_broken: true, ..FaultyIndex::default() }));
+    let (session_id, name) = (ids[0], || "audit".to_owned());
+    let named = || NamedReader { reader: name() };
+    let made = service.create_reader(named()).await.unwrap_err();
+    let listed = service.list_readers().await.unwrap_err();
+    let fetched = service.fetch_reader(FetchReader { reader: name(), limit: None, wait_ms: 0 }).await.unwrap_err();
+    let wait = WaitReader { reader: name(), session_id, seq: 1, wait_ms: 0 };
+    let waited = service.wait_reader(wait).await.unwrap_err();
+    let deleted = service.delete_reader(named()).await.unwrap_err();
+    let codes = [made, listed, fetched, waited, deleted].map(|refused| refused.code());
+    assert_eq!(codes, [ErrorCode::StoreFailed; 5]);
 }
 
 /// The index has the key of a session that was deleted, and refuses that of the next.

@@ -1,14 +1,18 @@
 //! Requested compactions, their previews, and undo.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Bench, COST, Write, config, patient};
+use super::{Bench, COST, WINDOW, Write, config, patient, rig};
 use crate::{
     ErrorCode, SessionError,
-    agent::tests::ticks,
+    agent::tests::{Subject, ticks},
+    model::{ModelResolver, ResolvedModel, StaticModels},
     options::Policy,
     service::{CompactSession, InterruptTurn, SessionService as _, StartTurn, TurnStatus},
 };
@@ -135,4 +139,37 @@ async fn an_undo_that_would_not_fit_is_refused() {
     assert_eq!(bench.outcomes().await, [(json!(2), "summary".to_owned())]);
     assert_eq!(code(bench.undo(None).await), ErrorCode::ContextOverflow);
     assert_eq!(bench.turn("@say Goes on.").await.status, TurnStatus::Completed);
+}
+
+/// Models that are taken out of the configuration after a while.
+struct Leaving {
+    models: StaticModels,
+    have_left: AtomicBool,
+}
+
+impl ModelResolver for Leaving {
+    fn default_model(&self) -> &str {
+        self.models.default_model()
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        let name = if self.have_left.load(Ordering::Relaxed) { "gone" } else { name };
+        self.models.resolve(name)
+    }
+}
+
+#[tokio::test]
+async fn a_compaction_whose_model_is_no_longer_configured_says_so() {
+    let (mut rig, model) = rig(WINDOW, patient());
+    let models = StaticModels::new("strict", model.clone(), WINDOW);
+    let leaving = Arc::new(Leaving { models, have_left: AtomicBool::new(false) });
+    rig.models = leaving.clone();
+    let bench = Bench { model, subject: Subject::new(rig.service()).await };
+    bench.fill().await;
+    leaving.have_left.store(true, Ordering::Relaxed);
+    let before = bench.subject.events().await;
+    let request = CompactSession { session_id: bench.id(), compaction: None };
+    assert_eq!(code(bench.subject.service.preview_compaction(request).await), ErrorCode::ModelNotConfigured);
+    assert_eq!(code(bench.compact().await), ErrorCode::ModelNotConfigured);
+    assert_eq!(bench.subject.events().await, before, "nothing is recorded");
 }

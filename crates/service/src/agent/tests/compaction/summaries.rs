@@ -139,6 +139,16 @@ async fn with_a_small_summary_model(config: CompactionConfig) -> Bench {
     Bench { model, subject: Subject::new(rig.service()).await }
 }
 
+#[tokio::test]
+async fn a_model_that_cannot_read_one_message_writes_no_summary() {
+    let bench = with_a_small_summary_model(patient()).await;
+    bench.turn(&format!("@note {} @long 8000", "n".repeat(8000))).await;
+    bench.turn("@say Stays.").await;
+    assert_eq!(bench.compact().await.unwrap_err().code(), ErrorCode::ContextOverflow);
+    assert_eq!(bench.requests(true).len(), 0);
+    assert_eq!(bench.outcomes().await, [(serde_json::Value::Null, "CONTEXT_OVERFLOW".to_owned())]);
+}
+
 /// Broken once: messages between the part that fitted the summary's model and the retained turns were in no summary.
 #[tokio::test]
 async fn what_does_not_fit_one_summary_is_summarised_in_rounds() {
