@@ -123,7 +123,7 @@ impl Log {
             why: format!("records up to seq {} were durable", known.seq),
         });
         let lost_end = found.damage.clone().filter(|_| found.is_end_lost).or_else(|| lost.clone());
-        let damage = found.damage.or(lost);
+        let damage = found.damage.or(lost).or_else(|| lock(&context.damaged).get(&id).cloned());
         let state = State {
             exists,
             epoch: 0,

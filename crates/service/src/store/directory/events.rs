@@ -101,7 +101,7 @@ impl RedbEventStore {
                 why: error.to_string(),
             })?;
         }
-        let (unsure, unsynced, returned, hot, listing) = Default::default();
+        let (unsure, unsynced, returned, damaged, hot, listing) = Default::default();
         let context = Context {
             disk,
             executor,
@@ -114,6 +114,7 @@ impl RedbEventStore {
             unsure,
             unsynced,
             returned,
+            damaged,
             hot,
             listing,
         };
