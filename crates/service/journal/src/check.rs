@@ -24,6 +24,8 @@ use meerkat_words::{
 /// Examined journal.
 pub struct Checked {
     found: Found,
+    /// Last seq that is known to have been durable.
+    known: Seq,
     /// Its segments, in order.
     parts: Vec<Part>,
     /// Its damage, if any.
@@ -64,16 +66,19 @@ impl Checked {
     }
 }
 
-/// Reads a session's whole journal, and passes each good record to `see`; `None` if there is no such session.
+/// Reads a session's whole journal, and passes each good record to `see`; `None` if there is no such session. `known` is
+/// the last seq that is known to have been durable.
 pub fn check(
     disk: &dyn Disk,
     id: SessionId,
     knows: fn(u16) -> bool,
+    known: Seq,
     see: &mut dyn FnMut(Seq, &Bytes),
 ) -> Result<Option<Checked>, StoreError> {
-    let Some(found) = examine(disk, id, knows)? else { return Ok(None) };
+    let Some(found) = examine(disk, id, knows, &|| known)? else { return Ok(None) };
     let mut walk = Walk::default();
     walk.all(disk, id, &found, see).map_err(failed)?;
+    walk.end(&found, known);
     let Walk { parts, lost, first, has_good } = walk;
     let opened = match &found.damage {
         Some(StoreError::Corrupted { last_good_seq, why, .. }) => Some((*last_good_seq, why.clone())),
@@ -86,7 +91,7 @@ pub fn check(
     };
     let can_be_mended = has_good && !matches!(found.damage, Some(StoreError::FormatNewer(_)));
     let damage = first.map(|(last_good_seq, why)| Damage { why, last_good_seq, lost, can_be_mended });
-    Ok(Some(Checked { found, parts, damage }))
+    Ok(Some(Checked { found, known, parts, damage }))
 }
 
 #[derive(Default)]
@@ -125,12 +130,18 @@ impl Walk {
             part.end = frames.end;
             self.parts.push(part);
         }
-        let last = self.parts.last().map_or(0, |part| part.end.seq);
-        if found.place.seq > last {
-            self.end_is_bad();
-            self.lose(last, found.place.seq + 1, || format!("the records after seq {last} are bad, or missing"));
-        }
         Ok(())
+    }
+
+    /// Compares its end with what it should be. Of a journal without other damage the caller says what is missing.
+    fn end(&mut self, found: &Found, known: Seq) {
+        let is_damaged = found.damage.is_some() || self.first.is_some();
+        let end = if is_damaged { found.place.seq.max(known) } else { found.place.seq };
+        let last = self.parts.last().map_or(0, |part| part.end.seq);
+        if end > last {
+            self.end_is_bad();
+            self.lose(last, end + 1, || format!("the records after seq {last} are bad, or missing"));
+        }
     }
 
     /// Compares the end of the segment before with the place that the next one goes on from.
@@ -242,21 +253,15 @@ impl Heir {
 pub type LastRecord<'a> = dyn FnMut(Seq, &[(Seq, Seq)]) -> io::Result<Entry> + 'a;
 
 /// Repairs a journal: keeps every good record, and appends the record that `last` makes of the next seq and the lost
-/// ones. `known` is the last seq that is known to have been durable: none up to there is used again. What is replaced
-/// is kept in the quarantine, as whole segments, with the session's blobs.
-pub fn mend(
-    disk: &dyn Disk,
-    id: SessionId,
-    checked: &Checked,
-    known: Seq,
-    last: &mut LastRecord<'_>,
-) -> io::Result<Mended> {
+/// ones. No seq is used again that is known to have been durable. What is replaced is kept in the quarantine, as whole
+/// segments, with the session's blobs.
+pub fn mend(disk: &dyn Disk, id: SessionId, checked: &Checked, last: &mut LastRecord<'_>) -> io::Result<Mended> {
     let dir = session_dir(id);
     let names = generations_of(&disk.list(&dir)?);
     let found = checked.found.place;
-    let end = Place { seq: found.seq.max(known), ..found };
+    let end = Place { seq: found.seq.max(checked.known), ..found };
     let mut lost = checked.damage.as_ref().map(|damage| damage.lost.clone()).unwrap_or_default();
-    if end.seq > found.seq {
+    if checked.damage.is_none() && end.seq > found.seq {
         lost.push((found.seq + 1, end.seq));
     }
     let entry = last(end.seq + 1, &lost)?;

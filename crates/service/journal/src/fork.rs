@@ -241,6 +241,8 @@ pub fn set_aside(context: &Arc<Context>, id: SessionId) -> Result<Option<PathBuf
         // Its name may still be lost: the next opening syncs it.
         lock(&context.returned).insert(id, trash.clone());
     });
+    // A later session of this id has files of its own.
+    lock(&context.damaged).remove(&id);
     context.forget_listing();
     synced.map_err(|error| context.health.unnamed(id, error))?;
     lock(&context.returned).remove(&id);

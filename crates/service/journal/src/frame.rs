@@ -190,5 +190,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
 
 /// Reads a little-endian number of `len` bytes, at most 8, at `at`.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
-    bytes[at..at + len].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    let mut field = [0; 8];
+    field[..len].copy_from_slice(&bytes[at..at + len]);
+    u64::from_le_bytes(field)
 }

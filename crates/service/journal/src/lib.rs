@@ -162,6 +162,8 @@ pub struct Context {
     pub unsynced: Mutex<std::collections::HashSet<SessionId>>,
     /// Sessions whose deletion failed and was undone, each with the directory in the trash from which it came back.
     pub returned: Mutex<std::collections::HashMap<SessionId, std::path::PathBuf>>,
+    /// Damage that readings have found, also of journals that have left memory since: nothing is appended to them.
+    pub damaged: Mutex<std::collections::HashMap<SessionId, StoreError>>,
     /// Journals with an open file, oldest first.
     pub hot: Mutex<std::collections::VecDeque<std::sync::Weak<Log>>>,
     /// Number of changes to the set of sessions, and the list of them; a list begun before the latest change is not

@@ -92,7 +92,8 @@ impl Cache {
 impl Log {
     /// Opens a session's journal, or one that its first batch will create.
     pub fn open(context: Arc<Context>, id: SessionId) -> Result<Self, StoreError> {
-        let found = examine(context.disk.as_ref(), id, context.knows)?;
+        let known = || context.witness.end_of(id).map_or(0, |known| known.end.seq);
+        let found = examine(context.disk.as_ref(), id, context.knows, &known)?;
         let is_active = context.marks.is_active(id) || lock(&context.returned).contains_key(&id);
         let witnessed = found.as_ref().and_then(|_| context.witness.end_of(id)).map(|known| known.end);
         // If this end is not known, the newest bytes may be in the system's memory alone: the active mark is written
@@ -122,7 +123,7 @@ impl Log {
             why: format!("records up to seq {} were durable", known.seq),
         });
         let lost_end = found.damage.clone().filter(|_| found.is_end_lost).or_else(|| lost.clone());
-        let damage = found.damage.or(lost);
+        let damage = found.damage.or(lost).or_else(|| lock(&context.damaged).get(&id).cloned());
         let state = State {
             exists,
             epoch: 0,

@@ -318,7 +318,9 @@ fn learn(log: &Log, segment: &Segment, part: &mut Part, wanted: &Wanted) {
     if let Some(last_good_seq) = part.bad {
         tracing::error!(session_id = %log.id, last_good_seq, "a journal is damaged");
         let why = format!("segment {} holds a bad record, or ends before it should", segment.number);
-        state.damage.get_or_insert(StoreError::Corrupted { session_id: log.id, last_good_seq, why });
+        let damage = StoreError::Corrupted { session_id: log.id, last_good_seq, why };
+        lock(&log.context.damaged).entry(log.id).or_insert_with(|| damage.clone());
+        state.damage.get_or_insert(damage);
     }
     if part.is_newer {
         state.damage.get_or_insert(StoreError::FormatNewer(log.id));

@@ -165,8 +165,14 @@ impl Found {
     }
 }
 
-/// Examines a session's directory; `None` if there is none.
-pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) -> Result<Option<Found>, StoreError> {
+/// Examines a session's directory; `None` if there is none. `known` returns the last seq that is known to have been
+/// durable: what an end up to there lacks was not cut off, but damaged.
+pub(super) fn examine(
+    disk: &dyn Disk,
+    id: SessionId,
+    knows: fn(u16) -> bool,
+    known: &dyn Fn() -> Seq,
+) -> Result<Option<Found>, StoreError> {
     let dir = session_dir(id);
     let names = match disk.list(&dir) {
         Err(error) if is_missing(&error) => return Ok(None),
@@ -175,7 +181,7 @@ pub(super) fn examine(disk: &dyn Disk, id: SessionId, knows: fn(u16) -> bool) ->
         }
         names => names.map_err(failed)?,
     };
-    look(disk, id, &dir, &generations_of(&names), knows).map(Some).map_err(failed)
+    look(disk, id, &dir, &generations_of(&names), knows, known).map(Some).map_err(failed)
 }
 
 /// Reads the segments of a session; `None` if there is none or a header has a fault.
@@ -193,6 +199,7 @@ fn look(
     dir: &Path,
     names: &[(u64, Vec<u64>)],
     knows: fn(u16) -> bool,
+    known: &dyn Fn() -> Seq,
 ) -> io::Result<Found> {
     let Headers { mut segments, last, headless, mut trouble, mut is_end_lost } = read_headers(disk, id, dir, names)?;
     let (Some(segment), Some((file, file_len))) = (segments.last_mut(), last) else {
@@ -201,6 +208,11 @@ fn look(
     };
     let len = readable(file_len);
     let Scan { end, mut rest, is_newer, index } = segment.scan(file.as_ref(), segment.start, len, knows)?;
+    // Behind a segment whose header is bad the known records may be that one's.
+    let known_bad = (rest == Rest::Torn && headless.is_none()).then(known).filter(|known| *known > end.place.seq);
+    if known_bad.is_some() {
+        rest = Rest::Corrupt;
+    }
     if len < file_len && rest != Rest::Corrupt {
         let why = format!("{} has an impossible length, {file_len} bytes", segment.name());
         trouble.get_or_insert(Trouble::Damage(why, end.place.seq));
@@ -215,13 +227,22 @@ fn look(
         _ => Head { number: last_number + 1, len: 0, is_made: false },
     };
     if rest == Rest::Corrupt {
-        let why = "a record is bad, and good ones follow it".to_owned();
+        let why = match known_bad {
+            Some(known) => format!("a record is bad, and records up to seq {known} were durable"),
+            None => "a record is bad, and good ones follow it".to_owned(),
+        };
         trouble.get_or_insert(Trouble::Damage(why, end.place.seq));
         // Of a compacted segment the header says where it ends.
         place = match segment.after {
             Some(after) => after,
             None => {
-                let good = Reader::new(file.as_ref(), segment.start, len).of(segment.skips()).last_good(None)?;
+                let reader = || Reader::new(file.as_ref(), segment.start, len).of(segment.skips());
+                let mut good = reader().last_good(None)?;
+                if let Some(known) = known_bad.filter(|known| *known > good.place.seq) {
+                    // Of its last batch the end is bad.
+                    good = reader().last_good(Some(known + 1))?;
+                    is_end_lost |= good.place.seq < known;
+                }
                 segment.end = good.offset;
                 // Its footer may still say where it ended.
                 let sealed = sealed_at(file.as_ref(), good, len)?;
@@ -252,9 +273,10 @@ fn look(
         let batches = || frames_in(&bytes).map(|(_, frame)| frame.batch);
         let (first_batch, last_batch) = (batches().min().unwrap_or(0), batches().max().unwrap_or(0));
         // A header is written with the first batch: if a second batch follows, the header was good once.
-        let was_good = last_batch > first_batch || last_batch > end.place.batch + 2;
+        let is_known = || known() > end.place.seq;
+        let was_good = last_batch > first_batch || last_batch > end.place.batch + 2 || is_known();
         if was_good || !is_readable {
-            let why = format!("the header of {name} is bad, and good records follow it");
+            let why = format!("the header of {name} is bad, and it held records");
             trouble.get_or_insert(Trouble::Damage(why, place.seq));
             head = Head { number: number + 1, len: 0, is_made: false };
             is_end_lost |= salvaged.is_none();

@@ -16,6 +16,7 @@ mod journals;
 pub(crate) mod pin_fact;
 pub(crate) mod read_blob;
 pub(crate) mod recall;
+mod scrub;
 pub(crate) mod validate;
 
 pub use crate::wire::bounds::BLOB_PIECE_BYTES_MAX;

@@ -91,6 +91,7 @@ impl Sessions {
         // No await from here on: if the caller gave up at one, each of these would begin twice.
         self.begin_consumers();
         self.compact_on_schedule();
+        self.scrub_now_and_then();
         self.work_with_others();
         Ok(())
     }

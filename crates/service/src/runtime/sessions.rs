@@ -75,6 +75,8 @@ pub(super) struct Inner {
     pub(super) is_ready: OnceCell<()>,
     /// Task that compacts journals on schedule; it ends with the service.
     pub(super) schedule: std::sync::OnceLock<AbortOnDropHandle<()>>,
+    /// Task that reads what is stored now and then; it ends with the service.
+    pub(super) scrub: std::sync::OnceLock<AbortOnDropHandle<()>>,
     /// Tasks for a store that several nodes share; they end with the service.
     pub(super) with_others: std::sync::OnceLock<[AbortOnDropHandle<()>; 3]>,
     /// What is known here of the other nodes of the store.
@@ -101,6 +103,7 @@ impl Sessions {
             journals: std::array::from_fn(|_| RwLock::default()),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),
+            scrub: std::sync::OnceLock::new(),
             with_others: std::sync::OnceLock::new(),
             others: Others::default(),
             completing: Mutex::default(),

@@ -5,15 +5,22 @@ use std::{
     io::Write as _,
     os::unix::fs::{FileExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future::BoxFuture, stream};
 use meerkat_service::{
     ErrorCode, SessionId,
+    clock::{Clock, SystemClock, Timestamp, World},
     doctor::{Check, Examination, Finding, Severity, examine},
     service::{DeleteSession, ListTools, ReadBlob, ReadEvents, StartTurn, TurnStatus},
 };
+
+use meerkat_testkit::in_time;
 
 use crate::{Place, Process, files, journals};
 use repairs::contents;
@@ -255,6 +262,56 @@ fn a_flipped_byte_is_found_and_a_repair_keeps_what_it_takes_away() {
     assert_eq!(fs::read(place.data_dir().join(kept)).unwrap(), changed, "nothing is thrown away");
     assert_eq!(place.starts(id).1, Ok("Next.".to_owned()));
     assert_eq!(place.examine(false).findings, []);
+}
+
+/// Clock whose pauses are short. It tells when somebody rests for a day.
+struct Hurried {
+    system: SystemClock,
+    rests: tokio::sync::mpsc::UnboundedSender<()>,
+}
+
+impl Clock for Hurried {
+    fn now(&self) -> Timestamp {
+        self.system.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.system.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if duration == Duration::from_secs(24 * 60 * 60) {
+            let _sent = self.rests.send(());
+            return Box::pin(std::future::pending());
+        }
+        self.system.sleep(duration.min(Duration::from_millis(1)))
+    }
+}
+
+/// Nobody asks for it, and its end is good.
+#[test]
+fn a_running_owner_finds_a_changed_bit_in_a_sealed_segment_by_itself() {
+    let place = Place::new();
+    let (sound, id) = (place.stored(&["@say One."]), place.long());
+    change(&first_segment(&place, id), 4_000_000);
+    let (rests, mut rested) = tokio::sync::mpsc::unbounded_channel();
+    let clock = Arc::new(Hurried { system: SystemClock::new(), rests });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let agent = place.agent().world(World { clock, ..World::system() }).build().unwrap();
+        let service = agent.service();
+        // The first request opens the store.
+        service.read(&sound).await.unwrap();
+        in_time("everything was read", rested.recv()).await.unwrap();
+        let refused = service.start_turn(StartTurn::new(id, "@say Next.")).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::SessionCorrupted);
+        let found = service.diagnose().await.unwrap().findings;
+        assert!(
+            matches!(&found[..], [only] if only.session_id == Some(id) && only.check == Check::Journal),
+            "{found:#?}"
+        );
+        service.shut_down(1_000).await;
+    });
 }
 
 #[test]

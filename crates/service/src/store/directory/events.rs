@@ -3,7 +3,7 @@
 //! Nothing here waits for redb: the journals are the truth, and redb has copies of them.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     io,
     sync::{
         Arc, Mutex, OnceLock,
@@ -59,8 +59,10 @@ pub struct RedbEventStore {
 #[derive(Default)]
 struct Open {
     logs: HashMap<SessionId, Arc<Log>>,
-    /// Journals that were not used when they were last checked, oldest first.
+    /// Journals that were not used when they were last checked, oldest first, each once.
     idle: VecDeque<SessionId>,
+    /// The same ones.
+    is_idle: HashSet<SessionId>,
 }
 
 impl Drop for RedbEventStore {
@@ -101,7 +103,7 @@ impl RedbEventStore {
                 why: error.to_string(),
             })?;
         }
-        let (unsure, unsynced, returned, hot, listing) = Default::default();
+        let (unsure, unsynced, returned, damaged, hot, listing) = Default::default();
         let context = Context {
             disk,
             executor,
@@ -114,6 +116,7 @@ impl RedbEventStore {
             unsure,
             unsynced,
             returned,
+            damaged,
             hot,
             listing,
         };
@@ -187,20 +190,22 @@ impl RedbEventStore {
     /// unused ones leave memory, the others wait again.
     fn release_journal(&self, id: SessionId) {
         let mut guard = lock(&self.open);
-        let Open { logs, idle } = &mut *guard;
+        let Open { logs, idle, is_idle } = &mut *guard;
         if logs.get(&id).is_some_and(|log| !log.exists() && log.is_idle()) {
             logs.remove(&id);
             return;
         }
-        if !idle.contains(&id) {
+        if is_idle.insert(id) {
             idle.push_back(id);
         }
         for _ in IDLE_MAX..idle.len().min(IDLE_MAX + 2) {
             let Some(oldest) = idle.pop_front() else { break };
             match logs.get(&oldest) {
-                Some(log) if Arc::strong_count(log) == 1 && log.is_idle() => drop(logs.remove(&oldest)),
-                Some(_) => idle.push_back(oldest),
-                None => {}
+                Some(log) if Arc::strong_count(log) > 1 || !log.is_idle() => idle.push_back(oldest),
+                _ => {
+                    logs.remove(&oldest);
+                    is_idle.remove(&oldest);
+                }
             }
         }
     }

@@ -489,6 +489,8 @@ mod tests {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         let trouble = Trouble::from(redb::Error::Io(full));
         assert_eq!(answer(trouble), StoreError::Full);
+        // A compaction that finds no room for its checkpoint.
+        assert_eq!(answer(Trouble::Full("No space left on device".to_owned())), StoreError::Full);
         let broken = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         assert!(matches!(answer(Trouble::from(redb::Error::Io(broken))), StoreError::Failed(_)));
     }
@@ -502,12 +504,6 @@ mod tests {
         Arc::make_mut(&mut file.shared.state().dirty).extend([row]);
         let committed = tokio::time::timeout(Duration::from_secs(60), file.committed(true));
         assert_eq!(committed.await.expect("it waits for ever"), Ok(()));
-    }
-
-    /// A compaction that finds no room for its checkpoint answers `STORE_FULL`.
-    #[test]
-    fn a_full_disk_is_no_failing_index() {
-        assert_eq!(answer(Trouble::Full("No space left on device".to_owned())), StoreError::Full);
     }
 
     /// Snapshots are large, and each is made again from its journal.

@@ -9,7 +9,7 @@ mod reading;
 mod rescue;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ffi::OsString,
     fs,
     io::{self, Read as _},
@@ -71,10 +71,11 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
     if keeps_sessions {
         let ahead = doctor.read_ahead(progress)?;
+        let rows = doctor.rows();
         if let Some(journals) = doctor.journals(ahead, progress)
             && doctor.owner.is_some()
         {
-            let rows = doctor.compare(&journals).await?;
+            doctor.compare(&journals, rows.as_ref()).await?;
             doctor.projection(&journals, rows.as_ref());
         }
         doctor.marks();
@@ -91,6 +92,8 @@ struct Doctor {
     /// Kept while anything is compared or repaired; `None` if another process owns the directory.
     owner: Option<Arc<OwnerLock>>,
     diagnosis: Diagnosis,
+    /// Last seqs that were durable, as the index knows them.
+    known: HashMap<SessionId, Seq>,
     /// Sessions with lost records, each with the seq up to which readers may be done with it.
     ended: BTreeMap<SessionId, Seq>,
     /// Damaged journals that are to be repaired, each with what is wrong.
@@ -131,8 +134,8 @@ impl Doctor {
         let disk = RealDisk::new(what.data_dir.clone());
         let old_before_ms = SystemClock::new().now().as_millis() - ACKNOWLEDGED_WITHIN_MS;
         let (diagnosis, ended, unsettled) = (Diagnosis::default(), BTreeMap::new(), Vec::new());
-        let broken = Vec::new();
-        let mut doctor = Self { what, disk, owner: None, diagnosis, ended, broken, unsettled, old_before_ms };
+        let (known, broken) = (HashMap::new(), Vec::new());
+        let mut doctor = Self { what, disk, owner: None, diagnosis, known, ended, broken, unsettled, old_before_ms };
         doctor.own()?;
         Ok(doctor)
     }
@@ -298,7 +301,8 @@ impl Doctor {
 
     fn read(&self, id: SessionId) -> Result<Option<(Checked, Reading)>, StoreError> {
         let mut reading = Reading::of(id, self.old_before_ms);
-        let checked = check(&self.disk, id, knows, &mut |seq, line| reading.see(seq, line))?;
+        let known = self.known.get(&id).copied().unwrap_or_default();
+        let checked = check(&self.disk, id, knows, known, &mut |seq, line| reading.see(seq, line))?;
         Ok(checked.map(|checked| (checked, reading)))
     }
 
@@ -351,7 +355,7 @@ impl Doctor {
         Some(journal)
     }
 
-    /// Notes damage; it is repaired once the index is read, which may know of later records.
+    /// Notes damage; it is repaired once all journals were read.
     fn damage(&mut self, id: SessionId, checked: Checked, damage: &Damage) {
         let lost = match damage.lost.as_slice() {
             [] => String::new(),

@@ -117,6 +117,33 @@ fn a_second_repair_keeps_what_the_first_one_kept() {
     assert_eq!(place.examine(false).findings, []);
 }
 
+/// The index knows that their batch was acknowledged, so it was no write that was cut off.
+#[test]
+fn a_changed_bit_in_the_last_batch_is_damage_and_costs_its_event_alone() {
+    for text in [r#""type":"assistant_message""#, r#""type":"turn_completed""#] {
+        let place = Place::new();
+        let id = place.stored(&["@say One.", "@say Two."]);
+        let before = place.process(true, |process| async move { process.lines(id).await });
+        let path = first_segment(&place, id);
+        let at = fs::read(&path).unwrap().windows(text.len()).rposition(|window| window == text.as_bytes()).unwrap();
+        change(&path, at as u64);
+        let of_journal = |is_repair| {
+            let found = place.examine(is_repair).findings.into_iter();
+            found.filter(|finding| finding.check == Check::Journal).collect::<Vec<_>>()
+        };
+        let found = of_journal(false);
+        assert!(matches!(&found[..], [only] if only.severity == Severity::Error), "{text}: {found:#?}");
+        let lost = if text.contains("turn_completed") { before.len() } else { before.len() - 1 };
+        assert!(found[0].what.contains(&format!("lost are the events {lost}")), "{text}: {found:#?}");
+        assert!(of_journal(true)[0].mended, "{text}");
+        let after = place.process(true, |process| async move { process.lines(id).await });
+        let kept = before.iter().filter(|line| after.contains(line)).count();
+        assert_eq!(kept, before.len() - 1, "{text}: {after:#?}");
+        assert_eq!(place.starts(id).1, Ok("Next.".to_owned()), "{text}");
+        assert_eq!(place.examine(false).findings, [], "{text}");
+    }
+}
+
 #[test]
 fn a_reader_that_had_all_events_gets_the_one_that_says_what_is_lost() {
     let place = Place::new();

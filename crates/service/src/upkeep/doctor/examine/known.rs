@@ -43,6 +43,16 @@ impl Rows {
         self.checkpoints.get(&(id, READER.to_owned())) == Some(&0)
     }
 
+    /// Returns the last seq of each session that was durable.
+    fn ends(&self) -> HashMap<SessionId, Seq> {
+        let mut ends = self.sessions.clone();
+        for (id, known) in &self.lengths {
+            let end = ends.entry(*id).or_default();
+            *end = known.seq.max(*end);
+        }
+        ends
+    }
+
     /// Reads all rows. A damaged file is set aside.
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         IndexFile::new(path).read_here(|view| {
@@ -84,23 +94,26 @@ impl Doctor {
     pub(super) async fn compare(
         &mut self,
         journals: &BTreeMap<SessionId, Journal>,
-    ) -> Result<Option<Rows>, StoreError> {
+        rows: Option<&Rows>,
+    ) -> Result<(), StoreError> {
         // Unreadable marks are found by `marks`.
         let marks = look(&self.disk).unwrap_or_default();
-        let rows = self.rows();
-        self.rescue_all(rows.as_ref());
-        self.losses(journals, rows.as_ref());
-        if let Some(rows) = &rows {
+        for (id, checked, what) in std::mem::take(&mut self.broken) {
+            self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| doctor.rescue(id, &checked));
+        }
+        self.losses(journals, rows);
+        if let Some(rows) = rows {
             self.readers(journals, &marks.readers(), rows);
             self.staleness(journals, &marks, rows);
         }
-        self.resume_journals(&marks).await.map(|()| rows)
+        self.resume_journals(&marks).await
     }
 
-    /// Reads the index, if there is one, from a copy: opening the file would change it.
-    fn rows(&mut self) -> Option<Rows> {
+    /// Reads the index, if there is one, from a copy: opening the file would change it. That of another process has newer
+    /// rows in memory.
+    pub(super) fn rows(&mut self) -> Option<Rows> {
         let path = self.what.data_dir.join(INDEX);
-        if !path.exists() {
+        if self.owner.is_none() || !path.exists() {
             return None;
         }
         let folder = self.what.data_dir.join("new").join("doctor");
@@ -111,7 +124,10 @@ impl Doctor {
             tracing::debug!(%error, "the copy of the index stays until the next start");
         }
         let why = match read {
-            Ok(Ok(rows)) if !is_damaged => return Some(rows),
+            Ok(Ok(rows)) if !is_damaged => {
+                self.known = rows.ends();
+                return Some(rows);
+            }
             Ok(Ok(_)) => "it is damaged".to_owned(),
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
@@ -149,19 +165,8 @@ impl Doctor {
             self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| {
                 let read = doctor.read(id).map_err(std::io::Error::other)?;
                 let (checked, _) = read.ok_or_else(|| std::io::Error::other("the session is gone"))?;
-                doctor.rescue(id, &checked, seq)
+                doctor.rescue(id, &checked)
             });
-        }
-    }
-
-    /// Repairs the damaged journals. No seq is used again that the index knows.
-    fn rescue_all(&mut self, rows: Option<&Rows>) {
-        for (id, checked, what) in std::mem::take(&mut self.broken) {
-            let known = rows.map_or(0, |rows| {
-                let length = rows.lengths.get(&id).map(|known| known.seq);
-                length.max(rows.sessions.get(&id).copied()).unwrap_or_default()
-            });
-            self.mend(Check::Journal, Severity::Error, Some(id), what, |doctor| doctor.rescue(id, &checked, known));
         }
     }
 

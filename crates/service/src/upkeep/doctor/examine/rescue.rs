@@ -20,12 +20,12 @@ use crate::{
 };
 
 impl Doctor {
-    /// Repairs a journal of which nothing after the seq `known` was durable; returns what was done.
-    pub(super) fn rescue(&mut self, id: SessionId, checked: &Checked, known: Seq) -> io::Result<String> {
+    /// Repairs a journal; returns what was done.
+    pub(super) fn rescue(&mut self, id: SessionId, checked: &Checked) -> io::Result<String> {
         let session = self.read(id).map_err(io::Error::other)?.and_then(|(_, reading)| reading.session);
         let kept = self.kept_keys(id);
         let mut record = |seq: Seq, lost: &[(Seq, Seq)]| record(id, seq, lost, session.as_ref(), kept.as_ref());
-        let Mended { kept, lost, end } = mend(&self.disk, id, checked, known, &mut record)?;
+        let Mended { kept, lost, end } = mend(&self.disk, id, checked, &mut record)?;
         // Readers get the last record, which says what is lost.
         self.ended.insert(id, end - 1);
         let kept = kept.map(|kept| format!("; what was there before is kept in {kept}")).unwrap_or_default();

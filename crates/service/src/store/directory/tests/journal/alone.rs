@@ -57,12 +57,12 @@ fn r3_a_damaged_session_is_read_up_to_the_damage_and_nothing_of_it_or_others_cha
         assert_eq!(rig.filled(session(2), 1).tail, 2);
         rig.steps.drive(rig.store.fork(session(1), last, &[of(session(3), last + 1)])).unwrap();
         assert_eq!(rig.seqs(session(3)).len() as u64, last + 1);
-        let checked = check(&rig.disk, session(1), knows, &mut |_, _| {}).unwrap().unwrap();
+        let checked = check(&rig.disk, session(1), knows, 0, &mut |_, _| {}).unwrap().unwrap();
         let damage = checked.damage.clone().expect("damage");
         assert_eq!(damage.last_good_seq, last, "segment {number}");
         // What can be read is kept, and the session goes on from there.
         let mended = Rig::on(rig.disk.revived(), SMALL, None);
-        let done = mend(&mended.disk, session(1), &checked, 0, &mut said).unwrap();
+        let done = mend(&mended.disk, session(1), &checked, &mut said).unwrap();
         let lost = damage.lost.iter().map(|(from, to)| to - from + 1).sum::<u64>();
         assert!(done.kept.is_some() && lost > 0, "segment {number}: {done:?}");
         let mended = Rig::on(mended.disk.revived(), SMALL, None);

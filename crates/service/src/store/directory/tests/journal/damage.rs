@@ -111,10 +111,10 @@ fn a_changed_bit_costs_its_record_and_no_reading_ends_there_in_silence() {
 
 /// What `meerkat doctor --repair` does, with what is known beside the journal.
 fn repair(disk: &SimulatedDisk, known: &Known, id: SessionId) -> Mended {
-    let checked = check(disk, id, |_| true, &mut |_, _| {}).unwrap().unwrap();
     let end = lock(&known.ends).remove(&id).map_or(0, |known| known.end.seq);
+    let checked = check(disk, id, |_| true, end, &mut |_, _| {}).unwrap().unwrap();
     let mut record = |seq, _: &[(Seq, Seq)]| entry(&of(id, seq)).map_err(std::io::Error::other);
-    mend(disk, id, &checked, end, &mut record).unwrap()
+    mend(disk, id, &checked, &mut record).unwrap()
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_repair_keeps_every_good_record_and_uses_no_seq_again_nor_does_that_of_a_for
         // It may be repaired again, after a kill at any moment or for nothing.
         let done = repair(&disk, &known, id);
         assert_eq!(done.end, shown + 1, "{what}: {done:?}");
-        let checked = check(&disk, id, |_| true, &mut |_, _| {}).unwrap().unwrap();
+        let checked = check(&disk, id, |_| true, 0, &mut |_, _| {}).unwrap().unwrap();
         assert_eq!(checked.damage, None, "{what}");
         let rig = Rig::beside(known.copy(), disk.revived(), SMALL, None).unwrap();
         let reads = rig.reads(id, 0, ReadLimit::frames(9)).unwrap();
@@ -156,6 +156,35 @@ fn a_repair_keeps_every_good_record_and_uses_no_seq_again_nor_does_that_of_a_for
     }
 }
 
+/// The index knows that the batch was acknowledged, so it was no write that was cut off.
+#[test]
+fn a_changed_bit_in_the_last_batch_costs_its_record_alone() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    let lease = rig.lease(session(1)).unwrap();
+    for batch in [1..=3, 4..=8] {
+        rig.append(&lease, &batch.map(|seq| long(session(1), seq, 100)).collect::<Vec<_>>()).unwrap();
+    }
+    rig.release(lease);
+    let (disk, known) = (rig.disk.clone(), rig.known.copy());
+    let written = rig.read(session(1), 100).unwrap();
+    for seq in 4..=8 {
+        let (disk, known, what) = (disk.copy(), known.copy(), format!("record {seq}"));
+        let path = &segments(&disk, session(1))[0];
+        let (mut bytes, text) = (disk.bytes(path), format!("{seq} xxx"));
+        let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+        bytes[at] ^= 1;
+        disk.set_bytes(path, bytes);
+        let rig = Rig::beside(known.copy(), disk.revived(), SMALL, None).unwrap();
+        assert_stops(&rig, &written, 0, &what);
+        let good: Vec<Seq> = (1..=8).filter(|other| *other != seq).collect();
+        assert_eq!(seqs(&assert_skips(&rig, &written, &what)), good);
+        let done = repair(&disk, &known, session(1));
+        assert_eq!((done.end, done.lost), (9, vec![(seq, seq)]), "{what}");
+        let rig = Rig::beside(known.copy(), disk.revived(), SMALL, None).unwrap();
+        assert_eq!(rig.seqs(session(1)), [good, vec![9]].concat(), "{what}");
+    }
+}
+
 #[test]
 fn a_repair_that_is_killed_at_any_moment_can_be_done_again() {
     let (disk, known, written) = written(60);
@@ -169,13 +198,13 @@ fn a_repair_that_is_killed_at_any_moment_can_be_done_again() {
     for at in 0.. {
         let broken = disk.copy();
         broken.fail(at, Fault::Crash);
-        let checked = check(&broken, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap();
+        let checked = check(&broken, session(1), |_| true, shown, &mut |_, _| {}).unwrap().unwrap();
         let lost = checked.damage.clone().unwrap().lost;
-        let is_done = mend(&broken, session(1), &checked, shown, &mut said).is_ok();
+        let is_done = mend(&broken, session(1), &checked, &mut said).is_ok();
         let after = broken.crashed(&mut simulated::Random(at));
-        let checked = check(&after, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap();
+        let checked = check(&after, session(1), |_| true, shown, &mut |_, _| {}).unwrap().unwrap();
         if checked.damage.is_some() {
-            mend(&after, session(1), &checked, shown, &mut said).unwrap();
+            mend(&after, session(1), &checked, &mut said).unwrap();
         }
         let rig = Rig::beside(known.copy(), after, SMALL, None).unwrap();
         let found = rig.seqs(session(1));

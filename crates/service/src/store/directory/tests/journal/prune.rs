@@ -432,12 +432,12 @@ fn a_damaged_compacted_segment_keeps_its_good_records() {
     rig.disk.set_bytes(&path, bytes);
     let look = || {
         let mut seqs = Vec::new();
-        let checked = check(&rig.disk, session(1), |_| true, &mut |seq, _| seqs.push(seq)).unwrap().unwrap();
+        let checked = check(&rig.disk, session(1), |_| true, 0, &mut |seq, _| seqs.push(seq)).unwrap().unwrap();
         (checked, seqs)
     };
     let (checked, mut seqs) = look();
     assert_eq!(seqs.len() + 1, left(60, 60).len(), "{seqs:?}");
-    let done = mend(&rig.disk, session(1), &checked, 0, &mut said).unwrap();
+    let done = mend(&rig.disk, session(1), &checked, &mut said).unwrap();
     assert!(done.kept.is_some() && done.lost.len() == 1, "what was replaced is kept: {done:?}");
     seqs.push(61);
     let (checked, now) = look();

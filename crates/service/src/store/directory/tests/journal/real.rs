@@ -282,6 +282,6 @@ async fn a_file_of_an_impossible_length_damages_only_its_session() {
     assert_eq!(append(&stores, &lease, 3).await, Ok(3));
     drop(stores);
     let disk = RealDisk::new(dir.path().to_owned());
-    let found = check(&disk, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap();
+    let found = check(&disk, session(1), |_| true, 0, &mut |_, _| {}).unwrap().unwrap();
     assert_eq!(found.damage.unwrap().last_good_seq, 2);
 }

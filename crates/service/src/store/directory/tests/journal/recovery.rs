@@ -610,7 +610,7 @@ fn a_segment_that_was_put_in_anothers_place_is_found() {
         rig.disk
     };
     let (disk, other) = (lived(2), lived(3));
-    let damage = |disk: &SimulatedDisk| check(disk, session(1), |_| true, &mut |_, _| {}).unwrap().unwrap().damage;
+    let damage = |disk: &SimulatedDisk| check(disk, session(1), |_| true, 0, &mut |_, _| {}).unwrap().unwrap().damage;
     assert_eq!((damage(&disk), damage(&other)), (None, None));
     let base_seq = |number| u64::from_le_bytes(disk.bytes(&segment(session(1), number))[48..56].try_into().unwrap());
     for number in [1, 2] {
