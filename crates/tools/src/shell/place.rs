@@ -26,6 +26,8 @@ const SYSTEM: &[&str] = &[
     "/proc",
     "/sys/devices/system",
     "/sys/fs/cgroup",
+    // Often a link into `/run`.
+    "/etc/resolv.conf",
     "/run/systemd/resolve",
     "/var/lib/dpkg",
 ];

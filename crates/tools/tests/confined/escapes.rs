@@ -26,6 +26,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_socket_is_made", no_socket_is_made),
         ("no_service_of_this_machine_gets_a_datagram", no_datagram_arrives),
         ("no_service_of_this_machine_is_reached", no_service_is_reached),
+        ("no_socket_of_this_machine_is_seen", no_socket_is_seen),
         ("no_other_process_is_touched", no_other_process_is_touched),
         ("no_forbidden_call_is_made", no_forbidden_call_is_made),
         ("no_file_of_sessions_is_changed", no_file_of_sessions_is_changed),
@@ -221,6 +222,26 @@ fn no_service_is_reached() {
     }
     for listener in listeners {
         assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
+
+/// The folders in which services have their sockets, and that of the temporary files of all, in which this workspace is.
+fn no_socket_is_seen() {
+    let place = Place::over(tempfile::tempdir_in("/tmp").unwrap(), Network::Allow);
+    let named = |folder: &str| std::path::PathBuf::from(format!("{folder}/meerkat-{}.sock", mark(11)));
+    let sockets = ["/tmp", "/run"].map(named);
+    let listeners = sockets.each_ref().map(UnixListener::bind);
+    // Nobody but root makes one in `/run`.
+    assert!(listeners[0].is_ok() && (listeners[1].is_ok() || !rustix::process::geteuid().is_root()));
+    for (socket, _) in sockets.iter().zip(listeners).filter(|(_, made)| made.is_ok()) {
+        let seen = place.shell(&format!("stat {}", socket.display()));
+        fs::remove_file(socket).unwrap();
+        assert_eq!(seen.ends_with("exit code 0"), !has_namespaces(), "{seen}");
+    }
+    // What commands need of these folders is there.
+    place.succeeds("echo x > $TMPDIR/file && mv $TMPDIR/file here && cat here /etc/resolv.conf");
+    if fs::read_link("/var/run").is_ok() {
+        place.succeeds("test -d /var/run/ && test -d /run");
     }
 }
 

@@ -1,9 +1,13 @@
 //! The command's own view of the file system: read-only but for its folders, with its own processes and temporary files.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs,
-    os::{fd::AsRawFd as _, unix::ffi::OsStringExt as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::ffi::OsStringExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -16,14 +20,20 @@ use rustix::{
 use super::{Job, files::SHARED_MEMORY, guard};
 
 const TEMPORARY: &str = "/tmp";
+/// Folders in which services of the machine have their sockets. The second is often a link to the first.
+const SOCKETS: [&str; 2] = ["/run", "/var/run"];
 
 /// Mounts the view, and returns the path of the private temporary folder in it.
 pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| failed("have its own mounts", error))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| failed("part its mounts", error))?;
+    let mut needed: BTreeSet<&Path> = job.readable.iter().chain([&job.workspace]).map(PathBuf::as_path).collect();
+    let is_in_shared = needed.iter().any(|path| path.starts_with(TEMPORARY));
+    needed.insert(temporary);
+    SOCKETS.iter().try_for_each(|folder| cover(Path::new(folder), &needed))?;
+    let temporary = private_temporary(temporary, is_in_shared.then_some(&needed))?;
     bind(&job.workspace, &job.workspace)?;
-    let temporary = private_temporary(job, temporary)?;
     let mut writable = vec![temporary.clone()];
     if !job.is_read_only {
         writable.push(job.workspace.clone());
@@ -56,13 +66,54 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
     Ok(temporary)
 }
 
-/// Puts the private folder over `/tmp`, unless something that the command may reach is there.
-fn private_temporary(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
+/// Puts the private folder over `/tmp`, or leaves nothing else there but what the command may reach.
+fn private_temporary(temporary: &Path, needed: Option<&BTreeSet<&Path>>) -> Result<PathBuf, String> {
     let shared = Path::new(TEMPORARY);
-    let needed = job.readable.iter().chain([&job.workspace, &job.folder]).any(|path| path.starts_with(shared));
-    let target = if needed || !shared.is_dir() { temporary } else { shared };
+    needed.map_or(Ok(()), |needed| cover(shared, needed))?;
+    let target = if needed.is_some() || !shared.is_dir() { temporary } else { shared };
     bind(temporary, target)?;
     Ok(target.to_owned())
+}
+
+/// Covers a folder by an empty one that has nothing but its links and what is needed of it. Sockets are refused by
+/// seccomp already; here they have no name either.
+fn cover(folder: &Path, needed: &BTreeSet<&Path>) -> Result<(), String> {
+    let is_plain = folder.symlink_metadata().is_ok_and(|found| found.is_dir());
+    if !is_plain || needed.contains(folder) {
+        return Ok(());
+    }
+    let doing = || format!("cover {}", folder.display());
+    let mut kept: Vec<(&Path, OwnedFd, bool)> = Vec::new();
+    for path in needed.iter().filter(|path| path.starts_with(folder)) {
+        if kept.last().is_some_and(|(above, ..)| path.starts_with(above)) {
+            continue;
+        }
+        let Ok(opened) = openat(CWD, *path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) else {
+            continue;
+        };
+        kept.push((path, opened, path.is_dir()));
+    }
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let links: Vec<(PathBuf, PathBuf)> = entries.filter_map(|path| Some((path.read_link().ok()?, path))).collect();
+    if let Err(error) = mount("tmpfs", folder, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=0755,size=1m") {
+        tracing::debug!(%error, "the command sees the names in {}", folder.display());
+        return Ok(());
+    }
+    for (led_to, link) in links {
+        std::os::unix::fs::symlink(led_to, link).map_err(|error| failed(&doing(), error))?;
+    }
+    for (path, opened, is_folder) in kept {
+        let above = if is_folder { path } else { path.parent().unwrap_or(folder) };
+        let made = fs::create_dir_all(above).and_then(|()| if is_folder { Ok(()) } else { fs::write(path, "") });
+        made.map_err(|error| failed(&doing(), error))?;
+        bind(&by_handle(&opened), path)?;
+    }
+    Ok(())
+}
+
+/// Returns the path of what is opened, by which it is found whatever covers its own.
+fn by_handle(opened: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()))
 }
 
 fn bind(from: &Path, to: &Path) -> Result<(), String> {
@@ -74,7 +125,7 @@ fn pin(path: &Path) -> Result<(), String> {
     let opened = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
     let opened = opened.map_err(|error| failed(&format!("protect {}", path.display()), error))?;
     // By its own path a link would be followed.
-    let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let opened = by_handle(&opened);
     mount_bind_recursive(&opened, &opened).map_err(|error| failed(&format!("protect {}", path.display()), error))
 }
 
