@@ -125,7 +125,8 @@ pub(crate) struct Job {
     pub(crate) network: bool,
     /// True if the command may change what git obeys.
     pub(crate) git: bool,
-    /// Paths in the workspace that git's configuration names, and so obeys. Some may be missing.
+    /// Paths in the workspace that git obeys because its configuration names them, and those that other programs obey. Some
+    /// may be missing.
     pub(crate) obeyed: Vec<PathBuf>,
     /// Its `PATH`, if it is not that of the service.
     pub(crate) search_path: Option<String>,

@@ -38,6 +38,7 @@ use super::{
     path::{Inside, PlainError, Workspace, io_failed, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };
+use crate::obeyed::is_obeyed;
 
 /// Locks of files that are being changed; files may share one.
 const LOCKS: usize = 64;
@@ -178,7 +179,7 @@ impl Changes {
             }
         };
         // Each change of what programs obey is asked about.
-        let always_asks = target.path.is_obeyed();
+        let always_asks = is_obeyed(target.path.as_path());
         let rule = (!always_asks).then(|| rule.to_owned());
         let before = target.found.as_ref().map(|found| found.bytes.as_slice());
         // A path that is not UTF-8 is refused when the call runs.
