@@ -2,6 +2,7 @@
 //!
 //! A command is confined, or a person is asked each time. Nothing of one call is left for the next but files.
 
+mod configs;
 mod jobs;
 mod obeyed;
 mod place;
@@ -30,7 +31,7 @@ use crate::{
     obeyed::of_workspace as obeyed_by_others,
 };
 use jobs::Jobs;
-use obeyed::Obeyed;
+use obeyed::{Found, Obeyed};
 use place::Place;
 pub use place::ShellOptions;
 use run::{End, Run};
@@ -106,12 +107,16 @@ pub(crate) struct Named {
 impl Named {
     /// Returns the paths; none where nothing can confine git while it reads its configuration.
     pub(crate) async fn of(&self, session_id: SessionId, workspace: &Path) -> Result<Vec<PathBuf>, ToolError> {
+        Ok(self.found(session_id, workspace).await?.paths)
+    }
+
+    async fn found(&self, session_id: SessionId, workspace: &Path) -> Result<Found, ToolError> {
         // It starts a process once.
         let confinement = tokio::task::spawn_blocking(confine::probe).await;
         if !confinement.is_ok_and(Confinement::is_whole) {
-            return Ok(Vec::new());
+            return Ok(Found::default());
         }
-        Ok(self.obeyed.of(&self.place, session_id, workspace).await?)
+        self.obeyed.of(&self.place, session_id, workspace).await
     }
 }
 
@@ -190,11 +195,16 @@ impl Shell {
         let mut job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
         let confinement = job.confinement;
         // Where nothing can protect them, every command asks.
-        job.obeyed = self.named.of(invocation.session_id, &job.workspace).await?;
+        let found = self.named.found(invocation.session_id, &job.workspace).await?;
+        job.obeyed = found.paths;
         if confinement.is_whole() {
-            let workspace = job.workspace.clone();
-            let others = tokio::task::spawn_blocking(move || obeyed_by_others(&workspace)).await;
-            job.obeyed.extend(others.map_err(|error| ToolError::Failed(error.to_string()))?);
+            let (place, workspace) = (self.place.clone(), job.workspace.clone());
+            let looked = tokio::task::spawn_blocking(move || {
+                (obeyed_by_others(&workspace), place.shadows(&workspace, &found.harmless))
+            });
+            let (others, shadows) = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
+            job.obeyed.extend(others);
+            job.shadows = shadows;
         }
         if arguments.background && !job.has_namespace() {
             let message = "This system gives a command no processes of its own, so none runs in the background; run it \

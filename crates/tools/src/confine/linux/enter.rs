@@ -16,7 +16,10 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
 };
 
-use super::{Confinement, GitGuard, Job, calls, code_of, files, mounts};
+use super::{
+    Confinement, GitGuard, Job, calls, code_of, files,
+    mounts::{self, View},
+};
 
 /// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
 const PROCESSES_MAX: u64 = 2_048;
@@ -28,11 +31,14 @@ const ROOTS_RIGHTS: CapabilitySet =
 pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("be bound to its keeper", error))?;
     setsid().ok();
-    let temporary = if job.has_namespace() { mounts::apply(job, temporary)? } else { temporary.to_owned() };
+    let View { temporary, has_shared_memory } = match job.has_namespace() {
+        true => mounts::apply(job, temporary)?,
+        false => View { temporary: temporary.to_owned(), has_shared_memory: false },
+    };
     limit(Resource::Nproc, PROCESSES_MAX)?;
     limit(Resource::Core, 0)?;
     set_no_new_privs(true).map_err(|error| failed("give up new rights", error))?;
-    let files = files::apply(job, &temporary);
+    let files = files::apply(job, &temporary, has_shared_memory);
     drop_rights()?;
     let calls = calls::apply(job.network);
     let Some(command) = &job.command else {

@@ -13,7 +13,7 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::{
-    fs::{CWD, Mode, OFlags, openat},
+    fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx},
     mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_remount},
 };
 
@@ -23,8 +23,16 @@ const TEMPORARY: &str = "/tmp";
 /// Folders in which services of the machine have their sockets. The second is often a link to the first.
 const SOCKETS: [&str; 2] = ["/run", "/var/run"];
 
-/// Mounts the view, and returns the path of the private temporary folder in it.
-pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
+/// View that a command has.
+pub(super) struct View {
+    /// Path of the private temporary folder in it.
+    pub(super) temporary: PathBuf,
+    /// True if the folder of shared memory is the command's own.
+    pub(super) has_shared_memory: bool,
+}
+
+/// Mounts the view.
+pub(super) fn apply(job: &Job, temporary: &Path) -> Result<View, String> {
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| failed("have its own mounts", error))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|error| failed("part its mounts", error))?;
@@ -39,14 +47,22 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
         writable.push(job.workspace.clone());
     }
     let apart = MountFlags::NOSUID | MountFlags::NODEV;
-    if mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok() {
+    let has_shared_memory = mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok();
+    if has_shared_memory {
         writable.push(PathBuf::from(SHARED_MEMORY));
     }
+    for (number, (path, text)) in job.shadows.iter().enumerate() {
+        shadow(path, text, &temporary.join(format!("shadow-{number}")))?;
+    }
     // Landlock does not know the changes of modes, owners and times.
-    for (path, flags) in mounts()? {
-        if !writable.iter().any(|folder| path.starts_with(folder)) {
-            // What lies below another mount cannot be reached, and not be mounted either.
-            mount_remount(&path, MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | flags, c"").ok();
+    for mounted in mounts()? {
+        if !writable.iter().any(|folder| mounted.path.starts_with(folder)) {
+            let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | mounted.flags;
+            if let Err(error) = mount_remount(&mounted.path, flags, c"")
+                && mounted.is_exposed()
+            {
+                return Err(failed(&format!("protect {}", mounted.path.display()), error));
+            }
         }
     }
     let guarded = guard::protected(job)?;
@@ -63,7 +79,19 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<PathBuf, String> {
     if let Err(error) = processes {
         tracing::debug!(%error, "the command sees the names of other processes");
     }
-    Ok(temporary)
+    Ok(View { temporary, has_shared_memory })
+}
+
+/// Puts a text in place of a file, by another file that has no name afterwards.
+fn shadow(path: &Path, text: &str, by: &Path) -> Result<(), String> {
+    if !path.is_file() {
+        // It lies below `/tmp`, where the command has files of its own.
+        return Ok(());
+    }
+    let doing = || format!("shadow {}", path.display());
+    fs::write(by, text).map_err(|error| failed(&doing(), error))?;
+    bind(by, path)?;
+    fs::remove_file(by).map_err(|error| failed(&doing(), error))
 }
 
 /// Puts the private folder over `/tmp`, or leaves nothing else there but what the command may reach.
@@ -129,8 +157,8 @@ fn pin(path: &Path) -> Result<(), String> {
     mount_bind_recursive(&opened, &opened).map_err(|error| failed(&format!("protect {}", path.display()), error))
 }
 
-fn remount_read_only(path: &Path, table: &[(PathBuf, MountFlags)]) -> Result<(), String> {
-    let flags = table.iter().rev().find(|(mounted, _)| mounted == path).map_or(MountFlags::empty(), |it| it.1);
+fn remount_read_only(path: &Path, table: &[Mounted]) -> Result<(), String> {
+    let flags = table.iter().rev().find(|mounted| mounted.path == path).map_or(MountFlags::empty(), |it| it.flags);
     mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | flags, c"")
         .map_err(|error| failed(&format!("protect {}", path.display()), error))
 }
@@ -146,15 +174,36 @@ fn hide(path: &Path) -> Result<(), String> {
     hidden.map_err(|error| failed(&format!("hide {}", path.display()), error))
 }
 
-/// Lists the mounts with the flags that a remount must keep.
-fn mounts() -> Result<Vec<(PathBuf, MountFlags)>, String> {
+/// Mount of the table, with the flags that a remount must keep.
+#[derive(Debug, PartialEq, Eq)]
+struct Mounted {
+    id: u64,
+    path: PathBuf,
+    flags: MountFlags,
+}
+
+impl Mounted {
+    /// Returns true if a command finds this mount at its path and could change what is there. What lies below another mount
+    /// cannot be reached, and not be mounted either.
+    fn is_exposed(&self) -> bool {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let is_found = |found: Statx| found.stx_mnt_id == self.id;
+        !self.flags.contains(MountFlags::RDONLY)
+            && statx(CWD, &self.path, flags, StatxFlags::MNT_ID).is_ok_and(is_found)
+    }
+}
+
+/// Lists the mounts.
+fn mounts() -> Result<Vec<Mounted>, String> {
     let table = fs::read("/proc/self/mountinfo").map_err(|error| failed("list its mounts", error))?;
     let lines = table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     Ok(lines.filter_map(parse).collect())
 }
 
-fn parse(line: &[u8]) -> Option<(PathBuf, MountFlags)> {
-    let mut fields = line.split(|byte| *byte == b' ').skip(4);
+fn parse(line: &[u8]) -> Option<Mounted> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let mut fields = fields.skip(3);
     let path = PathBuf::from(OsString::from_vec(unescape(fields.next()?)));
     let mut flags = MountFlags::empty();
     for option in fields.next()?.split(|byte| *byte == b',') {
@@ -170,7 +219,7 @@ fn parse(line: &[u8]) -> Option<(PathBuf, MountFlags)> {
             _ => MountFlags::empty(),
         };
     }
-    Some((path, flags))
+    Some(Mounted { id, path, flags })
 }
 
 /// Reads `\040` and its kind, by which the table writes spaces.
@@ -198,6 +247,20 @@ mod tests {
     fn a_line_of_the_table_gives_a_path_with_spaces_and_the_flags_to_keep() {
         let line = br"36 35 98:0 /mnt1 /mnt/a\040b\134c ro,nosuid,relatime master:1 - ext3 /dev/root rw";
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::RELATIME;
-        assert_eq!(parse(line), Some((PathBuf::from(r"/mnt/a b\c"), flags)));
+        assert_eq!(parse(line), Some(Mounted { id: 36, path: PathBuf::from(r"/mnt/a b\c"), flags }));
+    }
+
+    /// Broken once: a mount that could not be made read-only stayed as it was, and nobody was told.
+    #[test]
+    fn a_mount_that_could_be_changed_is_told_from_one_that_nobody_reaches() {
+        let root = mounts().unwrap().into_iter().rfind(|mounted| mounted.path == Path::new("/")).unwrap();
+        let root = Mounted { flags: MountFlags::empty(), ..root };
+        assert!(root.is_exposed());
+        assert!(
+            !Mounted { id: root.id + 1_000_000, path: root.path.clone(), ..root }.is_exposed(),
+            "another covers it"
+        );
+        assert!(!Mounted { path: PathBuf::from("/missing"), ..root }.is_exposed());
+        assert!(!Mounted { flags: MountFlags::RDONLY, ..root }.is_exposed());
     }
 }
