@@ -67,6 +67,8 @@ const GIT: &[&str] = &[".config/git/attributes", ".config/git/ignore"];
 const CARGO_CONFIGS: [&str; 2] = ["config.toml", "config"];
 /// Bytes of such a file; a longer one is empty to commands.
 const CONFIG_BYTES_MAX: u64 = 32 * 1024;
+/// File of a virtual environment of Python, whose programs need the modules beside their folder.
+const VIRTUAL_ENVIRONMENT: &str = "pyvenv.cfg";
 /// Secrets of the home folder that may lie in a folder that is read.
 const HOME_SECRETS: &[&str] = &[
     ".aws",
@@ -223,7 +225,11 @@ impl Place {
         let mut readable = self.readable.clone();
         let programs = search_path.iter().flat_map(std::env::split_paths);
         let programs = programs.filter(|folder| folder.is_absolute() && is_narrow(folder, self.home.as_deref()));
-        readable.extend(programs.filter_map(|folder| folder.canonicalize().ok()));
+        let programs: Vec<PathBuf> = programs.filter_map(|folder| folder.canonicalize().ok()).collect();
+        let environments = programs.iter().filter_map(|folder| folder.parent());
+        let environments = environments.filter(|folder| folder.join(VIRTUAL_ENVIRONMENT).is_file());
+        readable.extend(environments.filter(|folder| is_narrow(folder, self.home.as_deref())).map(Path::to_owned));
+        readable.extend(programs);
         Ok(Job {
             shell: self.shell.clone(),
             command: Some(command),

@@ -23,6 +23,9 @@ use super::{
 
 /// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
 const PROCESSES_MAX: u64 = 2_048;
+/// Variables that say where package managers and compilers keep what they can get again, and the folder in the private
+/// temporary one: those of the home folder cannot be written.
+const CACHES: [(&str, &str); 2] = [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "cache/npm")];
 /// Rights that root keeps, so that a workspace of another user stays usable.
 const ROOTS_RIGHTS: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
@@ -55,6 +58,7 @@ pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     }
     let mut shell = Command::new(&job.shell);
     shell.arg("-c").arg(command).current_dir(&job.folder).env("TMPDIR", &temporary).stdin(Stdio::null());
+    shell.envs(CACHES.map(|(variable, folder)| (variable, temporary.join(folder))));
     match job.confinement.git_guard {
         GitGuard::Compare => Err(failed("start the shell", shell.exec())),
         GitGuard::Namespace => {
