@@ -1,6 +1,6 @@
 //! Hands: the tools of a workspace as one source. Sessions without a workspace have none of them.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use meerkat_service::{
@@ -9,7 +9,10 @@ use meerkat_service::{
     tool::{Access, Approval, Ask, Invocation, OutputSink, Plan, Tool, ToolError, ToolScope, ToolSet, ToolSource},
 };
 
-use crate::{FileAccess, FileOptions, ShellOptions, file_tools, shell_tools};
+use crate::{
+    FileAccess, FileOptions, ShellOptions, file_tools,
+    shell::{self, Named},
+};
 
 /// Names of all tools of a workspace.
 pub(crate) const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", "shell", "shell_output", "shell_stop"];
@@ -31,17 +34,28 @@ pub struct HandsOptions {
 /// # Errors
 /// Returns an error if an option is out of its range.
 pub fn hands(options: HandsOptions) -> Result<Arc<dyn ToolSource>, SessionError> {
+    Ok(Arc::new(Hands { tools: ToolSet::new(workspace_tools(options)?), none: ToolSet::default() }))
+}
+
+/// Makes the tools of workspaces as a list, for a program that calls them itself.
+///
+/// # Errors
+/// Returns an error if an option is out of its range.
+pub fn workspace_tools(options: HandsOptions) -> Result<Vec<Arc<dyn Tool>>, SessionError> {
     let HandsOptions { access, ask, shell } = options;
     let mut tools = match access {
         Access::Off => Vec::new(),
         Access::Read => file_tools(FileOptions { access: FileAccess::Read, ..FileOptions::default() })?,
         Access::Write => file_tools(FileOptions { access: FileAccess::Write, ..FileOptions::default() })?,
     };
+    let mut named = None;
     if access == Access::Write {
-        tools.extend(shell_tools(shell)?);
+        let (commands, paths) = shell::tools(shell)?;
+        tools.extend(commands);
+        named = paths;
     }
-    let tools = tools.into_iter().map(|tool| -> Arc<dyn Tool> { Arc::new(Asking { tool, ask }) });
-    Ok(Arc::new(Hands { tools: ToolSet::new(tools.collect()), none: ToolSet::default() }))
+    let asking = |tool| -> Arc<dyn Tool> { Arc::new(Asking { tool, ask, named: named.clone() }) };
+    Ok(tools.into_iter().map(asking).collect())
 }
 
 /// Source of the tools.
@@ -65,10 +79,11 @@ impl ToolSource for Hands {
     }
 }
 
-/// Tool that asks as often as it is configured.
+/// Tool that asks as often as it is configured, and for each change of a file that git's configuration names.
 struct Asking {
     tool: Arc<dyn Tool>,
     ask: Ask,
+    named: Option<Named>,
 }
 
 impl Asking {
@@ -79,6 +94,18 @@ impl Asking {
             (Ask::Always | Ask::Changes | Ask::Never, own) => own,
         };
         Plan { approval, ..plan }
+    }
+
+    /// Returns true if the plan changes a file that git obeys because its configuration names it.
+    async fn changes_what_git_obeys(&self, invocation: &Invocation, plan: &Plan) -> bool {
+        let (Some(named), Some(workspace)) = (&self.named, &invocation.workspace) else { return false };
+        if plan.always_asks || plan.files.is_empty() {
+            return false;
+        }
+        // What cannot be found out may be so.
+        let Ok(paths) = named.of(invocation.session_id, workspace).await else { return true };
+        let changed = |path: &Path| plan.files.iter().any(|file| workspace.join(&file.path).starts_with(path));
+        paths.iter().any(|path| changed(path))
     }
 }
 
@@ -98,7 +125,11 @@ impl Tool for Asking {
     }
 
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
-        Ok(self.asking(self.tool.plan(invocation).await?))
+        let mut plan = self.tool.plan(invocation).await?;
+        if self.changes_what_git_obeys(invocation, &plan).await {
+            (plan.always_asks, plan.rule) = (true, None);
+        }
+        Ok(self.asking(plan))
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {

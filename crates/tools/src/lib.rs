@@ -4,6 +4,7 @@ mod confine;
 mod files;
 mod hands;
 mod launcher;
+mod obeyed;
 pub mod servers;
 mod shell;
 
@@ -12,6 +13,6 @@ pub mod workspace;
 
 pub use confine::{Confinement, GitGuard};
 pub use files::{Content, FileAccess, FileOptions, WorkspaceFiles, file_tools};
-pub use hands::{HandsOptions, hands};
+pub use hands::{HandsOptions, hands, workspace_tools};
 pub use launcher::launcher;
 pub use shell::{ShellOptions, shell_tools};

@@ -1,5 +1,5 @@
-//! Guard of what git obeys later, outside of any confinement: a workspace's git directories, and the files in the
-//! workspace that git's configuration names.
+//! Guard of what git and other programs obey later, outside of any confinement: a workspace's git directories, the files
+//! in the workspace that git's configuration names, and those whose names other programs know.
 //!
 //! In a namespace of its own a command sees them read-only (`protected`), unless a person allowed it to change them.
 //! Everything else is compared after the command, and a change is said. Nothing is put back: this is not confined, and a
@@ -16,6 +16,7 @@ use super::{
     Job,
     repositories::{REPOSITORY, git_folders, holders},
 };
+use crate::obeyed::{is_obeyed, of_workspace};
 
 /// Entries of a git directory that make git run something, or that say where such an entry is.
 const ENTRIES: &[&str] = &["config", "config.worktree", "commondir", "gitdir", "hooks", "rebase-merge"];
@@ -23,6 +24,7 @@ const ENTRIES: &[&str] = &["config", "config.worktree", "commondir", "gitdir", "
 const INNER_MAX: usize = 256;
 /// Changes that are named; there may be more.
 const NAMED_MAX: usize = 8;
+const GIT_OBEYS: &str = "git obeys it: look at it before git runs";
 /// Folder of the files for people, which this program writes without confinement.
 const PROJECTION: &str = ".rkat";
 
@@ -36,7 +38,7 @@ struct State {
 
 /// State before a command of what git obeys.
 pub(crate) struct Guard {
-    /// The command's workspace, and what of it git's configuration names.
+    /// The command's workspace, and what of it git and other programs obey.
     workspace: PathBuf,
     obeyed: Vec<PathBuf>,
     /// True if the command cannot change what is protected.
@@ -102,7 +104,9 @@ impl Guard {
         // What is in a new repository is new too.
         let changed = changed.filter(|path| !made.iter().any(|made| path.starts_with(made.join(REPOSITORY))));
         let changed = changed.take(NAMED_MAX).map(|path| {
-            format!("{} changed while the command ran, and git obeys it: look at it before git runs", path.display())
+            let inner = path.strip_prefix(&self.workspace).unwrap_or(path);
+            let who = if is_obeyed(inner) { "other programs obey it: look at it before they run" } else { GIT_OBEYS };
+            format!("{} changed while the command ran, and {who}", path.display())
         });
         let made = made.iter().take(NAMED_MAX).map(|path| {
             let text = "the command made a repository; git will run its hooks and what its config names";
@@ -115,10 +119,12 @@ impl Guard {
     fn look(&self, folders: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, State> {
         let mut states = BTreeMap::new();
         let repository = self.workspace.join(REPOSITORY);
+        // Some may be new.
+        let others = of_workspace(&self.workspace);
         if self.is_protected {
             // A mount ends when the user replaces what is beneath it. Their own changes inside do not count.
             let folders = folders.iter().filter(|folder| folder.starts_with(&self.workspace));
-            for path in folders.chain(&self.obeyed).chain([&repository]) {
+            for path in folders.chain(&self.obeyed).chain(&others).chain([&repository]) {
                 states.extend(State::of(path, false).map(|state| (path.clone(), state)));
             }
             return states;
@@ -127,7 +133,7 @@ impl Guard {
         let folders = folders.iter().filter(|path| self.is_open || path.starts_with(&self.workspace));
         let entries = folders.flat_map(|folder| ENTRIES.iter().map(|name| folder.join(name)));
         let whole = Some(repository).filter(|path| !path.is_dir() || path.is_symlink());
-        for path in entries.chain(self.obeyed.iter().cloned()).chain(whole) {
+        for path in entries.chain(self.obeyed.iter().cloned()).chain(others).chain(whole) {
             let Some(state) = State::of(&path, true) else { continue };
             let inner = fs::read_dir(&path).into_iter().flatten().flatten().take(INNER_MAX);
             let inner = inner.map(|entry| entry.path()).filter_map(|path| Some((State::of(&path, true)?, path)));

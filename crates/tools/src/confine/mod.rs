@@ -121,11 +121,14 @@ pub(crate) struct Job {
     pub(crate) readable: Vec<PathBuf>,
     /// Files and folders that are not reached although a folder above them is.
     pub(crate) hidden: Vec<PathBuf>,
+    /// Files of which the command sees another content, without their secrets. It needs a namespace.
+    pub(crate) shadows: Vec<(PathBuf, String)>,
     /// True if the command may use the network.
     pub(crate) network: bool,
     /// True if the command may change what git obeys.
     pub(crate) git: bool,
-    /// Paths in the workspace that git's configuration names, and so obeys. Some may be missing.
+    /// Paths in the workspace that git obeys because its configuration names them, and those that other programs obey. Some
+    /// may be missing.
     pub(crate) obeyed: Vec<PathBuf>,
     /// Its `PATH`, if it is not that of the service.
     pub(crate) search_path: Option<String>,
@@ -147,6 +150,7 @@ impl Job {
             temporary: std::env::temp_dir(),
             readable: Vec::new(),
             hidden: Vec::new(),
+            shadows: Vec::new(),
             network: false,
             git: false,
             obeyed: Vec::new(),

@@ -26,7 +26,7 @@ use meerkat_service::{
     tool::{Approval, ChangeLog, Effect, Invocation, Plan, ToolError, change_of},
 };
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags},
     io::Errno,
 };
 use tokio::runtime::Handle;
@@ -38,11 +38,14 @@ use super::{
     path::{Inside, PlainError, Workspace, io_failed, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };
+use crate::obeyed::is_obeyed;
 
 /// Locks of files that are being changed; files may share one.
 const LOCKS: usize = 64;
 /// Names that are tried for a temporary file.
 const ATTEMPTS: usize = 100;
+/// Age of a temporary file that an ended process has left, in seconds.
+const LEFT_S: i64 = 3_600;
 
 /// Changes of files by all sessions of a process.
 pub(super) struct Changes {
@@ -178,7 +181,7 @@ impl Changes {
             }
         };
         // Each change of what programs obey is asked about.
-        let always_asks = target.path.is_obeyed();
+        let always_asks = is_obeyed(target.path.as_path());
         let rule = (!always_asks).then(|| rule.to_owned());
         let before = target.found.as_ref().map(|found| found.bytes.as_slice());
         // A path that is not UTF-8 is refused when the call runs.
@@ -225,6 +228,7 @@ impl Changes {
         };
         let temporary = Temporary::make(&folder, &self.temporaries, target.found.is_none())
             .map_err(|errno| io_failed(format_args!("a temporary file beside {path}"), errno))?;
+        temporary.remove_older();
         let file = temporary.fill(path, target.found.as_ref(), new)?;
         stop(cancel)?;
         unchanged(&folder, name, target)?;
@@ -304,6 +308,25 @@ impl<'a> Temporary<'a> {
         Ok(Self { folder, name: Some(name), file: file.into() })
     }
 
+    /// Deletes the temporary files that ended processes left in the folder. Those of the last hour stay: their process may
+    /// run, also in another container or on another machine.
+    fn remove_older(&self) {
+        let (Ok(own), Ok(entries)) = (rustix::fs::fstat(&self.file), rustix::fs::Dir::read_from(self.folder)) else {
+            return;
+        };
+        for entry in entries.flatten().filter(|entry| is_temporary(entry.file_name().to_bytes())) {
+            let found = rustix::fs::statat(self.folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+            let is_left = found.is_ok_and(|found| {
+                FileType::from_raw_mode(found.st_mode).is_file()
+                    && found.st_uid == own.st_uid
+                    && found.st_mtime + LEFT_S < own.st_mtime
+            });
+            if is_left {
+                let _ = rustix::fs::unlinkat(self.folder, entry.file_name(), AtFlags::empty());
+            }
+        }
+    }
+
     /// Writes the content, gives the file the owner and mode of the old one, and syncs it.
     fn fill(&self, path: &Inside, old: Option<&Found>, new: &[u8]) -> Result<File, ToolError> {
         let failed = |error| io_failed(path, error);
@@ -356,6 +379,14 @@ fn rename_to_free(folder: &OwnedFd, old: &str, new: &OsStr) -> Result<(), Errno>
         Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::renameat(folder, old, folder, new),
         Err(error) => Err(error),
     }
+}
+
+/// Returns true for a name that `with_name` gives.
+fn is_temporary(name: &[u8]) -> bool {
+    let numbers = name.strip_prefix(b".meerkat-").and_then(|name| name.strip_suffix(b".tmp"));
+    let parts = numbers.map(|numbers| numbers.split(|byte| *byte == b'-').collect::<Vec<_>>());
+    let is_number = |part: &&[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    parts.is_some_and(|parts| parts.len() == 2 && parts.iter().all(is_number))
 }
 
 /// Makes something under the first temporary name that is free.

@@ -26,38 +26,6 @@ use crate::confine::main_folders;
 const PATH_BYTES_MAX: usize = 4096;
 /// Folder in which git keeps a repository, with hooks and settings that git runs.
 const GIT: &str = ".git";
-/// Files that configure this program, and those from which shells and build servers take commands, in small letters.
-const OBEYED: &[&str] = &[
-    ".bash_login",
-    ".bash_profile",
-    ".bashrc",
-    ".drone.yml",
-    ".envrc",
-    ".gitlab-ci.yml",
-    ".mcp.json",
-    ".profile",
-    ".travis.yml",
-    ".zprofile",
-    ".zshenv",
-    ".zshrc",
-    "azure-pipelines.yml",
-    "jenkinsfile",
-    "meerkat.toml",
-];
-/// Folders from whose files editors, other agents, hooks of git and build servers take commands.
-const OBEYED_FOLDERS: &[&str] = &[
-    ".circleci",
-    ".claude",
-    ".codex",
-    ".cursor",
-    ".devcontainer",
-    ".github/workflows",
-    ".husky",
-    ".idea",
-    ".vscode",
-    ".zed",
-];
-
 /// Flags to open a file or folder without waiting for anybody, and without a terminal becoming ours.
 const READING: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::DIRECTORY);
@@ -132,16 +100,6 @@ impl Inside {
     fn is_git(&self) -> bool {
         self.0.components().any(|part| part.as_os_str().eq_ignore_ascii_case(GIT))
     }
-
-    /// Returns true for a file that configures this program, or from which another one takes commands.
-    pub(super) fn is_obeyed(&self) -> bool {
-        let parts: Vec<String> = self.0.iter().map(|part| part.to_string_lossy().to_ascii_lowercase()).collect();
-        let is_in = |folder: &&str| {
-            let folder: Vec<&str> = folder.split('/').collect();
-            parts.windows(folder.len()).any(|window| window == folder)
-        };
-        parts.last().is_some_and(|name| OBEYED.contains(&name.as_str())) || OBEYED_FOLDERS.iter().any(is_in)
-    }
 }
 
 impl Workspace {
@@ -172,8 +130,11 @@ impl Workspace {
         let has = |folder: &Path, name| {
             rustix::fs::statat(&self.folder, folder.join(name), AtFlags::SYMLINK_NOFOLLOW).is_ok()
         };
+        // A file that would make its folder a repository counts too: git runs what the `config` beside it says.
         let is_repository = |folder: &Path| {
-            has(folder, "HEAD") && (has(folder, "commondir") || has(folder, "objects") && has(folder, "refs"))
+            let first = path.0.strip_prefix(folder).ok().and_then(|inner| inner.iter().next());
+            let has = |name| has(folder, name) || first.is_some_and(|first| first.eq_ignore_ascii_case(name));
+            has("HEAD") && (has("commondir") || has("objects") && has("refs"))
         };
         let full = self.root.join(&path.0);
         path.is_git()
@@ -435,5 +396,14 @@ mod tests {
         fs::write(root.join(GIT), "gitdir: kept/repo\n").unwrap();
         assert!(is_git("kept/repo/config") && is_git("kept/repo/hooks/x") && is_git(".git"));
         assert!(!is_git("kept/other") && !is_git("kept/repository"));
+        // The last file that makes a folder a repository.
+        fs::create_dir_all(root.join("bare/objects")).unwrap();
+        fs::write(root.join("bare/config"), "").unwrap();
+        assert!(!is_git("bare/refs/x") && !is_git("bare/HEAD") && !is_git("bare/commondir"));
+        fs::create_dir(root.join("bare/refs")).unwrap();
+        assert!(is_git("bare/HEAD") && is_git("bare/head") && !is_git("bare/README"));
+        fs::remove_dir(root.join("bare/refs")).unwrap();
+        fs::write(root.join("bare/HEAD"), "").unwrap();
+        assert!(is_git("bare/refs/x") && is_git("bare/commondir") && !is_git("bare/refs.md"));
     }
 }

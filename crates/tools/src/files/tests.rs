@@ -585,6 +585,29 @@ async fn calls_of_one_step_lose_no_edit() {
     assert_eq!(fixture.names(), ["file"]);
 }
 
+/// Broken once: what a killed process left in a folder stayed there for good.
+#[tokio::test]
+async fn the_next_edit_in_a_folder_removes_what_an_ended_one_left() {
+    let fixture = Fixture::new();
+    for name in [
+        "file",
+        ".meerkat-1-0.tmp",
+        ".meerkat-77-3.tmp",
+        ".meerkat-notes.tmp",
+        ".meerkat-1-0.tmp.md",
+        ".meerkat-8-1.tmp",
+    ] {
+        fixture.put(name, "a\n");
+        if name != ".meerkat-8-1.tmp" {
+            let file = fs::File::options().write(true).open(fixture.root().join(name)).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_hours(24)).unwrap();
+        }
+    }
+    fixture.run("edit", json!({ "path": "file", "old": "a", "new": "b" })).await.unwrap();
+    // One of the last hour may belong to a process that runs, and the others are the user's.
+    assert_eq!(fixture.names(), [".meerkat-1-0.tmp.md", ".meerkat-8-1.tmp", ".meerkat-notes.tmp", "file"]);
+}
+
 #[tokio::test]
 async fn a_file_that_changes_or_appears_during_a_call_is_not_replaced() {
     let fixture = Fixture::new();

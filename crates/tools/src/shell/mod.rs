@@ -2,17 +2,22 @@
 //!
 //! A command is confined, or a person is asked each time. Nothing of one call is left for the next but files.
 
+mod configs;
 mod jobs;
 mod obeyed;
 mod place;
 mod rule;
 mod run;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use meerkat_service::{
-    SessionError,
+    SessionError, SessionId,
     model::ToolSpec,
     session::message::RawJson,
     tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_subject},
@@ -20,12 +25,13 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use crate::{
-    confine::{Confinement, Guard, Job},
+    confine::{self, Confinement, Guard, Job},
     files::shown,
     launcher,
+    obeyed::of_workspace as obeyed_by_others,
 };
 use jobs::Jobs;
-use obeyed::Obeyed;
+use obeyed::{Found, Obeyed};
 use place::Place;
 pub use place::ShellOptions;
 use run::{End, Run};
@@ -59,10 +65,11 @@ const SCHEMA: &str = r#"{
   "additionalProperties": false
 }"#;
 
-const GIT_HINT: &str = "What git obeys is read-only to commands. Pass git: true to ask a person for a run that may change \
-    it.\n";
+const GIT_HINT: &str = "What git and other programs obey is read-only to commands. Pass git: true to ask a person for a run \
+    that may change it.\n";
 /// What a person is asked for a command that may change a repository.
-const GIT_OPEN: &str = "with .git open (git later runs its hooks and what its config names)";
+const GIT_OPEN: &str = "with .git open (git later runs its hooks and what its config names), and files that other programs \
+    obey";
 
 /// Makes `shell`, `shell_output` and `shell_stop`. It returns none if the program's `main` does not begin with
 /// [`launcher`](crate::launcher()).
@@ -70,18 +77,47 @@ const GIT_OPEN: &str = "with .git open (git later runs its hooks and what its co
 /// # Errors
 /// Returns an error if a schema is not valid.
 pub fn shell_tools(options: ShellOptions) -> Result<Vec<Arc<dyn Tool>>, SessionError> {
+    tools(options).map(|(tools, _)| tools)
+}
+
+/// Makes the tools with what they know of git's configuration.
+pub(crate) fn tools(options: ShellOptions) -> Result<(Vec<Arc<dyn Tool>>, Option<Named>), SessionError> {
     if !launcher::is_installed() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let jobs = Arc::new(Jobs::default());
     let spec =
         ToolSpec { name: "shell".to_owned(), description: DESCRIPTION.to_owned(), schema: RawJson::parse(SCHEMA)? };
     let network = options.network;
     let place = Arc::new(Place::new(options));
-    let shell = Shell { spec, network, place, jobs: jobs.clone(), obeyed: Obeyed::default() };
+    let named = Named { place: place.clone(), obeyed: Arc::default() };
+    let shell = Shell { spec, network, place, jobs: jobs.clone(), named: named.clone() };
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(shell)];
     tools.extend(jobs::tools(&jobs)?);
-    Ok(tools)
+    Ok((tools, Some(named)))
+}
+
+/// Paths in a workspace that git's configuration names, found once for each session.
+#[derive(Clone)]
+pub(crate) struct Named {
+    place: Arc<Place>,
+    obeyed: Arc<Obeyed>,
+}
+
+impl Named {
+    /// Returns the paths; none where nothing can confine git while it reads its configuration.
+    pub(crate) async fn of(&self, session_id: SessionId, workspace: &Path) -> Result<Vec<PathBuf>, ToolError> {
+        Ok(self.found(session_id, workspace).await?.paths)
+    }
+
+    async fn found(&self, session_id: SessionId, workspace: &Path) -> Result<Found, ToolError> {
+        // It starts a process once.
+        let confinement = tokio::task::spawn_blocking(confine::probe).await;
+        if !confinement.is_ok_and(Confinement::is_whole) {
+            return Ok(Found::default());
+        }
+        self.obeyed.of(&self.place, session_id, workspace).await
+    }
 }
 
 #[derive(Deserialize)]
@@ -104,7 +140,7 @@ struct Shell {
     network: Network,
     place: Arc<Place>,
     jobs: Arc<Jobs>,
-    obeyed: Obeyed,
+    named: Named,
 }
 
 /// Command that may run.
@@ -158,9 +194,17 @@ impl Shell {
         });
         let mut job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
         let confinement = job.confinement;
+        // Where nothing can protect them, every command asks.
+        let found = self.named.found(invocation.session_id, &job.workspace).await?;
+        job.obeyed = found.paths;
         if confinement.is_whole() {
-            // Elsewhere nothing can protect them, and every command asks.
-            job.obeyed = self.obeyed.of(&self.place, invocation.session_id, &job.workspace).await?;
+            let (place, workspace) = (self.place.clone(), job.workspace.clone());
+            let looked = tokio::task::spawn_blocking(move || {
+                (obeyed_by_others(&workspace), place.shadows(&workspace, &found.harmless))
+            });
+            let (others, shadows) = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
+            job.obeyed.extend(others);
+            job.shadows = shadows;
         }
         if arguments.background && !job.has_namespace() {
             let message = "This system gives a command no processes of its own, so none runs in the background; run it \

@@ -11,11 +11,17 @@ use std::{
 
 use meerkat_service::{SessionId, tool::ToolError};
 
-use super::{Place, run::Run};
+use super::{Place, configs, run::Run};
 
-/// Lists every value with its file. Without git there is nothing that obeys.
-const COMMAND: &str =
-    "command -v git >/dev/null || exit 0; exec git config --list --show-origin --includes -z 2>/dev/null";
+/// Lists every value with its file and, behind two more NULs, those of the user's own files. Without git there is nothing
+/// that obeys.
+const COMMAND: &str = r#"command -v git >/dev/null || exit 0
+git config --list --show-origin --includes -z 2>/dev/null || exit 1
+printf '\0\0'
+for file in ~/.config/git/config ~/.gitconfig; do
+    [ -f "$file" ] && git config --file "$file" --list --includes -z 2>/dev/null
+done
+exit 0"#;
 /// Bytes of a configuration.
 const BYTES_MAX: usize = 1024 * 1024;
 /// Sessions whose paths are remembered.
@@ -52,34 +58,41 @@ pub(super) struct Obeyed {
     sessions: Mutex<BTreeMap<SessionId, Found>>,
 }
 
-/// A workspace and the paths in it.
-type Found = (PathBuf, Vec<PathBuf>);
+/// What git's configuration says for a workspace.
+#[derive(Clone, Default)]
+pub(super) struct Found {
+    workspace: PathBuf,
+    /// Paths in the workspace that it names.
+    pub(super) paths: Vec<PathBuf>,
+    /// What commands see instead of the user's own configuration.
+    pub(super) harmless: String,
+}
 
 impl Obeyed {
-    /// Returns the paths in a session's workspace. They are found once: no later command changes the configuration
+    /// Returns what is said for a session's workspace. It is found once: no later command changes the configuration
     /// without a question.
     pub(super) async fn of(
         &self,
         place: &Arc<Place>,
         session_id: SessionId,
         workspace: &Path,
-    ) -> Result<Vec<PathBuf>, ToolError> {
+    ) -> Result<Found, ToolError> {
         let known = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(&session_id).cloned();
-        if let Some((_, paths)) = known.filter(|(of, _)| of == workspace) {
-            return Ok(paths);
+        if let Some(known) = known.filter(|known| known.workspace == workspace) {
+            return Ok(known);
         }
-        let paths = find(place, workspace).await?;
+        let found = find(place, workspace).await?;
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if sessions.len() >= SESSIONS_MAX {
             // It is found again when it is needed.
             sessions.pop_first();
         }
-        sessions.insert(session_id, (workspace.to_owned(), paths.clone()));
-        Ok(paths)
+        sessions.insert(session_id, found.clone());
+        Ok(found)
     }
 }
 
-async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Vec<PathBuf>, ToolError> {
+async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> {
     let (looking, of) = (place.clone(), workspace.to_owned());
     let job = tokio::task::spawn_blocking(move || {
         let root = of.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).unwrap_or(&of);
@@ -101,7 +114,10 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Vec<PathBuf>, Tool
     }
     // With a configuration that it cannot read git obeys nothing either.
     let code = run.end().await?.code;
-    Ok(if code == 0 { named(&text, &root, workspace) } else { Vec::new() })
+    let found = Found { workspace: workspace.to_owned(), ..Found::default() };
+    let Some((all, own)) = text.split_once("\0\0").filter(|_| code == 0) else { return Ok(found) };
+    let harmless = configs::harmless_git(own.trim_start_matches('\0'));
+    Ok(Found { paths: named(all, &root, workspace), harmless, ..found })
 }
 
 /// Reads the list: each value has its file, its key and, after a line end, itself.

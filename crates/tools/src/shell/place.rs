@@ -7,6 +7,7 @@ use std::{
 
 use meerkat_service::tool::Network;
 
+use super::configs;
 use crate::confine::{self, Confinement, GitGuard, Job};
 
 /// Folders of the system that a command may read and run programs from.
@@ -26,6 +27,8 @@ const SYSTEM: &[&str] = &[
     "/proc",
     "/sys/devices/system",
     "/sys/fs/cgroup",
+    // Often a link into `/run`.
+    "/etc/resolv.conf",
     "/run/systemd/resolve",
     "/var/lib/dpkg",
 ];
@@ -56,8 +59,16 @@ const TOOLCHAINS: &[(&str, &str)] = &[
     ("GOPATH", "go"),
     ("VIRTUAL_ENV", ".local/bin"),
 ];
-/// Files of the home folder that say who commits.
-const GIT: &[&str] = &[".gitconfig", ".config/git"];
+/// Files of the home folder with the user's configuration of git, in the order in which git reads them.
+const GIT_CONFIGS: [&str; 2] = [".config/git/config", ".gitconfig"];
+/// Other files of the home folder that git reads.
+const GIT: &[&str] = &[".config/git/attributes", ".config/git/ignore"];
+/// Files of cargo's folder with its configuration.
+const CARGO_CONFIGS: [&str; 2] = ["config.toml", "config"];
+/// Bytes of such a file; a longer one is empty to commands.
+const CONFIG_BYTES_MAX: u64 = 32 * 1024;
+/// File of a virtual environment of Python, whose programs need the modules beside their folder.
+const VIRTUAL_ENVIRONMENT: &str = "pyvenv.cfg";
 /// Secrets of the home folder that may lie in a folder that is read.
 const HOME_SECRETS: &[&str] = &[
     ".aws",
@@ -109,6 +120,7 @@ pub struct ShellOptions {
 pub(crate) struct Place {
     shell: PathBuf,
     home: Option<PathBuf>,
+    cargo_home: Option<PathBuf>,
     readable: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
     /// Whole environment of a command, but for `TMPDIR`.
@@ -137,7 +149,7 @@ impl Place {
         folders.extend(["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().filter_map(|name| given.get(*name).map(PathBuf::from)));
         if let Some(home) = &home {
             folders.extend(TOOLCHAINS.iter().map(|(_, folder)| home.join(folder)));
-            folders.extend(GIT.iter().map(|file| home.join(file)));
+            folders.extend(GIT_CONFIGS.iter().chain(GIT).map(|file| home.join(file)));
         }
         folders.retain(|folder| is_narrow(folder, home.as_deref()));
         let mut readable: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
@@ -150,12 +162,38 @@ impl Place {
 
         let mut hidden: Vec<PathBuf> = SYSTEM_SECRETS.iter().map(PathBuf::from).collect();
         hidden.extend(home.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name))));
-        if let Some(cargo) = given.get("CARGO_HOME").map(PathBuf::from) {
+        let cargo_home = given.get("CARGO_HOME").map(PathBuf::from);
+        let cargo_home = cargo_home.or_else(|| home.as_ref().map(|home| home.join(".cargo")));
+        if let Some(cargo) = &cargo_home {
             hidden.extend([cargo.join("credentials"), cargo.join("credentials.toml")]);
         }
         hidden.extend(options.hidden);
         let hidden = hidden.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
-        Self { shell, home, readable, hidden, environment }
+        Self { shell, home, cargo_home, readable, hidden, environment }
+    }
+
+    /// Lists the configurations in the home folder that may hold passwords, each with what a command sees instead. `git` is
+    /// that of git. It blocks.
+    pub(super) fn shadows(&self, workspace: &Path, git: &str) -> Vec<(PathBuf, String)> {
+        let mut shadows = Vec::new();
+        let gits = self.home.iter().flat_map(|home| GIT_CONFIGS.map(|name| home.join(name)));
+        let gits = gits.filter_map(|path| path.canonicalize().ok());
+        let gits: Vec<PathBuf> = gits.filter(|path| path.is_file()).collect();
+        if let Some((last, others)) = gits.split_last() {
+            shadows.extend(others.iter().map(|path| (path.clone(), String::new())));
+            shadows.push((last.clone(), git.to_owned()));
+        }
+        for name in CARGO_CONFIGS {
+            let path = self.cargo_home.as_ref().and_then(|folder| folder.join(name).canonicalize().ok());
+            let Some(path) = path.filter(|path| path.is_file()) else { continue };
+            let is_short = path.metadata().is_ok_and(|found| found.len() <= CONFIG_BYTES_MAX);
+            let text = std::fs::read_to_string(&path).ok().filter(|_| is_short);
+            let left = text.map_or_else(|| Some(String::new()), |text| configs::without_secrets(&text));
+            shadows.extend(left.map(|left| (path, left)));
+        }
+        // What lies in the workspace is what the person works on.
+        shadows.retain(|(path, _)| !path.starts_with(workspace));
+        shadows
     }
 
     /// Makes the job of a command, or says why it cannot run there. It blocks.
@@ -187,7 +225,11 @@ impl Place {
         let mut readable = self.readable.clone();
         let programs = search_path.iter().flat_map(std::env::split_paths);
         let programs = programs.filter(|folder| folder.is_absolute() && is_narrow(folder, self.home.as_deref()));
-        readable.extend(programs.filter_map(|folder| folder.canonicalize().ok()));
+        let programs: Vec<PathBuf> = programs.filter_map(|folder| folder.canonicalize().ok()).collect();
+        let environments = programs.iter().filter_map(|folder| folder.parent());
+        let environments = environments.filter(|folder| folder.join(VIRTUAL_ENVIRONMENT).is_file());
+        readable.extend(environments.filter(|folder| is_narrow(folder, self.home.as_deref())).map(Path::to_owned));
+        readable.extend(programs);
         Ok(Job {
             shell: self.shell.clone(),
             command: Some(command),
@@ -197,6 +239,7 @@ impl Place {
             temporary,
             readable,
             hidden: self.hidden.clone(),
+            shadows: Vec::new(),
             network,
             git,
             obeyed: Vec::new(),
@@ -217,8 +260,10 @@ impl Place {
             workspace: root,
             is_read_only: true,
             temporary: temporary.canonicalize().unwrap_or(temporary),
-            readable: self.readable.clone(),
+            // Its output goes to this program alone, and the user's configuration may include any file.
+            readable: self.readable.iter().chain(&self.home).cloned().collect(),
             hidden: self.hidden.clone(),
+            shadows: Vec::new(),
             network: false,
             git: false,
             obeyed: Vec::new(),

@@ -26,11 +26,13 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_socket_is_made", no_socket_is_made),
         ("no_service_of_this_machine_gets_a_datagram", no_datagram_arrives),
         ("no_service_of_this_machine_is_reached", no_service_is_reached),
+        ("no_socket_of_this_machine_is_seen", no_socket_is_seen),
         ("no_other_process_is_touched", no_other_process_is_touched),
         ("no_forbidden_call_is_made", no_forbidden_call_is_made),
         ("no_file_of_sessions_is_changed", no_file_of_sessions_is_changed),
         ("a_deep_folder_is_removed_and_harms_nothing", a_deep_folder_is_removed),
         ("no_set_id_program_is_left", no_set_id_program_is_left),
+        ("no_password_in_a_configuration_is_read", no_password_is_read),
         ("no_process_outlives_its_call", no_process_outlives_its_call),
         ("no_process_outlives_the_service", no_process_outlives_the_service),
         ("a_data_directory_in_the_workspace_is_hidden", a_data_directory_is_hidden),
@@ -224,6 +226,26 @@ fn no_service_is_reached() {
     }
 }
 
+/// The folders in which services have their sockets, and that of the temporary files of all, in which this workspace is.
+fn no_socket_is_seen() {
+    let place = Place::over(tempfile::tempdir_in("/tmp").unwrap(), Network::Allow);
+    let named = |folder: &str| std::path::PathBuf::from(format!("{folder}/meerkat-{}.sock", mark(11)));
+    let sockets = ["/tmp", "/run"].map(named);
+    let listeners = sockets.each_ref().map(UnixListener::bind);
+    // Nobody but root makes one in `/run`.
+    assert!(listeners[0].is_ok() && (listeners[1].is_ok() || !rustix::process::geteuid().is_root()));
+    for (socket, _) in sockets.iter().zip(listeners).filter(|(_, made)| made.is_ok()) {
+        let seen = place.shell(&format!("stat {}", socket.display()));
+        fs::remove_file(socket).unwrap();
+        assert_eq!(seen.ends_with("exit code 0"), !has_namespaces(), "{seen}");
+    }
+    // What commands need of these folders is there.
+    place.succeeds("echo x > $TMPDIR/file && mv $TMPDIR/file here && cat here /etc/resolv.conf");
+    if fs::read_link("/var/run").is_ok() {
+        place.succeeds("test -d /var/run/ && test -d /run");
+    }
+}
+
 fn no_other_process_is_touched() {
     let place = Place::new();
     let me = std::process::id();
@@ -388,6 +410,44 @@ impl Drop for Deep<'_> {
             }
         }
     }
+}
+
+/// Configurations of git and cargo in the home folder, which commands may read.
+fn no_password_is_read() {
+    if !has_namespaces() {
+        // No file has another content there, and every command asks.
+        return;
+    }
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let put = |path: &str, text: &str| {
+        let path = home.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    put(
+        ".gitconfig",
+        "[user]\n\tname = Ann\n[http]\n\textraheader = Authorization: t0ken\n[include]\n\tpath = ~/work.inc\n",
+    );
+    put("work.inc", "[user]\n\temail = ann@work\n[url \"https://t0ken@x/\"]\n\tinsteadOf = https://x/\n");
+    put(".config/git/config", "[user]\n\tname = Old\n[github]\n\toauth-token = t0ken\n");
+    put(".cargo/config.toml", "[registries.own]\nindex = \"sparse+https://own/\"\ntoken = \"t0ken\"\n");
+    let place = Place::at_home(home.path());
+    place.git();
+    for command in
+        ["cat ~/.gitconfig ~/.config/git/config ~/.cargo/config.toml", "git config --list", "cd / && git config --list"]
+    {
+        let text = place.shell(command);
+        assert!(!text.contains("t0ken") && text.contains("exit code 0"), "{command}: {text}");
+    }
+    place.fails("cat ~/work.inc");
+    assert!(place.succeeds("cat ~/.cargo/config.toml").contains("https://own/"));
+    let names = place.succeeds("cd / && git config user.name && git config user.email && ls -A $TMPDIR");
+    assert_eq!(names, "Ann\nann@work\n");
+    place.fails("echo evil >> ~/.gitconfig");
+    assert!(
+        fs::read_to_string(home.path().join(".gitconfig")).unwrap().contains("t0ken"),
+        "the user's file is as it was"
+    );
 }
 
 fn no_set_id_program_is_left() {

@@ -3,10 +3,11 @@
 use std::fs;
 
 use libtest_mimic::Trial;
+use meerkat_service::tool::{Approval, Ask};
 use meerkat_testkit::until;
 use serde_json::json;
 
-use super::place::{Place, has_namespaces};
+use super::place::{Place, RUNTIME, has_namespaces};
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
@@ -16,6 +17,8 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("nothing_is_put_back_for_a_command", nothing_is_put_back_for_a_command),
         ("nothing_that_git_is_told_to_obey_is_changed", nothing_that_git_is_told_to_obey_is_changed),
         ("a_repository_that_a_command_makes_is_said", a_new_repository_is_said),
+        ("nothing_that_other_programs_obey_is_changed", nothing_that_other_programs_obey_is_changed),
+        ("a_write_to_what_git_is_told_to_obey_asks", a_write_to_what_git_is_told_to_obey_asks),
     ];
     trials.into_iter().map(|(name, trial)| {
         Trial::test(name, move || {
@@ -202,9 +205,88 @@ fn nothing_that_git_is_told_to_obey_is_changed() {
     assert!(text.contains("hooks/x changed while the command ran") || text.contains("hooks changed"), "{text}");
     // What is named but missing is not mounted; a command that makes it is said.
     let place = Place::new();
-    place.git().owners_git("config core.hooksPath .husky");
-    let text = place.succeeds("mkdir .husky && echo evil > .husky/pre-commit");
-    assert_eq!(text.contains(".husky changed while the command ran"), has_namespaces(), "{text}");
+    place.git().owners_git("config core.hooksPath .hooks");
+    let text = place.succeeds("mkdir .hooks && echo evil > .hooks/pre-commit");
+    assert_eq!(text.contains(".hooks changed while the command ran"), has_namespaces(), "{text}");
+}
+
+/// Files from which editors, other agents, shells and build servers take commands.
+fn nothing_that_other_programs_obey_is_changed() {
+    let files = [
+        ".vscode/tasks.json",
+        ".claude/settings.json",
+        ".cursor/mcp.json",
+        ".husky/pre-commit",
+        ".github/workflows/ci.yml",
+        ".envrc",
+        "Jenkinsfile",
+    ];
+    let make = || {
+        let place = Place::new();
+        for file in files {
+            fs::create_dir_all(place.workspace.join(file).parent().unwrap()).unwrap();
+            fs::write(place.workspace.join(file), "mine").unwrap();
+        }
+        place
+    };
+    for file in files {
+        stay(&make, &files, &format!("echo evil > {file}"));
+    }
+    for command in [
+        "echo evil > .vscode/launch.json && echo evil > .vscode/tasks.json",
+        "mv .github old && cp -r old .github && echo evil > .github/workflows/ci.yml",
+        "rm .envrc && echo evil > .envrc",
+        "cp -r .claude new && rm -r .claude && mv new .claude && echo evil > .claude/settings.json",
+    ] {
+        stay(&make, &files, command);
+    }
+    let place = make();
+    if has_namespaces() {
+        let text = place.fails("echo evil > .vscode/tasks.json");
+        assert!(text.contains("Pass git: true"), "{text}");
+    }
+    // What lies beside them, and the same names further below, are files like any other.
+    let text =
+        place.succeeds("echo x > .github/CODEOWNERS && mkdir -p node_modules/a && echo x > node_modules/a/.travis.yml");
+    assert!(!text.contains("changed"), "{text}");
+    // Those that are new, and those that a person let it change, are said.
+    let text = Place::new().succeeds("mkdir .vscode && echo evil > .vscode/tasks.json && echo evil > .envrc");
+    assert!(text.contains(".vscode changed while the command ran, and other programs obey it"), "{text}");
+    assert!(text.contains(".envrc changed while the command ran"), "{text}");
+    let text = place.succeeds_with_git("echo new > .envrc");
+    assert!(text.contains(".envrc changed while the command ran"), "{text}");
+    // The same through a link.
+    let make = || {
+        let place = Place::new();
+        fs::create_dir(place.workspace.join("editor")).unwrap();
+        fs::write(place.workspace.join("editor/tasks.json"), "mine").unwrap();
+        std::os::unix::fs::symlink("editor", place.workspace.join(".vscode")).unwrap();
+        place
+    };
+    for command in ["echo evil > editor/tasks.json", "ln -sfn elsewhere .vscode"] {
+        stay(&make, &["editor/tasks.json", ".vscode"], command);
+    }
+}
+
+/// A rule, or `tools.ask = "never"`, lets the model write files; git would run these without a further question.
+fn a_write_to_what_git_is_told_to_obey_asks() {
+    let place = Place::new();
+    place.git().owners_git("config core.hooksPath tools/hooks");
+    fs::create_dir_all(place.workspace.join("tools/hooks")).unwrap();
+    let tools = place.all_tools(Ask::Never);
+    let plan = |path: &str| {
+        let write = tools.iter().find(|tool| tool.spec().name == "write").unwrap();
+        RUNTIME.block_on(write.plan(&place.invocation(&json!({"path": path, "content": "x"})))).unwrap()
+    };
+    for path in ["tools/hooks/pre-commit", "tools/hooks/inner/x"] {
+        let plan = plan(path);
+        // Where nothing confines git, nobody reads its configuration.
+        let expected = if has_namespaces() { Approval::Ask } else { Approval::Allow };
+        assert_eq!((plan.approval, plan.always_asks), (expected, has_namespaces()), "{path}");
+        assert!(plan.rule.is_none() || !has_namespaces(), "{path}");
+    }
+    let plan = plan("tools/other");
+    assert_eq!((plan.approval, plan.always_asks, plan.rule.as_deref()), (Approval::Allow, false, Some("write")));
 }
 
 fn a_new_repository_is_said() {

@@ -12,9 +12,9 @@ use meerkat_service::{
     redact::Secrets,
     session::message::RawJson,
     store::MemoryBlobStore,
-    tool::{Invocation, Network, OutputLimits, OutputSink, Plan, Tool, ToolError, check_schema},
+    tool::{Access, Ask, Invocation, Network, OutputLimits, OutputSink, Plan, Tool, ToolError, check_schema},
 };
-use meerkat_tools::{ShellOptions, shell_tools};
+use meerkat_tools::{HandsOptions, ShellOptions, shell_tools, workspace_tools};
 use serde_json::{Value, json};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,15 @@ impl Place {
         Self::over(folder, network)
     }
 
+    /// A place whose owner has this home folder.
+    pub(crate) fn at_home(home: &Path) -> Self {
+        let place = Self::new();
+        let mut options = options(place.folder.path(), Network::Ask);
+        options.environment.retain(|(name, _)| !["HOME", "CARGO_HOME"].contains(&name.as_str()));
+        options.environment.push(("HOME".to_owned(), home.to_str().unwrap().to_owned()));
+        Self { tools: shell_tools(options).unwrap(), ..place }
+    }
+
     pub(crate) fn over(folder: tempfile::TempDir, network: Network) -> Self {
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
@@ -64,6 +73,12 @@ impl Place {
         let is_good = |tool: &Arc<dyn Tool>| check_schema(&tool.spec().schema).is_ok();
         assert!(tools.iter().all(is_good), "a start does not check the schemas");
         Self { folder, workspace, search_path: None, tools }
+    }
+
+    /// Makes all tools of a workspace, as sessions have them.
+    pub(crate) fn all_tools(&self, ask: Ask) -> Vec<Arc<dyn Tool>> {
+        let shell = options(self.folder.path(), Network::Ask);
+        workspace_tools(HandsOptions { access: Access::Write, ask, shell }).unwrap()
     }
 
     /// Returns the confinement that a call of the shell had.

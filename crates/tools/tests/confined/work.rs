@@ -33,6 +33,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("a_workspace_that_is_too_wide_is_refused", wide),
         ("a_call_says_what_confined_it", confinement),
         ("programs_of_the_turns_own_path_run", own_path),
+        ("caches_of_package_managers_can_be_written", caches),
     ];
     trials.into_iter().map(|(name, trial)| {
         Trial::test(name, move || {
@@ -158,6 +159,7 @@ fn variables() {
     }
     // Those that were given, and the shell's own: none of this process.
     let known = ["CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT", "HOME", "PATH", "TERM", "TMPDIR", "SHELL", "PWD", "SHLVL"];
+    let known = [&known[..], &["XDG_CACHE_HOME", "npm_config_cache"]].concat();
     let names: Vec<&str> = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     assert!(names.iter().all(|name| known.contains(name) || ["_", "OLDPWD"].contains(name)), "{text}");
 }
@@ -327,6 +329,16 @@ fn confinement() {
     assert_eq!(place.confinement(&json!({"command": "true", "cwd": ".."})), None, "it did not run");
 }
 
+fn caches() {
+    let place = Place::new();
+    place.succeeds("mkdir -p $XDG_CACHE_HOME/x $npm_config_cache && echo x > $XDG_CACHE_HOME/x/file");
+    assert_eq!(place.succeeds("ls -A $TMPDIR"), "", "a command without one has none of it");
+    if meerkat_testkit::can_run("npm", meerkat_testkit::has_program("npm")) {
+        let text = place.succeeds("[ $(npm config get cache) = $TMPDIR/cache/npm ] && echo there");
+        assert!(text.ends_with("there\n"), "{text}");
+    }
+}
+
 fn own_path() {
     let mut place = Place::new();
     let folder = place.folder.path().join("venv");
@@ -338,6 +350,17 @@ fn own_path() {
     place.search_path = Some(format!("{}:/usr/bin:/bin", folder.display()));
     assert_eq!(place.succeeds("only-here && ls only-here* 2>&1 | wc -l"), "from the venv\n1\n");
     assert!(place.fails("cat ../outside").contains("denied"), "a folder beside it stays closed");
+    // A virtual environment of Python is read as a whole.
+    let modules = place.folder.path().join("env/lib");
+    fs::create_dir_all(&modules).unwrap();
+    fs::create_dir(place.folder.path().join("env/bin")).unwrap();
+    fs::write(modules.join("module"), "from the environment\n").unwrap();
+    place.search_path = Some(format!("{}:/usr/bin:/bin", place.folder.path().join("env/bin").display()));
+    let read = format!("cat {}/module", modules.display());
+    place.fails(&read);
+    fs::write(place.folder.path().join("env/pyvenv.cfg"), "home = /usr/bin\n").unwrap();
+    assert_eq!(place.succeeds(&read), "from the environment\n");
+    place.fails("cat ../outside");
     // What no command may reach stays closed, also by this way.
     place.search_path = Some(format!("{}:/usr/bin:/bin", place.folder.path().join("data").display()));
     place.fails(&format!("cat {}/data/token", place.folder.path().display()));

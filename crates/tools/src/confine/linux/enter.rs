@@ -16,10 +16,16 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets, clear_ambient_capability_set, set_capabilities, set_no_new_privs},
 };
 
-use super::{Confinement, GitGuard, Job, calls, code_of, files, mounts};
+use super::{
+    Confinement, GitGuard, Job, calls, code_of, files,
+    mounts::{self, View},
+};
 
 /// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
 const PROCESSES_MAX: u64 = 2_048;
+/// Variables that say where package managers and compilers keep what they can get again, and the folder in the private
+/// temporary one: those of the home folder cannot be written.
+const CACHES: [(&str, &str); 2] = [("XDG_CACHE_HOME", "cache"), ("npm_config_cache", "cache/npm")];
 /// Rights that root keeps, so that a workspace of another user stays usable.
 const ROOTS_RIGHTS: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
@@ -28,11 +34,14 @@ const ROOTS_RIGHTS: CapabilitySet =
 pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("be bound to its keeper", error))?;
     setsid().ok();
-    let temporary = if job.has_namespace() { mounts::apply(job, temporary)? } else { temporary.to_owned() };
+    let View { temporary, has_shared_memory } = match job.has_namespace() {
+        true => mounts::apply(job, temporary)?,
+        false => View { temporary: temporary.to_owned(), has_shared_memory: false },
+    };
     limit(Resource::Nproc, PROCESSES_MAX)?;
     limit(Resource::Core, 0)?;
     set_no_new_privs(true).map_err(|error| failed("give up new rights", error))?;
-    let files = files::apply(job, &temporary);
+    let files = files::apply(job, &temporary, has_shared_memory);
     drop_rights()?;
     let calls = calls::apply(job.network);
     let Some(command) = &job.command else {
@@ -49,6 +58,7 @@ pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     }
     let mut shell = Command::new(&job.shell);
     shell.arg("-c").arg(command).current_dir(&job.folder).env("TMPDIR", &temporary).stdin(Stdio::null());
+    shell.envs(CACHES.map(|(variable, folder)| (variable, temporary.join(folder))));
     match job.confinement.git_guard {
         GitGuard::Compare => Err(failed("start the shell", shell.exec())),
         GitGuard::Namespace => {

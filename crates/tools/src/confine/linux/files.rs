@@ -22,11 +22,12 @@ const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random",
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Lets this process and its children reach the job's folders only.
-pub(super) fn apply(job: &Job, temporary: &Path) -> Result<(), String> {
-    restrict(job, temporary).map_err(|error| format!("Landlock does not confine the command's files: {error}"))
+pub(super) fn apply(job: &Job, temporary: &Path, has_shared_memory: bool) -> Result<(), String> {
+    restrict(job, temporary, has_shared_memory)
+        .map_err(|error| format!("Landlock does not confine the command's files: {error}"))
 }
 
-fn restrict(job: &Job, temporary: &Path) -> Result<(), Box<dyn std::error::Error>> {
+fn restrict(job: &Job, temporary: &Path, has_shared_memory: bool) -> Result<(), Box<dyn std::error::Error>> {
     // Before its third version a file elsewhere could be emptied.
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -48,7 +49,8 @@ fn restrict(job: &Job, temporary: &Path) -> Result<(), Box<dyn std::error::Error
     for device in DEVICES {
         rules = allow(rules, Path::new(device), AccessFs::ReadFile | AccessFs::WriteFile, &[])?;
     }
-    if job.has_namespace() {
+    // Without one of its own a command would write in everybody's.
+    if has_shared_memory {
         rules = allow(rules, Path::new(SHARED_MEMORY), write, &[])?;
     }
     rules = allow(rules, temporary, write, &[])?;
