@@ -52,6 +52,13 @@ def test_ask(meerkat: Meerkat, session: str):
     assert tour.ask(meerkat, session, "@say Lima.") == "Lima."
 
 
+def test_at_once(meerkat: Meerkat, session: str):
+    assert "".join(tour.at_once(meerkat, session, "@say All in one request.")) == "All in one request."
+    with pytest.raises(MeerkatError) as failed:
+        list(tour.at_once(meerkat, session, ""))
+    assert failed.value.code == "INVALID_REQUEST"
+
+
 def test_ask_fails_with_the_turns_error(meerkat: Meerkat, session: str):
     with pytest.raises(MeerkatError) as failed:
         tour.ask(meerkat, session, "@fail rejected")

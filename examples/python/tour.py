@@ -8,7 +8,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from meerkat import Meerkat, MeerkatError
+from httpx_sse import connect_sse
+
+from meerkat import Meerkat, MeerkatError, check
 
 
 def create(meerkat: Meerkat, title: str) -> str:
@@ -38,6 +40,22 @@ def streamed(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
             shown[place] = known + len(fresh)
             if fresh:
                 yield fresh.decode()
+
+
+def at_once(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
+    """Runs a turn in one request, whose answer is the stream, and yields its text as the model produces it."""
+    path = f"/v1/sessions/{session}/turns"
+    with connect_sse(meerkat.http, "POST", path, json={"prompt": prompt}) as stream:
+        check(stream.response)
+        for frame in stream.iter_sse():
+            event = frame.json()
+            if frame.event == "failure":
+                raise MeerkatError(event)
+            # The last one has the turn's result, as the answer without a stream would.
+            if frame.event == "result":
+                return
+            if event["type"] == "text_delta":
+                yield event["text"]
 
 
 def texts(meerkat: Meerkat, event: dict[str, Any]) -> Iterator[tuple[int, int, str]]:

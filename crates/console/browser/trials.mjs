@@ -180,7 +180,6 @@ const trials = {
     const mark = page.locator(".mark");
     await mark.first().waitFor();
     await say(id, "@say Later.");
-    await page.getByRole("button", { name: "Refresh" }).click();
     await page.locator(".chart > g:not(.mark)").nth(13).waitFor();
     const after = await heights();
     assert.ok(after.at(-1) < after[12] / 2, `the first call after the compaction sees less: ${after}`);
@@ -191,7 +190,6 @@ const trials = {
     await page.getByRole("button", { name: "Undo this compaction" }).click();
     await page.locator(".mark circle.compaction_undone").waitFor();
     await api("POST", `sessions/${id}/turns`, { prompt: "@say After the undoing.", budgets: { tokens: 5000 } });
-    await page.getByRole("button", { name: "Refresh" }).click();
     await page.locator(".chart > g:not(.mark)").nth(14).waitFor();
     const undone = await heights();
     assert.ok(undone.at(-1) > undone[13] * 2, `everything is back: ${undone}`);
@@ -235,9 +233,18 @@ const trials = {
     await card.locator(".diff .added", { hasText: "+two" }).waitFor();
     assert.equal(await text("Nothing was said yet").count(), 0);
     await picture("diff");
-    // The server keeps no rules for a page, unless tools.remember says so.
-    await card.getByRole("button", { name: "Always" }).click();
-    await page.locator(".notice", { hasText: "tools.remember" }).waitFor();
+    // This server keeps no rules for a page, and says so; another one does.
+    await card.getByRole("button", { name: "For this session" }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Always" }).count(), 0);
+    await page.route("**/v1/capabilities", async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, json: { ...(await response.json()), keeps_rules: true } });
+    });
+    await page.reload();
+    await card.getByRole("button", { name: "Always" }).waitFor();
+    await page.unroute("**/v1/capabilities");
+    await page.reload();
+    await card.getByRole("button", { name: "For this session" }).waitFor();
     assert.equal(await page.getByRole("button", { name: "Always" }).count(), 0);
     await card.getByRole("button", { name: "For this session" }).click();
     assert.equal((await turn).text, "Written.");
@@ -245,6 +252,121 @@ const trials = {
     assert.equal(again.text, "Not asked.");
     await card.locator(".files .unseen", { hasText: "U+202E" }).waitFor();
     assert.equal(await page.locator("main img").count(), 0);
+  },
+  async "the head and every view of a session follow what others do"() {
+    const id = await session({ title: "Followed" });
+    await say(id, "@say First.");
+    const isNow = (name) => page.locator(`h1 .state.${name}`).waitFor();
+    for (const [turn, [tab, grown]] of [
+      ["context", () => page.locator(".chart > g:not(.mark)")], ["tokens", () => page.locator("tbody tr")],
+      ["events", () => page.locator("details[data-type=turn_started]")],
+    ].entries()) {
+      await open(`sessions/${id}/${tab}`);
+      await grown().nth(turn).waitFor();
+      assert.equal(await grown().count(), turn + 1, tab);
+      await isNow("idle");
+      const running = say(id, '@call test_echo {"text":"next"} @say More. @stall');
+      await isNow("running");
+      await text(`· ${turn + 2} turns`).waitFor();
+      await grown().nth(turn + 1).waitFor();
+      await api("POST", `sessions/${id}/interrupt`);
+      await running;
+      await isNow("idle");
+    }
+  },
+  async "a failed session is seen in the list and in its head, is found, and is good again after a good turn"() {
+    const id = await session({ title: "Unlucky" });
+    await say(id, "@fail unauthorized").catch(() => {});
+    await open("");
+    const row = page.locator(".session", { hasText: "Unlucky" });
+    await row.locator(".state.failed", { hasText: "failed: MODEL_UNAUTHORIZED" }).waitFor();
+    await page.getByLabel("Which sessions").selectOption("idle");
+    await page.getByLabel("Search").fill("unlucky");
+    await text("No session is like that").waitFor();
+    await page.getByLabel("Which sessions").selectOption("failed");
+    await row.waitFor();
+    await page.getByLabel("Search").fill("model_unauthorized");
+    await row.waitFor();
+    await accessible("a failed session in the list");
+    await row.click();
+    await page.locator("h1 .state.failed", { hasText: "failed: MODEL_UNAUTHORIZED" }).waitFor();
+    await say(id, "@say Better.");
+    await page.locator("h1 .state.idle").waitFor();
+    await open("sessions?state=failed&q=unlucky");
+    await text("No session is like that").waitFor();
+  },
+  async "a draft stays over other views, a refusal and what is written while it is sent"() {
+    const id = await session({ title: "Drafted" });
+    await open(`sessions/${id}`);
+    const prompt = page.getByLabel("Prompt");
+    await prompt.fill("Half a thou");
+    await page.getByRole("link", { name: "Tokens" }).click();
+    await text("No turn yet").waitFor();
+    await page.getByRole("link", { name: "Approvals" }).click();
+    await text("Nothing waits for you").waitFor();
+    await page.goBack();
+    await page.getByRole("link", { name: "Live" }).click();
+    await prompt.waitFor();
+    assert.equal(await prompt.inputValue(), "Half a thou");
+    // The request is held until more is written.
+    let release;
+    const held = new Promise((resolve) => (release = resolve));
+    const sent = page.waitForRequest("**/turns");
+    await page.route("**/turns", async (route) => (await held, route.continue()));
+    await prompt.fill("@say Sent once.");
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Enter");
+    await sent;
+    await prompt.fill("What comes next");
+    release();
+    await page.locator(".answer", { hasText: "Sent once." }).waitFor();
+    await page.locator(".item .end").waitFor();
+    assert.equal(await page.locator(".item[data-type=turn_started]").count(), 1);
+    assert.equal(await prompt.inputValue(), "What comes next");
+    await page.unroute("**/turns");
+    await page.route("**/turns", (route) => route.abort("connectionrefused"));
+    await page.keyboard.press("Enter");
+    await page.locator(".notice", { hasText: "The server cannot be reached" }).waitFor();
+    assert.equal(await prompt.inputValue(), "What comes next");
+    await page.unroute("**/turns");
+  },
+  async "a reason that is being written stays when another call asks"() {
+    const [one, other] = [await session({ title: "One" }), await session({ title: "Other" })];
+    const asks = (id) => say(id, '@call test_ask {"name":"list","line":"tea"} @say Done.');
+    const first = asks(one);
+    await open("approvals");
+    const card = (title) => page.locator(".card", { hasText: title });
+    await card("One").getByLabel("Reason, which the model reads").fill("not before noon");
+    const second = asks(other);
+    await card("Other").waitFor();
+    assert.equal(await card("One").getByLabel("Reason, which the model reads").inputValue(), "not before noon");
+    for (const title of ["One", "Other"]) await card(title).getByRole("button", { name: "Deny" }).click();
+    await Promise.all([first, second]);
+    await text("Nothing waits for you").waitFor();
+  },
+  async "a session that is followed for long keeps nothing of calls that have left the page"() {
+    const id = await session({ title: "Long followed" });
+    await open(`sessions/${id}`);
+    const devtools = await context.newCDPSession(page);
+    await devtools.send("Performance.enable");
+    const nodes = async () => {
+      await devtools.send("HeapProfiler.collectGarbage");
+      const { metrics } = await devtools.send("Performance.getMetrics");
+      return metrics.find(({ name }) => name === "Nodes").value;
+    };
+    let turns = 0;
+    const run = async (more) => {
+      for (const end = turns + more; turns < end; turns += 1) {
+        await say(id, `${'@call test_echo {"text":"an echo"} '.repeat(25)} @say Turn ${turns} is done.`);
+      }
+      await page.locator(".answer", { hasText: `Turn ${turns - 1} is done.` }).waitFor();
+    };
+    await run(25);
+    const before = await nodes();
+    await run(50);
+    const after = await nodes();
+    assert.ok(after < before * 1.5, `${before} nodes after 625 calls, ${after} after 1,875`);
+    await devtools.detach();
   },
   async "a long output is shown in part, and whole on request"() {
     const id = await session({ title: "Long" });

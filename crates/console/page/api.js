@@ -54,6 +54,10 @@ export const patch = (path, body) => ask("PATCH", path, { body });
 export const remove = (path, params) => ask("DELETE", path, { params });
 export const ready = async () => (await fetch("readyz", { cache: "no-store" })).json();
 
+/** What the server can do, as it said when this page began. */
+export const capabilities = {};
+export const learnCapabilities = async () => Object.assign(capabilities, await get("capabilities"));
+
 /** Starts a turn and waits only for its acceptance. The key lets a request that was lost be sent again. */
 export const startTurn = (session, prompt, policy) =>
   post(`sessions/${session}/turns`, { prompt, policy, attended: true }, {

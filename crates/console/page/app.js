@@ -1,6 +1,6 @@
 // The frame around the views: which address shows which view, and who is signed in.
 
-import { SECRET, forget, get, isSignedIn, onSignedOut, signIn, signOut } from "./api.js";
+import { SECRET, forget, isSignedIn, learnCapabilities, onSignedOut, signIn, signOut } from "./api.js";
 import { button, complain, el, failed, plain } from "./dom.js";
 import { followList, forgetList, onList, sessions as all } from "./follow.js";
 import { show as approvals } from "./views/approvals.js";
@@ -98,7 +98,7 @@ async function begin() {
     await signIn(code).catch((failure) => (why = failure.message));
   }
   try {
-    await get("capabilities");
+    await learnCapabilities();
     await enter();
   } catch (failure) {
     if (failure.status === 401) leave(why || (isSignedIn() ? "Your sign-in has ended." : ""));

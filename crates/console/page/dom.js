@@ -70,6 +70,22 @@ export function button(text, act, attributes = {}) {
   return made;
 }
 
+/** The work, never twice at a time: however often it is asked for while it runs, it runs once more. */
+export function oneAtATime(work) {
+  let [running, isBehind] = [null, false];
+  const run = async () => {
+    try {
+      while (isBehind) {
+        isBehind = false;
+        await work();
+      }
+    } finally {
+      running = null;
+    }
+  };
+  return () => ((isBehind = true), (running ??= run()));
+}
+
 /** Copies a text, and says so. */
 export const copy = async (text) => {
   await navigator.clipboard.writeText(text);
@@ -142,7 +158,14 @@ export function ago(time) {
 }
 
 const STATES = { idle: "idle", running: "running", queued: "queued", waiting: "waits for you" };
-export const state = (name) => el(`span.state.${STATES[name] ? name : "idle"}`, {}, STATES[name] ?? name);
+
+/** What a session is seen to be: its state, or `failed` if it is idle because its last turn failed. */
+export const stateOf = ({ state: now, last_error: error }) => (now === "idle" && error ? "failed" : now);
+export const state = (session) => {
+  const now = stateOf(session);
+  const text = now === "failed" ? `failed: ${session.last_error}` : STATES[now] ?? now;
+  return el(`span.state.${STATES[now] || now === "failed" ? now : "idle"}`, {}, text);
+};
 
 /** Repeats a work while the view is shown and the tab is seen. */
 export function every(seconds, signal, work) {

@@ -55,9 +55,10 @@ export function markdown(text) {
       out.append(el("p.heading", {}, inline(heading[2])));
       at += 1;
     } else if (ITEM.test(line)) {
-      const isOrdered = /^\s*\d/.test(line);
+      const first = line.match(/^\s*(\d+)/)?.[1];
       const items = until((other) => !ITEM.test(other)).map((item) => el("li", {}, inline(item.replace(ITEM, ""))));
-      out.append(el(isOrdered ? "ol" : "ul", {}, items));
+      // A list that goes on behind a block of code keeps its numbers.
+      out.append(first ? el("ol", { start: first }, items) : el("ul", {}, items));
     } else if (line.startsWith(">")) {
       const quoted = until((other) => !other.startsWith(">")).map((other) => other.replace(/^>\s?/, ""));
       out.append(el("blockquote", {}, inline(quoted.join("\n"))));

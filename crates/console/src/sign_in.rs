@@ -1,4 +1,4 @@
-//! Which browsers have signed in. One does so with a code that only a holder of the token can make; from then on it shows
+//! Browsers that have signed in. One does so with a code that only a holder of the token can make; from then on it shows
 //! two secrets, a cookie that no script can read and a text that no other port's page can send.
 //!
 //! The file of sign-ins has their digests alone. It is read for each request, so whoever deletes it signs all out.

@@ -145,8 +145,8 @@ impl Guard {
         if is_ours {
             return Ok(());
         }
-        let message = "The Host header names no host that this server answers for. Behind a proxy, set serve.public_url; \
-                       serve.allowed_hosts lists further names.";
+        let message = "The Host header is not one of this server's names. Behind a proxy, set serve.public_url; \
+                       serve.allowed_hosts adds further names.";
         Err(refuse(ErrorCode::ForbiddenOrigin, message).detail("header", "host"))
     }
 

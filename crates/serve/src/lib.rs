@@ -121,13 +121,13 @@ pub enum ServeError {
     #[error("say what to serve: any of REST, JSON-RPC and MCP")]
     Nothing,
     /// Neither a token nor its absence was chosen.
-    #[error("give a token, or say that there is none")]
+    #[error("set a token, or call `without_token()`")]
     NoToken,
     /// There is no token, and others can reach the address.
     #[error("without authentication only a loopback address may be listened on")]
     Open,
     /// The address cannot be listened on.
-    #[error("{address} cannot be listened on: {source}; choose another port, or 0")]
+    #[error("cannot listen on {address}: {source}; choose another port, or 0 for any free one")]
     Listen {
         /// The address.
         address: SocketAddr,

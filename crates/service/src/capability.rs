@@ -26,6 +26,7 @@ pub struct Capabilities {
     session_store: Presence,
     memory_store: Presence,
     session_compaction: Presence,
+    keeps_rules: bool,
 }
 
 impl Capabilities {
@@ -40,6 +41,7 @@ impl Capabilities {
             } else {
                 Presence::NotBuilt
             },
+            keeps_rules: false,
         }
     }
 
@@ -58,6 +60,13 @@ impl Capabilities {
         if matches!(self.memory_store, Presence::Present) {
             self.memory_store = Presence::SwitchedOff;
         }
+        self
+    }
+
+    /// Says whether a decision on any surface may keep its rule for always.
+    #[must_use]
+    pub const fn with_kept_rules(mut self, keeps_rules: bool) -> Self {
+        self.keeps_rules = keeps_rules;
         self
     }
 
@@ -83,6 +92,7 @@ impl Capabilities {
             session_store: presence(view.session_store, &["B", "E", "F", "BD"]),
             memory_store: presence(view.memory_store, &["C", "E", "F", "CD"]),
             session_compaction: presence(view.session_compaction, &["D", "F", "BD", "CD"]),
+            keeps_rules: view.keeps_rules,
         }
     }
 
@@ -129,6 +139,7 @@ impl Capabilities {
             session_store: has(Capability::SessionStore),
             memory_store: has(Capability::MemoryStore),
             session_compaction: has(Capability::SessionCompaction),
+            keeps_rules: self.keeps_rules,
         }
     }
 }
@@ -146,6 +157,9 @@ pub struct CapabilitiesView {
     pub memory_store: bool,
     /// Whether long contexts are compacted.
     pub session_compaction: bool,
+    /// Whether an approval with the scope `always` is accepted (`tools.remember`).
+    #[serde(default)]
+    pub keeps_rules: bool,
 }
 
 #[cfg(test)]
@@ -155,7 +169,8 @@ mod tests {
     #[test]
     fn a_view_says_all_of_it() {
         let all = Capabilities::compiled();
-        for own in [all, all.without_store(), all.without_memory(), all.without_store().without_memory()] {
+        let views = [all, all.without_store(), all.without_memory(), all.without_store().without_memory()];
+        for own in views.into_iter().chain([all.with_kept_rules(true)]) {
             assert_eq!(Capabilities::of_view(&own.view()), own);
         }
     }

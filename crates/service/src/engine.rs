@@ -139,7 +139,7 @@ impl Derived {
 impl Observer for Derived {
     async fn published(&self, shared: &Shared, durable: Seq) {
         if let Err(error) = self.list(shared, durable).await {
-            tracing::error!(%error, "the index did not take a session in; it will at the next start");
+            tracing::error!(%error, "could not update the session index; the next start will");
         }
     }
 
@@ -161,7 +161,7 @@ impl Observer for Derived {
                 Err(error) => Err(error),
             };
             if let Err(error) = settled {
-                tracing::warn!(session_id = %lease.session_id, %error, "a session that rests is looked at by the next start");
+                tracing::warn!(session_id = %lease.session_id, %error, "could not release the session's lease; it will be checked again at the next start");
             }
         });
     }
@@ -186,7 +186,7 @@ impl Observer for Derived {
             None => Ok(()),
         };
         if let Err(error) = &forgotten {
-            tracing::warn!(%session_id, %error, "memory has yet to forget a deleted session, which lists show until it has");
+            tracing::warn!(%session_id, %error, "deleting the session from memory failed; it stays listed until a retry succeeds");
         }
         // Otherwise the row stays: by it the next start finds the session, and deletes it again.
         if forgotten.is_ok() {

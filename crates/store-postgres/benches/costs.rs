@@ -70,6 +70,7 @@ fn row(n: u64, last_seq: Seq, state: SessionState) -> SessionSummary {
         last_seq,
         usage: Usage::default(),
         forked_from: None,
+        last_error: None,
     }
 }
 

@@ -172,7 +172,7 @@ impl EventStore for PostgresEvents {
 
     async fn rests(&self, session_id: SessionId, last_seq: Seq) {
         if let Err(error) = self.0.settle(session_id, last_seq).await {
-            tracing::warn!(%session_id, %error, "a session that rests is looked at by the next start");
+            tracing::warn!(%session_id, %error, "could not release the session's lease; it will be checked again at the next start");
         }
     }
 

@@ -267,7 +267,9 @@ impl App {
             key: "HOME".to_owned(),
             message: "there is no folder for a configuration: set HOME, or allow the call for the session".to_owned(),
         };
-        self.user_file.as_ref().ok_or_else(missing)?.remember(rule)
+        self.user_file.as_ref().ok_or_else(missing)?.remember(rule)?;
+        self.out.note(&format!("allowed in every folder from now on, by your configuration: {}", printable(rule)));
+        Ok(())
     }
 
     /// Prints a note about the model of a new session if nobody chose it: the scripted one, or that of an earlier session.

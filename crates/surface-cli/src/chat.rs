@@ -229,7 +229,7 @@ impl<'a> Chat<'a> {
             cancel.cancel();
         }
         if goes_on {
-            self.app.out.note("The compaction goes on in the process that serves the session; /interrupt ends it.");
+            self.app.out.note("The compaction continues in the background; /interrupt stops it.");
         }
         let is_running = !self.turns.is_empty() || (self.compacting.is_some() && !goes_on);
         self.app.out.note(if is_running { "Interrupting; Ctrl-C again leaves." } else { "Ctrl-C again leaves." });

@@ -392,7 +392,8 @@ impl Config {
     pub(crate) const fn capabilities(&self) -> Capabilities {
         let built = Capabilities::compiled();
         let built = if self.values.store.enabled { built } else { built.without_store() };
-        if self.values.memory.enabled { built } else { built.without_memory() }
+        let built = if self.values.memory.enabled { built } else { built.without_memory() };
+        built.with_kept_rules(self.values.tools.remember)
     }
 
     /// Returns true if this process opens the data directory, for sessions or for memory.

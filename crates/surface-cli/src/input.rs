@@ -215,7 +215,7 @@ fn end_without_terminal() {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
     if retry_on_intr(|| poll(&mut terminal, None)).is_ok() {
-        // It fails for no process of one's own.
+        // Signalling our own process cannot fail.
         kill_process(getpid(), ProcessSignal::TERM).ok();
     }
 }

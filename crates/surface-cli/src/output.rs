@@ -170,7 +170,7 @@ fn with_returns(text: &str, is_terminal: bool) -> Cow<'_, str> {
 pub(crate) struct Output {
     out: Stream,
     err: Stream,
-    /// Columns of the line of progress that stands on the terminal. It gives way to everything else.
+    /// Width of the progress line on the screen; any other output erases it first.
     drawn: Arc<AtomicUsize>,
     /// True for JSON on standard output, also of errors.
     pub(crate) is_json: bool,

@@ -222,7 +222,7 @@ const fn state(state: SessionState) -> &'static str {
 
 /// Formats a time to its minute, in UTC.
 fn minute(time: Timestamp) -> String {
-    time.to_string().get(..16).unwrap_or_default().replace('T', " ")
+    format!("{} UTC", time.to_string().get(..16).unwrap_or_default().replace('T', " "))
 }
 
 /// Formats the age of a time; its day, if that is long ago or in the future.
@@ -400,7 +400,7 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
         assert!(list(&[], None, now).starts_with("SESSION "), "a program gets the same columns");
         let whole = list(&sessions(), None, now);
         assert!(whole.contains("01900000-0000-7000-8000-0000aa12abcd  idle"), "{whole}");
-        assert!(whole.contains("  2026-01-02 03:04  A long title in two lines\n"), "{whole}");
+        assert!(whole.contains("  2026-01-02 03:04 UTC  A long title in two lines\n"), "{whole}");
     }
 
     fn timestamp(text: &str) -> Timestamp {
@@ -441,7 +441,7 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
         ] });
         let table = "\
 READER      EVENTS BEHIND  SESSIONS BEHIND  SINCE
-audit       310            2                2026-01-02 03:04
+audit       310            2                2026-01-02 03:04 UTC
 projection  0              0                built in
 ";
         assert_eq!(rendered(Operation::ListReaders, &page), table);
@@ -451,8 +451,8 @@ projection  0              0                built in
               "reason": "age" },
         ] });
         let table = "\
-SESSION   REASON   SIZE     UPDATED           TITLE
-aa12abcd  too old  2.5 MiB  2026-01-02 03:04  -
+SESSION   REASON   SIZE     UPDATED               TITLE
+aa12abcd  too old  2.5 MiB  2026-01-02 03:04 UTC  -
 1 would be deleted
 ";
         assert_eq!(rendered(Operation::Retain, &retained), table);

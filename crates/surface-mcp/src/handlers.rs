@@ -136,7 +136,7 @@ impl ServerHandler for McpServer {
                 // A long poll ends with its client.
                 Operation::Events | Operation::Changes => tokio::select! {
                     result = self.call(operation, &params, &context) => result,
-                    () = context.ct.cancelled() => Err(SessionError::Internal("nobody waits any more".to_owned())),
+                    () = context.ct.cancelled() => Err(SessionError::Internal("the client cancelled the request".to_owned())),
                 },
                 _ => self.call(operation, &params, &context).await,
             }

@@ -54,7 +54,7 @@ const SESSION_HEADER: &str = "mcp-session-id";
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     /// Whether clients get a session of the protocol, if their revision has one. Without it
-    /// `notifications/cancelled` does nothing, because nobody knows whose request it names.
+    /// `notifications/cancelled` is ignored: without a session its request id cannot be resolved.
     pub has_sessions: bool,
     /// The tools that clients are offered.
     pub offer: Offer,

@@ -146,11 +146,11 @@ fn form(call: &ApprovalRequested) -> Value {
     }
     let shown = preview.as_ref().unwrap_or(arguments);
     let mut fields = json!({
-        "decision": { "type": "string", "title": "Let it run?", "enum": ["approve", "deny"] },
+        "decision": { "type": "string", "title": "Allow this call?", "enum": ["approve", "deny"] },
         "reason": { "type": "string", "title": "Reason, for the model" },
     });
     if let Some(rule) = rule {
-        let title = format!("Once, or all of `{rule}` in this session");
+        let title = format!("This call only, or every `{rule}` in this session");
         fields["scope"] = json!({ "type": "string", "title": title, "enum": ["once", "session"] });
     }
     let schema = json!({ "type": "object", "properties": fields, "required": ["decision"] });
@@ -216,7 +216,7 @@ mod tests {
         let form = form(&ApprovalRequested { call_id: "c".to_owned(), name, arguments, preview, rule, form: None });
         assert_eq!(form["message"], "The tool shell waits for approval:\ncargo test");
         let scope = &form["requestedSchema"]["properties"]["scope"];
-        assert_eq!(scope["title"], "Once, or all of `shell: cargo test *` in this session");
+        assert_eq!(scope["title"], "This call only, or every `shell: cargo test *` in this session");
         let read: ElicitRequestParams = serde_json::from_value(form.clone()).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap()["requestedSchema"], form["requestedSchema"]);
     }

@@ -55,6 +55,7 @@ impl Document {
             let path = paths.entry(route.full_path()).or_insert_with(|| json!({}));
             path[route.method.as_str().to_ascii_lowercase()] = self.operation(route);
         }
+        self.add_streams();
         let state = |state: &str| json!({ "type": "object", "properties": { "state": { "const": state } }, "required": ["state"] });
         let plain = [
             ("healthz", "application/json", state("ok"), "Says whether the process answers."),
@@ -76,6 +77,7 @@ impl Document {
             }
             let mut operation = json!({
                 "operationId": name.replace('.', "_"), "tags": ["server"], "summary": summary, "responses": responses,
+                "description": "Served beside the operations, under the same address.",
             });
             if matches!(name, "healthz" | "readyz") {
                 // Open to everyone.
@@ -86,8 +88,13 @@ impl Document {
             }
             paths.insert(format!("/{name}"), json!({ "get": operation }));
         }
+        // Linters warn of what is never used, such as the refusals of a route that answers them in another way.
+        let used = Value::Object(paths.clone()).to_string();
+        self.refusals.retain(|name, _| used.contains(&format!("#/components/responses/{name}\"")));
+        let tags = TAGS.map(|(name, description)| json!({ "name": name, "description": description }));
         json!({
             "openapi": "3.1.0",
+            "tags": tags,
             "info": {
                 "title": "meerkat",
                 "version": env!("CARGO_PKG_VERSION"),
@@ -109,7 +116,10 @@ impl Document {
     fn add_events(&mut self) {
         let mut unions = [("Event", Vec::new(), Map::new()), ("LiveEvent", Vec::new(), Map::new())];
         for &kind in EventKind::ALL {
-            let schema = self.adopt(event_schema(kind).to_value());
+            let mut schema = self.adopt(event_schema(kind).to_value());
+            if let Some(example) = example_of(kind) {
+                schema["examples"] = json!([example]);
+            }
             let words = kind.name().split('_').map(|word| {
                 let (first, rest) = word.split_at(word.len().min(1));
                 first.to_ascii_uppercase() + rest
@@ -124,6 +134,30 @@ impl Document {
         for (name, kinds, mapping) in unions {
             let discriminator = json!({ "propertyName": "type", "mapping": mapping });
             self.schemas.insert(name.to_owned(), json!({ "oneOf": kinds, "discriminator": discriminator }));
+        }
+    }
+
+    /// Adds what the `data` of a stream's event is. OpenAPI 3.1 has no place for the schema of one event, so generators of
+    /// clients look for it where they look for that of a body.
+    fn add_streams(&mut self) {
+        let page = self.adopt(answer_schema(Operation::Changes).to_value());
+        self.schemas.insert("ChangePage".to_owned(), page);
+        let any = |description: &str, names: &[&str]| {
+            let each = names.iter().map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
+            json!({ "description": description, "anyOf": each.collect::<Vec<_>>() })
+        };
+        let session = "The `data` of one event of the stream: an event of the session, or after `event: failure` the \
+                       error that ends the stream.";
+        let turn = "The `data` of one event of the stream: an event of the session, then after `event: result` the turn's \
+                    result, or after `event: failure` the error that ends the stream.";
+        let list = "The `data` of one event of the stream: a page of changes, or after `event: failure` the error that \
+                    ends the stream.";
+        for (name, description, names) in [
+            ("SessionStreamData", session, &["Event", "LiveEvent", "ErrorBody"][..]),
+            ("TurnStreamData", turn, &["Event", "LiveEvent", "TurnResult", "ErrorBody"]),
+            ("ListStreamData", list, &["ChangePage", "ErrorBody"]),
+        ] {
+            self.schemas.insert(name.to_owned(), any(description, names));
         }
     }
 
@@ -154,13 +188,13 @@ impl Document {
             optional(
                 "header",
                 "Last-Event-ID",
-                "The cursor of a client that comes back; `since_seq` then counts no more. Empty is none.",
+                "Resume after this cursor; it overrides `since_seq`. An empty value is ignored.",
                 json!({ "type": "string", "pattern": "^(?:0|[1-9][0-9]{0,18})?$" }),
             );
         }
         if route.follows_list() {
             let cursor = json!({ "type": "string" });
-            optional("header", "Last-Event-ID", "The cursor of a stream that comes back. Empty is none.", cursor);
+            optional("header", "Last-Event-ID", "Resume after this cursor. An empty value is ignored.", cursor);
         }
         if properties.remove("idempotency_key").is_some() {
             let key = json!({ "type": "string", "pattern": KEY });
@@ -180,6 +214,7 @@ impl Document {
             "operationId": route.operation.public_name().replace('/', "_"),
             "tags": [route.tag()],
             "summary": route.operation.summary(),
+            "description": description(route),
             "parameters": parameters,
             "responses": self.responses(route),
         });
@@ -198,8 +233,8 @@ impl Document {
                     schema[condition] = condition_schema.take();
                 }
             }
-            operation["requestBody"] =
-                json!({ "required": is_required, "content": { "application/json": { "schema": schema } } });
+            let content = json!({ "schema": schema, "example": example(route.operation) });
+            operation["requestBody"] = json!({ "required": is_required, "content": { "application/json": content } });
         }
         if route.takes_bundle() {
             // Any type is accepted: a bundle describes itself.
@@ -218,7 +253,7 @@ impl Document {
             Operation::FetchReader => answer["properties"]["items"]["items"]["properties"]["event"] = event,
             _ => {}
         }
-        let stream = json!({ "schema": { "type": "string" } });
+        let stream = |name: &str| json!({ "schema": { "$ref": format!("#/components/schemas/{name}") } });
         let mut responses = json!({});
         let mut answered = |status: &str, description: &str, schema: &Value| {
             responses[status] =
@@ -237,8 +272,12 @@ impl Document {
             answered("200", "The answer.", &answer);
         }
         match route.operation {
-            Operation::StartTurn | Operation::Resume | Operation::Events | Operation::List | Operation::Changes => {
-                responses["200"]["content"]["text/event-stream"] = stream;
+            Operation::StartTurn | Operation::Resume => {
+                responses["200"]["content"]["text/event-stream"] = stream("TurnStreamData");
+            }
+            Operation::Events => responses["200"]["content"]["text/event-stream"] = stream("SessionStreamData"),
+            Operation::List | Operation::Changes => {
+                responses["200"]["content"]["text/event-stream"] = stream("ListStreamData");
             }
             Operation::Blob => {
                 let offset = json!({ "description": "Where the next piece begins.", "schema": { "type": "integer" } });
@@ -285,6 +324,72 @@ impl Document {
             self.schemas.extend(definitions);
         }
         schema
+    }
+}
+
+/// Groups of operations.
+const TAGS: [(&str, &str); 11] = [
+    ("capabilities", "What this server can do."),
+    ("errors", "The error codes and their pages."),
+    ("journal", "The journals that sessions are stored in."),
+    ("memory", "The search in what was said, and forgetting."),
+    ("projection", "The files that show sessions as Markdown."),
+    ("reader", "Named positions from which programs receive every event."),
+    ("server", "Whether the server answers, and how much it does."),
+    ("session", "Sessions: making, reading, changing, forking, compacting and moving them."),
+    ("store", "The data directory or the database."),
+    ("tool", "The tools that sessions have, and the servers they come from."),
+    ("turn", "Turns: starting, waiting, deciding and interrupting."),
+];
+
+/// Says how an operation is called elsewhere, what it needs, and how its answer can be had as a stream.
+fn description(route: &Route) -> String {
+    let operation = route.operation;
+    let mut text = format!("`{}` over JSON-RPC, `{}` in Rust.", operation.public_name(), operation.name());
+    if let Some(capability) = operation.needs() {
+        text += &format!(" Needs the capability `{}`.", feature(capability));
+    }
+    if route.runs_turn() {
+        text += " With `Accept: text/event-stream` the answer is a stream: the session's events from the turn's acceptance \
+                 on, and at last the turn's result. With `Prefer: respond-async` it comes when the turn is accepted. \
+                 Otherwise it comes when the turn has ended. The turn goes on if the client goes.";
+    } else if matches!(operation, Operation::Events | Operation::List | Operation::Changes) {
+        text +=
+            " With `Accept: text/event-stream` the answer is a stream that does not end; `Last-Event-ID` resumes it.";
+    }
+    text
+}
+
+const fn feature(capability: Capability) -> &'static str {
+    match capability {
+        Capability::SessionStore => "session-store",
+        Capability::MemoryStore => "memory-store",
+        Capability::SessionCompaction => "session-compaction",
+    }
+}
+
+/// The example of an event in its page.
+fn example_of(kind: EventKind) -> Option<Value> {
+    let (_, rest) = kind.page().split_once("```json\n")?;
+    serde_json::from_str(rest.split_once("\n```")?.0).ok()
+}
+
+/// An example of a request's body.
+fn example(operation: Operation) -> Value {
+    match operation {
+        Operation::CreateSession => json!({ "title": "Shopping", "labels": { "app": "tour" } }),
+        Operation::StartTurn => json!({ "prompt": "What is a meerkat?" }),
+        Operation::Resume => json!({ "budgets": { "steps": 10 } }),
+        Operation::Interrupt => json!({ "turn": 0 }),
+        Operation::DecideApproval => json!({ "decision": "deny", "reason": "Use the copy instead." }),
+        Operation::Remind => json!({ "text": "The deadline is on Friday." }),
+        Operation::Pin => json!({ "text": "Never deploy on Fridays." }),
+        Operation::Update => json!({ "title": "Shopping for the party" }),
+        Operation::CreateReader => json!({ "reader": "audit" }),
+        Operation::AcknowledgeReader => json!({ "seq": 12 }),
+        Operation::CompactJournal | Operation::Retain => json!({ "dry_run": true }),
+        Operation::ForgetMemory => json!({ "source": "notes" }),
+        _ => json!({}),
     }
 }
 
@@ -378,6 +483,10 @@ fn generators_way(node: &mut Map<String, Value>) {
         if *property == Value::Bool(true) {
             *property = json!({});
         }
+    }
+    if node.contains_key("prefixItems") {
+        // Linters want it, and the number of items is bounded beside it.
+        node.entry("items").or_insert_with(|| json!({}));
     }
     let names = node.get("oneOf").and_then(Value::as_array).map(|either| {
         let of = |member: &'static str| move |one: &Value| one[member].as_str().map(str::to_owned);

@@ -58,7 +58,7 @@ fn too_large(bytes: u64, limit: u64) -> SessionError {
 
 /// The refusal of a body that ended too early.
 pub(crate) fn broken_off() -> SessionError {
-    SessionError::invalid("body", "it ended before it was whole")
+    SessionError::invalid("body", "the request ended before its body was complete")
 }
 
 /// A request without its body.
@@ -110,7 +110,10 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
         } else if route.switch.is_some_and(|(switch, _)| switch == name) {
             truth(name, value)?;
         } else {
-            return Err(SessionError::invalid(name, "the query has no such parameter here"));
+            let known: Vec<&str> = route.query.iter().copied().chain(route.switch.map(|(switch, _)| switch)).collect();
+            let which =
+                if known.is_empty() { "none is allowed".to_owned() } else { format!("allowed: {}", known.join(", ")) };
+            return Err(SessionError::invalid(name, format!("there is no such query parameter here; {which}")));
         }
     }
     if !labels.is_empty() {
@@ -165,7 +168,7 @@ fn splice_body(
     let body = body.trim_end_matches([' ', '\t', '\r', '\n']);
     let is_json = body.is_empty() || has_type(&asked.headers, "application/json");
     if !route.takes_body() && !body.is_empty() {
-        return Err(refusal("this route takes none; its parameters stand in path and query"));
+        return Err(refusal("this route takes no body; pass its parameters in the path and the query"));
     }
     if !is_json {
         return Err(SessionError::invalid("content-type", "a body is sent as application/json"));

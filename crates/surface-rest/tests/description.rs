@@ -113,6 +113,78 @@ async fn the_description_forbids_what_is_always_refused() {
     assert_eq!(forget["else"]["properties"]["from_seq"]["type"], "null");
 }
 
+/// A stream has the type of its events' data, and nothing is undeclared, unused or without words and an example.
+#[tokio::test]
+async fn streams_are_typed_and_every_operation_has_its_words_and_an_example() {
+    let (text, document) = described().await;
+    let schema = |path: &str, method: &str| {
+        document["paths"][path][method]["responses"]["200"]["content"]["text/event-stream"]["schema"].clone()
+    };
+    for (path, method, name) in [
+        ("/v1/sessions/{session_id}/events", "get", "SessionStreamData"),
+        ("/v1/sessions/{session_id}/turns", "post", "TurnStreamData"),
+        ("/v1/sessions/{session_id}/resume", "post", "TurnStreamData"),
+        ("/v1/sessions", "get", "ListStreamData"),
+        ("/v1/session-changes", "get", "ListStreamData"),
+    ] {
+        assert_eq!(schema(path, method), json!({ "$ref": format!("#/components/schemas/{name}") }), "{path}");
+    }
+    let turn = document["components"]["schemas"]["TurnStreamData"]["anyOf"].to_string();
+    for name in ["Event", "LiveEvent", "TurnResult", "ErrorBody"] {
+        assert!(turn.contains(&format!("#/components/schemas/{name}\"")), "{name}: {turn}");
+    }
+    for (kind, members) in [("schemas", 40), ("responses", 20)] {
+        let components = document["components"][kind].as_object().unwrap();
+        assert!(components.len() > members);
+        for name in components.keys() {
+            assert!(text.contains(&format!("\"#/components/{kind}/{name}\"")), "nothing refers to {kind}/{name}");
+        }
+    }
+    let declared: BTreeSet<&str> =
+        document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    let mut used = BTreeSet::new();
+    for operation in document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values())
+    {
+        let id = operation["operationId"].as_str().unwrap();
+        used.insert(operation["tags"][0].as_str().unwrap());
+        assert!(operation["description"].as_str().is_some_and(|words| words.len() > 10), "{id}");
+        let body = &operation["requestBody"]["content"]["application/json"];
+        assert!(body.is_null() || body["example"].is_object(), "{id}");
+    }
+    assert_eq!(used, declared);
+    let example = &document["components"]["schemas"]["TurnCompletedEvent"]["examples"][0];
+    assert_eq!(example["type"], "turn_completed");
+}
+
+/// An example that is refused would be copied by everybody.
+#[tokio::test]
+async fn the_server_takes_every_example_of_a_body() {
+    let (_, document) = described().await;
+    let server = Server::start();
+    let session = server.session().await;
+    let mut sent = 0;
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let body = &operation["requestBody"]["content"]["application/json"]["example"];
+            if body.is_null() {
+                continue;
+            }
+            let filled = [
+                ("{session_id}", session.as_str()),
+                ("{kind}", "custom:note"),
+                ("{reader}", "audit"),
+                ("{call_id}", "c1"),
+            ];
+            let place = filled.iter().fold(path.clone(), |place, (name, value)| place.replace(name, value));
+            let answer = server.send(&format!("{} {place}", method.to_uppercase()), body.to_string()).await;
+            let said = String::from_utf8_lossy(&answer.body).into_owned();
+            assert!(answer.status != 400 && answer.status != 422, "{method} {place}: {said}");
+            sent += 1;
+        }
+    }
+    assert!(sent > 10, "{sent} bodies have an example");
+}
+
 /// The document has nothing that generators of clients cannot read.
 #[tokio::test]
 async fn generators_can_read_every_schema() {
@@ -121,6 +193,10 @@ async fn generators_can_read_every_schema() {
             Value::Object(members) => {
                 let format = members.get("format").and_then(Value::as_str).unwrap_or_default();
                 assert!(!format.starts_with("uint"), "{place} has the format {format}");
+                assert!(
+                    !members.contains_key("prefixItems") || members["items"].is_object(),
+                    "{place} bounds no items"
+                );
                 for (name, schema) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
                     assert!(!schema.is_boolean(), "{place}/{name} is a boolean schema");
                 }

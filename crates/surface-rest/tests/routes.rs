@@ -41,6 +41,21 @@ async fn every_response_has_its_headers_and_what_no_handler_sees_has_the_same_bo
     assert_eq!(head.body, b"");
 }
 
+/// A body that has an unknown field is told the known ones; so is a query.
+#[tokio::test]
+async fn a_query_parameter_that_is_not_known_is_refused_with_those_that_are() {
+    let server = Server::start();
+    for (path, known) in [
+        ("sessions?q=x", "allowed: created_after, updated_after, labels, archived, cursor, limit"),
+        ("capabilities?q=x", "none is allowed"),
+    ] {
+        let answer = server.send(&format!("GET /v1/{path}"), "").await;
+        assert_eq!(answer.refusal(), refused("q"));
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(known), "{message}");
+    }
+}
+
 /// Lines and columns are those of the body, and only fields of the body are suggested.
 #[tokio::test]
 async fn what_is_said_of_a_body_is_true_of_what_was_sent() {

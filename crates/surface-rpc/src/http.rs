@@ -183,7 +183,7 @@ fn read(message: Result<Message, tungstenite::Error>, max: usize) -> io::Result<
         Ok(_) => return Ok(Inward::Alive),
         Err(tungstenite::Error::Capacity(_)) => return Ok(Inward::Unreadable(too_large(max).into())),
         Err(tungstenite::Error::Utf8(error)) => {
-            return Ok(Inward::Unreadable(Failure::not_json(format!("it is no UTF-8: {error}"))));
+            return Ok(Inward::Unreadable(Failure::not_json(format!("invalid UTF-8: {error}"))));
         }
         Err(error) => return Err(io::Error::other(error)),
     };

@@ -36,8 +36,8 @@ pub(crate) struct Call<'a> {
 
 /// Splits a message into its requests.
 pub(crate) fn read_message(bytes: &[u8], batch_max: usize) -> Result<Message<'_>, Failure> {
-    let no_json = |error: serde_json::Error| Failure::not_json(format!("it is no JSON: {error}"));
-    let text = std::str::from_utf8(bytes).map_err(|error| Failure::not_json(format!("it is no UTF-8: {error}")))?;
+    let no_json = |error: serde_json::Error| Failure::not_json(format!("invalid JSON: {error}"));
+    let text = std::str::from_utf8(bytes).map_err(|error| Failure::not_json(format!("invalid UTF-8: {error}")))?;
     if !text.trim_start().starts_with('[') {
         let whole: &RawValue = serde_json::from_str(text).map_err(no_json)?;
         return Ok(Message::One(whole.get()));
@@ -128,7 +128,7 @@ fn as_it_stands<'de, D: Deserializer<'de>>(decoder: D) -> Result<Option<&'de Raw
 /// The parameters of an operation, which must be named.
 pub(crate) fn by_name(params: &str) -> Result<&str, SessionError> {
     if params.starts_with('[') {
-        return Err(SessionError::invalid("params", "parameters go by name, in an object"));
+        return Err(SessionError::invalid("params", "params must be an object"));
     }
     Ok(params)
 }

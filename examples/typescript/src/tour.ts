@@ -1,4 +1,5 @@
 // What a client does with meerkat, one function each.
+import { EventSourceParserStream } from "eventsource-parser/stream";
 import { again, begin, type Meerkat, MeerkatError, type MeerkatEvent, runTurn, sent } from "./meerkat.js";
 
 /** Creates a session and returns its id. */
@@ -41,11 +42,31 @@ function texts(event: MeerkatEvent): { block: string; offset: number; text: stri
     );
 }
 
+/** Runs a turn in one request, whose answer is the stream, and yields its text as the model produces it. */
+export async function* atOnce(meerkat: Meerkat, session_id: string, prompt: string): AsyncGenerator<string> {
+  const stream = await sent(
+    meerkat.POST("/v1/sessions/{session_id}/turns", {
+      params: { path: { session_id } },
+      headers: { Accept: "text/event-stream" },
+      body: { prompt },
+      parseAs: "stream",
+    }),
+  );
+  const frames = stream!.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+  for await (const frame of frames) {
+    if (frame.event === "failure") throw new MeerkatError(JSON.parse(frame.data));
+    // The last one has the turn's result, as the answer without a stream would.
+    if (frame.event === "result") return;
+    const event: MeerkatEvent = JSON.parse(frame.data);
+    if (event.type === "text_delta") yield event.text;
+  }
+}
+
 /** Reads what happened since a cursor that was kept, and returns the new seqs. `follow` would wait for more. */
 export async function reconnect(meerkat: Meerkat, session_id: string, cursor: number): Promise<number[]> {
   const params = { path: { session_id }, query: { since_seq: cursor } };
   const page = await sent(meerkat.GET("/v1/sessions/{session_id}/events", { params }));
-  return typeof page === "object" ? page.items.map((event) => event.seq) : [];
+  return page.items.map((event) => event.seq);
 }
 
 /** Sends the same turn twice, as after a lost answer, and returns how many turns the session has. */

@@ -22,7 +22,7 @@ beforeEach(async () => {
 async function stored() {
   const params = { path: { session_id: session }, query: { limit: 1000 } };
   const page = await sent(meerkat.GET("/v1/sessions/{session_id}/events", { params }));
-  return typeof page === "object" ? page.items : [];
+  return page.items;
 }
 
 async function drained(pieces: AsyncIterable<string>): Promise<string> {
@@ -44,6 +44,11 @@ test("streamed text comes in pieces", async () => {
     if (said === "Wait for it.") break;
   }
   expect(said).toBe("Wait for it.");
+});
+
+test("at once", async () => {
+  expect(await drained(tour.atOnce(meerkat, session, "@say All in one request."))).toBe("All in one request.");
+  await expect(drained(tour.atOnce(meerkat, session, ""))).rejects.toMatchObject({ code: "INVALID_REQUEST" });
 });
 
 test("reconnect", async () => {

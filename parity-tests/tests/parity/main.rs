@@ -148,6 +148,8 @@ fn capabilities(build: &Build) -> Scenario {
     let mut expected = build.row.capabilities.clone();
     expected.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
     expected.insert("build".to_owned(), build.said_name().into());
+    // That is a setting, and no trial sets it.
+    expected.insert("keeps_rules".to_owned(), false.into());
     let step =
         Step { operation: Some("capabilities".to_owned()), ok: Some(Value::Object(expected)), ..Step::default() };
     Scenario { name: "capabilities".to_owned(), config: Map::new(), steps: vec![step] }

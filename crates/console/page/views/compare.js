@@ -31,7 +31,7 @@ async function side(title, id, since, signal) {
 }
 
 export async function show(body, { id, session, signal }) {
-  const since = await parting(id, session.last_seq, signal);
+  const since = await parting(id, session().last_seq, signal);
   body.append(el("p.facts", {}, `They parted after event ${number(since)}. Up to there they are the same.`),
-    el("div.sides", {}, await side("This fork", id, since, signal), await side("Its parent", session.forked_from, since, signal)));
+    el("div.sides", {}, await side("This fork", id, since, signal), await side("Its parent", session().forked_from, since, signal)));
 }

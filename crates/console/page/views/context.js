@@ -1,7 +1,7 @@
 // What filled the window at each step, and what each compaction took out. A bar is a model call; a mark is a compaction.
 
 import { get, post, remove } from "../api.js";
-import { ask, button, command, complain, el, empty, failed, number, say, svg } from "../dom.js";
+import { ask, button, command, complain, el, empty, failed, number, oneAtATime, say, svg } from "../dom.js";
 import { PARTS } from "../steps.js";
 import { bounded } from "./transcript.js";
 
@@ -63,35 +63,40 @@ function chart(shown, choose) {
   return svg("svg.chart", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": `Tokens in the window, at most ${number(most)}` }, bars);
 }
 
-function table(shown) {
+function table(shown, open) {
   const head = ["Turn", "Step", ...PARTS.map(([, name]) => name), "Free"];
   const rows = shown.filter(({ context }) => context).map(({ turn, step, context }) => el("tr", {},
     [turn, step, ...PARTS.map(([, , tokens]) => number(tokens(context))), context.free === null ? "unknown" : number(context.free)].map((value) => el("td", {}, value))));
-  return el("details", {}, el("summary", {}, "As a table"), el("div.wide", { tabindex: "0", role: "region", "aria-label": "Table of steps" },
+  return el("details", { open }, el("summary", {}, "As a table"), el("div.wide", { tabindex: "0", role: "region", "aria-label": "Table of steps" },
     el("table", {}, el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, rows))));
 }
 
-export async function show(body, { id, session, refresh, signal }) {
+export async function show(body, { id, session, refresh, listeners, signal }) {
   const place = el("div");
   const panel = el("div.panel", { "aria-live": "polite" });
-  async function draw() {
-    const now = await get(`sessions/${id}`, {}, signal);
+  const draw = oneAtATime(async () => {
     const { shown, hasOlder } = await newest(id, signal);
     if (!shown.some(({ kind }) => kind === "model_call")) {
       return place.replaceChildren(empty("No model call yet", el("p", {}, "Each call of a model is a bar here. Run a turn, such as"),
         command(`meerkat resume ${id.slice(-8)} "hello"`)));
     }
-    const window = now.context.window_tokens;
+    const { context: now } = session();
+    const window = now.window_tokens;
+    const isOpen = place.querySelector("details")?.open;
+    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
     const last = shown.findLast(({ context }) => context)?.context;
-    return place.replaceChildren(
-      el("p", {}, `The context has ${number(now.context.estimated_tokens)} tokens`, window > 0 && ` of a window of ${number(window)}`,
-        `, in ${number(now.context.messages)} messages.`, hasOlder && " Older steps are in Events."),
+    place.replaceChildren(
+      el("p", {}, `The context has ${number(now.estimated_tokens)} tokens`, window > 0 && ` of a window of ${number(window)}`,
+        `, in ${number(now.messages)} messages.`, hasOlder && " Older steps are in Events."),
       chart(shown, (step) => choose(step).catch(complain)),
+      last && el("p.hint", {}, "At the last model call:") || "",
       el("ul.legend", {}, PARTS.map(([part, name, tokens]) => el("li", {}, el(`span.key.${part}`), name, last && `: ${number(tokens(last))}`)),
         last && el("li", {}, el("span.key.free"), `Free: ${last.free === null ? "unknown" : number(last.free)}`)),
-      table(shown),
+      table(shown, isOpen),
     );
-  }
+    if (focused) [...place.querySelectorAll("[aria-label]")].find((each) => each.getAttribute("aria-label") === focused)?.focus();
+    return undefined;
+  });
   async function choose({ kind, seq, compaction, receipt, error, isUndone }) {
     if (kind === "compaction_failed") return panel.replaceChildren(failed(error));
     if (kind === "compaction_undone") return panel.replaceChildren(el("p", {}, `Compaction ${compaction} was undone.`));
@@ -99,7 +104,7 @@ export async function show(body, { id, session, refresh, signal }) {
     const undo = () => remove(`sessions/${id}/compactions/${compaction}`).then(async () => {
       say("The compaction is undone.");
       panel.replaceChildren();
-      await Promise.all([draw(), refresh()]);
+      await refresh();
     });
     return panel.replaceChildren(
       el("h2", {}, `Compaction ${compaction}`), receiptOf(receipt),
@@ -111,9 +116,10 @@ export async function show(body, { id, session, refresh, signal }) {
     if (!(await ask("Compact the context", receiptOf(preview), [["Compact", true, "main"]]))) return;
     await post(`sessions/${id}/compactions`);
     say("The context is compacted.");
-    await Promise.all([draw(), refresh()]);
+    await refresh();
   }
-  body.append(el("div.actions", {}, button("Compact …", compact, { class: session.turn_count > 0 ? "main" : "plain" }),
-    button("Refresh", draw)), place, panel);
+  body.append(el("div.actions", {}, button("Compact …", compact, { class: session().turn_count > 0 ? "main" : "plain" })),
+  place, panel);
+  listeners.push(draw);
   await draw();
 }

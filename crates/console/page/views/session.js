@@ -2,7 +2,7 @@
 
 import { get, patch, post, remove, startTurn } from "../api.js";
 import { ask, button, complain, count, el, empty, failed, number, say, short, state } from "../dom.js";
-import { follow } from "../follow.js";
+import { follow, onList, sessions as listed } from "../follow.js";
 import { show as compare } from "./compare.js";
 import { show as context } from "./context.js";
 import { show as events } from "./events.js";
@@ -11,7 +11,11 @@ import { transcript } from "./transcript.js";
 
 const TAIL = 400;
 const PAGE = 300;
+const SOON_MS = 60;
 const CHANGES = /^(turn_|approval_|compaction_completed|compaction_undone|session_|pinned|unpinned)/;
+
+/** What was written for sessions and is not sent yet: another view must not lose it. */
+const drafts = new Map();
 
 const TABS = { "": "Live", context: "Context", tokens: "Tokens", events: "Events", compare: "Compare" };
 
@@ -44,7 +48,7 @@ export async function show(view, place) {
   const drawHead = () => {
     const name = session.title || `Session ${short(id)}`;
     title(name);
-    heading.replaceChildren(...el("span", {}, name, " ", state(session.state)).childNodes);
+    heading.replaceChildren(...el("span", {}, name, " ", state(session)).childNodes);
     const window = session.context.window_tokens;
     const share = window > 0 ? ` of ${number(window)}` : "";
     facts.replaceChildren(...el("span", {}, short(id), ` · ${session.model} · context ${number(session.context.estimated_tokens)}`,
@@ -52,6 +56,9 @@ export async function show(view, place) {
       session.workspace && [" · ", el("code", {}, session.workspace)],
       session.forked_from && [" · ", el("a", { href: `#/sessions/${session.forked_from}` }, "forked from its parent")],
       Object.entries(session.labels).map(([label, value]) => [" ", el("span.label", {}, `${label}: ${value}`)])).childNodes);
+    // A button that a keyboard is on stays.
+    if (actions.dataset.archived === String(session.archived)) return;
+    actions.dataset.archived = String(session.archived);
     const archive = session.archived ? "unarchive" : "archive";
     actions.replaceChildren(
       button("Fork", () => fork(undefined)),
@@ -61,16 +68,28 @@ export async function show(view, place) {
   };
   const listeners = [drawHead];
   async function refresh() {
-    session = await get(`sessions/${id}`, {}, signal);
-    listeners.forEach((draw) => draw());
+    const now = await get(`sessions/${id}`, {}, signal);
+    // Of two answers, the later one may come first.
+    if (now.last_seq >= session.last_seq) session = now;
+    await Promise.all(listeners.map((draw) => draw()));
   }
+  let timer = null;
+  const refreshSoon = () => {
+    timer ??= setTimeout(() => {
+      timer = null;
+      refresh().catch((failure) => failure.status >= 400 && complain(failure));
+    }, SOON_MS);
+  };
   drawHead();
+  // Whatever view is shown, the head is not older than the list.
+  onList(signal, (ids) => ids.includes(id) && refreshSoon());
+  if (listed.get(id)?.last_seq > session.last_seq) refreshSoon();
 
   const views = { context, tokens, events, compare };
-  if (views[tab]) return views[tab](body, { ...place, id, session, refresh });
+  if (views[tab]) return views[tab](body, { ...place, id, session: () => session, refresh, listeners });
   const at = Number(params.get("at"));
   if (at > 0) return showPlace(body, { id, at, session, fork, signal });
-  return showLive(body, { id, session: () => session, refresh, listeners, fork, signal });
+  return showLive(body, { id, session: () => session, refreshSoon, listeners, fork, signal });
 }
 
 /** A part of the journal that stands still, around one event. */
@@ -90,7 +109,7 @@ async function showPlace(body, { id, at, session, fork, signal }) {
 }
 
 /** The newest part, as it goes on. */
-async function showLive(body, { id, session, refresh, listeners, fork, signal }) {
+async function showLive(body, { id, session, refreshSoon, listeners, fork, signal }) {
   const link = el("p.connection", { role: "status" });
   const queue = el("div.queue");
   const since = Math.max(0, session().last_seq - TAIL);
@@ -99,12 +118,24 @@ async function showLive(body, { id, session, refresh, listeners, fork, signal })
     el("p", {}, "Write a prompt below. Without a model of yours, the scripted one answers.")));
   const earlier = since > 0 && el("a.button", { href: `#/sessions/${id}?at=${since}` }, "Earlier");
   const prompt = el("textarea", { rows: "3", "aria-label": "Prompt", placeholder: "Write a prompt (Enter sends, Shift+Enter is a new line)" });
+  prompt.value = drafts.get(id) ?? "";
+  const keep = () => (prompt.value ? drafts.set(id, prompt.value) : drafts.delete(id));
+  prompt.addEventListener("input", keep);
   const send = (policy) => async () => {
     const text = prompt.value;
     if (!text.trim()) return;
-    await startTurn(id, text, policy);
+    // At once, so that nothing is sent twice and nothing is lost that is written meanwhile.
     prompt.value = "";
+    keep();
     prompt.focus();
+    try {
+      await startTurn(id, text, policy);
+    } catch (failure) {
+      const written = [text, drafts.get(id)].filter(Boolean).join("\n");
+      prompt.value = written;
+      drafts.set(id, written);
+      throw failure;
+    }
   };
   const buttons = el("div.actions");
   const isBusy = () => session().state !== "idle";
@@ -120,7 +151,7 @@ async function showLive(body, { id, session, refresh, listeners, fork, signal })
     prompt.disabled = archived;
     if (drawn !== `${now} ${archived}`) {
       drawn = `${now} ${archived}`;
-      buttons.replaceChildren(...(now === "idle"
+      buttons.replaceChildren(...(archived ? [] : now === "idle"
         ? [button("Send", send("reject"), { class: "main" })]
         : [button("Queue", send("queue"), { class: "main" }), button("Send now instead", send("interrupt")),
           button("Interrupt", () => post(`sessions/${id}/interrupt`), { class: "danger" })]));
@@ -136,13 +167,6 @@ async function showLive(body, { id, session, refresh, listeners, fork, signal })
   body.append(...[earlier, none, shown.node, composer].filter(Boolean));
   drawControls();
 
-  let timer = null;
-  const refreshSoon = () => {
-    timer ??= setTimeout(() => {
-      timer = null;
-      refresh().catch((failure) => failure.status >= 400 && complain(failure));
-    }, 60);
-  };
   const onEvent = (event) => {
     const isAtEnd = innerHeight + scrollY > document.body.scrollHeight - 160;
     shown.take(event);

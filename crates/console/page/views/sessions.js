@@ -1,19 +1,20 @@
 // All sessions: search as you type, filters, and changes without a reload.
 
 import { post } from "../api.js";
-import { ago, button, command, count, el, empty, every, failed, number, short, state } from "../dom.js";
+import { ago, button, command, count, el, empty, every, failed, number, short, state, stateOf } from "../dom.js";
 import { list as followed, onList, sessions } from "../follow.js";
 import { rows } from "../rows.js";
 
 const labels = (session) => Object.entries(session.labels).map(([name, value]) => (value ? `${name}: ${value}` : name));
-const wordsOf = (session) => [session.title, session.session_id, session.model, ...labels(session)].join("\n").toLowerCase();
+const wordsOf = (session) =>
+  [session.title, session.session_id, session.model, stateOf(session), session.last_error, ...labels(session)].join("\n").toLowerCase();
 
 function row(session) {
   const { input_tokens: input, output_tokens: output } = session.usage;
   return el(
     "a.session", { href: `#/sessions/${session.session_id}` },
     el("span.title", {}, session.title || "Untitled"),
-    state(session.state),
+    state(session),
     el("span.labels", {}, labels(session).slice(0, 4).map((label) => el("span.label", {}, label))),
     el("span.facts", {}, `${short(session.session_id)} · ${count(session.turn_count, "turn")} · ${number(input + output)} tokens · `,
       ago(session.updated_at)),
@@ -28,9 +29,9 @@ async function create() {
 const newestFirst = (a, b) => (a.updated_at < b.updated_at ? 1 : -1);
 
 export async function show(view, { params, signal }) {
-  const search = el("input", { type: "search", "aria-label": "Search", placeholder: "Search titles, labels, models, ids" });
+  const search = el("input", { type: "search", "aria-label": "Search", placeholder: "Search titles, labels, models, ids, errors" });
   const which = el("select", { "aria-label": "Which sessions" },
-    [["all", "All"], ["waiting", "Waiting for you"], ["running", "Running"], ["idle", "Idle"], ["archived", "Archived"]]
+    [["all", "All"], ["waiting", "Waiting for you"], ["running", "Running"], ["idle", "Idle"], ["failed", "Failed"], ["archived", "Archived"]]
       .map(([value, text]) => el("option", { value }, text)));
   search.value = params.get("q") ?? "";
   which.value = params.get("state") ?? "all";
@@ -46,7 +47,7 @@ export async function show(view, { params, signal }) {
     const isAnyState = ["all", "archived"].includes(which.value);
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = [...sessions.values()].filter((session) => session.archived === isArchived
-      && (isAnyState || session.state === which.value)
+      && (isAnyState || stateOf(session) === which.value)
       && (words.length === 0 || words.every((word) => wordsOf(session).includes(word)))).sort(newestFirst);
     const lost = followed.state === "live" ? "" : " · reconnecting …";
     counted.textContent = `${number(found.length)} of ${number(sessions.size)}${followed.isCut ? ", the most that is listed" : ""}${lost}`;

@@ -1,7 +1,7 @@
 // What each turn cost: input, how much of it was cached, and output; a budget is a line.
 
 import { get } from "../api.js";
-import { el, empty, number } from "../dom.js";
+import { el, empty, number, oneAtATime } from "../dom.js";
 
 const TURNS_MAX = 200;
 
@@ -19,13 +19,19 @@ function bar(turn, most) {
   return out;
 }
 
-export async function show(body, { id, session, signal }) {
+export async function show(body, { id, session, listeners, signal }) {
+  const draw = oneAtATime(async () => body.replaceChildren(...await parts(id, session, signal)));
+  listeners.push(draw);
+  await draw();
+}
+
+async function parts(id, session, signal) {
   const { items: all, next_cursor: older } = await get(`sessions/${id}/turns`, { limit: TURNS_MAX }, signal);
-  if (all.length === 0) return body.append(empty("No turn yet", el("p", {}, "Each turn's tokens appear here.")));
+  if (all.length === 0) return [empty("No turn yet", el("p", {}, "Each turn's tokens appear here."))];
   const most = Math.max(1, ...all.map(({ usage }) => usage.input_tokens + usage.output_tokens));
-  const { input_tokens: input, cached_tokens: cached, output_tokens: output } = session.usage;
+  const { input_tokens: input, cached_tokens: cached, output_tokens: output } = session().usage;
   const head = ["Turn", "Share", "Input", "Cached", "Output", "Steps", "End"];
-  return body.append(
+  return [
     el("p", {}, `The session: ${number(input)} tokens in, ${number(cached)} of them cached, ${number(output)} out.`,
       older && " Below are the newest turns."),
     el("ul.legend", {}, [["cached", "Cached input"], ["input", "Other input"], ["output", "Output"], ["budget", "Budget"]].map(([kind, text]) =>
@@ -35,5 +41,5 @@ export async function show(body, { id, session, signal }) {
       el("tbody", {}, all.map((turn) => el("tr", {},
         el("th", { scope: "row" }, el("a", { href: `#/sessions/${id}?at=${turn.seq}` }, turn.turn)),
         el("td.share", {}, bar(turn, most)), [turn.usage.input_tokens, turn.usage.cached_tokens, turn.usage.output_tokens, turn.steps].map((value) => el("td", {}, number(value))),
-        el("td", {}, turn.status ?? "runs")))))));
+        el("td", {}, turn.status ?? "runs"))))))];
 }

@@ -77,10 +77,15 @@ export function transcript(session, { onFork, isFixed }) {
   const live = new Map();
   const calls = new Map();
   const queued = new Map();
+  /** Takes an item out of the page, and what is known of its call. */
+  const forget = (item) => {
+    if (calls.get(item.dataset.callId)?.item === item) calls.delete(item.dataset.callId);
+    item.remove();
+  };
   const add = (event, ...children) => {
     const item = el("div.item", { "data-seq": event.seq, "data-type": event.type }, children);
     node.append(item);
-    while (!isFixed && node.children.length > NODES_MAX) node.firstChild.remove();
+    while (!isFixed && node.children.length > NODES_MAX) forget(node.firstChild);
     return item;
   };
   const clearLive = () => {
@@ -112,6 +117,7 @@ export function transcript(session, { onFork, isFixed }) {
       el("h3", {}, call.name, " ", status),
       given !== "{}" && el("details", { open: given.length < 300 }, el("summary", {}, "Arguments"), bounded(session, given)),
       more, output));
+    item.dataset.callId = call.call_id;
     calls.set(call.call_id, { item, status, more, output });
   }
 
@@ -124,9 +130,10 @@ export function transcript(session, { onFork, isFixed }) {
   };
 
   const takes = {
-    turn_queued: (event) => queued.set(event.seq, event.prompt),
+    turn_queued: (event) => queued.set(event.turn, event.prompt),
     turn_started: (event) => {
-      const prompt = event.prompt ?? queued.get(event.queued);
+      const prompt = event.prompt ?? queued.get(event.turn);
+      queued.delete(event.turn);
       const fork = onFork && button("Fork from here", () => onFork(event.turn), { class: "quiet" });
       add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, event.model), fork),
         prompt !== null && prompt !== undefined
@@ -148,7 +155,8 @@ export function transcript(session, { onFork, isFixed }) {
     tool_started: (event) => stateOf(event.call_id, "runs", "runs"),
     tool_progress: (event) => stateOf(event.call_id, `runs: ${event.text}`, "runs"),
     tool_finished: (event) => {
-      const call = stateOf(event.call_id, `${OUTCOMES[event.outcome] ?? event.outcome} in ${number(event.duration_ms)} ms`, event.outcome);
+      const time = event.outcome === "not_run" ? "" : ` in ${number(event.duration_ms)} ms`;
+      const call = stateOf(event.call_id, `${OUTCOMES[event.outcome] ?? event.outcome}${time}`, event.outcome);
       if (!call) return add(event, el("p.note", {}, `${event.name}: ${event.outcome}`));
       call.more.replaceChildren();
       const files = (event.files ?? []).map((file) => el("li", {}, el("code", {}, file.path),
@@ -194,6 +202,7 @@ export function transcript(session, { onFork, isFixed }) {
   return {
     node,
     take(event) {
+      if (event.type === "turn_dequeued") queued.delete(event.turn);
       const line = note(event);
       if (line) add(event, el("p.note", {}, line));
       else takes[event.type]?.(event);

@@ -73,6 +73,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         last_seq,
         usage: Default::default(),
         forked_from: None,
+        last_error: None,
     }
 }
 

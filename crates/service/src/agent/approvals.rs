@@ -103,7 +103,7 @@ impl Actor {
     async fn decide_form(&mut self, turn: TurnNumber, request: DecideApproval) -> Result<Changed, SessionError> {
         let DecideApproval { session_id, call_id, decision, scope, reason, answer } = request;
         if !scope.is_once() {
-            return Err(SessionError::invalid("scope", "an answer is to one question: leave the scope out"));
+            return Err(SessionError::invalid("scope", "a scope is not allowed when a form is answered"));
         }
         let Some((schema, _)) = self.running.forms.get(&call_id) else {
             return Err(SessionError::ItemNotFound("call"));
@@ -201,8 +201,7 @@ impl Actor {
             return Ok(None);
         }
         let rule = rule.cloned().ok_or(SessionError::ItemNotFound("rule"))?;
-        let keeper = self.ports.rule_keeper.clone().filter(|_| self.ports.options.tools.remember);
-        let keeper = keeper.ok_or_else(|| {
+        let keeper = self.ports.keeper_of_rules().cloned().ok_or_else(|| {
             let message = "rules are kept for always only from a terminal of their owner (`meerkat sessions approve \
                            --always`), or if tools.remember is true: use the scope `session`";
             SessionError::invalid("scope", message)

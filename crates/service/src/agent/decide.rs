@@ -125,7 +125,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_parallel: usize,
     /// The tools.
     pub(crate) tools: &'a ToolRegistry,
-    /// Answer to a call that asks in a turn that nobody attends.
+    /// What happens to a call that needs approval when no approver is present.
     pub(crate) unattended: Unattended,
     /// Returns true if the session's compactor would compact now. Called only before a model call.
     pub(crate) wants_compaction: &'a dyn Fn() -> bool,

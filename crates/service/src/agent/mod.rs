@@ -88,6 +88,11 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
+    /// Returns the keeper of rules that are allowed for always, if every surface may allow so.
+    pub(crate) fn keeper_of_rules(&self) -> Option<&Arc<dyn RuleKeeper>> {
+        self.rule_keeper.as_ref().filter(|_| self.options.tools.remember)
+    }
+
     /// Returns true if the configuration has a compaction.
     pub(crate) const fn is_compaction_configured(&self) -> bool {
         self.compaction.is_some() || self.compactor.is_some()

@@ -189,7 +189,7 @@ impl Control {
         tokio::select! {
             biased;
             () = self.task.wait() => {}
-            () = self.clock.sleep(rest) => tracing::warn!(reader = self.reader, "a reader does not answer, and is left behind"),
+            () = self.clock.sleep(rest) => tracing::warn!(reader = self.reader, "a reader did not stop in time; it is abandoned"),
         }
         false
     }
@@ -384,8 +384,8 @@ impl<C: Consumer> Driver<C> {
         let is_known = is_expected || self.is_failing;
         self.is_failing |= !is_expected;
         match is_known {
-            false => tracing::warn!(reader, %error, "a reader is behind, and tries again"),
-            true => tracing::debug!(reader, %error, "a reader is behind, and tries again"),
+            false => tracing::warn!(reader, %error, "a reader failed, and tries again"),
+            true => tracing::debug!(reader, %error, "a reader failed, and tries again"),
         }
     }
 

@@ -83,7 +83,8 @@ macro_rules! declare {
         #[async_trait]
         impl SessionService for Sessions {
             fn capabilities(&self) -> Capabilities {
-                self.engine().capabilities
+                let engine = self.engine();
+                engine.capabilities.with_kept_rules(engine.keeper_of_rules().is_some())
             }
 
             fn node(&self) -> Option<&str> {

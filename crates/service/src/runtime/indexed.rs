@@ -283,7 +283,7 @@ impl Sessions {
                 Ok(())
             };
             return Ok(put
-                .inspect_err(|error| tracing::error!(%session_id, %error, "the index did not take a session in"))
+                .inspect_err(|error| tracing::error!(%session_id, %error, "could not update the session index"))
                 .is_ok());
         }
     }

@@ -155,11 +155,11 @@ impl Sessions {
                 Some(found)
             }
             Err(error) if is_failing.swap(true, Ordering::Relaxed) => {
-                tracing::debug!(?look, %error, "other nodes are still not known");
+                tracing::debug!(?look, %error, "asking for the other nodes still fails");
                 None
             }
             Err(error) => {
-                tracing::warn!(?look, %error, "other nodes are not known for now");
+                tracing::warn!(?look, %error, "asking for the other nodes failed");
                 None
             }
         }

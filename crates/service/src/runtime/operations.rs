@@ -113,7 +113,7 @@ impl Admitted<'_> {
             validate::size("reason", reason, self.0.engine().options.limits.pin_bytes)?;
         }
         if request.decision == Decision::Deny && !request.scope.is_once() {
-            let message = "a denial is of one call: leave the scope out";
+            let message = "a denial is for one call only: leave the scope out";
             return Err(SessionError::invalid("scope", message));
         }
         if request.decision == Decision::Deny && request.answer.is_some() {

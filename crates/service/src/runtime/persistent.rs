@@ -72,7 +72,7 @@ impl Sessions {
                 Err(SessionError::HeldBy { .. }) => {}
                 // The next start goes on.
                 Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
-                Err(error) => tracing::error!(%session_id, %error, "a session can be read, and no longer changed"),
+                Err(error) => tracing::error!(%session_id, %error, "could not load the session"),
             }
         }
         let is_any_read = unread.len() < count;

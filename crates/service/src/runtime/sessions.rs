@@ -332,6 +332,7 @@ impl Sessions {
         }
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
+        request.budgets.check()?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
         if let Some(model) = &request.model {
@@ -396,6 +397,7 @@ impl Sessions {
 
     fn check_create(&self, request: &CreateSession, default_model: &str) -> Result<String, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
+        request.budgets.check()?;
         let limits = &self.engine().options.limits;
         request.title.as_deref().map_or(Ok(()), |title| validate::title(title, limits))?;
         validate::labels(&request.labels, limits)?;
@@ -553,7 +555,7 @@ impl Sessions {
             done = derived.index.put_key(key).await;
         }
         if let Err(error) = done {
-            tracing::error!(session_id = %session.id(), %error, "the index did not take a session in; it will at the next start");
+            tracing::error!(session_id = %session.id(), %error, "could not update the session index; the next start will");
         }
     }
 }

@@ -154,7 +154,7 @@ pub(crate) fn labels(labels: &BTreeMap<String, String>, limits: &Limits) -> Resu
         let is_long = (name.len() + value.len()) as u64 > limits.label_bytes;
         if name.is_empty() || is_long || name.chars().chain(value.chars()).any(char::is_control) {
             let message = format!(
-                "a label has a name, no control characters, and at most {} bytes with its value; {name:?} has not",
+                "the label {name:?} is empty, has control characters, or has more than {} bytes with its value",
                 limits.label_bytes
             );
             return Err(SessionError::invalid("labels", message));

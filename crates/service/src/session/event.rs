@@ -380,7 +380,7 @@ pub struct TurnQueued {
     pub compaction: Option<CompactionConfig>,
     /// Policy that it was accepted with: `interrupt` goes to the head.
     pub policy: Policy,
-    /// Somebody decides what asks.
+    /// An approver is present.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.
@@ -416,7 +416,7 @@ pub struct TurnStarted {
     /// The turn's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
-    /// Somebody decides what asks.
+    /// An approver is present.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attended: bool,
     /// Rules that allow calls of this turn.

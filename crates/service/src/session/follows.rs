@@ -132,7 +132,7 @@ impl Session {
         // That message may itself be dropped from the journal; then an older one is the last here.
         let last = self.context.entries().last().map(|entry| entry.seq);
         let is_kept = |seq: Seq| rebuilt.retained.last().is_some_and(|(_, to)| seq <= *to);
-        (!last.is_none_or(is_kept)).then_some("it drops what the open turn goes on from")
+        (!last.is_none_or(is_kept)).then_some("the open turn's last message is not retained")
     }
 
     fn has_form(&self, id: &str) -> bool {

@@ -98,7 +98,7 @@ impl Event {
             Self::TurnInterrupted(interrupted) => format!("turn interrupted: {}", interrupted.reason),
             Self::HistorySnapshot(snapshot) => {
                 let (to, messages) = (snapshot.pruned_to, count(snapshot.message_count, "message"));
-                format!("what was said up to event {to} may be gone; {messages} in all")
+                format!("messages up to event {to} may have been pruned ({messages} in all)")
             }
             Self::ContextRebuilt(rebuilt) => {
                 let receipt = &rebuilt.receipt;

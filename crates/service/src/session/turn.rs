@@ -38,7 +38,7 @@ pub struct QueuedTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// Somebody decides what asks.
+    /// An approver is present.
     pub attended: bool,
     /// Rules that allow calls of this turn.
     pub allow: Vec<String>,
@@ -85,7 +85,7 @@ pub struct OpenTurn {
     pub budgets: Budgets,
     /// The turn's own compaction config.
     pub compaction: Option<CompactionConfig>,
-    /// Somebody decides what asks.
+    /// An approver is present.
     #[serde(default)]
     pub attended: bool,
     /// Rules that allow calls of this turn.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use meerkat_words::{
-    answers::{ContextView, PendingApproval, SessionSummary, SessionView},
+    answers::{ContextView, PendingApproval, SessionSummary, SessionView, TurnStatus},
     requests::SessionMemory,
 };
 
@@ -118,6 +118,7 @@ impl View {
             pending_approvals: self.pending_approvals.iter().map(|(_, asked)| asked.clone()).collect(),
             allowed_rules: self.allowed_rules.to_vec(),
             forked_from: summary.forked_from,
+            last_error: summary.last_error,
             workspace: self.workspace.clone(),
             memory: self.memory,
         }
@@ -170,6 +171,7 @@ impl Session {
     /// The session in a list.
     #[must_use]
     pub fn summary(&self) -> SessionSummary {
+        let failed = self.last_end.as_ref().filter(|end| end.status == TurnStatus::Failed);
         SessionSummary {
             session_id: self.id,
             title: self.title().map(str::to_owned),
@@ -184,6 +186,7 @@ impl Session {
             last_seq: self.last_seq,
             usage: self.usage,
             forked_from: self.forked_from,
+            last_error: failed.and_then(|end| Some(end.error.as_ref()?.code)),
         }
     }
 }

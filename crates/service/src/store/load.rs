@@ -60,7 +60,7 @@ pub async fn load(id: SessionId, stored: &[u8], events: &dyn EventStore) -> Resu
         read(id, seq, seq, events, &mut records).await?;
     }
     snapshot.restore(&records).map(Some).map_err(|Unfounded(seq)| {
-        tracing::warn!(session_id = %id, seq, "a snapshot is not borne out by its journal");
+        tracing::warn!(session_id = %id, seq, "a snapshot does not match its journal, and is ignored");
         SessionStoreError::Corrupted(id)
     })
 }

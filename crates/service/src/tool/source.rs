@@ -71,7 +71,7 @@ impl Registered {
     pub(super) fn check(tool: Arc<dyn Tool>) -> Result<Self, String> {
         let spec = tool.spec();
         if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
-            return Err(format!("a tool's name has 1 to 64 letters, digits, '_' or '-'; {:?} has not", spec.name));
+            return Err(format!("{:?} is not a tool's name: it needs 1 to 64 letters, digits, '_' or '-'", spec.name));
         }
         if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
             return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));

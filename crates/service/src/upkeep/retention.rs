@@ -60,6 +60,7 @@ mod tests {
             last_seq: 4,
             usage: Default::default(),
             forked_from: None,
+            last_error: None,
         }
     }
 

@@ -232,6 +232,9 @@ pub struct SessionView {
     pub allowed_rules: Vec<String>,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
+    /// Code of its last turn's failure; left out if the turn did not fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<ErrorCode>,
     /// Folder that its tools work in; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -269,6 +272,9 @@ pub struct SessionSummary {
     pub usage: Usage,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
+    /// Code of its last turn's failure; left out if the turn did not fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<ErrorCode>,
 }
 
 /// Message of a session's history.

@@ -95,7 +95,7 @@ pub enum SessionError {
         last_good_seq: Option<Seq>,
     },
     /// Another owner took the session over during the request; nothing of the request was stored.
-    #[error("Session {0} was taken over by another part of the store; ask again.")]
+    #[error("Another server took over session {0} during this request. Nothing was changed; retry.")]
     TakenOver(SessionId),
     /// Another node has the session.
     #[error(
@@ -108,10 +108,10 @@ pub enum SessionError {
         holder: Holder,
     },
     /// The session is archived.
-    #[error("Session {0} is archived; bring it back before you change it.")]
+    #[error("Session {0} is archived. Unarchive it first.")]
     Archived(SessionId),
     /// Too many answers wait for slow clients.
-    #[error("Too many answers wait for their clients to take them; repeat the request later.")]
+    #[error("The server is busy sending answers to slow clients. Retry later.")]
     TooManyAnswers,
     /// The session holds records that only a newer version understands.
     #[error(
@@ -180,7 +180,7 @@ pub enum SessionError {
         message: String,
     },
     /// A payload is over its size limit.
-    #[error("The {what} has {bytes} {}; at most {limit} are allowed.", unit(.what))]
+    #[error("The {what} has more than {limit} {}, which is the limit.", unit(.what))]
     PayloadTooLarge {
         /// Payload that is too large.
         what: &'static str,
@@ -210,7 +210,7 @@ pub enum SessionError {
         pid: Option<u32>,
     },
     /// The disk is full.
-    #[error("The disk with the sessions is full; free some space and ask again. Reads go on.")]
+    #[error("The disk is full. Free some space and retry. Reading still works.")]
     StoreFull,
     /// The data directory cannot be written, or the database.
     #[error("{path} cannot be written: {}.{}", .why.trim_end_matches('.'), writable(.path))]

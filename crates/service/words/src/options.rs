@@ -5,6 +5,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::SessionError;
+
 /// Declares structs of options, each field with its default.
 macro_rules! options {
     ($( $( #[$attribute:meta] )* $name:ident {
@@ -30,19 +32,34 @@ pub(crate) use options;
 pub struct Budgets {
     /// Tokens of all model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub tokens: Option<u64>,
     /// Model calls.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub steps: Option<u64>,
     /// Tool calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
     /// Milliseconds from the turn's start.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub wall_ms: Option<u64>,
 }
 
 impl Budgets {
+    /// Checks that the turn can begin. No tool call is a budget; no token, no step and no time are none.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` for a budget of 0 that would end the turn at once.
+    pub fn check(&self) -> Result<(), SessionError> {
+        let budgets = [("tokens", self.tokens), ("steps", self.steps), ("wall_ms", self.wall_ms)];
+        budgets.into_iter().find(|(_, budget)| *budget == Some(0)).map_or(Ok(()), |(name, _)| {
+            let message = "0 would end the turn at once; for no budget, leave it out";
+            Err(SessionError::invalid(format!("budgets.{name}"), message))
+        })
+    }
+
     /// Fills the budgets that are left open from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -215,7 +232,7 @@ options! {
     }
 }
 
-/// Answer to a call that asks in a turn that nobody attends.
+/// What happens to a call that needs approval when no approver is present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unattended {

@@ -96,9 +96,14 @@ impl ContextTokens {
     /// Sets `free` to the rest of a window; a window of 0 is not known.
     #[must_use]
     pub fn within(self, window_tokens: u64) -> Self {
-        let Self { system, tools, reminders, pins, history, tool_results, .. } = self;
-        let used = system + tools + reminders + pins + history + tool_results;
-        Self { free: (window_tokens > 0).then(|| window_tokens.saturating_sub(used)), ..self }
+        Self { free: (window_tokens > 0).then(|| window_tokens.saturating_sub(self.used())), ..self }
+    }
+
+    /// Returns the sum of all parts but the free one.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        let Self { system, tools, reminders, pins, history, tool_results, .. } = *self;
+        system + tools + reminders + pins + history + tool_results
     }
 }
 

@@ -115,7 +115,7 @@ pub struct StartTurn {
     /// Compaction settings; the session's if `null`.
     #[serde(default, deserialize_with = "object_or_null")]
     pub compaction: Option<CompactionConfig>,
-    /// Somebody decides what asks.
+    /// An approver is present.
     #[serde(default, skip_serializing_if = "is_false")]
     pub attended: bool,
     /// Rules that allow its calls.
@@ -167,7 +167,7 @@ pub struct ResumeTurn {
     pub budgets: Budgets,
     /// Compaction settings of this turn; a continued turn keeps its own if `null`.
     pub compaction: Option<CompactionConfig>,
-    /// Somebody decides what asks.
+    /// An approver is present.
     #[serde(skip_serializing_if = "is_false")]
     pub attended: bool,
     /// Rules that allow its calls.

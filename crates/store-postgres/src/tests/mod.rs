@@ -115,6 +115,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         last_seq,
         usage: Usage::default(),
         forked_from: None,
+        last_error: None,
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum SlashCommand {
     /// Search what was said in all sessions, or forget some of it
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Deliver every event to other programs, which continue where they stopped
+    /// Manage readers: named positions from which programs receive every event
     #[command(subcommand)]
     Readers(ReaderCommand),
     /// Drop old records from journals

@@ -93,7 +93,7 @@ pub(crate) struct CompactFlags {
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
-    /// What to do with the turn if another one runs [default: reject; in `chat`, the line waits for its end]
+    /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject; `chat` waits]
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`

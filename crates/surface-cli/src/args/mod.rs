@@ -115,7 +115,7 @@ pub(crate) enum Command {
     /// Serve over HTTP: REST, JSON-RPC and MCP on one address
     #[command(after_help = SERVE_HELP)]
     Serve(ServeArgs),
-    /// Show the console: a page for people that `serve --rest` has at `/`
+    /// Open the console, the web page of `serve --rest`
     #[command(after_help = CONSOLE_HELP)]
     Console(ConsoleArgs),
     /// Print the token that clients of this project's server need
@@ -144,7 +144,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: MemoryCommand,
     },
-    /// Deliver every event to other programs, which continue where they stopped
+    /// Manage readers: named positions from which programs receive every event
     #[command(after_help = operators::READERS_HELP)]
     Readers {
         #[command(subcommand)]

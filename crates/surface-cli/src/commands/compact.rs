@@ -70,7 +70,7 @@ pub(crate) async fn until(
 /// Says how to see and to end a compaction that another process makes.
 fn goes_on(id: &SessionId) -> String {
     format!(
-        "The compaction goes on in the process that serves the session: `meerkat events {id} --follow` shows how it \
+        "The compaction continues in the process that serves the session: `meerkat events {id} --follow` shows how it \
          ends, `meerkat sessions interrupt {id}` ends it now."
     )
 }

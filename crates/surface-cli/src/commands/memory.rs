@@ -57,10 +57,7 @@ pub(crate) fn is_meant(app: &App, command: &MemoryCommand) -> Result<(), Session
         return Ok(());
     }
     require(app, Operation::ForgetMemory)?;
-    Err(SessionError::invalid(
-        "--yes",
-        "forgotten texts do not come back, and there is no terminal to ask in; add --yes",
-    ))
+    Err(SessionError::invalid("--yes", "forgetting is permanent; without a terminal, confirm with --yes"))
 }
 
 /// Returns true if it forgets something and needs a confirmation. If nothing is named, the operation refuses it.

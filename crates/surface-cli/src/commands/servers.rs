@@ -20,7 +20,7 @@ use crate::{
     error::{CliError, refused},
     input::{Line, Lines, Source},
     output::{Environment, Output, printable},
-    render::tools::state,
+    render::tools::{checked, state},
     wire,
 };
 
@@ -78,8 +78,13 @@ async fn check(app: &App, name: &str, accept: bool) -> Result<u8, CliError> {
     });
     let view = status.view();
     let mut answer = row(&view);
-    answer["tools"] = tools.collect();
+    if app.out.is_json {
+        answer["tools"] = tools.collect();
+    }
     local::print(&app.out, &answer)?;
+    if !app.out.is_json && !status.tools.is_empty() {
+        app.out.readable(&format!("\n{}", checked(&status.tools, app.out.width)))?;
+    }
     Ok(u8::from(matches!(view.state, ToolServerState::Failed | ToolServerState::LoginNeeded)))
 }
 

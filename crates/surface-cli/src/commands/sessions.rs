@@ -75,7 +75,7 @@ impl More {
 
 /// Refuses an unconfirmed deletion, or restoring of files. A missing capability is refused first.
 pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
-    let deletes = "a deleted session does not come back, and there is no terminal to ask in; add --yes";
+    let deletes = "deleting is permanent; without a terminal, confirm with --yes";
     let (operation, why) = match command {
         SessionCommand::List { all_projects: true, .. } => {
             let why = "a chat cannot list other projects; run `meerkat sessions list --all-projects`";

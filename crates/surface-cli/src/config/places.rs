@@ -82,7 +82,7 @@ impl Config {
         }
         let mark = marked(&root).filter(|mark| is_here && Some(*mark) != id_of(&own))?;
         Some(format!(
-            "{} holds the files of somebody else's sessions ({mark}), so none of yours is written there; set \
+            "{} was written by another data directory ({mark}), of another HOME or user, so nothing is written there; set \
              `projection.dir` to another folder, or delete {}.",
             folder.display(),
             folder.join("store").display()

@@ -100,7 +100,7 @@ impl ProjectFiles {
             if tables.is_empty() {
                 layer.values.remove("servers");
             } else {
-                // The other file could mend a table that does not parse, and start what nobody has looked at.
+                // The other file could complete a broken table and start an unreviewed program.
                 let alone = Figment::from(&*layer);
                 servers = alone.extract::<Tables>().map_err(|error| invalid(&alone, error))?.servers;
             }

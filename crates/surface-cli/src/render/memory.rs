@@ -115,7 +115,7 @@ mod tests {
         let found = Found { query: "keys", opens: true, highlights: false, width: None };
         let id = "01900000-0000-7000-8000-000000000001";
         let text = format!(
-            "{id}:3  2026-01-02 03:04  user\n  The key is blue.\n  meerkat sessions history {id} --cursor 2 --limit 1\n\n"
+            "{id}:3  2026-01-02 03:04 UTC  user\n  The key is blue.\n  meerkat sessions history {id} --cursor 2 --limit 1\n\n"
         );
         assert_eq!(found.render(&[hit("The \u{1b}[31mkey\nis blue.")]), text);
         assert_eq!(Found { opens: false, ..found }.render(&[]), "Nothing was found. Other words may find more.\n");

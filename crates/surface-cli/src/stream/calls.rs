@@ -226,7 +226,9 @@ fn folded(output: &Body) -> Vec<String> {
         lines[..shown].iter().map(|line| format!("  {}", cut(line.trim_end(), COLUMNS_MAX))).collect();
     if shown < lines.len() {
         let bytes = size(usize::try_from(output.len()).unwrap_or(usize::MAX));
-        folded.push(format!("  … {} more lines, {bytes} in all", lines.len() - shown));
+        // Of a long result only its beginning and end are here.
+        let count = if matches!(output, Body::Inline(_)) { format!("{} ", lines.len() - shown) } else { String::new() };
+        folded.push(format!("  … {count}more lines, {bytes} in all"));
     }
     folded
 }
@@ -264,6 +266,8 @@ fn size(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, io, path::PathBuf};
+
+    use meerkat_service::session::message::BlobRef;
 
     use super::*;
     use crate::output::Environment;
@@ -337,6 +341,10 @@ mod tests {
         let shown = folded(&lines(40).into());
         assert_eq!((shown.len(), shown[0].as_str()), (6, "  line 0"));
         assert_eq!(shown[5], "  … 35 more lines, 310 bytes in all");
+        let (head, tail) = (lines(20), lines(20));
+        let blob = BlobRef { blob: "0".repeat(64), bytes: 1_288_895, head, tail };
+        let shown = folded(&Body::Blob(blob));
+        assert_eq!(shown[5], "  … more lines, 1 MB in all", "the lines between are not known");
     }
 
     #[test]

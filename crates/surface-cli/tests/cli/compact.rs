@@ -171,7 +171,7 @@ fn ctrl_c_in_a_compact_that_is_attached_leaves_and_says_what_goes_on() {
     assert_eq!(attached.wait().unwrap().code(), Some(ErrorCode::TurnInterrupted.exit_code().into()), "{err}");
     let id = &stage.id;
     let told = format!(
-        "The compaction goes on in the process that serves the session: `meerkat events {id} --follow` shows how it \
+        "The compaction continues in the process that serves the session: `meerkat events {id} --follow` shows how it \
          ends, `meerkat sessions interrupt {id}` ends it now.\n"
     );
     assert_eq!(err, told);

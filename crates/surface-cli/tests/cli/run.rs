@@ -40,7 +40,7 @@ fn bad_input_gets_its_code_and_prints_nothing() {
     let invalid = ErrorCode::InvalidRequest;
     cli(&["run", ""]).run().refused(invalid, "prompt: it is empty");
     cli(&["run"]).run().refused(invalid, "prompt: it is empty");
-    cli(&["run"]).stdin(vec![b'a'; 10_000_000]).run().refused(ErrorCode::PayloadTooLarge, "at most 4194304");
+    cli(&["run"]).stdin(vec![b'a'; 10_000_000]).run().refused(ErrorCode::PayloadTooLarge, "more than 4194304 bytes");
     cli(&["run"]).stdin(vec![b'a', 0xff]).run().refused(invalid, "not UTF-8 at byte 1");
     cli(&["run", "--frob", "x"]).run().refused(invalid, "--frob");
     cli(&["run", "--budget-steps", "many", "x"]).run().refused(invalid, "--budget-steps");

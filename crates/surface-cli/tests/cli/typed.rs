@@ -308,6 +308,9 @@ fn an_answer_may_allow_a_rule_for_the_session_or_for_always() {
         typed.wait(&format!("session or always for `test_ask: {name}`, or n and why: "));
         typed.prompt();
         typed.keys(&format!("{answer}\r"));
+        if answer == "always" {
+            typed.wait("allowed in every folder from now on, by your configuration");
+        }
         typed.prompt();
         typed.keys(&call(name));
         typed.prompt();

@@ -96,7 +96,9 @@ impl Url {
         match uri.scheme_str() {
             Some("http" | "ws") => {}
             Some("https" | "wss") => {
-                return Err(refused("HTTPS is not spoken here; connect to the server itself, or through a tunnel"));
+                return Err(refused(
+                    "https:// is not supported; connect to the server directly, or through an SSH tunnel",
+                ));
             }
             _ => return Err(refused("it must begin with http://")),
         }
@@ -124,7 +126,7 @@ impl Url {
             StatusCode::TOO_MANY_REQUESTS => ErrorBody::new(ErrorCode::TooManyConnections),
             StatusCode::SERVICE_UNAVAILABLE => ErrorBody::new(ErrorCode::ShuttingDown),
             status => {
-                let message = format!("{} answers with status {status} and is no meerkat server.", self.text);
+                let message = format!("{} is not a meerkat server (HTTP status {status}).", self.text);
                 ErrorBody::with_message(ErrorCode::UnknownOperation, message)
             }
         });

@@ -27,7 +27,7 @@ const DESCRIPTION: &str = "Replaces a text in a file of the workspace. old is th
                            is replaced. Line endings, mode and owner stay.";
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
-"path":{"type":"string","minLength":1,"maxLength":4096,"description":"File, from the workspace on."},
+"path":{"type":"string","minLength":1,"maxLength":4096,"description":"Path of the file, relative to the workspace."},
 "old":{"type":"string","minLength":1,"description":"Text to replace."},
 "new":{"type":"string","description":"Text to put there; empty to delete."},
 "all":{"type":"boolean","description":"Replace every occurrence."}

@@ -26,7 +26,7 @@ const DESCRIPTION: &str = "Finds files of the workspace by a glob such as *.rs o
                            files and files that .gitignore or .ignore names are left out.";
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
-"pattern":{"type":"string","minLength":1,"maxLength":1024,"description":"Glob for paths from the workspace on."}
+"pattern":{"type":"string","minLength":1,"maxLength":1024,"description":"Glob for paths relative to the workspace."}
 },"required":["pattern"],"additionalProperties":false}"#;
 
 #[derive(Deserialize)]
@@ -61,7 +61,7 @@ pub(super) fn matcher(glob: &str, workspace: &Workspace) -> Result<GlobSet, Tool
     // A set of one: a single glob whose expression cannot be built would panic.
     let parsed = GlobBuilder::new(&anywhere).literal_separator(true).build();
     let built = parsed.and_then(|glob| GlobSetBuilder::new().add(glob).build());
-    built.map_err(|error| ToolError::Arguments(format!("{glob:?} is no glob: {}", error.kind())))
+    built.map_err(|error| ToolError::Arguments(format!("{glob:?} is not a valid glob: {}", error.kind())))
 }
 
 struct Visitor<'a> {
@@ -98,7 +98,7 @@ fn answer(first: &BTreeSet<PathBuf>, count: u64, bytes_max: usize) -> String {
         listed += 1;
     }
     let _ = match listed {
-        0 if count == 0 => writeln!(text, "[No file has such a path. Hidden and ignored files are left out.]"),
+        0 if count == 0 => writeln!(text, "[No file matches. Hidden and ignored files are not searched.]"),
         all if all == count => writeln!(text, "[{count} files.]"),
         some => writeln!(text, "[The first {some} of {count} files; for fewer, give a longer glob.]"),
     };

@@ -26,7 +26,7 @@ const DESCRIPTION: &str = "Finds lines that match a regular expression (Rust syn
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
 "pattern":{"type":"string","minLength":1,"maxLength":4096,"description":"Regular expression, matched line by line."},
-"path":{"type":"string","description":"File or folder in the workspace; the whole workspace where it is left out."},
+"path":{"type":"string","description":"File or folder in the workspace. Default: the whole workspace."},
 "glob":{"type":"string","minLength":1,"maxLength":1024,"description":"Only such paths: *.rs, src/**/*.{ts,tsx}."}
 },"required":["pattern"],"additionalProperties":false}"#;
 

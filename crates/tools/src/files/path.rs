@@ -164,7 +164,7 @@ impl Workspace {
                 Component::Normal(name) => inside.push(name),
                 Component::CurDir => {}
                 Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                    let message = format!("{path} has a `..`; write the path from the workspace on, without it.");
+                    let message = format!("{path} contains `..`. Give a path relative to the workspace.");
                     return Err(ToolError::Refused(message));
                 }
             }

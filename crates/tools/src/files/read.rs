@@ -45,8 +45,8 @@ const DESCRIPTION: &str = "Reads a text file of the workspace. Each line is show
                            listed. A PNG, JPEG, GIF or WebP image is shown as one.";
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
-"path":{"type":"string","minLength":1,"maxLength":4096,"description":"File or folder, from the workspace on."},
-"offset":{"type":"integer","minimum":1,"description":"Number of the first line; 1 where it is left out."},
+"path":{"type":"string","minLength":1,"maxLength":4096,"description":"File or folder, relative to the workspace."},
+"offset":{"type":"integer","minimum":1,"description":"First line to read. Default: 1."},
 "limit":{"type":"integer","minimum":1,"description":"Lines at most."}
 },"required":["path"],"additionalProperties":false}"#;
 

@@ -19,7 +19,7 @@ const DESCRIPTION: &str = "Makes a file in the workspace with this content, and 
                            file is replaced whole, and must have been read first; to change a part of it use edit.";
 
 const SCHEMA: &str = r#"{"type":"object","properties":{
-"path":{"type":"string","minLength":1,"maxLength":4096,"description":"File, from the workspace on."},
+"path":{"type":"string","minLength":1,"maxLength":4096,"description":"Path of the file, relative to the workspace."},
 "content":{"type":"string","description":"Its whole content."}
 },"required":["path","content"],"additionalProperties":false}"#;
 

@@ -129,9 +129,9 @@ pub(super) fn read(
         if definition.fault.is_none() {
             definition.fault = match known.iter().find(is_same) {
                 Some(known) => known.fault.clone(),
-                None => {
-                    check_schema(&definition.spec.schema).err().map(|why| format!("{why}; ask its maker to mend it"))
-                }
+                None => check_schema(&definition.spec.schema)
+                    .err()
+                    .map(|why| format!("{why}; report this to the server's author")),
             };
         }
         if definition.fault.is_some() {
@@ -150,13 +150,13 @@ fn read_one(server: &str, tool: &Value) -> Definition {
     let remote = text("name");
     let (schema, bad_schema) = match read_schema(&tool["inputSchema"]) {
         Ok(schema) => (schema, None),
-        Err(why) => (RawJson::empty_object(), Some(format!("its schema {why}; ask its maker to mend it"))),
+        Err(why) => (RawJson::empty_object(), Some(format!("its schema {why}; report this to the server's author"))),
     };
     let bad_name = match remote.len() {
-        _ if remote.contains(MARK) => Some("its name holds a secret; ask its maker to mend it".to_owned()),
-        0 => Some("it has no name; ask its maker to mend it".to_owned()),
+        _ if remote.contains(MARK) => Some("its name holds a secret; report this to the server's author".to_owned()),
+        0 => Some("it has no name; report this to the server's author".to_owned()),
         1..=NAME_BYTES_MAX => None,
-        _ => Some(format!("its name has more than {NAME_BYTES_MAX} bytes; ask its maker to mend it")),
+        _ => Some(format!("its name has more than {NAME_BYTES_MAX} bytes; report this to the server's author")),
     };
     let remote = &remote[..remote.floor_char_boundary(NAME_BYTES_MAX)];
     let description = if text("description").is_empty() { text("title") } else { text("description") };

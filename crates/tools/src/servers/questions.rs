@@ -83,7 +83,7 @@ pub(super) async fn answer_all(
     let mut answers = InputResponses::new();
     for (key, asked) in asked {
         let InputRequest::Elicitation(asked) = asked else {
-            return Err(CallEnd::Failed(format!("The server {server} wants what it was not offered.")));
+            return Err(CallEnd::Failed(format!("The server {server} sent a request that meerkat does not support.")));
         };
         let answer = match read(server, asked.params) {
             Some(question) => result(output.ask(question).await),

@@ -397,7 +397,7 @@ impl Server {
 
     fn not_started(&self, why: &str, wait: Duration) -> String {
         let seconds = wait.as_millis().div_ceil(1000);
-        format!("The server {} could not be started: {why}. A call tries it again in {seconds} s.", self.name)
+        format!("The server {} could not be started: {why}. Next attempt in {seconds} s.", self.name)
     }
 
     /// Connects, and compares the tools with those that were accepted before the first call.

@@ -275,7 +275,7 @@ impl Place {
     fn check(&self, workspace: &Path, confinement: Confinement) -> Result<(), String> {
         let refused = |why: &str| {
             let path = workspace.display();
-            Err(format!("No command runs in {path}, because it {why}; start the session in a project's folder."))
+            Err(format!("Commands cannot run in {path}: it {why}. Start the session in a project's folder."))
         };
         if workspace.parent().is_none() {
             return refused("is the root of all files");

@@ -124,6 +124,7 @@ async fn a_scope_that_cannot_be_kept_is_refused_and_the_call_waits_on() {
     ];
     for (arguments, change, decision, scope, code, word) in cases {
         let bench = Bench::new(change).await;
+        assert!(!bench.subject.service.capabilities().view().keeps_rules, "so no caller need offer it");
         let call_id = bench.asks(&calling(arguments)).await;
         let refused = bench.decide(&call_id, decision, scope).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused}");
@@ -146,6 +147,7 @@ async fn a_rule_for_always_holds_in_the_session_and_is_kept_after_the_decision()
             rig.rule_keeper = Some(keeper);
         })
         .await;
+        assert!(bench.subject.service.capabilities().view().keeps_rules);
         let call_id = bench.asks(&calling(LASTING)).await;
         let seq = bench.subject.events().await.len() as u64 + 1;
         match bench.decide(&call_id, Decision::Approve, Scope::Always).await {

@@ -34,6 +34,7 @@ fn summary(session_id: SessionId, last_seq: Seq) -> SessionSummary {
         last_seq,
         usage: Default::default(),
         forked_from: None,
+        last_error: None,
     }
 }
 

@@ -345,6 +345,12 @@ fn assert_view(session: &Session, walk: &Walk) {
         _ => None,
     };
     assert_eq!((view.forked_from, view.last_seq), (parent, records.len() as Seq));
+    let last_error = records.iter().rev().find_map(|record| match &record.event {
+        Event::TurnFailed(failed) => Some(Some(failed.error.code)),
+        Event::TurnCompleted(_) | Event::TurnInterrupted(_) => Some(None),
+        _ => None,
+    });
+    assert_eq!(view.last_error, last_error.flatten());
     let approvals: Vec<_> = view.pending_approvals.iter().map(|asked| (asked.call_id.clone(), asked.seq)).collect();
     assert_eq!(approvals, waiting);
     assert!(view.pending_approvals.iter().all(|asked| Some(asked.turn) == turn));

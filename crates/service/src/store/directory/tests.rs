@@ -48,6 +48,7 @@ fn summary(n: u8, version: u8) -> SessionSummary {
         last_seq: u64::from(version),
         usage: Default::default(),
         forked_from: None,
+        last_error: None,
     }
 }
 

@@ -246,7 +246,7 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> R
             Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
             _ => {
                 let why = format!(
-                    "session {imported_from} is in a turn that it cannot be without; import it under its own id"
+                    "session {imported_from} has an unfinished turn, so it can only be imported under its own id"
                 );
                 return Err(SessionError::BundleInvalid { reason: "open_turn", why });
             }
@@ -309,7 +309,7 @@ async fn known(engine: &Engine, section: &Section, latest: Timestamp) -> Result<
     let given = session_id.as_uuid().get_timestamp().map(|time| time.to_unix().0);
     let latest = u64::try_from(latest.as_millis()).unwrap_or(0) / 1000;
     if session_id.as_uuid().get_version_num() != 7 || given.is_none_or(|given| given > latest) {
-        return refuse("future", "has an id that is no UUIDv7 of the past:");
+        return refuse("future", "has an id that is not a UUIDv7, or lies in the future:");
     }
     Ok(None)
 }

@@ -352,7 +352,7 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
     lines.split_inclusive(|byte| *byte == b'\n').map(|line| {
         let is_long = |line: &&[u8]| line.len() <= RECORD_BYTES_MAX;
         let line = line.strip_suffix(b"\n").filter(is_long).ok_or_else(|| damaged("a line is cut, or too long"))?;
-        let text = std::str::from_utf8(line).map_err(|_| damaged("a line is no text"))?;
+        let text = std::str::from_utf8(line).map_err(|_| damaged("a line is not valid UTF-8"))?;
         // JSON allows none of these in a string, and no export writes them elsewhere.
         if line.iter().any(|byte| *byte < b' ') {
             return Err(damaged("a line has control characters"));
@@ -362,7 +362,7 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
         }
         let record = decode_event(text).map_err(|error| damaged(format!("an event cannot be read: {error}")))?;
         if !is_possible(&record) {
-            return Err(damaged(format!("event {} counts what cannot be there", record.seq)));
+            return Err(damaged(format!("event {} has an impossible count", record.seq)));
         }
         Ok((record, line))
     })

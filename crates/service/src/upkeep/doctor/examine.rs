@@ -46,6 +46,8 @@ use reading::Reading;
 
 /// Least free bytes of a disk that is not full.
 const FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// With less, the next turn may not fit.
+const FULL_BYTES: u64 = 1024 * 1024;
 /// Age at which every reader should have acknowledged a record.
 const ACKNOWLEDGED_WITHIN_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 /// Bytes of a blob to read at once.
@@ -58,7 +60,7 @@ const LOOK: &str = "Check the disk, and the permissions of its folders and files
 const OLDER: &str = "The next start makes it that of this version, which older versions refuse; copy the folder first if \
                      you may go back.";
 /// Advice for what the next start repairs by itself.
-const NEXT_START: &str = "The next start makes it good.";
+const NEXT_START: &str = "The next start repairs it.";
 
 /// Examines a data directory.
 ///
@@ -215,10 +217,16 @@ impl Doctor {
     /// Finds a full disk.
     fn room(&mut self, free: Option<u64>) {
         if let Some(free) = free.filter(|free| *free < FREE_BYTES_MIN) {
-            let what = format!("the disk of {} is full: {free} bytes are free", self.what.data_dir.display());
-            let remedy = "Make room; turns are taken again without a restart. `meerkat sessions retain --dry-run` and \
-                          `meerkat journal compact` say what could go.";
-            self.find(Check::DiskSpace, Severity::Error, None, what, remedy);
+            let (severity, is) =
+                if free < FULL_BYTES { (Severity::Error, "full") } else { (Severity::Warning, "nearly full") };
+            let dir = self.what.data_dir.display();
+            let what = format!("the disk of {dir} is {is}: {free} bytes are free, and should be {FREE_BYTES_MIN}");
+            let missing = (FREE_BYTES_MIN - free).div_ceil(1024 * 1024);
+            let remedy = format!(
+                "Free {missing} MiB or more; turns that were refused are taken again without a restart. \
+                 `meerkat sessions retain --dry-run` and `meerkat journal compact` say what could be deleted."
+            );
+            self.find(Check::DiskSpace, severity, None, what, &remedy);
         }
     }
 
@@ -506,6 +514,12 @@ mod tests {
         doctor.room(Some(4096));
         let found = &doctor.diagnosis.findings[0];
         assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Error));
-        assert!(found.what.contains("4096 bytes are free"), "{found:?}");
+        assert!(found.what.contains("is full: 4096 bytes are free"), "{found:?}");
+        // Turns still run with that, so it is no error.
+        doctor.room(Some(8_495_104));
+        let found = &doctor.diagnosis.findings[1];
+        assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Warning));
+        assert!(found.what.contains("is nearly full: 8495104 bytes are free"), "{found:?}");
+        assert!(found.remedy.contains("Free 8 MiB or more"), "{found:?}");
     }
 }

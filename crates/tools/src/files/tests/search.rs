@@ -47,7 +47,10 @@ async fn grep_finds_lines_of_text_files_that_are_not_ignored() {
             [("grep", json!({ "pattern": "a", "glob": glob })), ("glob", json!({ "pattern": glob }))]
         {
             let bad = fixture.run(name, arguments).await;
-            assert!(matches!(&bad, Err(ToolError::Arguments(why)) if why.contains("is no glob")), "{name}: {bad:?}");
+            assert!(
+                matches!(&bad, Err(ToolError::Arguments(why)) if why.contains("is not a valid glob")),
+                "{name}: {bad:?}"
+            );
         }
     }
     let missing = fixture.run("grep", json!({ "pattern": "a", "path": "scr" })).await.unwrap_err();
@@ -122,7 +125,7 @@ async fn glob_lists_paths_in_their_order() {
     assert_eq!(glob("a/**/*.{ts,tsx}").await, "a/b/c.ts\na/b/d.tsx\n[2 files.]\n");
     let absolute = fixture.root().join("a/*.rs");
     assert_eq!(glob(absolute.to_str().unwrap()).await, "a/z.rs\n[1 files.]\n");
-    assert_eq!(glob("../**").await, "[No file has such a path. Hidden and ignored files are left out.]\n");
+    assert_eq!(glob("../**").await, "[No file matches. Hidden and ignored files are not searched.]\n");
     for n in 0..1200 {
         fixture.put(&format!("many/{n:04}"), "");
     }

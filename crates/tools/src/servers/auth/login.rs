@@ -108,7 +108,7 @@ impl Login {
             returned = self.redirect.wait(move |query| take(query, &stored), &*clock) => {
                 returned.map_err(|error| format!("no browser can come back: {error}"))?
             }
-            () = clock.sleep(PERSON) => return Err(format!("nobody agreed within {} min", PERSON.as_secs() / 60)),
+            () = clock.sleep(PERSON) => return Err(format!("the login was not completed within {} minutes", PERSON.as_secs() / 60)),
         };
         self.finish(returned?).await
     }
@@ -194,7 +194,9 @@ async fn prepare(
     manager.set_state_store(made.clone());
     let found = manager.resolve_metadata_from_challenge(challenge.as_deref()).await.map_err(told)?;
     if !found.source.is_discovered() {
-        return Err("it names no issuer, so it wants no login that this program knows".to_owned());
+        return Err(
+            "it does not advertise an authorization server, so no login that meerkat supports is possible".to_owned()
+        );
     }
     let methods = found.metadata.code_challenge_methods_supported.iter().flatten();
     if !methods.into_iter().any(|method| method == "S256") {
@@ -203,7 +205,7 @@ async fn prepare(
                 .to_owned(),
         );
     }
-    let issuer = found.metadata.issuer.clone().ok_or("its issuer does not say its name")?;
+    let issuer = found.metadata.issuer.clone().ok_or("the authorization server's metadata has no `issuer`")?;
     let revocation_endpoint = text(&found.metadata, "revocation_endpoint");
     for (what, url) in [
         ("login page", Some(&found.metadata.authorization_endpoint)),

@@ -81,8 +81,8 @@ fn page<T>(
         match judge(request.uri().query().unwrap_or_default()) {
             Err(why) => (StatusCode::BAD_REQUEST, why),
             Ok(answer) => match taken.try_send(answer) {
-                Ok(()) => (StatusCode::OK, "meerkat has the answer. You may close this page.".to_owned()),
-                Err(_) => (StatusCode::BAD_REQUEST, "There was an answer before.".to_owned()),
+                Ok(()) => (StatusCode::OK, "The login is complete. You may close this page.".to_owned()),
+                Err(_) => (StatusCode::BAD_REQUEST, "This login was already completed.".to_owned()),
             },
         }
     };

@@ -210,7 +210,7 @@ impl Doctor {
                     let what = format!("reader `{reader}` is done up to seq {seq}, and its journal ends at {end}");
                     self.mend(Check::Readers, Severity::Warning, Some(id), what, |doctor| {
                         doctor.ended.insert(id, end);
-                        Ok("it gets what comes behind that".to_owned())
+                        Ok("the reader was moved back to the journal's end".to_owned())
                     });
                 }
             }
