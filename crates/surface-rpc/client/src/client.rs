@@ -79,7 +79,7 @@ impl Client {
     /// # Errors
     /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
     pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
-        let place = Place::new(data_dir, None);
+        let place = Place::new(data_dir);
         let connection = Way::connect(&place).await?;
         Ok(Self::over(place, Arc::new(connection), Defaults::default()))
     }

@@ -164,7 +164,7 @@ async fn a_server_that_goes_away_is_named_and_one_that_comes_back_is_found() {
 async fn an_owners_socket_needs_no_token() {
     let (dir, service) = (tempfile::tempdir().unwrap(), service());
     assert_eq!(Client::attach(dir.path().to_owned()).await.unwrap_err().code(), ErrorCode::ShuttingDown);
-    let bound = Place::new(dir.path().to_owned(), None).bind().unwrap();
+    let bound = Place::new(dir.path().to_owned()).bind().unwrap();
     let owner = Owner::start(bound, service.clone(), Arc::new(|_| Ok(())));
     let client = Client::attach(dir.path().to_owned()).await.unwrap();
     let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
