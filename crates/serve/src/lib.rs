@@ -67,7 +67,7 @@ use self::{
 };
 
 pub use guard::Token;
-pub use meerkat_console::code as console_code;
+pub use meerkat_console::{code as console_code, question as console_question, reply as console_reply};
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
 pub use token::random_digits;
 
