@@ -1,5 +1,6 @@
 //! Browsers that have signed in. One does so with a code that only a holder of the token can make; from then on it shows
-//! two secrets, a cookie that no script can read and a text that no other port's page can send.
+//! two secrets, a cookie that no script can read and a text that no other port's page can send. Who shows a page to
+//! somebody asks first who serves it: a question and its reply prove the same token to both sides, and tell it to neither.
 //!
 //! The file of sign-ins has their digests alone. It is read for each request, so whoever deletes it signs all out.
 
@@ -59,7 +60,27 @@ fn is_same(one: &str, other: &str) -> bool {
 /// hexadecimal digits.
 #[must_use]
 pub fn code(token: &str, origin: &str, nonce: &str, now_ms: u64) -> String {
-    let seal = keyed(token, &[b"code", origin.as_bytes(), nonce.as_bytes(), &now_ms.to_be_bytes()]);
+    sealed(CODE, token, origin, nonce, now_ms)
+}
+
+/// Makes a question to what listens at `origin`. It signs nobody in; only a server with the same token can [`reply`].
+#[must_use]
+pub fn question(token: &str, origin: &str, nonce: &str, now_ms: u64) -> String {
+    sealed(QUESTION, token, origin, nonce, now_ms)
+}
+
+/// Makes the reply to a question.
+#[must_use]
+pub fn reply(token: &str, question: &str) -> String {
+    digits(&keyed(token, &[b"reply", question.as_bytes()]))
+}
+
+/// What a sealed text is for.
+const CODE: &[u8] = b"code";
+const QUESTION: &[u8] = b"question";
+
+fn sealed(kind: &[u8], token: &str, origin: &str, nonce: &str, now_ms: u64) -> String {
+    let seal = keyed(token, &[kind, origin.as_bytes(), nonce.as_bytes(), &now_ms.to_be_bytes()]);
     format!("{nonce}.{now_ms}.{}", digits(&seal))
 }
 
@@ -115,12 +136,9 @@ impl SignIns {
     /// # Errors
     /// If the code is no good, or the sign-in cannot be kept.
     pub fn exchange(&self, sent: &str, origin: &str, now_ms: u64, pair: (&str, &str)) -> Result<(), Refused> {
-        let (nonce, made) = sent.split_once('.').ok_or(Refused::Code)?;
-        let made_ms: u64 = made.split_once('.').and_then(|(made, _)| made.parse().ok()).ok_or(Refused::Code)?;
-        let is_young = made_ms <= now_ms && now_ms - made_ms < CODE_MS;
+        let (nonce, made_ms) = self.unseal(CODE, sent, origin, now_ms).ok_or(Refused::Code)?;
         // Codes that were used before this server started are not known here.
-        let is_ours = nonce.len() == NONCE_DIGITS && made_ms >= self.started_ms;
-        if !(is_young && is_ours && is_same(sent, &code(&self.token, origin, nonce, made_ms))) {
+        if made_ms < self.started_ms {
             return Err(Refused::Code);
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,6 +153,23 @@ impl SignIns {
         let (cookie, secret) = self.digests(pair);
         sign_ins.push(SignIn { cookie, secret, until_ms: now_ms + SIGN_IN_SECONDS * 1000 });
         self.keep(&mut state, sign_ins).map_err(Refused::Store)
+    }
+
+    /// Replies to a question to the server at `origin`; `None` if nobody asks it who has the token. So nobody else gets a
+    /// text to try guesses of the token on.
+    #[must_use]
+    pub fn reply(&self, question: &str, origin: &str, now_ms: u64) -> Option<String> {
+        self.unseal(QUESTION, question, origin, now_ms)?;
+        Some(reply(&self.token, question))
+    }
+
+    /// Random part and time of a sealed text; `None` if it is wrong, of another address or too old.
+    fn unseal<'a>(&self, kind: &[u8], sent: &'a str, origin: &str, now_ms: u64) -> Option<(&'a str, u64)> {
+        let (nonce, made) = sent.split_once('.')?;
+        let made_ms: u64 = made.split_once('.')?.0.parse().ok()?;
+        let is_young = made_ms <= now_ms && now_ms - made_ms < CODE_MS;
+        let is_right = || is_same(sent, &sealed(kind, &self.token, origin, nonce, made_ms));
+        (is_young && nonce.len() == NONCE_DIGITS && is_right()).then_some((nonce, made_ms))
     }
 
     /// Returns true if both secrets are of one sign-in that has not ended.
@@ -222,6 +257,28 @@ mod tests {
         sign_ins.exchange(&good, ORIGIN, 2500, PAIR).unwrap();
         assert!(refused(&sign_ins, &good, ORIGIN, 2501), "used");
         assert!(sign_ins.is_signed_in(PAIR, 2501));
+    }
+
+    #[test]
+    fn a_question_proves_the_token_to_both_sides_at_their_address_and_signs_nobody_in() {
+        let sign_ins = SignIns::new(TOKEN, None, 1000);
+        let asked = question(TOKEN, ORIGIN, NONCE, 500);
+        assert_eq!(sign_ins.reply(&asked, ORIGIN, 2000), Some(reply(TOKEN, &asked)));
+        assert_ne!(reply("another token", &asked), reply(TOKEN, &asked));
+        assert_ne!(reply(TOKEN, &asked), reply(TOKEN, &question(TOKEN, ORIGIN, NONCE, 501)));
+        let by_another = question("another token", ORIGIN, NONCE, 500);
+        for (sent, origin, now_ms) in [
+            (by_another.as_str(), ORIGIN, 2000),
+            // What listens elsewhere cannot have it answered by the server that is meant.
+            (&asked, "http://127.0.0.1:7671", 2000),
+            (&asked, ORIGIN, 499),
+            (&asked, ORIGIN, 500 + CODE_MS),
+            (&code(TOKEN, ORIGIN, NONCE, 500), ORIGIN, 2000),
+            ("", ORIGIN, 2000),
+        ] {
+            assert_eq!(sign_ins.reply(sent, origin, now_ms), None, "{sent} {origin} {now_ms}");
+        }
+        assert!(refused(&sign_ins, &question(TOKEN, ORIGIN, NONCE, 1500), ORIGIN, 2000));
     }
 
     #[test]

@@ -18,10 +18,11 @@ use crate::{
     token::random_digits,
 };
 
-/// Path at which a browser signs in (POST) and out (DELETE).
+/// Path at which a browser signs in (POST) and out (DELETE), and a program asks whose server this is (GET).
 const SIGN_IN_PATH: &str = "/console/sign-in";
 
-/// Header with the secret that the page keeps. A page of another origin cannot send it without asking first.
+/// Header with the secret that the page keeps, or a program's question. A page of another origin cannot send it without
+/// asking first.
 const SECRET: HeaderName = HeaderName::from_static("x-meerkat-console");
 
 /// Bytes of a sign-in's body, and of randomness in each of its secrets.
@@ -78,6 +79,7 @@ impl Console {
         let file = answer(parts.uri.path(), &parts.headers);
         let done = match (file, &parts.method) {
             (Some(file), &Method::GET | &Method::HEAD) => return file.map(Body::from),
+            (None, &Method::GET) => self.reply(&parts.headers),
             (None, &Method::POST) => self.sign_in(&parts.headers, body).await,
             (None, &Method::DELETE) => self.sign_out(&parts.headers),
             _ => Err(ErrorBody::new(ErrorCode::MethodNotAllowed)),
@@ -85,6 +87,22 @@ impl Console {
         let mut response = done.unwrap_or_else(|body| refusal(&body));
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
+    }
+
+    /// Replies to a question that only a holder of the token can ask, so that the holder knows who listens here.
+    fn reply(&self, headers: &HeaderMap) -> Result<Response<Body>, ErrorBody> {
+        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+        let asked = text(SECRET).zip(text(header::HOST)).zip(self.sign_ins.as_ref());
+        let reply = asked.and_then(|((question, host), sign_ins)| {
+            sign_ins.reply(question, &format!("http://{host}"), millis(&self.clock))
+        });
+        let refused = || {
+            let message = "This is no question of a program that has the token.";
+            ErrorBody::with_message(ErrorCode::Unauthenticated, message)
+        };
+        let body = json!({ "reply": reply.ok_or_else(refused)? }).to_string();
+        let response = Response::builder().header(header::CONTENT_TYPE, "application/json").body(Body::from(body));
+        response.map_err(|error| ErrorBody::with_message(ErrorCode::Internal, error.to_string()))
     }
 
     async fn sign_in<B>(&self, headers: &HeaderMap, body: B) -> Result<Response<Body>, ErrorBody>

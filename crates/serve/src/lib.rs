@@ -52,7 +52,6 @@ use meerkat_surface_mcp::{HttpOptions, McpHttpService};
 use meerkat_surface_rest::{RestOptions, router};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, getrlimit};
-use tokio::net::TcpListener;
 use tokio_util::{
     sync::CancellationToken,
     task::{AbortOnDropHandle, TaskTracker},
@@ -62,13 +61,13 @@ use self::{
     console::Console,
     front::{Front, Surfaces},
     guard::{Guard, Page},
-    listen::{ListenOptions, listen},
+    listen::{Bound, ListenOptions, listen},
     names::{Public, hosts, origins, public_url},
     streams::Streams,
 };
 
 pub use guard::Token;
-pub use meerkat_console::code as console_code;
+pub use meerkat_console::{code as console_code, question as console_question, reply as console_reply};
 pub use meerkat_surface_mcp::tools::{Offer, Toolset};
 pub use token::random_digits;
 
@@ -254,11 +253,14 @@ impl Builder {
         let public = self.public_url.as_deref().map(public_url).transpose()?;
         let listed = origins(&self.allowed_origins)?;
         let connections_max = connections(limits.connections);
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
+        let listener = Bound::at(address).await.map_err(failed)?;
+        let local = listener.local;
+        if !listener.has_localhost {
+            tracing::warn!(%local, "another program has this port at the other loopback address, so localhost is refused");
+        }
         let console = self.has_rest.then(|| Arc::new(Console::new(token.as_ref(), self.sign_ins.take(), local.port())));
         let guard = Guard {
-            hosts: hosts(address, local.port(), &self.allowed_hosts, public.as_ref())?,
+            hosts: hosts(local, listener.has_localhost, &self.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.iter().map(|public| public.origin.clone())).collect(),
             token,
             page: console.clone().map(|console| console as Arc<dyn Page>),
@@ -327,7 +329,7 @@ impl Builder {
 /// A server that listens.
 pub struct Server {
     service: Arc<dyn SessionService>,
-    listener: TcpListener,
+    listener: Bound,
     url: String,
     options: ListenOptions,
     front: Arc<Front>,

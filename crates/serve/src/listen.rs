@@ -1,11 +1,15 @@
-//! The accept loop: one listener, real timeouts, a bound on connections, and an end that waits for answers.
+//! The accept loop: one address, real timeouts, a bound on connections, and an end that waits for answers.
 //!
 //! It knows no surface: the caller passes the function that answers a request.
 
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    future::poll_fn,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -17,6 +21,7 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use meerkat_service::{ErrorBody, ErrorCode, wire::Answers};
+use rustix::io::Errno;
 use tokio::{
     io::AsyncWriteExt as _,
     net::{TcpListener, TcpStream},
@@ -104,11 +109,71 @@ impl Stranger {
     }
 }
 
+/// Free ports that are tried for one that is free at both loopback addresses.
+const PORT_TRIES: usize = 8;
+
+/// An address that is listened at.
+pub(crate) struct Bound {
+    /// The one that was asked for, and the other loopback address.
+    listeners: Vec<TcpListener>,
+    pub(crate) local: SocketAddr,
+    /// Nobody else listens at what `localhost` means.
+    pub(crate) has_localhost: bool,
+}
+
+impl Bound {
+    /// Listens at an address; at a loopback address also at the other one with the same port, because `localhost` is both
+    /// of them, and another user of the machine could take it.
+    pub(crate) async fn at(address: SocketAddr) -> io::Result<Self> {
+        let mut bound = Self::try_at(address).await?;
+        for _ in 1..PORT_TRIES {
+            if bound.has_localhost || address.port() != 0 {
+                break;
+            }
+            bound = Self::try_at(address).await?;
+        }
+        Ok(bound)
+    }
+
+    async fn try_at(address: SocketAddr) -> io::Result<Self> {
+        let first = TcpListener::bind(address).await?;
+        let (local, mut listeners) = (first.local_addr()?, vec![first]);
+        let other: Option<IpAddr> = match address.ip() {
+            IpAddr::V4(ip) if ip == Ipv4Addr::LOCALHOST || ip.is_unspecified() => Some(Ipv6Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip == Ipv6Addr::LOCALHOST => Some(Ipv4Addr::LOCALHOST.into()),
+            _ => None,
+        };
+        let mut has_localhost = true;
+        if let Some(other) = other {
+            match TcpListener::bind((other, local.port())).await {
+                Ok(second) => listeners.push(second),
+                // Nobody can have an address that the machine has not.
+                Err(error) => has_localhost = is_absent(&error),
+            }
+        }
+        Ok(Self { listeners, local, has_localhost })
+    }
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let accepted = poll_fn(|context| {
+            let mut accepted = self.listeners.iter().map(|listener| listener.poll_accept(context));
+            accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        });
+        Ok(accepted.await?.0)
+    }
+}
+
+/// Returns true if a machine has no address of a kind.
+fn is_absent(error: &io::Error) -> bool {
+    let no_such_kind = Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_such_kind)
+}
+
 /// Accepts connections until `stop` fires, then waits for open answers.
 ///
 /// It speaks only HTTP/1. In HTTP/2 a peer can keep an answer for ever without reading it, on a connection that is alive;
 /// here a connection has one answer at a time, and reading nothing ends it.
-pub(crate) async fn listen<S, F>(listener: TcpListener, options: ListenOptions, answer: S, stop: CancellationToken)
+pub(crate) async fn listen<S, F>(listener: Bound, options: ListenOptions, answer: S, stop: CancellationToken)
 where
     S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
@@ -125,7 +190,7 @@ where
             biased;
             () = stop.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     // Probably out of descriptors: soon there may be one again.

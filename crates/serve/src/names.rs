@@ -40,10 +40,12 @@ pub(crate) fn public_url(url: &str) -> Result<Public, ServeError> {
     Public::read(url).filter(is_web).ok_or_else(|| ServeError::PublicUrl(url.to_owned()))
 }
 
-/// Lists the accepted Hosts: loopback's names and the address with the listener's port, and the configured ones.
+/// Lists the accepted Hosts: loopback's names and the address with the listener's port, and the configured ones. If
+/// `localhost` may lead to another program, it is none of them, nor is the address where that listens: its pages would be
+/// of an origin of ours.
 pub(crate) fn hosts(
     address: SocketAddr,
-    port: u16,
+    has_localhost: bool,
     allowed: &[String],
     public: Option<&Public>,
 ) -> Result<Vec<Host>, ServeError> {
@@ -51,8 +53,13 @@ pub(crate) fn hosts(
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     };
-    let own = ["127.0.0.1", "localhost", "[::1]", &own].map(|name| Host::on(name, port));
-    let mut hosts: Vec<Host> = own.into_iter().chain(public.map(|public| public.host.clone())).collect();
+    let loopback: &[&str] = match (has_localhost, address) {
+        (true, _) => &["127.0.0.1", "localhost", "[::1]"],
+        (false, SocketAddr::V4(_)) => &["127.0.0.1"],
+        (false, SocketAddr::V6(_)) => &["[::1]"],
+    };
+    let own = loopback.iter().copied().chain([own.as_str()]).map(|name| Host::on(name, address.port()));
+    let mut hosts: Vec<Host> = own.chain(public.map(|public| public.host.clone())).collect();
     for host in allowed {
         hosts.push(Host::parse(host).ok_or_else(|| ServeError::AllowedHost(host.clone()))?);
     }

@@ -363,7 +363,7 @@ fn data_dir(
     let (data_dir, owned, built) = (config.data_dir(env)?, config.clone(), config.clone());
     let (project, database) = (config.project(env, is_quiet), config.database(env)?);
     Ok(DataDir {
-        place: Place::new(data_dir.clone(), env.variable("XDG_RUNTIME_DIR").map(PathBuf::from)),
+        place: Place::new(data_dir.clone()),
         open: Arc::new(move || {
             let mut parts = build(Some(data_dir.clone()));
             if let Some(database) = &database {

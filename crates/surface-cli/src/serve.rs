@@ -84,7 +84,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         }
         print_ready(app, &url, public_url, token_file.as_deref(), &names)?;
         if let Some(console) = &args.console {
-            console::show(&app.out, env, public_url.unwrap_or(&url), token.as_ref(), console.print)?;
+            console::show(&app.out, env, &app.config, public_url.unwrap_or(&url), token.as_ref(), console.print)?;
         }
         std::future::pending::<Result<(), CliError>>().await
     };
@@ -172,6 +172,9 @@ pub(crate) fn token(out: &Output, env: &Environment, config: &Config, wants_path
         return Err(SessionError::invalid("token", message).into());
     }
     let (token, path) = find_token(config, env)?;
+    if !wants_path && let Some(warning) = console::foreign_listener(config, env)? {
+        out.note(&warning);
+    }
     let path = path.map(|path| path.display().to_string());
     let line = match wants_path {
         false => token.text(),

@@ -401,6 +401,29 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     assert!(ran.out.ends_with("nothing to delete\n") && !ran.err.contains('?'), "{}", ran.err);
 }
 
+/// Another process makes a session meanwhile, so that by the same rule one more would have to go.
+#[test]
+fn what_is_deleted_after_a_question_is_what_the_question_showed() {
+    let stage = Stage::new();
+    let [shown, kept] =
+        ["One", "Two"].map(|title| stage.json(&["run", "--title", title, "@say Yes."])["session_id"].take());
+    let other = Stage(stage.0.clone());
+    let data_dir = stage.0.path().join("data").display().to_string();
+    let files = stage.0.path().join(".rkat").display().to_string();
+    let retain = cli(&["sessions", "retain", "--max-sessions", "1"]).in_dir(&stage.0);
+    let retain = retain.env("MEERKAT_DATA_DIR", &data_dir).env("MEERKAT_PROJECTION__DIR", &files);
+    // As the command has it that attaches.
+    let retain = retain.env("MEERKAT_LIMITS__WAIT_MS", "60000");
+    let retain = retain.on_terminal().stdin("y\n").when(1, "1 would be deleted", move || {
+        other.json(&["run", "--title", "Three", "@say Yes."]);
+    });
+    let ran = retain.run();
+    assert!(ran.code == 0 && ran.out.ends_with("1 deleted\n"), "{}{}", ran.out, ran.err);
+    let left = stage.json(&["sessions", "list"]);
+    let left: Vec<&Value> = left["items"].as_array().unwrap().iter().map(|session| &session["session_id"]).collect();
+    assert!(left.len() == 2 && left.contains(&&kept) && !left.contains(&&shown), "{left:?}");
+}
+
 #[test]
 fn the_doctor_says_what_is_wrong_and_mends_it() {
     let stage = Stage::new();

@@ -17,7 +17,7 @@ use std::{
 
 use ::http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{Stream, future::BoxFuture};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, Limited, combinators::BoxBody};
 use meerkat_service::{
@@ -26,10 +26,13 @@ use meerkat_service::{
 };
 use rmcp::{
     ServerHandler,
+    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::{
         StreamableHttpServerConfig, StreamableHttpService,
         streamable_http_server::session::{
-            SessionId, SessionManager as _, local::LocalSessionManager, never::NeverSessionManager,
+            ServerSseMessage, SessionId, SessionManager,
+            local::{LocalSessionHandle, LocalSessionManager},
+            never::NeverSessionManager,
         },
     },
 };
@@ -40,7 +43,6 @@ use crate::{
     MESSAGE_BYTES_MAX, McpServer,
     error::{self, HttpAnswer, JSON},
     tools::Offer,
-    wire::begins_session,
 };
 
 /// Sessions of the protocol at one time. One more ends the one that was idle for the longest time.
@@ -149,18 +151,107 @@ fn lock(asked: &AllAsked) -> MutexGuard<'_, HashMap<SessionId, Asked>> {
     asked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The library's sessions of the protocol, of which there are at most [`SESSIONS_MAX`].
+struct Sessions {
+    all: LocalSessionManager,
+    /// Only of sessions that exist or existed, never of any name that a client sends.
+    asked: AllAsked,
+    /// Held while a session gets its place, so that no two of them take the same. Its client is greeted later.
+    placing: tokio::sync::Mutex<()>,
+}
+
+impl Sessions {
+    fn new() -> Self {
+        let mut all = LocalSessionManager::default();
+        all.session_config.keep_alive = Some(SESSION_IDLE_MAX);
+        Self { all, asked: AllAsked::default(), placing: tokio::sync::Mutex::default() }
+    }
+
+    /// Makes room for a new session, if there is none: takes the one with the oldest request out, and of those whose
+    /// requests are all answered first.
+    async fn make_room(&self) -> Option<LocalSessionHandle> {
+        let mut sessions = self.all.sessions.write().await;
+        let mut asked = lock(&self.asked);
+        asked.retain(|id, _| sessions.contains_key(id));
+        if sessions.len() < SESSIONS_MAX {
+            return None;
+        }
+        // A session without requests has just begun.
+        let idle = |id: &&SessionId| asked.get(*id).map_or((true, 0), |asked| (asked.running > 0, asked.newest));
+        let longest = sessions.keys().min_by_key(idle).cloned()?;
+        sessions.remove(&longest)
+    }
+}
+
+impl SessionManager for Sessions {
+    type Error = <LocalSessionManager as SessionManager>::Error;
+    type Transport = <LocalSessionManager as SessionManager>::Transport;
+
+    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        let placing = self.placing.lock().await;
+        let taken_out = self.make_room().await;
+        let created = self.all.create_session().await;
+        drop(placing);
+        if let Some(handle) = taken_out
+            && let Err(error) = handle.close().await
+        {
+            tracing::warn!(%error, "a session of the protocol could not be ended");
+        }
+        created
+    }
+
+    async fn initialize_session(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<ServerJsonRpcMessage, Self::Error> {
+        self.all.initialize_session(id, message).await
+    }
+
+    async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
+        self.all.has_session(id).await
+    }
+
+    async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
+        self.all.close_session(id).await
+    }
+
+    async fn create_stream(
+        &self,
+        id: &SessionId,
+        message: ClientJsonRpcMessage,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.all.create_stream(id, message).await
+    }
+
+    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
+        self.all.accept_message(id, message).await
+    }
+
+    async fn create_standalone_stream(
+        &self,
+        id: &SessionId,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.all.create_standalone_stream(id).await
+    }
+
+    async fn resume(
+        &self,
+        id: &SessionId,
+        last_event_id: String,
+    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
+        self.all.resume(id, last_event_id).await
+    }
+}
+
 /// The protocol over HTTP. A clone is the same service.
 pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
 
 struct Inner<S> {
     options: HttpOptions,
-    sessions: Arc<LocalSessionManager>,
-    /// Only of sessions that exist or existed, never of any name that a client sends.
-    asked: AllAsked,
-    /// Held while a session of the protocol begins, so that no two of them take the same place.
-    beginning: tokio::sync::Mutex<()>,
+    sessions: Arc<Sessions>,
     requests: AtomicU64,
-    with_sessions: StreamableHttpService<S, LocalSessionManager>,
+    with_sessions: StreamableHttpService<S, Sessions>,
     without_sessions: StreamableHttpService<S, NeverSessionManager>,
 }
 
@@ -189,9 +280,7 @@ impl<S: ServerHandler> McpHttpService<S> {
             .disable_allowed_origins()
             .with_max_request_body_bytes(options.max_message_bytes)
             .with_cancellation_token(options.shutdown.clone());
-        let mut sessions = LocalSessionManager::default();
-        sessions.session_config.keep_alive = Some(SESSION_IDLE_MAX);
-        let sessions = Arc::new(sessions);
+        let sessions = Arc::new(Sessions::new());
         Self(Arc::new(Inner {
             with_sessions: StreamableHttpService::new(server.clone(), sessions.clone(), config.clone()),
             without_sessions: StreamableHttpService::new(
@@ -200,8 +289,6 @@ impl<S: ServerHandler> McpHttpService<S> {
                 config.with_legacy_session_mode(false),
             ),
             sessions,
-            asked: AllAsked::default(),
-            beginning: tokio::sync::Mutex::default(),
             requests: AtomicU64::new(0),
             options,
         }))
@@ -212,34 +299,15 @@ impl<S: ServerHandler> Inner<S> {
     /// Counts a request of a session, if the session exists.
     async fn note(&self, headers: &HeaderMap) -> Option<Running> {
         let id: SessionId = headers.get(SESSION_HEADER)?.to_str().ok()?.into();
-        let sessions = self.sessions.sessions.read().await;
+        let sessions = self.sessions.all.sessions.read().await;
         sessions.contains_key(&id).then(|| {
-            let mut all = lock(&self.asked);
+            let mut all = lock(&self.sessions.asked);
             let asked = all.entry(id.clone()).or_default();
             asked.newest = self.requests.fetch_add(1, Ordering::Relaxed);
             asked.running += 1;
             drop(all);
-            Running(self.asked.clone(), id)
+            Running(self.sessions.asked.clone(), id)
         })
-    }
-
-    /// Makes room for a new session, if there is none: ends the one with the oldest request, and of those whose requests
-    /// are all answered first.
-    async fn make_room(&self) {
-        let longest = {
-            let sessions = self.sessions.sessions.read().await;
-            let mut asked = lock(&self.asked);
-            asked.retain(|id, _| sessions.contains_key(id));
-            // A session without requests has just begun.
-            let idle = |id: &&SessionId| asked.get(*id).map_or((true, 0), |asked| (asked.running > 0, asked.newest));
-            let is_full = sessions.len() >= SESSIONS_MAX;
-            is_full.then(|| sessions.keys().min_by_key(idle).cloned()).flatten()
-        };
-        if let Some(id) = longest
-            && let Err(error) = self.sessions.close_session(&id).await
-        {
-            tracing::warn!(%error, "a session of the protocol could not be ended");
-        }
     }
 
     async fn answer<B>(&self, request: Request<B>) -> HttpAnswer
@@ -269,12 +337,8 @@ impl<S: ServerHandler> Inner<S> {
         let mut response = match self.options.has_sessions {
             false => self.without_sessions.handle(request).await,
             true => {
-                let _beginning;
                 if has_session {
                     running = self.note(request.headers()).await;
-                } else if begins_session(&message) {
-                    _beginning = self.beginning.lock().await;
-                    self.make_room().await;
                 }
                 let response = self.with_sessions.handle(request).await;
                 if !has_session {
@@ -317,8 +381,16 @@ where
 mod tests {
     use futures::future::join_all;
     use meerkat_service::AgentBuildConfig;
+    use rmcp::{
+        ErrorData, RoleServer,
+        model::{InitializeRequestParams, InitializeResult},
+        service::RequestContext,
+    };
+    use tokio::sync::Notify;
 
     use super::*;
+
+    const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 
     fn post(body: &'static str) -> Request<Full<Bytes>> {
         let request = Request::post("/mcp").header("host", "localhost").header(CONTENT_TYPE, JSON);
@@ -329,12 +401,46 @@ mod tests {
     async fn no_two_sessions_take_the_same_room() {
         let agent = AgentBuildConfig::new().build().unwrap();
         let http = McpHttpService::new(agent.service().clone(), HttpOptions::default());
-        let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
-        let answers = join_all((0..SESSIONS_MAX + 20).map(|_| http.0.answer(post(body)))).await;
+        let answers = join_all((0..SESSIONS_MAX + 20).map(|_| http.0.answer(post(INITIALIZE)))).await;
         for answer in &answers {
             assert_eq!(answer.status(), StatusCode::OK);
         }
-        assert_eq!(http.0.sessions.sessions.read().await.len(), SESSIONS_MAX);
+        assert_eq!(http.0.sessions.all.sessions.read().await.len(), SESSIONS_MAX);
+    }
+
+    /// Server that never finishes to greet its first client.
+    #[derive(Clone, Default)]
+    struct Slow(Arc<(AtomicU64, Notify)>);
+
+    impl ServerHandler for Slow {
+        async fn initialize(
+            &self,
+            _: InitializeRequestParams,
+            _: RequestContext<RoleServer>,
+        ) -> Result<InitializeResult, ErrorData> {
+            let (clients, has_begun) = &*self.0;
+            if clients.fetch_add(1, Ordering::Relaxed) == 0 {
+                has_begun.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Ok(InitializeResult::default())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_that_begins_slowly_keeps_no_other_waiting() {
+        let slow = Slow::default();
+        let server = slow.clone();
+        let http = McpHttpService::over(move || server.clone(), HttpOptions::default());
+        let first = tokio::spawn({
+            let http = http.clone();
+            async move { http.0.answer(post(INITIALIZE)).await }
+        });
+        slow.0.1.notified().await;
+        let second = tokio::time::timeout(Duration::from_secs(60), http.0.answer(post(INITIALIZE))).await;
+        assert_eq!(second.expect("it waited for the first").status(), StatusCode::OK);
+        assert!(!first.is_finished());
+        first.abort();
     }
 
     #[tokio::test]
@@ -344,6 +450,6 @@ mod tests {
         let mut request = post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
         request.headers_mut().insert(SESSION_HEADER, "nobody's".parse().unwrap());
         assert!(http.0.answer(request).await.status().is_client_error());
-        assert!(lock(&http.0.asked).is_empty());
+        assert!(lock(&http.0.sessions.asked).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! A client that gives no answer leaves a call waiting, and any surface may decide it meanwhile. Then the question is
 //! withdrawn.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, convert::Infallible, time::Duration};
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -85,7 +85,7 @@ impl<'a> Questions<'a> {
 }
 
 /// Carries the questions on. It never ends.
-pub(crate) async fn carry_on(questions: &mut Option<Questions<'_>>) {
+pub(crate) async fn carry_on(questions: &mut Option<Questions<'_>>) -> Infallible {
     if let Some(questions) = questions {
         while questions.asked.next().await.is_some() {}
     }

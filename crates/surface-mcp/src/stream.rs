@@ -141,15 +141,22 @@ pub(crate) async fn answer(
                 turn.stop_lines();
                 stop(service, &accepted).await;
             }
-            () = carry_on(&mut questions) => {}
+            never = carry_on(&mut questions) => match never {},
             step = turn.next() => match step {
                 TurnStep::Line(line) => {
                     if let Some(questions) = &mut questions {
                         questions.see(&line.line);
                     }
                     // A client that reads nothing loses the rest.
-                    if let Some(progress) = &mut progress && !progress.send(&line, &request.cancelled).await {
-                        turn.stop_lines();
+                    if let Some(progress) = &mut progress {
+                        // A person's answer counts meanwhile.
+                        let is_read = tokio::select! {
+                            is_read = progress.send(&line, &request.cancelled) => is_read,
+                            never = carry_on(&mut questions) => match never {},
+                        };
+                        if !is_read {
+                            turn.stop_lines();
+                        }
                     }
                 }
                 TurnStep::Lost(_) => {}

@@ -3,7 +3,7 @@
 //! Structured content is a value tree, which keeps the order of members and every bit of a float; the text besides is the
 //! answer's own bytes. JSON that no tree can hold becomes a string in the tree.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use meerkat_service::{
     SessionError, SessionId,
@@ -26,16 +26,6 @@ const SESSIONS: &str = "meerkat://sessions/";
 const LIST: &str = "meerkat://sessions";
 /// The media type of lines of JSON.
 const LINES: &str = "application/jsonl";
-
-/// Whether a message asks for a session.
-pub(crate) fn begins_session(message: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Named<'a> {
-        #[serde(borrow)]
-        method: Cow<'a, str>,
-    }
-    serde_json::from_slice(message).is_ok_and(|Named { method }| method == "initialize")
-}
 
 /// A tool's arguments as parameters of an operation.
 pub(crate) fn params(arguments: Option<JsonObject>) -> String {

@@ -1,14 +1,15 @@
-//! `console`: the page's address with a code for one sign-in. Only who can read the token can make one; neither the token
-//! nor anything else that is secret is sent to the address.
+//! `console`: the page's address with a code for one sign-in. Only who can read the token can make one, and it is shown
+//! only for a server that has proved that it knows the token too. Neither the token nor anything else that is secret is
+//! sent to the address.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
 use http::Uri;
-use meerkat_serve::{Token, console_code, random_digits};
+use meerkat_serve::{Token, console_code, console_question, console_reply, random_digits};
 use meerkat_service::{
     SessionError,
     clock::{Clock as _, SystemClock},
@@ -24,14 +25,11 @@ use crate::{
     own_server::{address, find_token, has_token, sign_ins},
 };
 
-/// Longest wait for a server to answer.
-const PROBE: Duration = Duration::from_secs(2);
-const PROBE_BYTES: u64 = 16 * 1024;
+/// Longest wait for a server to accept, and to have answered.
+const PROBE: Duration = Duration::from_secs(5);
+const PROBE_BYTES: usize = 16 * 1024;
 
-/// Text that the page has and no other page.
-const MARK: &str = "<meta name=\"application-name\" content=\"meerkat console\">";
-
-/// Bytes of randomness in a code.
+/// Bytes of randomness in a code or a question.
 const NONCE_BYTES: usize = 16;
 
 /// Performs what needs no new server: signs all browsers out, or shows the page of a server that runs. Returns `None` if
@@ -46,29 +44,76 @@ pub(crate) fn of_running(
         return sign_out(out, env, config).map(Some);
     }
     let listen = address(config, args.listen.as_deref())?;
-    let shown = shown(listen);
-    let Ok(mut stream) = TcpStream::connect_timeout(&shown, PROBE) else { return Ok(None) };
-    let mut page = Vec::new();
-    let head = format!("GET / HTTP/1.1\r\nhost: {shown}\r\nconnection: close\r\n\r\n");
-    let asked = stream.set_read_timeout(Some(PROBE)).and_then(|()| stream.write_all(head.as_bytes()));
-    // A program that does not answer in time is none of ours either.
-    if asked.and_then(|()| stream.take(PROBE_BYTES).read_to_end(&mut page)).is_err()
-        || !String::from_utf8_lossy(&page).contains(MARK)
-    {
-        let message = "something there answers that is no console: another program, or a server without --rest. Choose \
-                       another address with --listen, such as 127.0.0.1:7671";
-        return Err(refused("serve.listen", message, &listen.to_string()).into());
-    }
-    if !has_token(config, env)? {
+    let there = shown(listen);
+    let Some(listener) = listener(config, env, there)? else { return Ok(None) };
+    let Listener::Ours(token) = listener else {
         let message = format!(
-            "at {listen} runs a server of another folder, as this project has no token yet. Run this in its folder, or \
-             choose another address with --listen, such as 127.0.0.1:7671"
+            "what listens there {FOREIGN}: it is another program, the server of another folder, or one that runs without \
+             --rest or with --no-auth. Run this in that server's folder, or choose another address with --listen, such as \
+             127.0.0.1:7671"
         );
-        return Err(SessionError::invalid("console", message).into());
+        return Err(refused("serve.listen", &message, &listen.to_string()).into());
+    };
+    let base = config.values.serve.public_url.clone().unwrap_or_else(|| format!("http://{there}"));
+    show(out, env, config, &base, Some(&token), args.print).map(Some)
+}
+
+/// A note for somebody who is given the token, if what listens at the configured address has another one.
+pub(crate) fn foreign_listener(config: &Config, env: &Environment) -> Result<Option<String>, CliError> {
+    let Ok(listen) = address(config, None) else { return Ok(None) };
+    let there = shown(listen);
+    let is_foreign = matches!(listener(config, env, there)?, Some(Listener::Foreign));
+    Ok(is_foreign.then(|| format!("Warning: what listens at {there} {FOREIGN}. Do not send the token there.")))
+}
+
+/// What a program is told about that is no server of this project.
+const FOREIGN: &str = "does not know this project's token";
+
+/// A program that listens at an address.
+enum Listener {
+    /// A server that has this token, which is the project's.
+    Ours(Token),
+    Foreign,
+}
+
+/// Asks what listens at an address whose it is; `None` if nothing does. It learns nothing that it could use.
+fn listener(config: &Config, env: &Environment, there: SocketAddr) -> Result<Option<Listener>, CliError> {
+    let Ok(mut stream) = TcpStream::connect_timeout(&there, PROBE) else { return Ok(None) };
+    if !has_token(config, env)? {
+        return Ok(Some(Listener::Foreign));
     }
     let (token, _) = find_token(config, env)?;
-    let base = config.values.serve.public_url.clone().unwrap_or_else(|| format!("http://{shown}"));
-    show(out, env, &base, Some(&token), args.print).map(Some)
+    let question = console_question(token.text(), &format!("http://{there}"), &random_digits(NONCE_BYTES)?, now_ms());
+    let reply = console_reply(token.text(), &question);
+    let head = format!(
+        "GET /console/sign-in HTTP/1.1\r\nhost: {there}\r\nx-meerkat-console: {question}\r\nconnection: close\r\n\r\n"
+    );
+    // A program that does not answer in time is none of ours either.
+    let answer = stream.write_all(head.as_bytes()).and_then(|()| answer(&mut stream));
+    let is_ours = answer.is_ok_and(|answer| String::from_utf8_lossy(&answer).contains(&reply));
+    Ok(Some(if is_ours { Listener::Ours(token) } else { Listener::Foreign }))
+}
+
+/// Reads an answer to its end, in [`PROBE`] altogether.
+fn answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let clock = SystemClock::new();
+    let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
+    while answer.len() < PROBE_BYTES {
+        let rest = PROBE.saturating_sub(clock.elapsed());
+        if rest.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(rest))?;
+        match stream.read(&mut piece)? {
+            0 => break,
+            bytes => answer.extend_from_slice(&piece[..bytes]),
+        }
+    }
+    Ok(answer)
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(SystemClock::new().now().as_millis()).unwrap_or_default()
 }
 
 /// The address at which a browser of this machine reaches a listener.
@@ -84,6 +129,7 @@ fn shown(listen: SocketAddr) -> SocketAddr {
 pub(crate) fn show(
     out: &Output,
     env: &Environment,
+    config: &Config,
     base: &str,
     token: Option<&Token>,
     is_printed: bool,
@@ -94,12 +140,14 @@ pub(crate) fn show(
         None => format!("{base}/"),
         Some(token) => {
             let nonce = random_digits(NONCE_BYTES)?;
-            let now = u64::try_from(SystemClock::new().now().as_millis()).unwrap_or_default();
-            format!("{base}/#code={}", console_code(token.text(), &origin(&base), &nonce, now))
+            format!("{base}/#code={}", console_code(token.text(), &origin(&base), &nonce, now_ms()))
         }
     };
     let program = browser::program(env).filter(|_| !is_printed);
-    let is_open = program.is_some_and(|program| browser::open(&program, &page));
+    let is_open = match program {
+        Some(program) => browser::open(&program, &page, &config.data_dir(env)?),
+        None => false,
+    };
     if out.is_json {
         out.document(json!({ "url": page, "opened": is_open }).to_string().as_bytes())?;
         return Ok(0);
@@ -125,7 +173,7 @@ fn origin(base: &str) -> String {
 fn sign_out(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
     if let Some(file) = sign_ins(config, env)?
         && let Err(error) = std::fs::remove_file(&file)
-        && error.kind() != std::io::ErrorKind::NotFound
+        && error.kind() != io::ErrorKind::NotFound
     {
         return Err(SessionError::invalid("file", format!("{} cannot be removed: {error}", file.display())).into());
     }

@@ -98,7 +98,7 @@ async fn login(app: &App, env: &Environment, streams: Streams, args: LoginArgs) 
     // Without a terminal nobody sees a browser.
     let program = browser::program(env).filter(|_| app.out.can_ask && !args.paste && !args.no_browser);
     if let Some(program) = program
-        && !browser::open(&program, login.page())
+        && !browser::open(&program, login.page(), &app.config.data_dir(env)?)
     {
         app.out
             .note(&format!("{} could not be started; open the page yourself.", printable(&program.to_string_lossy())));

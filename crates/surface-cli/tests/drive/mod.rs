@@ -8,6 +8,8 @@ pub(crate) mod server;
 pub(crate) mod terminal;
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command},
 };
@@ -38,6 +40,16 @@ pub(crate) fn meerkat_after(first: &str, dir: impl AsRef<Path>, args: &[&str]) -
 
 fn surround(command: &mut Command, dir: &Path) {
     command.current_dir(dir).env_clear().env("HOME", dir);
+}
+
+/// Address to which the file leads that a browser was given, which nobody else may read.
+#[track_caller]
+pub(crate) fn led(args: &str) -> String {
+    let file = args.trim_end().strip_prefix("file://").unwrap_or_else(|| panic!("no file: {args}"));
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(file).unwrap();
+    let address = text.split("url=").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_else(|| panic!("{text}"));
+    address.replace("&amp;", "&")
 }
 
 /// Sends a process a signal.

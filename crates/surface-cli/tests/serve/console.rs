@@ -1,16 +1,24 @@
-//! The console's door: which of its paths are open, and what a browser opens that has signed in.
+//! The console's door: which of its paths are open, what a browser opens that has signed in, and what the command
+//! `console` shows and to whom.
 
 use std::{
     collections::BTreeSet,
-    io::{BufReader, Read as _},
-    time::{SystemTime, UNIX_EPOCH},
+    fs,
+    io::{BufReader, Read as _, Write as _},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use meerkat_errors::ErrorCode;
+use meerkat_testkit::{PATIENCE, until};
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::{
     drive::{
-        TOKEN,
+        TOKEN, fake, led, meerkat, ran,
         server::{Server, read, read_head, refusal, status},
     },
     guard::places,
@@ -122,4 +130,91 @@ fn a_signed_in_browser_opens_rest_alone_and_only_with_both_secrets() {
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("\"restarts\":true"), "{rest}");
     assert_eq!(server.send("GET", "/v1/sessions", &others, "").status, 200, "the other browser is still signed in");
+}
+
+/// The command, in a folder of a project with this token.
+fn command(dir: &TempDir, args: &[&str], token: &str) -> Command {
+    let mut command = meerkat(dir, args);
+    command.env("MEERKAT_TOKEN", token).stdin(Stdio::null());
+    command
+}
+
+/// Signs a browser in by the address that the command shows; returns the status of the answer.
+fn sign_in(server: &Server, address: &str) -> u16 {
+    let (page, code) = address.split_once("/#code=").unwrap();
+    server.send("POST", SIGN_IN, &[("origin", page)], &json!({ "code": code }).to_string()).status
+}
+
+/// Everybody on the machine can read the arguments of a program.
+#[test]
+fn a_browser_gets_the_code_in_a_file_that_nobody_else_can_read() {
+    let (server, dir) = (Server::start(&[]), TempDir::new().unwrap());
+    let (browser, opened) = (dir.path().join("browser"), dir.path().join("opened"));
+    fs::write(&browser, format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > '{}'\n", opened.display())).unwrap();
+    fs::set_permissions(&browser, PermissionsExt::from_mode(0o700)).unwrap();
+    let address = format!("127.0.0.1:{}", server.port);
+    let mut console = command(&dir, &["--json", "console", "--listen", &address], TOKEN);
+    let shown = ran(console.env("DISPLAY", ":0").env("BROWSER", &browser)).json();
+    assert_eq!(shown["opened"], true);
+    let args = || fs::read_to_string(&opened).unwrap_or_default();
+    until("the page is opened", || args().ends_with('\n'));
+    assert!(args().lines().count() == 1 && !args().contains("code"), "{}", args());
+    assert_eq!(led(&args()), shown["url"].as_str().unwrap());
+    assert_eq!(sign_in(&server, &led(&args())), 200);
+    // The next one takes its place.
+    let mut again = command(&dir, &["console", "--listen", &address], TOKEN);
+    assert_eq!(ran(again.env("DISPLAY", ":0").env("BROWSER", "true")).code, 0);
+    assert_ne!(led(&args()), shown["url"].as_str().unwrap());
+}
+
+#[test]
+fn the_console_of_another_project_or_of_no_meerkat_is_not_shown() {
+    let (server, dir) = (Server::start(&[]), TempDir::new().unwrap());
+    // Another user's program can say whatever a server says without a token.
+    let page = include_str!("../../../console/page/index.html");
+    let squatter = fake::serve(move |_| Some((200, "text/html", page.to_owned())));
+    for (port, token) in [(server.port, "a-token-of-another-project"), (squatter, TOKEN)] {
+        let listen = format!("127.0.0.1:{port}");
+        for args in [&["console", "--print", "--listen", &listen][..], &["console", "--listen", &listen]] {
+            let ran = ran(&mut command(&dir, args, token));
+            ran.refused(ErrorCode::ConfigInvalid, "does not know this project's token");
+        }
+        let asked = command(&dir, &["token"], token).env("MEERKAT_SERVE__LISTEN", &listen).output().unwrap();
+        assert_eq!(String::from_utf8(asked.stdout).unwrap(), format!("{token}\n"));
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert!(said.contains(&listen) && said.contains("does not know this project's token"), "{said}");
+    }
+    let listen = format!("127.0.0.1:{}", server.port);
+    let shown = ran(&mut command(&dir, &["console", "--print", "--listen", &listen], TOKEN));
+    assert_eq!((shown.code, sign_in(&server, shown.out.trim_end())), (0, 200), "{}", shown.err);
+    assert_eq!(ran(command(&dir, &["token"], TOKEN).env("MEERKAT_SERVE__LISTEN", &listen)).err, "");
+    // A project without a token has no server that asks for one.
+    let mut none = meerkat(&dir, &["console", "--print", "--listen", &listen]);
+    ran(&mut none).refused(ErrorCode::ConfigInvalid, "does not know this project's token");
+}
+
+/// Time between two bytes of an answer that never ends.
+const DROP: Duration = Duration::from_millis(200);
+
+/// Each byte comes in time, and the answer never.
+#[test]
+fn a_program_that_answers_drop_by_drop_holds_no_command_up() {
+    let (listener, dir) = (TcpListener::bind("127.0.0.1:0").unwrap(), TempDir::new().unwrap());
+    let listen = listener.local_addr().unwrap().to_string();
+    let dripping = std::thread::spawn(move || {
+        let (mut stream, began) = (listener.accept().unwrap().0, Instant::now());
+        stream.set_read_timeout(Some(DROP)).unwrap();
+        let mut head = [0; 1024];
+        // A client that has left ends what it sends, or refuses the next byte.
+        while began.elapsed() < PATIENCE {
+            let has_left = stream.read(&mut head).is_ok_and(|bytes| bytes == 0);
+            if has_left || stream.write_all(b"x").is_err() {
+                return true;
+            }
+        }
+        false
+    });
+    let ran = ran(&mut command(&dir, &["console", "--print", "--listen", &listen], TOKEN));
+    ran.refused(ErrorCode::ConfigInvalid, "does not know this project's token");
+    assert!(dripping.join().unwrap(), "the command waited as long as the program answered");
 }

@@ -49,7 +49,14 @@ impl Wire {
     }
 
     pub(crate) async fn initialize(&mut self, version: &str) {
-        self.write(&[initialize(version), json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })]).await;
+        self.initialize_with(version, &json!({})).await;
+    }
+
+    /// As a client with these capabilities.
+    pub(crate) async fn initialize_with(&mut self, version: &str, capabilities: &Value) {
+        let mut request = initialize(version);
+        request["params"]["capabilities"] = capabilities.clone();
+        self.write(&[request, json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })]).await;
         assert_eq!(self.read().await["result"]["protocolVersion"], version);
     }
 }

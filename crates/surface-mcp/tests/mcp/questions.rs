@@ -1,6 +1,6 @@
 //! Calls that wait for approval, asked about by the client's own forms.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use meerkat_service::{
@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use super::{
-    HOLD, Way, agent, build, connect, everywhere, lines, params, soon, structured, turns::release, types_until,
+    HOLD, Way, agent, build, connect, everywhere, framing::Wire, lines, params, soon, structured, turns::release,
+    types_until,
 };
 
 /// Client whose person gives one answer to everything; without one, the questions stay open.
@@ -248,4 +249,29 @@ async fn a_question_is_withdrawn_when_its_call_ends() {
     assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
     assert_eq!(release(&agent, &session).await, "turn_completed");
     assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
+}
+
+/// Broken once: while a client was slow to read the progress, nobody looked at what its person had answered.
+#[tokio::test(start_paused = true)]
+async fn an_answer_counts_at_once_however_slowly_the_progress_is_read() {
+    let agent = agent();
+    let session = agent.create_session().await.unwrap();
+    let mut wire = Wire::open(&agent, 100_000, 1000);
+    wire.initialize_with("2025-06-18", &json!({ "elicitation": {} })).await;
+    // The second question's line does not fit into the pipe.
+    let prompt = format!(r#"@call hold {{}} @call hold {{"much":"{}"}} @say Done."#, "x".repeat(50_000));
+    let arguments = json!({ "session_id": session.session_id, "prompt": prompt, "attended": true });
+    let call = json!({ "name": "turn_start", "arguments": arguments, "_meta": { "progressToken": "t" } });
+    wire.write(&[json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call })]).await;
+    let question = loop {
+        let message = wire.read().await;
+        if message["method"] == "elicitation/create" {
+            break message;
+        }
+    };
+    let began = tokio::time::Instant::now();
+    let answer = json!({ "action": "accept", "content": { "decision": "approve" } });
+    wire.write(&[json!({ "jsonrpc": "2.0", "id": question["id"], "result": answer })]).await;
+    types_until(&agent, &session, &["approval_decided"]).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }

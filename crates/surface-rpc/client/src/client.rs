@@ -63,13 +63,25 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to a server by its URL, such as `http://127.0.0.1:7670`, with the token that it asks for.
+    /// Connects to a server on this machine by its URL, such as `http://127.0.0.1:7670`, with the token that it asks for.
     ///
     /// # Errors
-    /// `UNAUTHENTICATED` for a wrong token, `INVALID_REQUEST` for a text that is no URL of a server, `SHUTTING_DOWN` if
-    /// nobody answers there; or another refusal of the server.
+    /// `UNAUTHENTICATED` for a wrong token, `INVALID_REQUEST` for a text that is no URL of a server on this machine,
+    /// `SHUTTING_DOWN` if nobody answers there; or another refusal of the server.
     pub async fn connect(url: &str, token: &str) -> Result<Self, SessionError> {
-        let url = Url::read(url, token)?;
+        Self::connect_to(Url::read(url, token, false)?).await
+    }
+
+    /// Connects as [`Self::connect`], also to a server on another machine. Everybody on the way can read the token and all
+    /// else: it is for networks that nobody else is in, such as one of containers.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub async fn connect_unencrypted(url: &str, token: &str) -> Result<Self, SessionError> {
+        Self::connect_to(Url::read(url, token, true)?).await
+    }
+
+    async fn connect_to(url: Url) -> Result<Self, SessionError> {
         let connection = url.connect().await?;
         Ok(Self::over(url, Arc::new(connection), Defaults::default()))
     }
@@ -79,7 +91,7 @@ impl Client {
     /// # Errors
     /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
     pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
-        let place = Place::new(data_dir, None);
+        let place = Place::new(data_dir);
         let connection = Way::connect(&place).await?;
         Ok(Self::over(place, Arc::new(connection), Defaults::default()))
     }

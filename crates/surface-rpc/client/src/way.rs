@@ -2,7 +2,7 @@
 //!
 //! A way only connects. What is sent over a connection, and what happens when it closes, is the client's business.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -89,8 +89,9 @@ pub(crate) struct Url {
 }
 
 impl Url {
-    /// Reads `http://host[:port][/path]`, and the token that the server asks for.
-    pub(crate) fn read(text: &str, token: &str) -> Result<Self, SessionError> {
+    /// Reads `http://host[:port][/path]`, and the token that the server asks for. The host must be this machine, unless the
+    /// token may be sent elsewhere unencrypted.
+    pub(crate) fn read(text: &str, token: &str, leaves_machine: bool) -> Result<Self, SessionError> {
         let refused = |message: &str| SessionError::invalid("url", message);
         let uri: Uri = text.parse().map_err(|_| refused("it must be such as http://127.0.0.1:7670"))?;
         match uri.scheme_str() {
@@ -103,6 +104,12 @@ impl Url {
             _ => return Err(refused("it must begin with http://")),
         }
         let (host, port) = (uri.host().unwrap_or_default().to_owned(), uri.port_u16().unwrap_or(80));
+        if !leaves_machine && !is_this_machine(&host) {
+            return Err(refused(
+                "over http, others on the way to another machine could read the token; use a tunnel, such as `ssh -L \
+                 7670:127.0.0.1:7670 HOST`, or `Client::connect_unencrypted`",
+            ));
+        }
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
         let target = format!("ws://{authority}{}/rpc", uri.path().trim_end_matches('/'));
         let mut request = target.into_client_request().map_err(|error| refused(&error.to_string()))?;
@@ -136,6 +143,12 @@ impl Url {
     fn unreachable(&self, error: &dyn std::fmt::Display) -> SessionError {
         unreachable(&self.text, error)
     }
+}
+
+/// Returns true for a host whose messages do not leave this machine.
+fn is_this_machine(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 /// The error if nobody answers.

@@ -132,6 +132,19 @@ async fn a_wrong_token_and_a_wrong_url_are_told_apart() {
     for url in ["", "127.0.0.1", "ftp://127.0.0.1", "https://desk.example"] {
         assert_eq!(refusal(url, TOKEN).await.0, ErrorCode::InvalidRequest, "{url}");
     }
+    // Everybody on the way could read the token.
+    for url in ["http://desk.example:7670", "http://192.0.2.1", "http://[2001:db8::1]:7670", "http://127.0.0.1.example"]
+    {
+        let (code, message) = refusal(url, TOKEN).await;
+        assert!(code == ErrorCode::InvalidRequest && message.contains("tunnel"), "{url}: {message}");
+    }
+    // This address is no loopback address, though it leads to this machine. The server hears of it, and has no such name.
+    let other = stage.url.replace("127.0.0.1", "0.0.0.0");
+    assert_eq!(refusal(&other, TOKEN).await.0, ErrorCode::InvalidRequest);
+    let unencrypted = Client::connect_unencrypted(&other, TOKEN).await.unwrap_err();
+    assert_eq!(unencrypted.code(), ErrorCode::ForbiddenOrigin);
+    let local = stage.url.replace("127.0.0.1", "localhost");
+    assert!(Client::connect(&local, TOKEN).await.is_ok(), "{local}");
     assert_eq!(refusal(&stage.url, "two\nlines").await.0, ErrorCode::InvalidRequest);
     let url = format!("http://{}", refusing_address());
     let (code, message) = refusal(&url, TOKEN).await;
@@ -164,7 +177,7 @@ async fn a_server_that_goes_away_is_named_and_one_that_comes_back_is_found() {
 async fn an_owners_socket_needs_no_token() {
     let (dir, service) = (tempfile::tempdir().unwrap(), service());
     assert_eq!(Client::attach(dir.path().to_owned()).await.unwrap_err().code(), ErrorCode::ShuttingDown);
-    let bound = Place::new(dir.path().to_owned(), None).bind().unwrap();
+    let bound = Place::new(dir.path().to_owned()).bind().unwrap();
     let owner = Owner::start(bound, service.clone(), Arc::new(|_| Ok(())));
     let client = Client::attach(dir.path().to_owned()).await.unwrap();
     let id = client.create_session(CreateSession::default()).await.unwrap().session_id;

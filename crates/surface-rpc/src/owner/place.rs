@@ -4,38 +4,36 @@
 
 use std::{
     fs, io,
-    os::unix::{
-        fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-        net::SocketAddr,
+    os::{
+        fd::AsRawFd as _,
+        unix::{fs::PermissionsExt as _, net::SocketAddr},
     },
     path::{Path, PathBuf},
 };
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// The file that names the socket if the data directory's path is too long for one.
-const NAME_FILE: &str = "socket.path";
+/// Name of the socket.
+const SOCKET: &str = "socket";
 
 /// The place of a data directory's socket.
 #[derive(Clone, Debug)]
 pub struct Place {
     data_dir: PathBuf,
-    runtime_dir: Option<PathBuf>,
 }
 
 /// The owner's end. [`Self::remove`] deletes its files, before the lock is released.
 #[derive(Debug)]
 pub struct Bound {
     listener: UnixListener,
-    place: Place,
     path: PathBuf,
 }
 
 impl Place {
-    /// The place for a data directory. `runtime_dir` is the user's folder for sockets, if the system has one.
+    /// The place for a data directory.
     #[must_use]
-    pub fn new(data_dir: PathBuf, runtime_dir: Option<PathBuf>) -> Self {
-        Self { data_dir, runtime_dir: runtime_dir.filter(|path| path.is_absolute()) }
+    pub const fn new(data_dir: PathBuf) -> Self {
+        Self { data_dir }
     }
 
     /// The data directory.
@@ -49,17 +47,12 @@ impl Place {
     /// # Errors
     /// If it cannot be created, or would be open to other users.
     pub fn bind(&self) -> io::Result<Bound> {
-        let (mut path, name_file) = (self.data_dir.join("socket"), self.data_dir.join(NAME_FILE));
-        remove(&name_file)?;
-        if is_too_long(&path) {
-            path = self.elsewhere()?;
-            fs::write(&name_file, path.as_os_str().as_encoded_bytes())?;
-        }
+        let path = self.data_dir.join(SOCKET);
         remove(&path)?;
-        let listener = UnixListener::bind(&path)?;
+        let listener = UnixListener::bind(&self.path()?.0)?;
         // Only this user can open the folder, so nobody else connected in between.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        Ok(Bound { listener, place: self.clone(), path })
+        Ok(Bound { listener, path })
     }
 
     /// Connects to the owner, if it listens.
@@ -67,29 +60,25 @@ impl Place {
     /// # Errors
     /// If nobody listens, or the socket is another user's.
     pub async fn connect(&self) -> io::Result<UnixStream> {
-        let path = match fs::read_to_string(self.data_dir.join(NAME_FILE)) {
-            Ok(path) => PathBuf::from(path),
-            Err(_) => self.data_dir.join("socket"),
-        };
+        let (path, _folder) = self.path()?;
         let stream = UnixStream::connect(path).await?;
         check_peer(&stream)?;
         Ok(stream)
     }
 
-    /// A path in the runtime folder, however long the data directory's path is.
-    fn elsewhere(&self) -> io::Result<PathBuf> {
-        let name = format!("meerkat-{:016x}.socket", path_hash(&self.data_dir));
-        let path = self.runtime_dir.as_ref().map(|folder| folder.join(&name)).filter(|path| !is_too_long(path));
-        if let Some(path) = path {
-            check_folder(path.parent().unwrap_or(&path))?;
-            return Ok(path);
+    /// The socket's path, and what must be open while it is used. A socket's path has at most 108 bytes: a longer one
+    /// goes by way of the folder's descriptor. So the socket is in the data directory, where only this user can make one.
+    fn path(&self) -> io::Result<(PathBuf, Option<fs::File>)> {
+        let path = self.data_dir.join(SOCKET);
+        match SocketAddr::from_pathname(&path) {
+            Ok(_) => Ok((path, None)),
+            Err(_) if cfg!(target_os = "linux") => {
+                let folder = fs::File::open(&self.data_dir)?;
+                let alias = format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd());
+                Ok((alias.into(), Some(folder)))
+            }
+            Err(error) => Err(error),
         }
-        let folder = PathBuf::from(format!("/tmp/meerkat-{}", own_uid()));
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => check_folder(&folder)?,
-        }
-        Ok(folder.join(name))
     }
 }
 
@@ -107,8 +96,7 @@ impl Bound {
     /// # Errors
     /// If a file cannot be deleted.
     pub fn remove(self) -> io::Result<()> {
-        remove(&self.path)?;
-        remove(&self.place.data_dir.join(NAME_FILE))
+        remove(&self.path)
     }
 }
 
@@ -126,20 +114,6 @@ pub fn check_peer(stream: &UnixStream) -> io::Result<()> {
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
-}
-
-fn is_too_long(path: &Path) -> bool {
-    SocketAddr::from_pathname(path).is_err()
-}
-
-/// Checks that only this user can open a folder.
-fn check_folder(folder: &Path) -> io::Result<()> {
-    let found = fs::symlink_metadata(folder)?;
-    if found.is_dir() && found.uid() == own_uid() && found.mode() & 0o077 == 0 {
-        return Ok(());
-    }
-    let message = format!("{} must be a folder that is yours alone (mode 0700)", folder.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
 fn remove(path: &Path) -> io::Result<()> {
