@@ -10,13 +10,13 @@ use std::{
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
-    time::Instant,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use meerkat_service::{
     ErrorCode, SessionError, SessionId,
+    clock::{Clock as _, SystemClock},
     doctor::{Finding, Severity},
     service::{ExportSession, ForkSession, ImportBundle, ReadEvents, ReadHistory, StartTurn},
 };
@@ -242,7 +242,7 @@ async fn goes_on(process: &Process, id: SessionId, good: &Lines, (whole, keys): 
 }
 
 /// Says in a campaign how far it is. No harness keeps it back: a campaign takes minutes.
-fn progress(done: usize, places: usize, seed: u64, since: Instant) {
+fn progress(done: usize, places: usize, seed: u64, since: &SystemClock) {
     if places > FEW && (done.is_multiple_of(50) || done == places) {
         let line = format!("MEERKAT_SEED={seed}: {done} of {places} places, {} s\n", since.elapsed().as_secs());
         drop(std::io::stderr().write_all(line.as_bytes()));
@@ -262,7 +262,7 @@ fn a_changed_bit_ends_no_reading_in_silence_and_a_repair_keeps_what_is_good() {
         before
     });
     let written = Written { place, parent, fork, turns, before };
-    let (seed, since) = (seed(), Instant::now());
+    let (seed, since) = (seed(), SystemClock::new());
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     // Each place is found by the seed and its number alone, whoever comes to it.
     let work = || {
@@ -273,7 +273,7 @@ fn a_changed_bit_ends_no_reading_in_silence_and_a_repair_keeps_what_is_good() {
                 return;
             }
             written.flipped(n, &mut Random::new(seed.wrapping_add((n as u64) << 32)));
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, places, seed, since);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, places, seed, &since);
         }
     };
     thread::scope(|scope| {
