@@ -54,7 +54,7 @@ async fn a_fact_is_pinned_in_its_turn_and_the_same_fact_once() {
 async fn a_limit_is_told_to_the_model_and_pins_nothing() {
     let (subject, _) = subject(rig()).await;
     for (text, why) in [
-        ("This fact is longer than thirty bytes.", "pin has 38 bytes"),
+        ("This fact is longer than thirty bytes.", "pin has more than 30 bytes"),
         ("", "do not fit"),
         ("One.", ""),
         ("Two.", ""),
