@@ -131,13 +131,16 @@ fn every_refusal_of_an_operation_is_met_or_held_by_a_test() {
     let mut held = BTreeSet::new();
     for line in include_str!("../refusals.txt").lines().filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [operation, code, file, test] = words[..] else { panic!("`{line}` is not `OPERATION CODE FILE TEST`") };
+        let [operation, code, file, test, ..] = words[..] else { panic!("`{line}` is not `OPERATION CODE FILE TEST`") };
+        held.insert((operation.to_owned(), code.to_owned()));
+        if file == "-" {
+            continue;
+        }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(text.contains(&format!("fn {test}(")), "{file} has no test {test}");
         let is_named = text.contains(code) || text.contains(&camel_case(code));
         assert!(is_named, "{file} does not name {code}");
-        held.insert((operation.to_owned(), code.to_owned()));
     }
     let missing: Vec<_> = unmet.difference(&held).collect();
     assert!(missing.is_empty(), "write a scenario with {missing:?}, or name in refusals.txt the test that holds it");

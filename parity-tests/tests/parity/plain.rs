@@ -72,7 +72,7 @@ fn for_people(place: &Place) -> Result<(), String> {
     let (list, end) = (said(place, &["sessions", "list"])?, now()?);
     let rows: Vec<Vec<&str>> = list.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
     let [row] = rows.as_slice() else { return Err(format!("there should be one session: {list}")) };
-    let [id, "idle", "1", date, time, title @ ..] = row.as_slice() else {
+    let [id, "idle", "1", date, time, "UTC", title @ ..] = row.as_slice() else {
         return Err(format!("the row is another: {list}"));
     };
     expect(&title.join(" ").into(), &PROMPT.into())?;

@@ -80,8 +80,11 @@ pub fn shell_tools(options: ShellOptions) -> Result<Vec<Arc<dyn Tool>>, SessionE
     tools(options).map(|(tools, _)| tools)
 }
 
-/// Makes the tools with what they know of git's configuration.
-pub(crate) fn tools(options: ShellOptions) -> Result<(Vec<Arc<dyn Tool>>, Option<Named>), SessionError> {
+/// Tools, with what they know of git's configuration.
+pub(crate) type Informed = (Vec<Arc<dyn Tool>>, Option<Named>);
+
+/// Makes the tools.
+pub(crate) fn tools(options: ShellOptions) -> Result<Informed, SessionError> {
     if !launcher::is_installed() {
         return Ok((Vec::new(), None));
     }

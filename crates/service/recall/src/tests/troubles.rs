@@ -169,6 +169,7 @@ async fn a_file_that_cannot_be_opened_does_not_say_that_it_is_whole() {
     std::fs::create_dir(&path).unwrap();
     let store = open(Some(dir.path()), false);
     assert_eq!(store.needs_rebuild().await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
+    assert_eq!(store.search(query("bassoon")).await.unwrap_err().code(), ErrorCode::MemoryIndexUnavailable);
     std::fs::remove_dir(&path).unwrap();
     assert!(store.needs_rebuild().await.unwrap());
 }

@@ -31,7 +31,7 @@ use crate::{
     model::{ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
     runtime::PersistentSessionService,
     service::{
-        CreateSession, DeleteSession, FetchReader, ForkSession, InterruptTurn, NamedReader, Page, PinFact,
+        CreateSession, DeleteSession, FetchReader, ForkSession, InterruptTurn, ListTools, NamedReader, Page, PinFact,
         SessionQuery, SessionService as _, SessionState, SessionSummary, StartTurn, TurnStatus, WaitReader,
     },
     session::{
@@ -338,7 +338,11 @@ async fn a_start_that_cannot_read_for_a_moment_forgets_no_key() {
         let again = service.create_session(keyed()).await.map(|created| created.session_id);
         match times {
             1 => assert_eq!(again.unwrap(), ids[0], "{at}"),
-            _ => assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed),
+            _ => {
+                assert_eq!(again.unwrap_err().code(), ErrorCode::StoreFailed);
+                let tools = ListTools { session_id: Some(ids[0]), ..ListTools::default() };
+                assert_eq!(service.tools(tools).await.unwrap_err().code(), ErrorCode::StoreFailed);
+            }
         }
     }
 }

@@ -171,11 +171,13 @@ impl Compactor for Odd {
             self.cancel.cancel();
         }
         let (state, said): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(is_state);
-        let state = if summary == SUMMARY && self.part == "pin" { Vec::new() } else { state };
+        let loses_state = self.part == "state" || summary == SUMMARY && self.part == "pin";
+        let state = if loses_state { Vec::new() } else { state };
         let (last, discarded) = said.split_last().unwrap();
         let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
         let messages = [summary].into_iter().chain(state).chain([last.clone()]).collect();
-        CompactionResult { messages, discarded: discarded.to_vec() }
+        let discarded = if self.part == "said" { Vec::new() } else { discarded.to_vec() };
+        CompactionResult { messages, discarded }
     }
 }
 
@@ -214,4 +216,18 @@ async fn a_pin_that_a_compactor_loses_is_not_lost() {
     bench.turn("@say After.").await;
     let last = bench.requests(false).pop().unwrap();
     assert_eq!((last.messages.len(), last.tail.unwrap().contains("a fact")), (5, true));
+}
+
+#[tokio::test]
+async fn a_preview_says_that_its_compactor_loses_something() {
+    for (part, code) in [("state", ErrorCode::CompactionPinLost), ("said", ErrorCode::CompactionNoProgress)] {
+        let (mut rig, model) = rig(WINDOW, patient());
+        rig.compactor = Some(Odd::new(part));
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
+        bench.fill().await;
+        bench.subject.service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
+        let request = CompactSession { session_id: bench.id(), compaction: None };
+        let preview = bench.subject.service.preview_compaction(request).await;
+        assert_eq!(preview.unwrap_err().code(), code, "{part}");
+    }
 }
