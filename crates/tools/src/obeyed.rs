@@ -57,7 +57,7 @@ pub(crate) fn of_workspace(workspace: &Path) -> Vec<PathBuf> {
             |folder: &&str| folder.split_once('/').is_some_and(|(above, _)| name.eq_ignore_ascii_case(above));
         if is_obeyed(Path::new(&name)) {
             found.push(workspace.join(name));
-        } else if FOLDERS.iter().any(|folder| is_above(folder)) {
+        } else if FOLDERS.iter().any(is_above) {
             let inner = names(&workspace.join(&name)).map(|inner| Path::new(&name).join(inner));
             found.extend(inner.filter(|path| is_obeyed(path)).map(|path| workspace.join(path)));
         }

@@ -188,13 +188,15 @@ fn a_session_of_a_newer_format_refuses_all_but_its_deletion() {
 }
 
 #[test]
-fn a_directory_that_everybody_may_write_is_not_examined() {
+fn a_directory_that_is_no_store_any_more_is_not_examined() {
     let place = Place::new();
-    let folder = place.data_dir().to_owned();
+    let [format, aside] = ["format", "aside"].map(|name| place.data_dir().join(name));
     let refused = place.process(true, |process| async move {
         process.create().await;
-        fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
-        process.service.diagnose().await.unwrap_err()
+        fs::rename(&format, &aside).unwrap();
+        let refused = process.service.diagnose().await.unwrap_err();
+        fs::rename(&aside, &format).unwrap();
+        refused
     });
     assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
 }

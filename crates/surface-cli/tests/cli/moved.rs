@@ -103,7 +103,7 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
         fs::write(user.mark(&project), mark).unwrap();
         user.run(&project, &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "project");
         let (names, told) = user.sessions(&project);
-        assert!(names.is_empty() && told.contains("somebody else's") == (at == 0), "{mark} {told}");
+        assert!(names.is_empty() && told.contains("another data directory") == (at == 0), "{mark} {told}");
         assert_eq!(user.sessions(&project), (Vec::new(), String::new()), "{mark}");
     }
     user.make("endless");
@@ -310,7 +310,7 @@ fn somebody_elses_files_are_told_of_once() {
     fs::create_dir(user.path("one/.rkat")).unwrap();
     fs::write(user.mark("one"), "00000000-0000-7000-8000-000000000001\n").unwrap();
     let (_, told) = user.sessions("one");
-    assert!(told.contains("somebody else's") && told.contains("projection.dir"), "{told}");
+    assert!(told.contains("another data directory") && told.contains("projection.dir"), "{told}");
     user.say("one", "First");
     for args in [&["doctor"][..], &["doctor", "--json"]] {
         let ran = user.run("one", args);

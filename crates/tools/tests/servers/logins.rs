@@ -334,7 +334,7 @@ async fn hostile_documents_lead_nowhere() {
         issuer.book().instead.insert(path.to_owned(), (404, String::new(), json!({})));
     }
     let error = refusal(&pool).await;
-    assert!(error.contains("names no issuer"), "{error}");
+    assert!(error.contains("does not advertise an authorization server"), "{error}");
     pool.shut_down().await;
 }
 

@@ -85,7 +85,7 @@ async fn a_failed_start_is_an_error_of_the_call_and_is_tried_again() {
         let failed = call_as(&*echo, session(), json!({}), &cancel).await;
         let Err(ToolError::Refused(why)) = failed.result else { panic!("{:?}", failed.result) };
         assert!(why.contains("could not be started") && why.contains("there is no database"), "{why}");
-        assert!(why.contains("tries it again in 1 s"), "{why}");
+        assert!(why.contains("Next attempt in 1 s"), "{why}");
     }
     // The second was not tried.
     assert_eq!(noted(folder.path(), "starts"), 2);
