@@ -5,10 +5,10 @@ With a server's address and token in MEERKAT_URL and MEERKAT_TOKEN: python examp
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from httpx_sse import connect_sse
+from httpx_sse import EventSource, connect_sse
 
 from meerkat import Meerkat, MeerkatError, check
 
@@ -30,8 +30,13 @@ def ask(meerkat: Meerkat, session: str, prompt: str) -> str:
 def streamed(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
     """Runs a turn and yields its text while the model says it. After a lost connection it continues in the middle of
     the sentence."""
+    yield from fresh_texts(meerkat, meerkat.turn(session, prompt))
+
+
+def fresh_texts(meerkat: Meerkat, events: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yields each text in the events once."""
     shown: dict[tuple[int, int], int] = {}
-    for event in meerkat.turn(session, prompt):
+    for event in events:
         for block, offset, text in texts(meerkat, event):
             place = (event["step"], block)
             known = shown.get(place, 0)
@@ -47,15 +52,18 @@ def at_once(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
     path = f"/v1/sessions/{session}/turns"
     with connect_sse(meerkat.http, "POST", path, json={"prompt": prompt}) as stream:
         check(stream.response)
-        for frame in stream.iter_sse():
-            event = frame.json()
-            if frame.event == "failure":
-                raise MeerkatError(event)
-            # The last one has the turn's result, as the answer without a stream would.
-            if frame.event == "result":
-                return
-            if event["type"] == "text_delta":
-                yield event["text"]
+        yield from fresh_texts(meerkat, until_result(stream))
+
+
+def until_result(stream: EventSource) -> Iterator[dict[str, Any]]:
+    """Yields the events of a turn. Behind them comes its result, as the answer without a stream would have it."""
+    for frame in stream.iter_sse():
+        event = frame.json()
+        if frame.event == "failure":
+            raise MeerkatError(event)
+        if frame.event == "result":
+            return
+        yield event
 
 
 def texts(meerkat: Meerkat, event: dict[str, Any]) -> Iterator[tuple[int, int, str]]:

@@ -15,15 +15,20 @@ export async function* streamed(meerkat: Meerkat, session: string, prompt: strin
   let last = "";
   for await (const event of runTurn(meerkat, session, { prompt })) {
     last = event.type;
-    for (const { block, offset, text } of texts(event)) {
-      const known = shown.get(block) ?? 0;
-      // A follower that comes back gets the block from its beginning: only the rest of it is new.
-      const fresh = offset <= known ? Buffer.from(text).subarray(known - offset) : Buffer.of();
-      shown.set(block, known + fresh.length);
-      if (fresh.length > 0) yield fresh.toString();
-    }
+    yield* freshTexts(event, shown);
   }
   return last;
+}
+
+/** Yields what an event says behind what was shown before. */
+function* freshTexts(event: MeerkatEvent, shown: Map<string, number>): Generator<string> {
+  for (const { block, offset, text } of texts(event)) {
+    const known = shown.get(block) ?? 0;
+    // A follower that comes back gets the block from its beginning: only the rest of it is new.
+    const fresh = offset <= known ? Buffer.from(text).subarray(known - offset) : Buffer.of();
+    shown.set(block, known + fresh.length);
+    if (fresh.length > 0) yield fresh.toString();
+  }
 }
 
 /** Returns the texts in an event with their block and their offset in it, in bytes. A live delta is a piece of a text;
@@ -53,12 +58,12 @@ export async function* atOnce(meerkat: Meerkat, session_id: string, prompt: stri
     }),
   );
   const frames = stream!.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
+  const shown = new Map<string, number>();
   for await (const frame of frames) {
     if (frame.event === "failure") throw new MeerkatError(JSON.parse(frame.data));
     // The last one has the turn's result, as the answer without a stream would.
     if (frame.event === "result") return;
-    const event: MeerkatEvent = JSON.parse(frame.data);
-    if (event.type === "text_delta") yield event.text;
+    yield* freshTexts(JSON.parse(frame.data), shown);
   }
 }
 
