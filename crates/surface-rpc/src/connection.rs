@@ -29,7 +29,7 @@ use crate::{
     error::Failure,
     handlers::{From, Reply, Rpc, is_control},
     stream::{Peer, Start, unless_stalled},
-    wire::{NO_ID, Outward, answer},
+    wire::{NO_ID, Outward, answer, bye},
 };
 
 /// Messages that wait for the writer. More would only cost memory: a subscription waits with its cursor.
@@ -115,6 +115,10 @@ where
         () = peer.out.closed() => {}
     }
     peer.end(reason.as_ref()).await;
+    if reason.is_some() && rpc.options.is_for_commands {
+        // The command may have left.
+        peer.out.send(Outward::Answer(bye())).await.ok();
+    }
     drop(peer);
     writer.await.map_err(io::Error::other)?
 }

@@ -15,7 +15,7 @@ use serde::{
 use serde_json::value::RawValue;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{error::Failure, methods::EVENT};
+use crate::{error::Failure, methods::EVENT, owner::BYE};
 
 /// The id of an answer to a message without one.
 pub(crate) const NO_ID: &str = "null";
@@ -233,6 +233,11 @@ pub(crate) enum Outward {
         _room: OwnedSemaphorePermit,
     },
     Ping,
+}
+
+/// The last message to a command whose owner ends. Every request that was begun is answered before.
+pub(crate) fn bye() -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","method":"{BYE}"}}"#).into()
 }
 
 impl Outward {

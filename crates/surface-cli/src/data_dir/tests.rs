@@ -20,8 +20,8 @@ use meerkat_service::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::UnixListener,
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream},
     sync::mpsc,
 };
 
@@ -226,6 +226,53 @@ async fn only_requests_that_may_be_repeated_are() {
     asked("session/create", 2);
 }
 
+/// A request that reaches an owner which has just ended is nobody's: the next owner performs it, key or not.
+#[tokio::test]
+async fn what_an_ending_owner_has_not_begun_is_asked_of_the_next() {
+    let stage = Stage::new();
+    let id = stage.session().await;
+    let held = File::create(stage.data_dir.join("lock")).unwrap();
+    held.lock().unwrap();
+    let listener = UnixListener::bind(stage.data_dir.join("socket")).unwrap();
+    tokio::spawn(async move {
+        let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+        stream.read_line(&mut String::new()).await.unwrap();
+        let welcome = json!({ "speaker": Speaker::own(), "refusal": null });
+        let answer = json!({ "jsonrpc": "2.0", "id": 0, "result": welcome });
+        stream.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+        stream.read_line(&mut String::new()).await.unwrap();
+        drop((held, listener));
+        stream.write_all(b"{\"jsonrpc\":\"2.0\",\"method\":\"owner/bye\"}\n").await.unwrap();
+    });
+    let next = stage.process(&[]);
+    let remote = next.attach().await;
+    let accepted = remote.accept_turn(StartTurn::new(id, "@say One.")).await.unwrap();
+    assert_eq!((accepted.session_id, accepted.turn), (id, 0));
+    assert!(next.lock.lock().unwrap().is_some(), "the command is the owner now");
+}
+
+#[tokio::test]
+async fn an_ending_owner_answers_what_it_has_begun_and_says_goodbye() {
+    let stage = Stage::new();
+    let owner = stage.process(&[]).own().await;
+    let mut stream = BufReader::new(UnixStream::connect(stage.data_dir.join("socket")).await.unwrap());
+    let hello = json!({ "speaker": Speaker::own(), "settings": [] });
+    for request in [
+        json!({ "jsonrpc": "2.0", "id": 0, "method": "owner/hello", "params": hello }),
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "session/create", "params": {} }),
+    ] {
+        stream.write_all(format!("{request}\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_line(&mut answer).await.unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["id"], answer["result"].is_object()), (&request["id"], true), "{answer}");
+    }
+    owner.end().await;
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&rest).unwrap(), json!({ "jsonrpc": "2.0", "method": "owner/bye" }));
+}
+
 #[tokio::test]
 async fn an_owner_that_ends_hands_over() {
     let stage = Stage::new();
@@ -288,7 +335,7 @@ async fn another_version_is_refused_by_both_sides() {
     let stage = Stage::new();
     let first = stage.process(&[]);
     let _owner = first.own().await;
-    let mut stream = tokio::net::UnixStream::connect(stage.data_dir.join("socket")).await.unwrap();
+    let mut stream = UnixStream::connect(stage.data_dir.join("socket")).await.unwrap();
     let hello = json!({ "speaker": { "version": "9.9.9", "build": "F", "pid": 1 }, "settings": [] });
     let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "owner/hello", "params": hello });
     stream.write_all(format!("{hello}\n").as_bytes()).await.unwrap();

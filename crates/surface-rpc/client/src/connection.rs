@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use futures::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meerkat_service::{Capabilities, ErrorBody, ErrorCode, SessionError, TurnNumber, service::ReadEvents};
-use meerkat_surface_rpc::owner::Readiness;
+use meerkat_surface_rpc::owner::{BYE, Readiness};
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -64,7 +64,7 @@ pub(crate) struct Found {
 pub(crate) enum Failed {
     /// It was refused.
     Refused(Box<ErrorBody>),
-    /// The connection was closed before the request was sent.
+    /// The connection was closed before the request was sent, or the other side did not take it on.
     Unasked,
     /// The connection was closed before the answer came; nobody knows if the request was performed.
     Lost,
@@ -84,6 +84,13 @@ struct Shared {
     out: mpsc::UnboundedSender<Message>,
     state: Mutex<State>,
     closed: CancellationToken,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Goodbye,
+    Broken,
 }
 
 /// A message to the other side, and the id of its request, if it is one.
@@ -227,12 +234,13 @@ impl Shared {
         }
     }
 
-    fn close(&self) {
+    /// Closes the connection. If the other side said goodbye, it has begun nothing that it did not answer.
+    fn close(&self, last: Last) {
         self.closed.cancel();
         let state = std::mem::take(&mut *self.state());
         for waiting in state.waiting.into_values() {
-            let failed = if waiting.is_sent { Failed::Lost } else { Failed::Unasked };
-            waiting.fail(failed);
+            let is_lost = waiting.is_sent && last == Last::Broken;
+            waiting.fail(if is_lost { Failed::Lost } else { Failed::Unasked });
         }
     }
 
@@ -241,9 +249,16 @@ impl Shared {
         self.state().waiting.get_mut(&request).map(|waiting| waiting.is_sent = is_sent).is_some()
     }
 
-    /// Takes in one message.
-    fn take(self: &Arc<Self>, line: &Bytes) -> io::Result<()> {
+    /// Takes in one message; returns true for the last one of an owner that ends.
+    fn take(self: &Arc<Self>, line: &Bytes) -> io::Result<bool> {
         let incoming: Incoming<'_> = serde_json::from_slice(line)?;
+        if incoming.method.as_deref() == Some(BYE) {
+            return Ok(true);
+        }
+        self.take_answer(line, incoming).map(|()| false)
+    }
+
+    fn take_answer(self: &Arc<Self>, line: &Bytes, incoming: Incoming<'_>) -> io::Result<()> {
         let bytes = |raw: &RawValue| line.slice_ref(raw.get().as_bytes());
         if let Some(event) = incoming.params {
             let item = match (event.result, event.error) {
@@ -299,12 +314,12 @@ async fn read(mut inlet: Inlet, shared: Arc<Shared>, silence: Duration) {
         let mut is_asked = false;
         loop {
             match timeout(silence, inlet.next()).await {
-                Ok(None) => return io::Result::Ok(()),
+                Ok(None) => return io::Result::Ok(Last::Broken),
                 Ok(Some(message)) => {
                     is_asked = false;
                     let message = message?;
-                    if !message.is_empty() {
-                        shared.take(&message)?;
+                    if !message.is_empty() && shared.take(&message)? {
+                        return Ok(Last::Goodbye);
                     }
                 }
                 Err(_) if is_asked => return Err(io::ErrorKind::TimedOut.into()),
@@ -316,10 +331,11 @@ async fn read(mut inlet: Inlet, shared: Arc<Shared>, silence: Duration) {
             }
         }
     };
-    if let Err(error) = ended.await {
+    let last = ended.await.unwrap_or_else(|error| {
         tracing::info!(%error, "the connection to the process that serves broke");
-    }
-    shared.close();
+        Last::Broken
+    });
+    shared.close(last);
 }
 
 async fn write(mut outlet: Outlet, mut queue: mpsc::UnboundedReceiver<Message>, shared: Arc<Shared>) {
@@ -330,7 +346,7 @@ async fn write(mut outlet: Outlet, mut queue: mpsc::UnboundedReceiver<Message>, 
         if outlet.send(line).await.is_err() {
             // A message that did not arrive whole is not performed.
             request.map(|request| shared.mark(request, false));
-            return shared.close();
+            return shared.close(Last::Broken);
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Results and events stay text, so that they are handed on to the letter.
 
+use std::borrow::Cow;
+
 use meerkat_service::{ErrorBody, Seq};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,6 +12,8 @@ use serde_json::value::RawValue;
 #[derive(Deserialize)]
 pub(crate) struct Incoming<'a> {
     pub(crate) id: Option<u64>,
+    #[serde(borrow)]
+    pub(crate) method: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub(crate) result: Option<&'a RawValue>,
     pub(crate) error: Option<Refusal>,
