@@ -96,9 +96,10 @@ const ENCODED: [&str; 43] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 18] = [
+pub(crate) const EDGES: [(&str, &[&str]); 19] = [
     ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
+    ("meerkat-heap", &[]),
     ("meerkat-testkit", &[]),
     ("meerkat-words", &["meerkat-errors"]),
     ("meerkat-journal", &["meerkat-words"]),
@@ -118,6 +119,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 18] = [
         &[
             "meerkat-client",
             "meerkat-errors",
+            "meerkat-heap",
             "meerkat-serve",
             "meerkat-service",
             "meerkat-store-postgres",

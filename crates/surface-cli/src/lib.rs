@@ -33,7 +33,7 @@ mod commands;
 mod chat;
 mod serve;
 
-use std::{ffi::OsString, sync::Arc};
+use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use clap::Parser as _;
 use serde_json::json;
@@ -156,6 +156,19 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     on_runtime(command, config, out, env, streams)
 }
 
+/// How often free memory is given back to the system.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
+
+/// Gives memory back that sessions have left.
+async fn give_back_memory() {
+    loop {
+        tokio::time::sleep(GIVE_BACK_EVERY).await;
+        if let Err(error) = tokio::task::spawn_blocking(meerkat_heap::give_back).await {
+            tracing::warn!(%error, "free memory could not be given back");
+        }
+    }
+}
+
 /// Opens the service, performs a command, and ends both in order.
 fn on_runtime(
     command: Command,
@@ -198,6 +211,7 @@ fn on_runtime(
         if matches!(&command, Command::Serve(args) if !args.no_auth) {
             own_server::find_token(&config, env)?;
         }
+        tokio::spawn(give_back_memory());
         let app = App::open(Arc::new(config), out, env).await?;
         let done = match command {
             Command::Serve(args) => serve::serve(&app, env, &args, &mut ends).await,
