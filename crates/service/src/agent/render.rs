@@ -20,6 +20,9 @@ use crate::{
 /// Tokens of reasoning beside a summary; at most a sixteenth of the window.
 const THINKING_TOKENS_MAX: u64 = 8_192;
 
+/// End of a request whose last message is an answer that was cut off: vendors refuse a request that ends with an answer.
+const GO_ON: &str = "[Your last answer was cut off. Go on where it ended, and do not repeat it.]";
+
 /// A request whose bodies may still be in blobs.
 pub(crate) struct Rendered {
     pub(crate) request: ModelRequest,
@@ -34,7 +37,7 @@ pub(crate) fn render(
     tools: &ToolRegistry,
     options: &EngineOptions,
 ) -> Result<(Rendered, ContextTokens), ErrorBody> {
-    let (tail, pin_bytes) = session.tail_with_pins();
+    let (tail, pin_bytes) = tail(session);
     let tail: Option<Arc<str>> = tail.map(Arc::from);
     let tail_bytes = tail.as_ref().map_or(0, |tail| tail.len() as u64);
     let tools = Offer::of(session).shown(tools);
@@ -59,6 +62,19 @@ pub(crate) fn render(
     Ok((rendered, tokens.within(model.window_tokens)))
 }
 
+/// Returns what follows the messages, and the bytes in it that are pins.
+fn tail(session: &Session) -> (Option<String>, u64) {
+    let (tail, pin_bytes) = session.tail_with_pins();
+    if !session.context().entries().last().is_some_and(|last| last.message.is_cut_off()) {
+        return (tail, pin_bytes);
+    }
+    (Some(tail.map_or_else(|| GO_ON.to_owned(), |tail| format!("{tail}\n{GO_ON}"))), pin_bytes)
+}
+
+fn tail_bytes(session: &Session) -> u64 {
+    tail(session).0.map_or(0, |tail| tail.len() as u64)
+}
+
 /// Finds the first message to send if `fixed_bytes` more are sent with it.
 fn start(
     session: &Session,
@@ -81,7 +97,7 @@ fn start(
 
 /// Returns true if the next request fits.
 pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistry, options: &EngineOptions) -> bool {
-    let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
+    let tail_bytes = tail_bytes(session);
     start(session, model, fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes, options).is_ok()
 }
 
@@ -151,7 +167,7 @@ const fn is_results(message: &Message) -> bool {
 
 /// Bytes of the next request, whole. It walks over no message, unless there are images.
 pub(crate) fn request_bytes(session: &Session, model: &ResolvedModel, tools: &ToolRegistry) -> u64 {
-    let tail_bytes = session.tail().map_or(0, |tail| tail.len() as u64);
+    let tail_bytes = tail_bytes(session);
     let said_bytes = session.context().bytes_from(0).saturating_sub(unsent_bytes(session, model, 0));
     fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes + said_bytes
 }

@@ -19,7 +19,7 @@ use super::{
         ToolOutcome, TurnQueued, TurnStarted,
     },
     human::heading_of,
-    message::{Message, ToolResult},
+    message::{Body, Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd},
@@ -193,10 +193,12 @@ impl Session {
                 self.context.undo();
                 self.compaction_tried();
             }
-            Event::PartialText(_) | Event::LogTailRepaired(_) | Event::Unknown(_) => {}
+            Event::PartialText(partial) => self.set_partial(Some((record.seq, partial.text.clone()))),
+            Event::LogTailRepaired(_) | Event::Unknown(_) => {}
             Event::RecordsLost(lost) => self.records_lost(record, lost),
             Event::HistorySnapshot(snapshot) => self.mend(snapshot),
             Event::ContextRebuilt(rebuilt) => {
+                self.set_partial(None);
                 self.context.rebuild(record.seq, rebuilt);
                 self.spend(rebuilt.receipt.usage);
                 if let Some(open) = &mut self.open_compaction {
@@ -210,8 +212,13 @@ impl Session {
                     open.totals.compactions += 1;
                 }
             }
-            Event::TurnCompleted(_) | Event::TurnInterrupted(_) => self.turn_ended(record),
+            Event::TurnCompleted(_) => self.turn_ended(record),
+            Event::TurnInterrupted(_) => {
+                self.cut_off(turn);
+                self.turn_ended(record);
+            }
             Event::TurnFailed(failed) => {
+                self.cut_off(turn);
                 if matches!(failed.error.code, ErrorCode::ContextOverflow | ErrorCode::ModelContextExceeded) {
                     // An oversized turn must not block the next one, which still has to know its calls; the history
                     // keeps the whole turn.
@@ -280,7 +287,22 @@ impl Session {
         self.open_turn = Some(OpenTurn::of(turn, record.seq, started, key));
     }
 
+    /// Notes what had come of an answer, or that the turn has gone on since.
+    fn set_partial(&mut self, partial: Option<(Seq, Body)>) {
+        if let Some(open) = &mut self.open_turn {
+            (open.partial_seq, open.partial) = partial.unzip();
+        }
+    }
+
+    /// The turn ends with what had come of its last answer.
+    fn cut_off(&mut self, turn: TurnNumber) {
+        let Some(OpenTurn { partial: Some(text), partial_seq: Some(seq), .. }) = &self.open_turn else { return };
+        self.context.push(*seq, turn, self.message_count, Message::cut_off(text));
+        self.message_count += 1;
+    }
+
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
+        self.set_partial(None);
         self.spend(answer.usage);
         self.counters.last_input_tokens = answer.usage.input_tokens;
         let message = answer.message();
@@ -314,6 +336,7 @@ impl Session {
         let results: Option<Vec<ToolResult>> =
             open.calls.iter().all(is_finished).then(|| open.calls.iter().filter_map(result).collect());
         if let Some(results) = results {
+            (open.partial_seq, open.partial) = (None, None);
             let mut hasher = DefaultHasher::new();
             for (call, result) in open.calls.iter().zip(&results) {
                 (&call.call.name, call.call.arguments.as_str(), result.content.excerpt().as_ref()).hash(&mut hasher);

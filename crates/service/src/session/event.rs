@@ -614,7 +614,7 @@ pub struct BudgetWarning {
     pub limit: u64,
 }
 
-/// Part of an answer that was cut off. It is not in the context.
+/// Part of an answer that was cut off. With the end of its turn it becomes a message that ends with `[cut off]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartialText {
     /// The step within the turn.

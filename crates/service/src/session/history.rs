@@ -15,6 +15,8 @@ pub struct HistoryFold {
     calls: Vec<(String, Option<ToolResult>)>,
     /// A turn that started with a prompt in its `turn_queued`.
     queued: Option<(Seq, HistoryItem)>,
+    /// What had come of an answer that was cut off: a message, if nothing but the turn's end follows it.
+    partial: Option<HistoryItem>,
 }
 
 impl HistoryFold {
@@ -24,6 +26,7 @@ impl HistoryFold {
             |role: &str, message| HistoryItem { seq: record.seq, turn: record.turn, role: role.to_owned(), message };
         match &record.event {
             Event::TurnStarted(started) => {
+                self.partial = None;
                 let content = started.prompt.clone();
                 if let (None, Some(queued)) = (&content, started.queued) {
                     let prompt = item("user", Message::User { content: String::new().into() });
@@ -32,6 +35,7 @@ impl HistoryFold {
                 content.map(|content| item("user", Message::User { content }))
             }
             Event::AssistantMessage(answer) => {
+                self.partial = None;
                 let message = answer.message();
                 self.calls = message.tool_calls().map(|call| (call.call_id.clone(), None)).collect();
                 Some(item("assistant", message))
@@ -42,11 +46,26 @@ impl HistoryFold {
                 if self.calls.iter().any(|(_, result)| result.is_none()) {
                     return None;
                 }
+                self.partial = None;
                 let results = self.calls.drain(..).filter_map(|(_, result)| result).collect();
                 Some(item("tool_results", Message::ToolResults { results }))
             }
+            Event::PartialText(partial) => {
+                self.partial = Some(item("assistant", Message::cut_off(&partial.text)));
+                None
+            }
+            Event::ContextRebuilt(_) | Event::TurnCompleted(_) => {
+                self.partial = None;
+                None
+            }
+            Event::TurnFailed(_) | Event::TurnInterrupted(_) => self.partial.take(),
             _ => None,
         }
+    }
+
+    /// Returns the answer that was cut off, if the end of its turn is not read.
+    pub(super) fn cut_off(&mut self) -> Option<HistoryItem> {
+        self.partial.take()
     }
 
     /// The `turn_queued` that holds the prompt of the turn that has just started, if it holds it.

@@ -117,8 +117,13 @@ pub(crate) struct Unfounded(pub(crate) Seq);
 impl Snapshot {
     /// Takes a session's small fields.
     pub(crate) fn of(session: &Session) -> Self {
-        let open =
-            |open: &OpenTurn| OpenTurn { calls: Vec::new(), forms: Vec::new(), text: Arc::default(), ..open.clone() };
+        let open = |open: &OpenTurn| OpenTurn {
+            calls: Vec::new(),
+            forms: Vec::new(),
+            text: Arc::default(),
+            partial: None,
+            ..open.clone()
+        };
         let end = |end: &TurnEnd| TurnEnd { text: Arc::default(), ..end.clone() };
         Self {
             id: session.id,
@@ -189,7 +194,7 @@ impl Snapshot {
     pub(crate) fn ranges(&self) -> Vec<(Seq, Seq)> {
         let single = |seq: &Seq| (*seq, *seq);
         let texts = self.last_end.iter().filter_map(|end| end.text_seq);
-        let open = self.open_turn.iter().filter_map(|open| open.text_seq);
+        let open = self.open_turn.iter().flat_map(|open| open.text_seq.into_iter().chain(open.partial_seq));
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
@@ -361,7 +366,7 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
                 item = history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?);
             }
             if let Some(item) = item {
-                context.push(*seq, record.turn.ok_or(Unfounded(*seq))?, index, item.message);
+                context.push(item.seq, item.turn.ok_or(Unfounded(*seq))?, index, item.message);
                 index += 1;
             }
             if let (Event::TurnStarted(TurnStarted { continues: Some(interrupted), .. }), Some(turn)) =
@@ -369,6 +374,10 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
             {
                 context.continue_turn(*interrupted, turn);
             }
+        }
+        if let Some(item) = history.cut_off() {
+            context.push(item.seq, item.turn.ok_or(Unfounded(span.to))?, index, item.message);
+            index += 1;
         }
         if index != span.past {
             return Err(Unfounded(span.to));
@@ -388,7 +397,11 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
 fn open_turn(open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
     let answer = open.is_answered.then(|| context.entries().last()).flatten();
     let calls = answer.map(|entry| proposed(&entry.message)).unwrap_or_default();
-    Ok(OpenTurn { calls, text: text(open.text_seq, records)?, ..open })
+    let partial = open.partial_seq.map(|seq| match records.get(&seq).map(|record| &record.event) {
+        Some(Event::PartialText(partial)) => Ok(partial.text.clone()),
+        _ => Err(Unfounded(seq)),
+    });
+    Ok(OpenTurn { calls, text: text(open.text_seq, records)?, partial: partial.transpose()?, ..open })
 }
 
 fn text(seq: Option<Seq>, records: &BTreeMap<Seq, Record>) -> Result<Arc<[Body]>, Unfounded> {

@@ -116,6 +116,12 @@ pub struct OpenTurn {
     pub text: Arc<[Body]>,
     /// The event that holds it.
     pub text_seq: Option<Seq>,
+    /// What had come of an answer that was cut off, while nothing follows it in the turn; empty in a snapshot.
+    #[serde(skip)]
+    pub partial: Option<Body>,
+    /// The event that holds it.
+    #[serde(default)]
+    pub partial_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
     /// Hashes of the newest steps (calls with their results), the newest last. Versions may hash differently: then a

@@ -447,6 +447,9 @@ pub struct ToolResult {
     pub images: Vec<Image>,
 }
 
+/// End of an answer that was cut off.
+pub const CUT_OFF: &str = "[cut off]";
+
 /// Beginning of a result whose call may have succeeded.
 pub const OUTCOME_UNKNOWN: &str = "Outcome unknown; verify before repeating.";
 /// Largest size in bytes of such a result, if the engine wrote it.
@@ -547,7 +550,34 @@ impl TryFrom<BlockShape> for Block {
     }
 }
 
+/// Puts the mark behind a text that was cut off.
+fn cut_off(text: &str) -> String {
+    match text.trim_end() {
+        "" => CUT_OFF.to_owned(),
+        text => format!("{text} {CUT_OFF}"),
+    }
+}
+
 impl Message {
+    /// Makes the message of an answer of which no more than this text had come.
+    #[must_use]
+    pub fn cut_off(text: &Body) -> Self {
+        let content = match text {
+            Body::Inline(text) => Body::Inline(cut_off(text)),
+            Body::Blob(blob) => Body::Blob(BlobRef { tail: cut_off(&blob.tail), ..blob.clone() }),
+        };
+        Self::Assistant { content }
+    }
+
+    /// Returns true for an answer that was cut off.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        let ends_so = |content: &Body| match content {
+            Body::Inline(text) | Body::Blob(BlobRef { tail: text, .. }) => text.ends_with(CUT_OFF),
+        };
+        matches!(self, Self::Assistant { content } if ends_so(content))
+    }
+
     /// Lists the tool calls of an assistant message.
     pub fn tool_calls(&self) -> impl Iterator<Item = &ToolCall> {
         let blocks = match self {

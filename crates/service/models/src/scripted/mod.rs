@@ -70,6 +70,8 @@ fn running_turn(messages: &[Arc<Message>]) -> Result<RunningTurn<'_>, ModelError
             }
             Message::User { content: Body::Blob(_) } => return Err(rejected("a user message is not inline")),
             Message::System { .. } => return Err(rejected("there is a system message among the messages")),
+            // A step that was cut off is due again.
+            Message::Assistant { .. } if message.is_cut_off() => {}
             Message::Assistant { .. } | Message::BlockAssistant { .. } => {
                 answers += 1;
                 let noted = message.tool_calls().find_map(|call| call.opaque.as_ref()?.decode::<Place>().ok());

@@ -290,6 +290,9 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         for body in whole.texts_mut() {
             *body = Body::Inline(load(effect, body).await?);
         }
+        if let (true, Message::Assistant { content }) = (message.is_cut_off(), &whole) {
+            whole = Message::cut_off(content);
+        }
         // Bodies in the context itself were cleaned when they were added.
         *message = without_forged_tags(whole).into();
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, future::BoxFuture, stream};
+use tokio::sync::Notify;
 
 use super::Rig;
 use crate::{
@@ -21,6 +22,10 @@ pub(super) enum Answer {
     Blocks(Vec<AnswerBlock>),
     Fails(ErrorCode),
     Stalls,
+    /// Says this and ends without an end.
+    Cuts(&'static str),
+    /// Says this and no more, and gives notice.
+    Halts(&'static str, Arc<Notify>),
     /// Answers after this has ended.
     Late(BoxFuture<'static, ()>, Vec<AnswerBlock>),
 }
@@ -68,6 +73,14 @@ impl ModelClient for Heard {
         let blocks = match answer {
             Answer::Fails(code) => return Err(ModelError::new(code, "no")),
             Answer::Stalls => std::future::pending().await,
+            Answer::Cuts(text) => return Ok(stream::iter(begun(text)).boxed()),
+            Answer::Halts(text, notice) => {
+                let end = stream::once(async move {
+                    notice.notify_one();
+                    std::future::pending().await
+                });
+                return Ok(stream::iter(begun(text)).chain(end).boxed());
+            }
             Answer::Late(time, blocks) => {
                 time.await;
                 blocks
@@ -81,6 +94,11 @@ impl ModelClient for Heard {
         let end = ModelPart::End(ModelAnswer { blocks, stop_reason, usage: Usage::default() });
         Ok(stream::iter([Ok(end)]).boxed())
     }
+}
+
+/// The beginning of an answer: a text, and a part of a call.
+fn begun(text: &str) -> [Result<ModelPart, ModelError>; 2] {
+    [Ok(ModelPart::Text(text.to_owned())), Ok(ModelPart::Hidden(20))]
 }
 
 /// A rig with this model, its window and a tool.

@@ -5,6 +5,7 @@
 
 mod approvals;
 mod compaction;
+mod cut_off;
 mod decided;
 mod fakes;
 mod faults;

@@ -189,7 +189,7 @@ fn awaits_answer(messages: &[Message]) -> bool {
 /// Returns true for an answer without calls, which ends a turn.
 fn is_answer(message: &Message) -> bool {
     match message {
-        Message::Assistant { .. } => true,
+        Message::Assistant { .. } => !message.is_cut_off(),
         Message::BlockAssistant { .. } => message.tool_calls().next().is_none(),
         _ => false,
     }

@@ -26,7 +26,7 @@ pub(super) struct Transcript {
     written: Seq,
     /// Last turn with a heading.
     turn: Option<TurnNumber>,
-    /// Record before a step that lacks results.
+    /// Record before a step that lacks results, or before a cut-off answer whose turn has not ended.
     open_after: Option<Seq>,
     /// Prompts of queued turns.
     waiting: Vec<Record>,
@@ -89,6 +89,10 @@ impl Transcript {
                 self.turn = Some(turn);
             }
             _ = write!(out, "\n## Turn {turn}\n\n*{}*\n", record.time);
+        }
+        if matches!(record.event, Event::PartialText(_)) {
+            // The end of its turn makes it a message.
+            self.open_after.get_or_insert(record.seq - 1);
         }
         if let Some(item) = item {
             self.open_after = match &item.message {

@@ -24,7 +24,7 @@ use crate::{
             TurnStarted, TurnTotals,
         },
         human::heading_of,
-        message::{Block, Body, Message, ToolResult},
+        message::{BlobRef, Block, Body, Message, ToolResult},
         reminder::{Pin, Reminder},
     },
     wire::{decode_event, encode_event},
@@ -38,6 +38,8 @@ struct Naive {
     /// Bytes of each entry.
     sizes: Vec<u64>,
     count: u64,
+    /// Text of an answer that was cut off, while its turn does not go on.
+    partial: Option<(Seq, Message)>,
 }
 
 impl Naive {
@@ -54,6 +56,7 @@ impl Naive {
         let undone: Vec<Seq> = undone.chain(one_more).collect();
         let mut naive = Self::default();
         for (at, record) in records.iter().enumerate() {
+            naive.partial(record);
             match &record.event {
                 Event::TurnStarted(started) => {
                     let queued = started.queued.map(|seq| &records[usize::try_from(seq).unwrap() - 1].event);
@@ -79,6 +82,29 @@ impl Naive {
         }
         naive.sizes = naive.entries.iter().map(|(_, _, message)| size(message)).collect();
         naive
+    }
+
+    /// A turn that does not complete ends with what had come of its last answer.
+    fn partial(&mut self, record: &Record) {
+        let content = |text: &Body| match text {
+            Body::Inline(text) => Body::Inline(format!("{} [cut off]", text.trim_end()).trim_start().to_owned()),
+            Body::Blob(blob) => {
+                let tail = format!("{} [cut off]", blob.tail.trim_end()).trim_start().to_owned();
+                Body::Blob(BlobRef { tail, ..blob.clone() })
+            }
+        };
+        match &record.event {
+            Event::PartialText(partial) => {
+                self.partial = Some((record.seq, Message::Assistant { content: content(&partial.text) }));
+            }
+            Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                if let Some((seq, message)) = self.partial.take() {
+                    self.say(&Record { seq, ..record.clone() }, Some(message));
+                }
+            }
+            Event::AssistantMessage(_) | Event::ToolFinished(_) | Event::ContextRebuilt(_) => self.partial = None,
+            _ => {}
+        }
     }
 
     fn say(&mut self, record: &Record, message: Option<Message>) {
@@ -170,7 +196,7 @@ fn says_unknown(result: &ToolResult) -> bool {
 /// Blobs are sent to the model whole, except tool results.
 fn size(message: &Message) -> u64 {
     let bodies: Vec<&Body> = match message {
-        Message::User { content } => vec![content],
+        Message::User { content } | Message::Assistant { content } => vec![content],
         Message::BlockAssistant { blocks, .. } => {
             let texts = blocks.iter().filter_map(|block| match block {
                 Block::Text { text } | Block::Reasoning { text, .. } => Some(text),

@@ -49,6 +49,8 @@ pub(super) struct OpenWalk {
     /// Open questions of servers.
     forms: Vec<String>,
     is_answered: bool,
+    /// The text of an answer that was cut off, while the turn does not go on.
+    partial: Option<Seq>,
 }
 
 impl OpenWalk {
@@ -277,6 +279,7 @@ impl Walk {
         let compaction = self.records.len() as Seq + 2;
         let receipt = receipt(compaction);
         let summary = (!detail.is_multiple_of(4)).then(|| body(detail));
+        self.open.iter_mut().for_each(|open| open.partial = None);
         self.record(turn, Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
         let completed = CompactionCompleted { summary_tokens: 3, messages_before: 2, messages_after: 1 };
         self.record(turn, Event::CompactionCompleted(completed));
@@ -328,8 +331,15 @@ impl Walk {
                 event
             }
         };
-        if matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_)) {
-            self.open = None;
+        match event {
+            Event::PartialText(_) => open.partial = Some(self.records.len() as Seq + 1),
+            Event::AssistantMessage(_) => open.partial = None,
+            Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                self.said.extend(open.partial.map(|seq| (turn, vec![seq])));
+                self.open = None;
+            }
+            Event::TurnCompleted(_) => self.open = None,
+            _ => {}
         }
         if matches!(&event, Event::TurnFailed(failed) if failed.error.code == ErrorCode::ContextOverflow) {
             // An answer with its results has two events. Calls since a compaction count if it is undone.
@@ -367,7 +377,8 @@ impl Walk {
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
         let seq = self.record(Some(turn), Event::TurnStarted(started));
         self.said.extend(has_prompt.then(|| (turn, vec![seq])));
-        self.open = Some(OpenWalk { turn, step: 0, calls: Vec::new(), forms: Vec::new(), is_answered: false });
+        self.open =
+            Some(OpenWalk { turn, step: 0, calls: Vec::new(), forms: Vec::new(), is_answered: false, partial: None });
     }
 
     /// The live context, and the contexts that an undo restores.

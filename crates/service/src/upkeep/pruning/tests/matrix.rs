@@ -109,6 +109,23 @@ fn of_one_key_the_latest_stays() {
     assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
 }
 
+/// What had come of an answer that was cut off is a message, and stays.
+#[test]
+fn of_a_cut_off_answer_the_latest_text_stays() {
+    let mut life = Life::new();
+    life.start(None);
+    let cut = |text: &str| Event::PartialText(PartialText { step: 0, text: text.into() });
+    let [first, latest] = ["Ha", "Half"].map(|text| life.add(Some(0), cut(text)));
+    let (reason, totals) = ("requested".to_owned(), TurnTotals::default());
+    life.add(Some(0), Event::TurnInterrupted(TurnInterrupted { reason, totals }));
+    life.remind(SystemReminderType::ClaudeMd, "last");
+    let (plan, whole) = (planned(&life.records, 99, HOUR_MS, STRICT, false), fold(&life.records));
+    assert_eq!((dropped(&plan), plan.keep.contains(&latest)), (vec![first], true));
+    assert_eq!(fold(kept(&life.records, &plan)), whole);
+    let said: Vec<String> = whole.context().entries().iter().map(|entry| entry.message.text()).collect();
+    assert_eq!((said.as_slice(), whole.message_count()), (&["Go.", "Half [cut off]"].map(str::to_owned)[..], 2));
+}
+
 /// Replies: exactly the last K stay, and older ones go; without `drop_history` none goes.
 #[test]
 fn of_the_replies_outside_the_context_the_last_stay() {
