@@ -38,6 +38,9 @@ use crate::{
 /// Variable that makes a run deterministic.
 const TEST_SEED: &str = "MEERKAT_TEST_SEED";
 
+/// File of the data directory that servers hold locked.
+const SERVERS_LOCK: &str = "servers.lock";
+
 /// Time after which a user is told what an owner's end waits for.
 const QUIET_END: Duration = Duration::from_millis(200);
 
@@ -125,7 +128,7 @@ impl App {
                 (agent.service().clone(), None, false)
             }
             true => {
-                let data_dir = data_dir(&config, env, out.is_quiet, build)?;
+                let data_dir = data_dir(&config, env, out.is_quiet, servers.clone(), build)?;
                 match data_dir.find().await? {
                     Server::Here(service) => (service, Some(data_dir), false),
                     Server::There(connection) => {
@@ -358,6 +361,7 @@ fn data_dir(
     config: &Arc<Config>,
     env: &Environment,
     is_quiet: bool,
+    servers: Arc<Servers>,
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<DataDir, CliError> {
     let (data_dir, owned, built) = (config.data_dir(env)?, config.clone(), config.clone());
@@ -370,6 +374,8 @@ fn data_dir(
                 parts = database.open(&data_dir, parts)?;
             }
             let agent = parts.build().map_err(|error| built.located(error))?;
+            // Before any turn: one that a killed owner left may have a call that goes on at its server.
+            servers.own(data_dir.join(SERVERS_LOCK));
             project.keep(&data_dir);
             Ok(agent.service().clone())
         }),

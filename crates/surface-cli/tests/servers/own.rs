@@ -1,12 +1,22 @@
 //! Servers of the user's own configuration.
 
-use meerkat_errors::ErrorCode;
+use std::process::Stdio;
 
-use crate::{Home, drive::ran, program, server::MARK, text};
+use meerkat_errors::ErrorCode;
+use meerkat_testkit::until;
+
+use crate::{
+    CALL, Home,
+    drive::ran,
+    program,
+    server::{MARK, noted},
+    text,
+};
 
 pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("the_first_run_after_a_server_was_added_calls_its_tool", added),
     ("what_cannot_be_added_changes_nothing", refused),
+    ("after_a_kill_no_turn_begins_beside_a_call_that_goes_on", killed),
     ("of_many_tools_those_that_a_search_found_are_offered", searched),
 ];
 
@@ -78,4 +88,19 @@ fn searched() {
     let ran = run(&["resume", "last", "--allow", "mcp__t__*", prompt]);
     assert!(ran.code == 0 && ran.out.contains("issue_042"), "{}{}", ran.out, ran.err);
     assert!(offered().contains(&"mcp__t__issue_042".to_owned()) && offered().len() <= 5, "{:?}", offered());
+}
+
+/// The server of a killed process went on with its call for half a second, beside the next process's turn.
+fn killed() {
+    let home = Home::new();
+    let (program, notes) = (program(), home.at("noted"));
+    let (program, folder) = (program.to_str().unwrap(), notes.to_str().unwrap());
+    home.done(&["servers", "add", "t", "--", program, MARK, folder, "lingering"]);
+    let mut command = home.command(&["run", "--allow", "mcp__t__slow", "@call mcp__t__slow {} @say Done."]);
+    let mut owner = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the call runs", || noted(&notes, "begun") == 1);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    home.done(&["resume", "last", "--allow", "mcp__t__count", CALL]);
+    assert_eq!((home.starts(), noted(&notes, "calls"), noted(&notes, "beside")), (2, 2, 0));
 }

@@ -8,6 +8,7 @@ mod answer;
 mod auth;
 mod cache;
 mod config;
+mod former;
 mod given;
 mod http;
 mod link;
@@ -167,6 +168,7 @@ pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
         version: AtomicU64::new(1),
         tasks: TaskTracker::new(),
         closed: closed.clone(),
+        former: Arc::default(),
     });
     let (mut servers, mut secrets) = (BTreeMap::new(), Vec::new());
     for (name, config) in &options.servers {
@@ -183,6 +185,14 @@ impl Servers {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty()
+    }
+
+    /// Has each server that is started from here on hold `lock`, a file of the data directory that this process owns now.
+    /// Before the first one, and before a turn begins, those that a former owner started must have ended; that is waited
+    /// for, at most ten seconds.
+    pub fn own(&self, lock: PathBuf) {
+        // A pool is of one directory.
+        self.pool.former.lock.set(lock).ok();
     }
 
     /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
@@ -319,6 +329,7 @@ impl ToolSource for Servers {
     }
 
     async fn ready(&self, _: &ToolScope<'_>) {
+        self.pool.former_ended().await;
         Self::ready(self).await;
     }
 

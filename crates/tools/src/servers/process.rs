@@ -16,6 +16,9 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use super::former::Former;
+use crate::launcher::SERVE;
+
 /// Variables that every server gets; those that begin with `LC_` too.
 const PASSED: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "USER"];
 /// Bytes of a line of error output; the rest of a longer one is dropped.
@@ -36,11 +39,13 @@ const END: Duration = Duration::from_secs(6);
 /// Command of a server, with its variables replaced.
 #[derive(Clone)]
 pub(super) struct Program {
-    /// The supervisor's own program and arguments, the server's behind them.
+    /// Program and arguments.
     pub(super) command: Vec<OsString>,
     pub(super) environment: BTreeMap<String, String>,
     /// Folder that it starts in; without one, that of this program.
     pub(super) folder: Option<PathBuf>,
+    /// Has the lock that it holds.
+    pub(super) former: Arc<Former>,
 }
 
 /// Keeps of an environment what every server gets.
@@ -49,13 +54,11 @@ pub(super) fn scrub(environment: &BTreeMap<String, String>) -> BTreeMap<String, 
     environment.iter().filter(|(name, _)| is_passed(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Returns the command that supervises another one.
-pub(super) fn supervisor() -> Result<Vec<OsString>, String> {
-    if crate::launcher::is_installed() {
-        let program = crate::confine::program().map_err(|error| format!("this program cannot be found: {error}"))?;
-        Ok(vec![program.into(), crate::launcher::SERVE.into()])
-    } else {
-        Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned())
+/// Checks that this program can supervise a server, by a re-exec of itself.
+pub(super) fn check_supervisor() -> Result<(), String> {
+    match crate::launcher::is_installed() {
+        true => Ok(()),
+        false => Err("this program starts no servers: its main must begin with meerkat_tools::launcher()".to_owned()),
     }
 }
 
@@ -99,13 +102,16 @@ pub(super) struct Context {
 
 /// Starts a server. It is ended once `closed` fires or its input is dropped.
 pub(super) fn start(program: &Program, context: Context, closed: CancellationToken) -> Result<Started, String> {
-    let Some((first, rest)) = program.command.split_first() else { return Err("it has no command".to_owned()) };
-    let mut command = Command::new(first);
+    let own = crate::confine::program().map_err(|error| format!("this program cannot be found: {error}"))?;
+    let mut command = Command::new(own);
+    let lock = program.former.lock.get().map(|lock| lock.as_os_str()).unwrap_or_default();
     if let Some(folder) = &program.folder {
         command.current_dir(folder);
     }
     let mut child = command
-        .args(rest)
+        .arg(SERVE)
+        .arg(lock)
+        .args(&program.command)
         .env_clear()
         .envs(&program.environment)
         .stdin(Stdio::piped())

@@ -23,7 +23,7 @@ use super::{
     given::{Given, clean},
     link::{Link, Target, Use},
     listing::{self, Definition, TOOLS_MAX},
-    process::{Program, scrub, supervisor},
+    process::{Program, check_supervisor, scrub},
     shared::Pool,
 };
 
@@ -404,6 +404,7 @@ impl Server {
     async fn start(self: &Arc<Self>) -> Result<Arc<Link>, String> {
         let target = self.target.as_ref().map_err(Clone::clone)?;
         let pool = &self.pool;
+        pool.former_ended().await;
         let connect = async {
             let (permits, name) = (pool.permits.clone(), self.name.clone());
             tokio::task::spawn_blocking(move || permits(&name)).await.map_err(|error| error.to_string())??;
@@ -524,9 +525,8 @@ fn target(
             folder.map(|folder| Arc::new(Account::new(name, &url, folder, pool.clock.clone(), pool.tasks.clone())));
         return Ok(Target::Address(url, headers, account));
     }
-    let supervisor = supervisor()?;
-    let mut command: Vec<OsString> = supervisor;
-    command.push(replace(config.command.as_ref().unwrap_or(&String::new()))?.into());
+    check_supervisor()?;
+    let mut command: Vec<OsString> = vec![replace(config.command.as_ref().unwrap_or(&String::new()))?.into()];
     for argument in &config.args {
         command.push(replace(argument)?.into());
     }
@@ -534,5 +534,6 @@ fn target(
     for (name, value) in &config.env {
         passed.insert(name.clone(), give(value)?);
     }
-    Ok(Target::Program(Program { command, environment: passed, folder: config.folder.clone() }))
+    let (folder, former) = (config.folder.clone(), pool.former.clone());
+    Ok(Target::Program(Program { command, environment: passed, folder, former }))
 }

@@ -11,7 +11,7 @@ use std::{
 use meerkat_service::clock::Clock;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::cache::Cache;
+use super::{cache::Cache, former::Former};
 
 /// Check before each start of a server, by its name: an error says why it must not start.
 pub type Permits = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
@@ -26,9 +26,15 @@ pub(super) struct Pool {
     pub(super) version: AtomicU64,
     pub(super) tasks: TaskTracker,
     pub(super) closed: CancellationToken,
+    pub(super) former: Arc<Former>,
 }
 
 impl Pool {
+    /// Waits until no server of a former owner of the data directory is left.
+    pub(super) async fn former_ended(&self) {
+        self.former.ended(&*self.clock, &*self.tell).await;
+    }
+
     pub(super) fn changed(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
     }

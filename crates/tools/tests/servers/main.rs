@@ -34,7 +34,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == server::MARK) {
         match &arguments[1..] {
-            [folder, manner] if manner == "parent" => processes::parent(folder.as_ref()),
+            [folder, parent, manner] if parent == "parent" => processes::parent(folder.as_ref(), manner),
             arguments => server::main(arguments),
         }
         return;

@@ -201,6 +201,10 @@ impl ServerHandler for Tested {
 pub(crate) fn main(arguments: &[String]) {
     let folder = PathBuf::from(&arguments[0]);
     let tested = Tested::new(&folder);
+    let former = fs::read_to_string(folder.join("starts")).unwrap_or_default();
+    if former.lines().any(|pid| Path::new("/proc").join(pid).exists()) {
+        tested.note("beside", "another one");
+    }
     tested.note("starts", &std::process::id().to_string());
     eprintln!("the server says hello");
     match arguments.get(1).map_or("", String::as_str) {
@@ -223,6 +227,15 @@ pub(crate) fn main(arguments: &[String]) {
             let tool = |n: usize| (format!("issue_{n:03}"), format!("Does issue {n:03}. {}", "d".repeat(100)));
             tested.changed.lock().unwrap().extend((0..MANY).map(tool));
             serve(tested);
+        }
+        // It takes no notice of the end of its input, and ends when somebody writes to a pipe, if there is one.
+        "lingering" => {
+            serve(tested.clone());
+            tested.note("closed", "input");
+            while fs::read(folder.join("end")).is_err() {
+                std::thread::park();
+            }
+            tested.note("ended", "by itself");
         }
         manner @ ("careless" | "deaf" | "endless" | "flooding" | "rambling" | "rubbish" | "stalling" | "talkative"
         | "telling") => by_hand(&tested, manner),
