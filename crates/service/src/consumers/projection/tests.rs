@@ -25,7 +25,8 @@ use crate::{
 /// Times that the projection writes while its folder is swapped.
 const SWAPPED_STEPS: usize = 100;
 
-/// A session with everything that a transcript knows: calls, a turn that waited, one that was interrupted.
+/// A session with everything that a transcript knows: calls, an answer that was cut off, a turn that waited, one that was
+/// interrupted.
 async fn frames() -> Vec<Frame> {
     let dir = tempfile::tempdir().unwrap();
     let mut options = EngineOptions::default();
@@ -42,6 +43,7 @@ async fn frames() -> Vec<Frame> {
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     running.result.await.unwrap();
     queued.result.await.unwrap();
+    agent.turn(&session, "@say Half @cut").await.unwrap();
     let page = service.events(ReadEvents { limit: Some(1000), ..ReadEvents::new(session_id, 0) }).await.unwrap();
     page.items.into_iter().zip(1..).map(|(line, seq)| Frame { seq, line }).collect()
 }
@@ -161,6 +163,8 @@ async fn a_transcript_says_what_was_said() {
         "## Turn 3",
         "### User\n\n@say Waited.\n",
         "### Assistant\n\nWaited.\n",
+        "## Turn 4",
+        "### Assistant\n\nHalf [cut off]\n\n*Failed: ",
     ];
     let mut rest = transcript;
     for part in parts {
