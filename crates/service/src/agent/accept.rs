@@ -171,7 +171,7 @@ impl Actor {
             search_path: self.clean_path(request),
             key,
         };
-        let recorded = self.record(Some(turn), vec![Event::TurnStarted(started)]).await;
+        let recorded = self.stage(Some(turn), vec![Event::TurnStarted(started)]).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
         self.release_queue();

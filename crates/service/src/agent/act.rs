@@ -51,14 +51,14 @@ impl Actor {
                 if warning.budget == Budget::WallMs && self.ports.world.is_frozen {
                     warning.used = 0;
                 }
-                self.record(turn, vec![Event::BudgetWarning(warning)]).await.map(drop)
+                self.record(turn, vec![Event::BudgetWarning(warning)]).await
             }
             Action::Compact => self.compact().await,
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(self.answer_of(answer))).collect();
-                self.record(turn, events).await.map(drop)
+                self.record(turn, events).await
             }
             Action::Plan(calls) => self.plan(calls).await,
             Action::RequestApprovals(calls) => self.request_approvals(calls).await,
@@ -308,7 +308,7 @@ impl Actor {
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,
-            false => self.record(Some(turn), vec![event]).await.map(drop),
+            false => self.record(Some(turn), vec![event]).await,
         }
     }
 

@@ -4,7 +4,7 @@
 //! effect or reply and never inside a `select!`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -72,6 +72,8 @@ pub(crate) struct Actor {
 pub(super) struct Journalled {
     /// Records that are applied, and staged with the next ones.
     pub(super) deferred: Vec<Record>,
+    /// Tickets of batches that nobody waits for, the oldest first.
+    pub(super) staged: VecDeque<Ticket>,
     /// The last record that the newest snapshot covers.
     pub(super) snapshot_seq: Seq,
     /// The session's part of the service's count of held bytes.

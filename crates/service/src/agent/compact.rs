@@ -95,7 +95,7 @@ impl Actor {
         };
         let events = vec![Event::CompactionStarted(started)];
         match self.session.open_turn().map(|open| open.turn) {
-            Some(turn) => self.record(Some(turn), events).await.map(drop),
+            Some(turn) => self.record(Some(turn), events).await,
             None => self.record_durably(None, events).await.map(drop),
         }
     }

@@ -86,6 +86,6 @@ impl Actor {
                 }
             }
         }
-        if events.is_empty() { Ok(()) } else { self.record(None, events).await.map(drop) }
+        if events.is_empty() { Ok(()) } else { self.record(None, events).await }
     }
 }

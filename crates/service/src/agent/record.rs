@@ -24,9 +24,21 @@ const SNAPSHOT_SHARE: u64 = 8;
 const EXCERPT_BYTES_MAX: usize = 4 * 1024;
 
 impl Actor {
-    /// Records events of one turn, or of none, as one batch behind deferred records; returns the last seq and its
-    /// ticket.
-    pub(super) async fn record(
+    /// Records events of one turn, or of none, and does not wait until they are durable.
+    pub(super) async fn record(&mut self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<(), StoreError> {
+        let (_, ticket) = self.stage(turn, events).await?;
+        let staged = &mut self.journalled.staged;
+        staged.push_back(ticket);
+        // A turn publishes little before its end, and would keep a view for each of its records.
+        while let Some(durable) = staged.front_mut().and_then(Ticket::reached) {
+            staged.pop_front();
+            self.shared.forget_before(durable);
+        }
+        Ok(())
+    }
+
+    /// Records events as one batch behind deferred records; returns the last seq and its ticket.
+    pub(super) async fn stage(
         &mut self,
         turn: Option<TurnNumber>,
         events: Vec<Event>,
@@ -80,7 +92,7 @@ impl Actor {
         turn: Option<TurnNumber>,
         events: Vec<Event>,
     ) -> Result<Seq, StoreError> {
-        let (seq, ticket) = self.record(turn, events).await?;
+        let (seq, ticket) = self.stage(turn, events).await?;
         ticket.durable().await?;
         self.publish().await;
         Ok(seq)

@@ -89,11 +89,20 @@ impl Shared {
 
     /// Returns the newest view of which everything is durable.
     pub(crate) fn view(&self, durable: Seq) -> Option<View> {
+        self.views_from(durable).front().cloned()
+    }
+
+    /// Drops the views before the newest one of which everything is durable.
+    pub(crate) fn forget_before(&self, durable: Seq) {
+        drop(self.views_from(durable));
+    }
+
+    fn views_from(&self, durable: Seq) -> MutexGuard<'_, VecDeque<View>> {
         let mut views = self.views();
         while views.get(1).is_some_and(|next| next.summary.last_seq <= durable) {
             views.pop_front();
         }
-        views.front().cloned()
+        views
     }
 
     /// Time of the last change.

@@ -102,6 +102,11 @@ impl Ticket {
         (sender, Self(receiver))
     }
 
+    /// Returns the batch's last seq if it is durable by now.
+    pub fn reached(&mut self) -> Option<Seq> {
+        self.0.try_recv().ok()?.ok()
+    }
+
     /// Waits until the batch is durable; returns its last seq.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ mod search;
 mod shared_store;
 mod sources;
 mod stored;
+mod views;
 mod waiting;
 mod window;
 
