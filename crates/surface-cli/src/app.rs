@@ -176,9 +176,16 @@ impl App {
         };
         // A tool that does not stop is left behind: the next start finds its turn.
         let limit = if is_needed { Duration::MAX } else { Duration::from_millis(drain_ms) + END_LIMIT };
+        // A terminal that closes meanwhile leaves those turns the time that they have after the first signal.
+        let asked = async {
+            while ends.next().await == End::HungUp {
+                let (service, drain_ms) = (self.service.clone(), self.config.values.serve.drain_ms);
+                tokio::spawn(async move { service.shut_down(drain_ms).await });
+            }
+        };
         tokio::select! {
             _ = tokio::time::timeout(limit, ended) => {}
-            _ = ends.next() => {}
+            () = asked => {}
         }
         self.release().await;
     }
@@ -211,12 +218,17 @@ impl App {
         let drained = async {
             self.service.shut_down(drain_ms).await;
             self.closing.cancel();
-            tokio::time::sleep(LAST_WORDS).await;
+        };
+        // The command may be over before the turns of attached commands are.
+        let over = async {
+            tokio::select! {
+                _ = &mut work => {}
+                () = async { (self.closing.cancelled().await, tokio::time::sleep(LAST_WORDS).await); } => {}
+            }
         };
         tokio::select! {
-            _ = &mut work => {}
-            () = drained => {}
-            _ = ends.next() => {}
+            ((), ()) = async { tokio::join!(drained, over) } => {}
+            () = ends.second() => {}
         }
         Ok(end.exit_code())
     }

@@ -19,10 +19,12 @@ use reedline::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
-    process::{Signal as ProcessSignal, getpid, kill_process},
+    stdio::dup2_stdin,
     termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr},
 };
 use tokio::sync::mpsc;
+
+use crate::signals::hang_up;
 
 /// Lines of history to keep.
 const HISTORY_MAX: usize = 1000;
@@ -214,10 +216,15 @@ fn throw_events() -> io::Result<()> {
 fn end_without_terminal() {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
-    if retry_on_intr(|| poll(&mut terminal, None)).is_ok() {
-        // Signalling our own process cannot fail.
-        kill_process(getpid(), ProcessSignal::TERM).ok();
+    if retry_on_intr(|| poll(&mut terminal, None)).is_err() {
+        return;
     }
+    // From here on the editor waits for keys that never come: the turns of others may still run for long.
+    match io::pipe().and_then(|(never, keys)| Ok((dup2_stdin(never)?, std::mem::forget(keys)))) {
+        Ok(_) => {}
+        Err(error) => tracing::info!(%error, "the editor goes on reading a terminal that is gone"),
+    }
+    hang_up();
 }
 
 fn plain(mut input: Box<dyn BufRead + Send>, limit: u64) -> impl FnMut() -> Line + Send {

@@ -430,12 +430,14 @@ impl Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         self.0.give_way();
-        lock(&self.0.err).write_all(clean(&redact_key_shapes(&text)).as_bytes())?;
+        // A failure would be reported on standard error again, and end the task that logs.
+        drop(lock(&self.0.err).write_all(clean(&redact_key_shapes(&text)).as_bytes()));
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        lock(&self.0.err).flush()
+        drop(lock(&self.0.err).flush());
+        Ok(())
     }
 }
 

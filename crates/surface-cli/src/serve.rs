@@ -97,7 +97,7 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
     stop.cancel();
     tokio::select! {
         () = served => {}
-        _ = ends.next() => {}
+        () = ends.second() => {}
     }
     Ok(0)
 }

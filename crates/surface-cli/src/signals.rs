@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Signal as ProcessSignal, getpid, kill_process};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -26,6 +27,9 @@ const LAST: Duration = Duration::from_secs(3);
 pub(crate) enum End {
     /// The process must end. Ctrl-C at a server means that, too.
     Terminated,
+    /// The terminal was closed. That says so several times, by the kernel and by the shell, and hurries nothing: the turns of
+    /// attached commands have as much time as after the first signal of another kind.
+    HungUp,
     /// The user leaves the command by Ctrl-C.
     Left,
 }
@@ -34,7 +38,7 @@ impl End {
     /// Returns the command's exit code.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
-            Self::Terminated => 0,
+            Self::Terminated | Self::HungUp => 0,
             Self::Left => exit_code_of_leaving(),
         }
     }
@@ -75,7 +79,11 @@ impl Interrupts {
 }
 
 /// Ends that signals ask for. Once this is made, none of them kills the process.
-pub(crate) struct Ends(mpsc::UnboundedReceiver<End>);
+pub(crate) struct Ends {
+    ends: mpsc::UnboundedReceiver<End>,
+    /// How many were received, without those of a closed terminal.
+    asked: u32,
+}
 
 impl Ends {
     /// Begins to take the signals.
@@ -98,7 +106,7 @@ impl Ends {
                 let end = tokio::select! {
                     () = sender.closed() => return,
                     _ = terminate.recv() => End::Terminated,
-                    () = received(&mut hang_up) => End::Terminated,
+                    () = received(&mut hang_up) => End::HungUp,
                     _ = interrupt.recv() => match is_server {
                         true => End::Terminated,
                         false if !is_used() && leaves => End::Left,
@@ -107,6 +115,9 @@ impl Ends {
                 };
                 // Nobody reads it if the command has just ended.
                 sender.send(end).ok();
+                if end == End::HungUp {
+                    continue;
+                }
                 if is_second {
                     tokio::time::sleep(LAST).await;
                     std::process::exit(end.exit_code().into());
@@ -116,16 +127,29 @@ impl Ends {
         };
         // A thread of its own: the others may be blocked by a reader of standard output that does not read.
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(watch))?;
-        Ok(Self(ends))
+        Ok(Self { ends, asked: 0 })
     }
 
     /// Waits for the next one.
     pub(crate) async fn next(&mut self) -> End {
-        match self.0.recv().await {
-            Some(end) => end,
-            None => std::future::pending().await,
+        let Some(end) = self.ends.recv().await else { return std::future::pending().await };
+        self.asked += u32::from(end != End::HungUp);
+        end
+    }
+
+    /// Waits until the process is asked to end for the second time, which it then does at once.
+    pub(crate) async fn second(&mut self) {
+        while self.asked < 2 {
+            self.next().await;
         }
     }
+}
+
+/// Ends this process as its terminal's end does, also if it was started to ignore that signal.
+pub(crate) fn hang_up() {
+    let signal = if was_ignored(1) { ProcessSignal::TERM } else { ProcessSignal::HUP };
+    // Signalling our own process cannot fail.
+    kill_process(getpid(), signal).ok();
 }
 
 async fn received(signal: &mut Option<Signal>) {
@@ -141,4 +165,30 @@ fn was_ignored(number: u32) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn send(signal: ProcessSignal) {
+        kill_process(getpid(), signal).unwrap();
+    }
+
+    /// The shell repeats what the kernel has said already, and a session's end follows with SIGTERM.
+    #[tokio::test]
+    async fn a_closed_terminal_hurries_nothing_however_often_it_says_so() {
+        let mut ends = Ends::new(true, &Interrupts::new(None)).unwrap();
+        if !was_ignored(1) {
+            for _ in 0..3 {
+                send(ProcessSignal::HUP);
+                assert_eq!(ends.next().await, End::HungUp);
+            }
+        }
+        send(ProcessSignal::TERM);
+        assert_eq!(ends.next().await, End::Terminated);
+        assert!(ends.second().now_or_never().is_none());
+    }
 }

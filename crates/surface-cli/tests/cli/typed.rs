@@ -2,20 +2,26 @@
 
 use std::{
     fs::File,
-    io::{Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     num::NonZeroU16,
-    os::fd::AsFd,
+    os::{
+        fd::AsFd,
+        unix::{fs::OpenOptionsExt as _, net::UnixStream},
+    },
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     sync::mpsc,
 };
 
+use meerkat_client::Speaker;
 use meerkat_testkit::{PATIENCE, until};
 use rustix::{
+    fs::{CWD, FileType, Mode, OFlags, mknodat},
     io::{FdFlags, fcntl_setfd},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::drive::{meerkat, signal};
@@ -203,13 +209,19 @@ impl Typed {
 
     /// Takes the terminal away; answers with the exit code. No signal says so: the terminal controls nothing.
     fn hang_up(self) -> Option<i32> {
-        let Self { keys, shown, mut chat, dir: _dir, .. } = self;
+        let (mut chat, _dir) = self.without_terminal();
+        until("the chat ends", || chat.try_wait().unwrap().is_some());
+        chat.wait().unwrap().code()
+    }
+
+    /// Takes the terminal away.
+    fn without_terminal(self) -> (Child, TempDir) {
+        let Self { keys, shown, chat, dir, .. } = self;
         drop(shown);
         // The thread that reads the other side closes it after the next text.
         line(&keys).write_all(b"x").unwrap();
         drop(keys);
-        until("the chat ends", || chat.try_wait().unwrap().is_some());
-        chat.wait().unwrap().code()
+        (chat, dir)
     }
 
     /// Waits for the command's end, and answers with all that was shown, and the home folder.
@@ -270,6 +282,70 @@ fn a_chat_ends_when_its_terminal_is_gone() {
         // Only text that is being shown can fail before the end of the input is read.
         let is_showing = typed_before.contains("@stall");
         assert!(code == Some(0) || is_showing && code == Some(60), "{typed_before}: {code:?}");
+    }
+}
+
+/// Returns true if the owner of a data directory begins no session any more, or has ended.
+fn has_begun_to_end(data_dir: &Path) -> bool {
+    let Ok(mut owner) = UnixStream::connect(data_dir.join("socket")) else { return true };
+    let mut answers = BufReader::new(owner.try_clone().unwrap()).lines();
+    let hello = json!({ "speaker": Speaker::own(), "settings": [] });
+    [("owner/hello", hello), ("session/create", json!({}))].into_iter().enumerate().any(|(id, (method, params))| {
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let answer = writeln!(owner, "{request}").ok().and_then(|()| answers.next()?.ok());
+        answer.is_none_or(|answer| answer.contains("SHUTTING_DOWN"))
+    })
+}
+
+/// The other's turn was lost, with what was streamed of it. The end of the terminal comes three times: from the terminal, the
+/// kernel and the shell.
+#[test]
+fn when_the_terminal_of_an_owner_closes_the_turns_of_others_may_end() {
+    let gated = "@say First. @call shell {\"command\":\"cat gate\"} @step @say Last.";
+    let (chat, run) = (&["chat"][..], &["run", "@say Mine. @stall"][..]);
+    for (args, drain_ms, prompt) in
+        [(chat, "3600000", gated), (run, "3600000", gated), (chat, "300", "@say First. @stall")]
+    {
+        let dir = TempDir::new().unwrap();
+        let (project, data_dir) = (dir.path().join("project"), dir.path().join("data"));
+        std::fs::create_dir(&project).unwrap();
+        mknodat(CWD, project.join("gate"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let mut command = meerkat(&dir, args);
+        // A log line that cannot be written must end nothing.
+        command.env("MEERKAT_SERVE__DRAIN_MS", drain_ms).env("MEERKAT_LOG__LEVEL", "debug");
+        command.env("MEERKAT_DATA_DIR", &data_dir);
+        let mut owner = Typed::begin(command, dir);
+        owner.wait(if args == chat { "\x1b[?2004h" } else { "Mine." });
+
+        let theirs = ["run", "--workspace", "project", "--allow", "shell", "--events", prompt];
+        let mut other = meerkat(owner.folder(), &theirs);
+        let mut other = other.env("MEERKAT_DATA_DIR", &data_dir).stdout(Stdio::piped()).spawn().unwrap();
+        let mut events = BufReader::new(other.stdout.take().unwrap()).lines().map(Result::unwrap);
+        events.find(|line| line.contains("First.")).unwrap();
+        let (mut owner, _dir) = owner.without_terminal();
+        (0..2).for_each(|_| signal(&owner, "HUP"));
+        until("the owner begins to end", || has_begun_to_end(&data_dir));
+        if prompt == gated {
+            let mut gate = File::options();
+            let gate = gate.write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+            let open = || gate.open(project.join("gate")).and_then(|mut gate| gate.write_all(b"open")).is_ok();
+            until("the call goes on or is lost", || open() || other.try_wait().unwrap().is_some());
+        }
+
+        let rest: Vec<String> = events.collect();
+        let has = |text: &str| rest.iter().any(|line| line.contains(text));
+        let is_whole = (has("Last."), has("turn_completed"), other.wait().unwrap().success());
+        assert_eq!(is_whole, (prompt == gated, prompt == gated, prompt == gated), "{rest:#?}");
+        assert_eq!(has(r#""type":"partial_text""#) && has(r#""reason":"shutting_down""#), prompt != gated, "{rest:#?}");
+        until("the owner ends", || {
+            // One that runs a turn of its own gives it as much time, until it is asked again. Signals that come together are
+            // one.
+            if args != chat {
+                signal(&owner, "TERM");
+            }
+            owner.try_wait().unwrap().is_some()
+        });
+        assert_eq!(owner.wait().unwrap().code(), Some(0));
     }
 }
 
