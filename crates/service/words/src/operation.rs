@@ -48,11 +48,11 @@ macro_rules! operations {
             /// Runs a turn on a session.
             StartTurn "turn/start" = start_turn(request: StartTurn) -> TurnAnswer, StartTurn, None, Changes, [
                 SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
-                IdempotencyConflict, SessionArchived, ItemNotFound,
+                IdempotencyConflict, SessionArchived,
             ];
             /// Continues a session that an earlier process left behind.
             Resume "session/resume" = resume(session_id: &SessionId, request: ResumeTurn) -> TurnAnswer, ResumeParams, SessionStore, Changes, [
-                SessionCompactionDisabled, ModelNotConfigured, SessionBusy, SessionLimit, QueueFull, TurnInterrupted,
+                SessionCompactionDisabled, ModelNotConfigured, SessionBusy, QueueFull, TurnInterrupted,
                 IdempotencyConflict, SessionArchived, ItemNotFound,
             ];
             /// Describes this build's capabilities.
@@ -77,7 +77,7 @@ macro_rules! operations {
             Queue "turn/queue" = queue(session_id: &SessionId) -> Page<QueueItem>, OneSession, None, Reads, [];
             /// Removes a turn from the queue.
             CancelQueued "turn/cancel" = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
-                ItemNotFound, SessionArchived,
+                ItemNotFound,
             ];
             /// Reads or follows a session's events.
             ///
@@ -106,7 +106,7 @@ macro_rules! operations {
             /// Shows a session.
             Read "session/read" = read(session_id: &SessionId) -> SessionView, OneSession, SessionStore, Reads, [];
             /// Pages through the history.
-            History "session/history" = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [HistoryPruned];
+            History "session/history" = history(request: ReadHistory) -> Page<HistoryItem>, ReadHistory, SessionStore, Reads, [];
             /// Lists a session's model calls and compactions.
             ///
             /// The newest come first, each model call with the window that it saw.
@@ -130,7 +130,7 @@ macro_rules! operations {
             /// Archives a session.
             Archive "session/archive" = archive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
             /// Restores an archived session.
-            Unarchive "session/unarchive" = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [SessionBusy];
+            Unarchive "session/unarchive" = unarchive(session_id: &SessionId) -> Changed, OneSession, SessionStore, Settles, [];
             /// Deletes a session.
             ///
             /// This cannot be undone.

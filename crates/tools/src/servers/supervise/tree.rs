@@ -25,7 +25,8 @@ const LOOK_MS: u32 = 5;
 /// Seconds between two looks for orphans that have ended.
 const REAP_SECONDS: i64 = 30;
 
-/// Becomes the parent of every orphan that the server leaves, and leaves the server no descriptor but its pipes; its lock comes later.
+/// Becomes the parent of every orphan that the server leaves, and leaves the server no descriptor but its pipes. Its lock
+/// comes later.
 pub(super) fn prepare() -> Result<(), String> {
     close_inherited().map_err(|error| format!("cannot list its descriptors: {error}"))?;
     set_child_subreaper(Some(getpid())).map_err(|error| format!("cannot become a subreaper: {error}"))
