@@ -221,9 +221,13 @@ impl App {
         };
         // The command may be over before the turns of attached commands are.
         let over = async {
+            let late = async {
+                self.closing.cancelled().await;
+                tokio::time::sleep(LAST_WORDS).await;
+            };
             tokio::select! {
                 _ = &mut work => {}
-                () = async { (self.closing.cancelled().await, tokio::time::sleep(LAST_WORDS).await); } => {}
+                () = late => {}
             }
         };
         tokio::select! {

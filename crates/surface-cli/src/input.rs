@@ -220,9 +220,13 @@ fn end_without_terminal() {
         return;
     }
     // From here on the editor waits for keys that never come: the turns of others may still run for long.
-    match io::pipe().and_then(|(never, keys)| Ok((dup2_stdin(never)?, std::mem::forget(keys)))) {
-        Ok(_) => {}
-        Err(error) => tracing::info!(%error, "the editor goes on reading a terminal that is gone"),
+    let unheard = io::pipe().and_then(|(never, keys)| {
+        dup2_stdin(never)?;
+        std::mem::forget(keys);
+        Ok(())
+    });
+    if let Err(error) = unheard {
+        tracing::info!(%error, "the editor goes on reading a terminal that is gone");
     }
     hang_up();
 }
