@@ -10,7 +10,8 @@ use crate::{
     },
 };
 
-/// `s` system, `m` summary, `u` user, `c` a call, `r` its result, `f` its failure, `a` an answer, `p` pin, `n` reminder.
+/// `s` system, `m` summary, `u` user, `c` a call, `r` its result, `f` its failure, `a` an answer, `x` one that was cut off, `p` pin,
+/// `n` reminder.
 fn context(written: &str) -> Vec<Message> {
     written.chars().enumerate().map(|(at, what)| message(at, what)).collect()
 }
@@ -31,6 +32,7 @@ fn message(at: usize, what: char) -> Message {
         'm' => summary_message("before"),
         'u' => Message::User { content: text.into() },
         'a' => Message::Assistant { content: text.into() },
+        'x' => Message::cut_off(&text.into()),
         'p' => Message::Pin { n: at as u64, content: text.into() },
         'n' => Message::SystemReminder { kind: SystemReminderType::Environment, content: text.into() },
         'r' => result(false),
@@ -125,6 +127,8 @@ fn the_cut_moves_back_to_the_nearest_turn_that_finished_something_or_resolved_an
         (2, "uaucfaucrcfauaua", "......ucrcfauaua", Some(6)),
         (2, "uaucfauauaua", "........uaua", None),
         (2, "uaucrcfauaua", "........uaua", None),
+        // Nothing is finished whose answer was cut off.
+        (2, "uaucrxuauaua", "........uaua", None),
         // At most the budget's number of turns is added, and none if the cut is at an anchor already.
         (2, "ucrauauauaua", "........uaua", None),
         (1, "uaucraucra", "......ucra", None),
