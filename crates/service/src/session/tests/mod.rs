@@ -4,6 +4,7 @@ mod apply;
 mod fork;
 mod json;
 mod keys;
+mod naive;
 mod pages;
 mod reminders;
 mod samples;
