@@ -251,9 +251,11 @@ pub(crate) fn memory(command: &MemoryCommand) -> Request {
                 "role": role, "labels": labels(label), "since": since, "until": until, "limit": limit,
             }),
         ),
-        MemoryCommand::Forget { session, from_seq, to_seq, source, yes: _ } => (
+        MemoryCommand::Forget { session, from_seq, to_seq, source, no_wait, yes: _ } => (
             Operation::ForgetMemory,
-            json!({ "session_id": session, "from_seq": from_seq, "to_seq": to_seq, "source": source }),
+            json!({
+                "session_id": session, "from_seq": from_seq, "to_seq": to_seq, "source": source, "wait": !no_wait,
+            }),
         ),
         MemoryCommand::Reindex => (Operation::ReindexMemory, json!({})),
     }

@@ -205,7 +205,8 @@ impl Document {
                 key,
             );
         }
-        if properties.remove("wait").is_some() {
+        if route.runs_turn() {
+            properties.remove("wait");
             let prefer = json!({ "type": "string" });
             optional("header", "Prefer", "With `respond-async` the answer comes when the turn is accepted.", prefer);
         }

@@ -145,7 +145,7 @@ pub(crate) fn of_body(error: SessionError, route: &Route) -> SessionError {
         && let Some(at) = message.rfind(", expected")
     {
         let mut list = message.split_off(at);
-        for name in route.path_params().chain(route.query.iter().copied()).chain(["wait"]) {
+        for name in route.path_params().chain(route.query.iter().copied()).chain(route.runs_turn().then_some("wait")) {
             for listed in
                 [format!("`{name}`, "), format!(", `{name}`"), format!("`{name}` or "), format!(" or `{name}`")]
             {

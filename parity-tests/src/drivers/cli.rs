@@ -189,6 +189,7 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
         (_, "session_id") => "session",
         (_, "system_prompt") => "system",
         (_, "since_seq") => "since",
+        ("forget_memory", "wait") => "no-wait",
         (_, "wait") => "detach",
         (_, "compaction") => "compact",
         (_, "budgets") => "budget",
@@ -225,7 +226,7 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
         Value::Array(items) => words.extend([flag, items.iter().map(text).collect::<Vec<_>>().join(",")]),
         // The one flag with a value of `false`.
         Value::Bool(is_set) if name == "archived" => words.push(format!("{flag}={is_set}")),
-        Value::Bool(is_set) => words.extend((*is_set != (name == "detach")).then_some(flag)),
+        Value::Bool(is_set) => words.extend((*is_set != matches!(name, "detach" | "no-wait")).then_some(flag)),
         value => words.extend([flag, text(value)]),
     }
 }

@@ -62,7 +62,7 @@ impl Driver for Rest {
             None => post(format!("/v1/{operation}"), params),
         };
         let (client, operation) = (self.0.client.clone(), operation.to_owned());
-        let is_detached = params.get("wait") == Some(&Value::Bool(false));
+        let is_detached = operation != "forget_memory" && params.get("wait") == Some(&Value::Bool(false));
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
             let answer = client.send(&request).and_then(|response| read(&operation, is_detached, response));
@@ -140,6 +140,7 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
     let mut request = Request { target: route.path.clone(), method: route.method.clone(), ..Request::default() };
     let has_body = !matches!(request.method.as_str(), "GET" | "DELETE");
     let (mut query, mut body) = (Vec::new(), Map::new());
+    let runs_turn = route.path.starts_with("/v1/sessions/");
     let is_in_query = |name: &str| route.query.iter().any(|known| known == name);
     query.extend(route.switch.clone());
     for (name, value) in params {
@@ -158,8 +159,9 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
             _ if !has_body || is_in_query(name) => {
                 query.push(format!("{}={}", encoded(name), encoded(&text(value))));
             }
-            ("wait", Value::Bool(true)) => {}
-            ("wait", Value::Bool(false)) => request.headers.push(("Prefer", "respond-async".to_owned())),
+            // How long a turn's caller waits is no part of the body.
+            ("wait", Value::Bool(true)) if runs_turn => {}
+            ("wait", Value::Bool(false)) if runs_turn => request.headers.push(("Prefer", "respond-async".to_owned())),
             ("idempotency_key", Value::String(key)) => request.headers.push(("Idempotency-Key", key.clone())),
             _ => drop(body.insert(name.clone(), value.clone())),
         }

@@ -49,9 +49,11 @@ fn say(process: &Process, session_id: &str, word: &str) -> Answer<()> {
     process.ask("turn/start", &json!({ "session_id": session_id, "prompt": prompt })).map(drop)
 }
 
-/// Forgetting waits until everything is taken in, also where there is nothing to be forgotten.
+/// Forgetting waits until everything is taken in, and then until all that was forgotten is erased, also where there is
+/// nothing to be forgotten.
 fn caught_up(process: &Process) -> Answer<()> {
-    forget(process, &json!({ "source": "nothing of this name" })).map(|forgotten| assert_eq!(forgotten, 0))
+    forget(process, &json!({ "source": "nothing of this name", "wait": true }))
+        .map(|forgotten| assert_eq!(forgotten, 0))
 }
 
 fn forget(process: &Process, what: &Value) -> Answer<u64> {
@@ -89,7 +91,7 @@ fn script(process: &Process, sessions: &[String; 3], done: &mut Done) -> Answer<
     };
     done.say(process, &speakers[0], MEANWHILE[0])?;
     caught_up(process)?;
-    let forgotten = forget(process, &json!({ "session_id": sessions[0], "from_seq": 1, "to_seq": 4 }))?;
+    let forgotten = forget(process, &json!({ "session_id": sessions[0], "from_seq": 1, "to_seq": 4, "wait": true }))?;
     assert_eq!(forgotten, 2, "a prompt and an answer");
     done.forgotten.push(BEFORE[0]);
     let last = json!({ "session_id": sessions[2] });

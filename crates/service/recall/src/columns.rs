@@ -179,6 +179,26 @@ impl Columns {
         }
     }
 
+    /// Gives the texts new numbers: `kept` has the old number of each that is kept, in order, and `numbers` the new one
+    /// of each old one.
+    pub(super) fn renumber(&mut self, kept: &[u32], numbers: &[u32]) {
+        let new = |old: u32| numbers.get(old as usize).copied().unwrap_or(NONE);
+        for (at, old) in kept.iter().enumerate() {
+            self.docs.swap(at, *old as usize);
+            self.lengths.swap(at, *old as usize);
+            self.beside[at] = self.beside[*old as usize].map(new);
+        }
+        self.docs.truncate(kept.len());
+        self.docs.shrink_to_fit();
+        self.lengths.truncate(kept.len());
+        self.lengths.shrink_to_fit();
+        self.beside.truncate(kept.len());
+        self.beside.shrink_to_fit();
+        for session in self.sessions.iter_mut().flatten() {
+            session.docs.iter_mut().for_each(|doc| *doc = new(*doc));
+        }
+    }
+
     /// Removes a session whose texts are removed already.
     pub(super) fn remove_session(&mut self, id: SessionId) {
         if let Some(slot) = self.ordinals.remove(&id).and_then(|ordinal| self.sessions.get_mut(ordinal as usize)) {

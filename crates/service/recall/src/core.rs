@@ -17,6 +17,7 @@ use std::{
 };
 
 use super::{
+    erase::Erasure,
     file::{FILE_NAME, MemoryFile, Trouble, discard_copies},
     log::{Entry, Forgetting, MemoryLog},
     opened::Opened,
@@ -26,6 +27,7 @@ use meerkat_journal::{
     derived::{caught, set_aside},
 };
 use meerkat_words::{
+    ids::SessionId,
     memory::{Embedder, Passage},
     store::StoreError,
 };
@@ -51,6 +53,11 @@ pub(super) struct Core {
     log: Mutex<Option<MemoryLog>>,
     /// Held during a change.
     changing: Mutex<()>,
+    /// Erasures that were asked for, and those that are done.
+    pub(super) marks: AtomicU64,
+    pub(super) erased: AtomicU64,
+    /// Erasure under way, between its steps.
+    pub(super) erasing: Mutex<Option<Erasure>>,
     /// True once nothing may be opened any more.
     is_shut: AtomicBool,
     /// Number of files that were made because there was none that could be used.
@@ -73,6 +80,9 @@ impl Core {
             is_settled: AtomicBool::new(false),
             log: Mutex::default(),
             changing: Mutex::default(),
+            marks: AtomicU64::new(0),
+            erased: AtomicU64::new(0),
+            erasing: Mutex::default(),
             is_shut: AtomicBool::new(false),
             files_made: AtomicU64::new(0),
             files_at_rebuild: AtomicU64::new(0),
@@ -86,6 +96,7 @@ impl Core {
         self.is_shut.store(true, Ordering::Release);
         self.is_ready.store(false, Ordering::Release);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.erasing.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Does work that changes the memory, without other changes meanwhile.
@@ -137,14 +148,13 @@ impl Core {
         log.append(entries).map(Some).map_err(log_failed)
     }
 
-    /// Records forgettings, and removes the passages they cover from the log.
-    pub(super) fn record_forgetting(&self, forgettings: &[Forgetting]) -> Result<Option<u64>, Trouble> {
-        let entries: Vec<Entry> = forgettings.iter().cloned().map(Entry::Forgot).collect();
-        let position = self.record(&entries)?;
-        if let Some(log) = self.log().as_mut() {
-            leave_out(log, forgettings);
-        }
-        Ok(position)
+    pub(super) fn record_forgettings(&self, forgettings: &[Forgetting]) -> Result<Option<u64>, Trouble> {
+        self.record(&forgettings.iter().cloned().map(Entry::Forgot).collect::<Vec<_>>())
+    }
+
+    /// Removes these passages from a segment of the log; returns false if there is no such segment.
+    pub(super) fn leave_out(&self, at: usize, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<bool, Trouble> {
+        self.log().as_mut().map_or(Ok(false), |log| log.leave_out(at, is_gone)).map_err(log_failed)
     }
 
     fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {
@@ -180,8 +190,8 @@ impl Core {
             settled => settled.map(|()| true)?,
         };
         self.load_vectors()?;
-        if let Err(error) = self.renew_if_due() {
-            tracing::warn!(?error, "what was forgotten is found no more, but its bytes are still in memory.redb");
+        if self.read(|open| Ok(open.is_to_erase))? {
+            self.ask_to_erase();
         }
         self.is_settled.store(is_settled, Ordering::Release);
         self.is_ready.store(true, Ordering::Release);
@@ -206,13 +216,6 @@ impl Core {
     /// Returns true if the file was lost again since [`Self::needs_rebuild`].
     pub(super) fn is_lost_again(&self) -> bool {
         self.files_made.load(Ordering::Acquire) != self.files_at_rebuild.load(Ordering::Acquire)
-    }
-
-    /// Uses another file from now on.
-    pub(super) fn replace(&self, opened: Opened) -> Result<(), Trouble> {
-        self.read(|_| Ok(()))?;
-        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
-        Ok(())
     }
 
     fn open_file(&self) -> Result<Opened, Trouble> {
@@ -293,7 +296,6 @@ impl Core {
             // They may hold what is forgotten.
             self.dir.as_deref().map_or(Ok(()), discard_copies)?;
         }
-        leave_out(log, &forgettings);
         if !self.records_intake || !forgettings.is_empty() {
             // A process that was killed, or met a full disk, has not noted it.
             log.note_end();
@@ -343,18 +345,6 @@ impl Core {
             }
         }
         Err(trouble)
-    }
-}
-
-/// Removes from the log the passages that forgettings cover. After a kill the next start does it. If it fails, the
-/// bytes stay in the log until memory is rebuilt from it.
-fn leave_out(log: &mut MemoryLog, forgettings: &[Forgetting]) {
-    if forgettings.is_empty() {
-        return;
-    }
-    let is_gone = |id, passage: &Passage| forgettings.iter().any(|forgetting| forgetting.covers(id, passage));
-    if let Err(error) = log.leave_out(is_gone) {
-        tracing::warn!(%error, "what was forgotten is found no more, but its bytes are still in the memory's log");
     }
 }
 

@@ -66,6 +66,11 @@ impl Batch {
             && (set.number, set.embedded_to) == (self.number, self.start)
             && self.end > self.start
     }
+
+    /// Returns true if it is for the same texts, which may have other numbers.
+    fn is_for(&self, other: &Self) -> bool {
+        (self.number, &self.hashes) == (other.number, &other.hashes)
+    }
 }
 
 impl Core {
@@ -183,6 +188,8 @@ impl Core {
     pub(super) fn put_batch(&self, batch: &Batch, vectors: &[Vec<f32>]) -> Result<(u64, u64), Trouble> {
         if self.read(|open| Ok(batch.is_next(open)))? {
             self.put_vectors(batch, vectors)?;
+        } else if let Some(next) = self.next_batch()?.filter(|next| next.is_for(batch)) {
+            self.put_vectors(&next, vectors)?;
         }
         self.read(|open| Ok((u64::from(open.vectors.made().embedded_to), u64::from(open.columns.next_doc()))))
     }
@@ -298,7 +305,7 @@ impl Core {
 }
 
 /// Lists the sets of an embedder, or of all, the oldest first.
-fn numbers(transaction: &ReadTransaction, embedder: Option<&str>) -> Result<Vec<u32>, Trouble> {
+pub(super) fn numbers(transaction: &ReadTransaction, embedder: Option<&str>) -> Result<Vec<u32>, Trouble> {
     let mut numbers = Vec::new();
     for row in transaction.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
         let (number, id) = row?;

@@ -2,11 +2,14 @@
 //!
 //! A forgetting is recorded before any text is removed, so the next start completes it after a kill, and no rebuild
 //! brings the texts back. It covers what was taken in so far, not what comes later. It also covers the session's forks,
-//! which have its records, even after the session is deleted. Before a forgetting answers, the file is written anew.
+//! which have its records, even after the session is deleted. The bytes leave the files later ([`super::erase`]).
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::PoisonError,
+};
 
-use redb::ReadableTable as _;
+use redb::{ReadableTable as _, WriteTransaction};
 
 use super::{
     columns::{Columns, Session},
@@ -42,14 +45,13 @@ impl Core {
                 let is_due = |it: &Forgetting| !is_known(open, it) || !covered(open, &forks, it).is_empty();
                 Ok(decided.into_iter().map(forgetting).filter(is_due).collect())
             })?;
-            let position = self.record_forgetting(&forgettings)?;
+            let position = self.record_forgettings(&forgettings)?;
             // They may hold what is forgotten.
             self.dir.as_deref().map_or(Ok(()), discard_copies)?;
             if !forgettings.is_empty() {
                 forgotten = self.forget_now(forgettings, position)?;
             }
         }
-        self.renew_if_due()?;
         Ok(forgotten)
     }
 
@@ -76,11 +78,10 @@ impl Core {
             let numbered: Vec<(u32, Forgetting)> = (open.next_forgotten..).zip(new).collect();
             Ok((open.file.clone(), numbered, docs))
         })?;
-        let has_any = !docs.is_empty();
+        if !docs.is_empty() {
+            self.mark()?;
+        }
         file.write(|transaction| {
-            if has_any {
-                put_number(transaction, meta::RENEW, 1)?;
-            }
             let mut table = transaction.open_table(tables::FORGOTTEN)?;
             numbered.iter().try_for_each(|(number, forgetting)| {
                 table.insert(*number, &*to_json(forgetting)?)?;
@@ -91,7 +92,6 @@ impl Core {
             for (number, forgetting) in numbered {
                 open.remember_forgotten(number, forgetting);
             }
-            open.is_to_renew |= has_any;
             Ok(())
         })?;
         let forgotten = self.take_out(docs)?;
@@ -107,7 +107,9 @@ impl Core {
         let forgettings = self.read(|open| Ok(forgettings(open, &request)))?;
         let mut position = None;
         if self.records_intake {
-            position = self.record_forgetting(&forgettings)?;
+            position = self.record_forgettings(&forgettings)?;
+            // The log has its texts.
+            self.mark()?;
         }
         let docs = self.read(|open| Ok(open.columns.session(id).map_or_else(Vec::new, |it| it.docs.clone())))?;
         self.take_out(docs)?;
@@ -125,7 +127,7 @@ impl Core {
             open.log_position = position.unwrap_or(open.log_position);
             Ok(())
         })?;
-        self.renew_if_sparse()
+        self.erase_if_sparse()
     }
 
     /// Removes texts, in bounded transactions; returns how many.
@@ -135,20 +137,13 @@ impl Core {
         for docs in docs.chunks(TAKEN_OUT) {
             let file = self.read(|open| Ok(open.file.clone()))?;
             let orphans = self.read(|open| Ok(orphans(&open.columns, docs)))?;
-            file.write(|transaction| {
-                let mut columns = transaction.open_table(tables::COLUMNS)?;
-                let mut texts = transaction.open_table(tables::TEXTS)?;
-                for doc in docs {
-                    columns.remove(*doc)?;
-                    texts.remove(*doc)?;
-                }
-                let mut vectors = transaction.open_table(tables::VECTORS)?;
-                for row in transaction.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
-                    let number = row?.0.value();
-                    orphans.iter().try_for_each(|text| vectors.remove((number, *text)).map(drop))?;
-                }
-                Ok(())
-            })?;
+            file.write(|transaction| remove_rows(transaction, docs, &orphans))?;
+            let mut erasing = self.erasing.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Err(error)) = erasing.as_ref().map(|erasure| erasure.remove(docs, &orphans)) {
+                tracing::debug!(?error, "the copy without what was forgotten is begun again");
+                *erasing = None;
+            }
+            drop(erasing);
             self.change(&file, |open| {
                 open.vectors.remove(docs);
                 open.columns.remove(docs);
@@ -157,6 +152,22 @@ impl Core {
         }
         Ok(docs.len() as u64)
     }
+}
+
+/// Removes texts' rows, and the vectors of these hashes.
+pub(super) fn remove_rows(transaction: &WriteTransaction, docs: &[u32], orphans: &HashSet<u64>) -> Result<(), Trouble> {
+    let mut columns = transaction.open_table(tables::COLUMNS)?;
+    let mut texts = transaction.open_table(tables::TEXTS)?;
+    for doc in docs {
+        columns.remove(*doc)?;
+        texts.remove(*doc)?;
+    }
+    let mut vectors = transaction.open_table(tables::VECTORS)?;
+    for row in transaction.open_table(tables::EMBEDDERS)?.range::<u32>(..)? {
+        let number = row?.0.value();
+        orphans.iter().try_for_each(|text| vectors.remove((number, *text)).map(drop))?;
+    }
+    Ok(())
 }
 
 /// Returns the hashes of these texts that no other text has.
@@ -182,6 +193,7 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
             from_seq: Some(from_seq),
             to_seq: Some(to_seq),
             source: request.source.clone(),
+            wait: false,
         });
         // A session without texts of the source gets no forgetting, unless it was named.
         let is_any = request.session_id.is_some() || !covered(open, &forks, &forgetting).is_empty();
@@ -191,7 +203,7 @@ fn forgettings(open: &Opened, request: &ForgetMemory) -> Vec<Forgetting> {
 }
 
 fn forgetting(decided: ForgetMemory) -> Forgetting {
-    let ForgetMemory { session_id, from_seq, to_seq, source } = decided;
+    let ForgetMemory { session_id, from_seq, to_seq, source, wait: _ } = decided;
     // The seqs are the limit: clocks may stop or go back.
     let until = Timestamp::from_millis(END_OF_TIME_MS);
     Forgetting { session_id, from_seq: from_seq.unwrap_or(0), to_seq, source, until }
@@ -199,7 +211,7 @@ fn forgetting(decided: ForgetMemory) -> Forgetting {
 
 fn decided(forgetting: Forgetting) -> ForgetMemory {
     let Forgetting { session_id, from_seq, to_seq, source, until: _ } = forgetting;
-    ForgetMemory { session_id, from_seq: Some(from_seq), to_seq, source }
+    ForgetMemory { session_id, from_seq: Some(from_seq), to_seq, source, wait: false }
 }
 
 fn is_known(open: &Opened, forgetting: &Forgetting) -> bool {

@@ -57,9 +57,11 @@ impl Core {
             return Ok(());
         }
         // A long fork is taken in by parts, and a later part may name another parent.
-        let forgotten = self.read(|open| Ok(fresh.iter().flat_map(|intake| forgotten_in(open, intake)).collect()))?;
-        if self.take_out(forgotten)? > 0 {
-            self.renew()?;
+        let forgotten: Vec<u32> =
+            self.read(|open| Ok(fresh.iter().flat_map(|intake| forgotten_in(open, intake)).collect()))?;
+        if !forgotten.is_empty() {
+            self.mark()?;
+            self.take_out(forgotten)?;
         }
         let position = if self.records_intake {
             let entries: Vec<Entry> = fresh.iter().cloned().map(Entry::Took).collect();

@@ -9,10 +9,10 @@ mod core;
 mod opened;
 
 mod embedding;
+mod erase;
 mod forget;
 mod intake;
 mod rebuild;
-mod renew;
 mod segments;
 
 mod fuse;

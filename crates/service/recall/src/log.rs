@@ -188,32 +188,34 @@ impl MemoryLog {
         }
     }
 
-    /// Removes these passages from the log: each segment that holds some is written again without them, keeping the
-    /// positions. A damaged segment stays as it is.
+    /// Removes these passages from the segment `at`, which is written again without them and keeps its positions; returns
+    /// false if there is no such segment. A damaged segment stays as it is.
     ///
     /// # Errors
-    /// The disk's. The log then holds some or all of these passages still, and everything else.
-    pub(crate) fn leave_out(&mut self, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<(), StoreError> {
-        let mut previous_end = 0;
-        for at in 0..self.segments.len() {
-            let (segment, mut frames, mut is_held) = (self.segments[at], Vec::new(), false);
-            let damaged_at = read(self.disk.as_ref(), &segment, |frame, line| {
-                let left = without(frame.kind, &line, &is_gone);
-                is_held |= left.is_some();
-                frames.push((frame.clone(), left.unwrap_or(line)));
-            });
-            let base = segment.start.filter(|_| is_held);
-            if let (Some(base), None) = (base, damaged_at.map_err(failed)?) {
-                if at + 1 == self.segments.len() {
-                    self.writer = None;
-                }
-                let last_seq = segment.last_seq.or(frames.last().map(|(frame, _)| frame.seq)).unwrap_or(base.seq);
-                let new = replace(self.disk.as_ref(), &segment, (base, previous_end), last_seq, &frames);
-                self.segments[at] = new.map_err(failed)?;
+    /// The disk's. The segment then holds some or all of these passages still, and everything else.
+    pub(crate) fn leave_out(
+        &mut self,
+        at: usize,
+        is_gone: impl Fn(SessionId, &Passage) -> bool,
+    ) -> Result<bool, StoreError> {
+        let Some(segment) = self.segments.get(at).copied() else { return Ok(false) };
+        let (mut frames, mut is_held) = (Vec::new(), false);
+        let damaged_at = read(self.disk.as_ref(), &segment, |frame, line| {
+            let left = without(frame.kind, &line, &is_gone);
+            is_held |= left.is_some();
+            frames.push((frame.clone(), left.unwrap_or(line)));
+        });
+        let base = segment.start.filter(|_| is_held);
+        if let (Some(base), None) = (base, damaged_at.map_err(failed)?) {
+            if at + 1 == self.segments.len() {
+                self.writer = None;
             }
-            previous_end = self.segments[at].end;
+            let previous_end = at.checked_sub(1).and_then(|at| self.segments.get(at)).map_or(0, |before| before.end);
+            let last_seq = segment.last_seq.or(frames.last().map(|(frame, _)| frame.seq)).unwrap_or(base.seq);
+            let new = replace(self.disk.as_ref(), &segment, (base, previous_end), last_seq, &frames);
+            self.segments[at] = new.map_err(failed)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads the entries after a position, in order, each with its position.

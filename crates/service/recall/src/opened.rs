@@ -33,8 +33,8 @@ pub(super) struct Opened {
     pub(super) next_forgotten: u32,
     pub(super) log_position: u64,
     pub(super) is_whole: bool,
-    /// True if the file has pages with what was forgotten.
-    pub(super) is_to_renew: bool,
+    /// True if the file had pages with what was forgotten when it was opened.
+    pub(super) is_to_erase: bool,
     /// Empty until they are loaded.
     pub(super) vectors: Sets,
 }
@@ -61,7 +61,7 @@ impl Opened {
             next_forgotten: 0,
             log_position: meta.long(meta::LOG)?,
             is_whole: meta.get(meta::WHOLE)?.is_some(),
-            is_to_renew: meta.get(meta::RENEW)?.is_some(),
+            is_to_erase: meta.get(meta::RENEW)?.is_some(),
             vectors: Sets::default(),
             segments,
             snapshot,

@@ -12,7 +12,7 @@ use std::{
 use redb::AccessGuard;
 
 use super::{
-    columns::Columns,
+    columns::{Columns, NONE},
     file::Trouble,
     tables::{BlockKey, BlockTable},
     text,
@@ -99,6 +99,16 @@ impl Tail {
         }
         writer.close();
         writer
+    }
+
+    /// Gives the texts new numbers.
+    pub(super) fn renumber(&mut self, numbers: &[u32]) {
+        for postings in self.terms.values_mut() {
+            postings.retain_mut(|posting| {
+                posting.doc = numbers.get(posting.doc as usize).copied().unwrap_or(NONE);
+                posting.doc != NONE
+            });
+        }
     }
 
     pub(super) fn holds(&self, share: u32) -> bool {

@@ -4,7 +4,7 @@
 //! A segment counts once a transaction lists it; a kill may leave blocks of an unlisted one, which the next start
 //! removes. Nothing here changes what a search finds.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::PoisonError};
 
 use redb::WriteTransaction;
 
@@ -66,6 +66,10 @@ impl Core {
 
     /// Merges some segments if they are many; returns true if it did.
     pub(super) fn merge_some(&self) -> Result<bool, Trouble> {
+        if self.erasing.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            // The segments are being copied.
+            return Ok(false);
+        }
         let Some(range) = self.read(|open| Ok(due(open)))? else { return Ok(false) };
         self.merge_range(range).map(|()| true)
     }

@@ -4,7 +4,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,7 +26,7 @@ use super::{
 };
 use meerkat_words::{
     SessionError,
-    answers::{Forgotten, Page, Reindexed, SearchHit},
+    answers::{Page, Reindexed, SearchHit},
     ids::{Seq, SessionId},
     memory::{Embedder, Intake, MemoryStore, ProgressSink},
     requests::{ForgetMemory, SearchMemory},
@@ -40,6 +43,8 @@ pub struct HnswMemoryStore {
     pub(super) core: Arc<Core>,
     pub(super) searches: Semaphore,
     writer: Arc<Mutex<()>>,
+    /// Erasures that were begun in the background.
+    begun: AtomicU64,
     /// State of the worker that makes vectors in the background.
     making: Arc<watch::Sender<Making>>,
     closing: CancellationToken,
@@ -67,7 +72,8 @@ impl HnswMemoryStore {
     pub fn new(data_dir: Option<&Path>, embedder: Option<Arc<dyn Embedder>>, records_intake: bool) -> Self {
         let core = Core::new(data_dir.map(Path::to_owned), embedder, records_intake);
         let (writer, making, closing) = (Arc::default(), Arc::default(), CancellationToken::new());
-        Self { core: Arc::new(core), searches: Semaphore::new(SEARCHES), writer, making, closing }
+        let (core, searches) = (Arc::new(core), Semaphore::new(SEARCHES));
+        Self { core, searches, writer, begun: AtomicU64::new(0), making, closing }
     }
 
     fn worker(&self) -> Worker {
@@ -110,22 +116,58 @@ impl HnswMemoryStore {
         read: impl FnOnce(&Core) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, SessionError> {
         let core = self.core.clone();
-        let done = tokio::task::spawn_blocking(move || core.work(|| read(&core)));
-        answer(done.await)
+        let done = tokio::task::spawn_blocking(move || core.work(|| read(&core))).await;
+        self.erase();
+        answer(done)
     }
 
     async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Core) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, SessionError> {
-        let (core, writer) = (self.core.clone(), self.writer.clone().lock_owned().await);
-        let done = tokio::task::spawn_blocking(move || {
-            let done = core.work_alone(|| change(&core));
-            drop(writer);
-            done
-        });
-        answer(done.await)
+        let done = changed(self.core.clone(), &self.writer, change).await;
+        self.erase();
+        done
     }
+
+    /// Erases in the background what was asked for since it last did, in steps between which others change memory. If
+    /// that fails, the next forgetting or the next start goes on.
+    fn erase(&self) {
+        let marks = self.core.marks.load(Ordering::Acquire);
+        if self.begun.fetch_max(marks, Ordering::AcqRel) >= marks {
+            return;
+        }
+        let (core, writer, closing) = (Arc::downgrade(&self.core), self.writer.clone(), self.closing.clone());
+        tokio::spawn(async move {
+            while !closing.is_cancelled()
+                && let Some(core) = core.upgrade()
+            {
+                match changed(core, &writer, Core::erase_some).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "what was forgotten is not found, but its bytes are still in memory's files");
+                        break;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Does work that changes the memory, without other changes meanwhile.
+async fn changed<T: Send + 'static>(
+    core: Arc<Core>,
+    writer: &Arc<Mutex<()>>,
+    change: impl FnOnce(&Core) -> Result<T, Trouble> + Send + 'static,
+) -> Result<T, SessionError> {
+    let writer = writer.clone().lock_owned().await;
+    let done = tokio::task::spawn_blocking(move || {
+        let done = core.work_alone(|| change(&core));
+        drop(writer);
+        done
+    });
+    answer(done.await)
 }
 
 impl Drop for HnswMemoryStore {
@@ -274,9 +316,17 @@ impl MemoryStore for HnswMemoryStore {
         self.read(move |core| core.to_forget(&request)).await
     }
 
-    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError> {
-        let forgotten = self.change(move |core| core.forget(decided)).await?;
-        Ok(Forgotten { forgotten })
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<u64, SessionError> {
+        self.change(move |core| core.forget(decided)).await
+    }
+
+    async fn erased(&self) -> Result<(), SessionError> {
+        // Opens the files, which may say that something is to be erased.
+        let marks = self.read(|core| Ok(core.marks.load(Ordering::Acquire))).await?;
+        while self.core.erased.load(Ordering::Acquire) < marks {
+            self.change(Core::erase_some).await?;
+        }
+        Ok(())
     }
 
     async fn forgotten(&self) -> Result<Vec<ForgetMemory>, SessionError> {

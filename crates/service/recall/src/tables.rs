@@ -37,7 +37,7 @@ pub(super) mod meta {
     pub(in super::super) const LOG: &str = "log";
     /// Segments in the order of their texts.
     pub(in super::super) const SEGMENTS: &str = "segments";
-    /// Present if the file has to be written anew, because it has pages with what was forgotten.
+    /// Present if the file has to be erased: it has pages with what was forgotten.
     pub(in super::super) const RENEW: &str = "renew";
     /// Present if every stored session was taken in since the file was made.
     pub(in super::super) const WHOLE: &str = "whole";

@@ -173,6 +173,12 @@ impl VectorLane {
         }
     }
 
+    /// Gives the texts new numbers: `kept` has the old number of each.
+    fn renumber(&mut self, kept: &[u32]) {
+        let slot = |old: &u32| self.by_doc.get(*old as usize).copied().unwrap_or(NONE);
+        self.by_doc = kept.iter().map(slot).collect();
+    }
+
     /// Returns true if so many vectors were removed that it should be made again.
     pub(super) fn is_sparse(&self) -> bool {
         let removed = self.holders.len() - self.live;
@@ -287,6 +293,17 @@ impl Sets {
 
     pub(super) fn made_mut(&mut self) -> &mut Set {
         self.next.as_mut().unwrap_or(&mut self.searched)
+    }
+
+    /// Gives the texts new numbers: `kept` has the old number of each.
+    pub(super) fn renumber(&mut self, kept: &[u32]) {
+        for set in [Some(&mut self.searched), self.next.as_mut()].into_iter().flatten() {
+            let embedded = kept.partition_point(|doc| *doc < set.embedded_to);
+            set.embedded_to = u32::try_from(embedded).unwrap_or(NONE);
+            if let Some(lane) = set.lane.write().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                lane.renumber(kept);
+            }
+        }
     }
 
     /// Removes texts from the lanes.

@@ -48,29 +48,6 @@ pub(super) fn put<'a>(transaction: &WriteTransaction, words: impl Iterator<Item 
     Ok(())
 }
 
-/// Copies the words whose terms are still held by a text.
-pub(super) fn copy(
-    from: &ReadTransaction,
-    into: &WriteTransaction,
-    is_held: impl Fn(u32) -> bool,
-) -> Result<(), Trouble> {
-    let forms = from.open_table(FORMS)?;
-    let (mut form_copies, mut run_copies) = (into.open_table(FORMS)?, into.open_table(RUNS)?);
-    for row in forms.range::<u32>(..)? {
-        let (form, row) = row?;
-        if is_held(row.value().0) {
-            form_copies.insert(form.value(), row.value())?;
-        }
-    }
-    for row in from.open_table(RUNS)?.range::<(u32, u32)>(..)? {
-        let (run, form) = row?.0.value();
-        if form_copies.get(form)?.is_some() {
-            run_copies.insert((run, form), ())?;
-        }
-    }
-    Ok(())
-}
-
 /// Finds the terms of words that are spelt like this one, each with its likeness up to 1, best first.
 pub(super) fn alike(transaction: &ReadTransaction, word: &str) -> Result<Vec<(u32, f32)>, Trouble> {
     let wanted = runs(word);

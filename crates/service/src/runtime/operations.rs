@@ -398,7 +398,12 @@ impl Admitted<'_> {
         let memory = self.0.memory()?.clone();
         validate::forget(&request, &self.0.engine().options.limits)?;
         self.0.publish_to_memory(request.session_id).await?;
-        self.0.to_the_end(|_| async move { memory.forget(request).await }).await
+        let (to_forget, erased) = (memory.clone(), request.wait);
+        let forgotten = self.0.to_the_end(|_| async move { to_forget.forget(request).await }).await?;
+        if erased {
+            memory.erased().await?;
+        }
+        Ok(Forgotten { forgotten, erased })
     }
 
     pub(super) async fn tools(&self, request: ListTools) -> Result<Page<ToolView>, SessionError> {

@@ -196,7 +196,7 @@ pub(crate) fn search(request: &SearchMemory, limits: &Limits) -> Result<(), Sess
 
 /// Checks a request to forget: it names something, and seqs only with their session.
 pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), SessionError> {
-    let ForgetMemory { session_id, from_seq, to_seq, source } = request;
+    let ForgetMemory { session_id, from_seq, to_seq, source, wait: _ } = request;
     if session_id.is_none() && (from_seq.is_some() || to_seq.is_some()) {
         return Err(SessionError::invalid("session_id", "name the session whose seqs these are"));
     }

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     Seq, SessionError, SessionId,
     memory::{Intake, MemoryStore, Passage, ProgressSink},
-    service::{ForgetMemory, Forgotten, Page, Reindexed, SearchHit, SearchMemory},
+    service::{ForgetMemory, Page, Reindexed, SearchHit, SearchMemory},
 };
 
 /// What it knows of one session.
@@ -109,7 +109,7 @@ impl MemoryStore for Fake {
         Ok(vec![request])
     }
 
-    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError> {
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<u64, SessionError> {
         let mut forgotten = 0;
         for (id, Known { passages, .. }) in self.sessions().iter_mut() {
             let before = passages.len();
@@ -122,7 +122,7 @@ impl MemoryStore for Fake {
             });
             forgotten += (before - passages.len()) as u64;
         }
-        Ok(Forgotten { forgotten })
+        Ok(forgotten)
     }
 
     async fn gone(&self, session_id: SessionId) -> Result<(), SessionError> {

@@ -2,7 +2,7 @@
 //! meanwhile.
 
 use super::*;
-use meerkat_service::service::{ExportSession, ImportBundle};
+use meerkat_service::service::{ExportSession, Forgotten, ImportBundle};
 use meerkat_testkit::{until_asked, until_got};
 
 /// A process with the memory of a directory, its store, or both, once the one before has left.
@@ -73,6 +73,24 @@ async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has
     }
 }
 
+/// A forgetting answered only when all of memory was written again, and everybody else waited for it.
+#[tokio::test]
+async fn a_forgetting_answers_when_nothing_is_found_and_with_wait_when_it_is_in_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = process(dir.path(), true, true).await;
+    let session_id = told(&agent, "@say The bassoon is in the attic.").await;
+    check_found_in(&agent, "bassoon attic", &[session_id]).await;
+    for (wait, count) in [(false, 2), (true, 0)] {
+        let forget = ForgetMemory { session_id: Some(session_id), wait, ..ForgetMemory::default() };
+        let Forgotten { forgotten, erased } = agent.service().forget_memory(forget).await.unwrap();
+        assert_eq!((forgotten, erased), (count, wait));
+        assert!(said(&agent, "bassoon attic").await.is_empty());
+    }
+    let file = std::fs::read(dir.path().join("memory.redb")).unwrap();
+    assert!(!file.windows(7).any(|it| it == b"bassoon"));
+    end(agent).await;
+}
+
 /// What was forgotten of a session came back with a fork that was made of it later.
 #[tokio::test]
 async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_fork_stays_in_its_parent() {
@@ -80,7 +98,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
         session_id: Some(session_id),
         from_seq: Some(from),
         to_seq: Some(to),
-        source: None,
+        ..ForgetMemory::default()
     };
     for is_by_source in [false, true] {
         let dir = tempfile::tempdir().unwrap();

@@ -401,8 +401,10 @@ pub struct SearchHit {
 /// Answer of `forget_memory`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Forgotten {
-    /// Pieces that were forgotten.
+    /// Pieces that were forgotten: no search finds them.
     pub forgotten: u64,
+    /// True if they have left every file, which the request waited for. They leave them without that, too.
+    pub erased: bool,
 }
 
 /// Answer of `reindex_memory`.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     SessionError,
-    answers::{Forgotten, Page, Reindexed, SearchHit},
+    answers::{Page, Reindexed, SearchHit},
     clock::Timestamp,
     ids::{Seq, SessionId},
     requests::{ForgetMemory, SearchMemory},
@@ -80,8 +80,18 @@ pub trait MemoryStore: Send + Sync {
     async fn to_forget(&self, request: ForgetMemory) -> Result<Vec<ForgetMemory>, SessionError>;
 
     /// Forgets texts of sessions and their forks for good, as it was decided here or at another node: no rebuild restores
-    /// them, and those that are not added yet stay out. Forgetting the same again changes nothing.
-    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<Forgotten, SessionError>;
+    /// them, and those that are not added yet stay out. Forgetting the same again changes nothing. Returns the number of
+    /// texts once no search finds them, also after a kill; their bytes may still be in files.
+    async fn forget(&self, decided: Vec<ForgetMemory>) -> Result<u64, SessionError>;
+
+    /// Waits until what was forgotten has left every file. It leaves them without that, too, and after a kill at the next
+    /// start.
+    ///
+    /// # Errors
+    /// The disk's. What was forgotten is not found all the same.
+    async fn erased(&self) -> Result<(), SessionError> {
+        Ok(())
+    }
 
     /// Lists what [`Self::forget`] was ever given.
     async fn forgotten(&self) -> Result<Vec<ForgetMemory>, SessionError> {

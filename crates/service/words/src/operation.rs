@@ -216,6 +216,8 @@ macro_rules! operations {
                 MemoryIndexUnavailable, SessionNotFound,
             ];
             /// Deletes texts from memory.
+            ///
+            /// It answers when no search finds them, and with `wait` when they have left every file.
             ForgetMemory "memory/forget" = forget_memory(request: ForgetMemory) -> Forgotten, ForgetMemory, MemoryStore, Destroys, [
                 MemoryIndexUnavailable, SessionNotFound,
             ];

@@ -526,6 +526,9 @@ pub struct ForgetMemory {
     pub to_seq: Option<Seq>,
     /// Only texts from this source.
     pub source: Option<String>,
+    /// If true, the answer comes when the texts have left every file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wait: bool,
 }
 
 /// Request of `tools`.

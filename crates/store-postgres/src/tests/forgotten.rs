@@ -206,7 +206,7 @@ async fn nothing_is_forgotten_that_cannot_be_recorded_for_all() {
 }
 
 fn decided(n: u8, to_seq: u64) -> ForgetMemory {
-    ForgetMemory { session_id: Some(id(n)), from_seq: Some(1), to_seq: Some(to_seq), source: None }
+    ForgetMemory { session_id: Some(id(n)), from_seq: Some(1), to_seq: Some(to_seq), ..ForgetMemory::default() }
 }
 
 /// A reader that has seen a place never misses one before it.

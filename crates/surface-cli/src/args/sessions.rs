@@ -357,6 +357,9 @@ pub(crate) enum MemoryCommand {
         /// Only texts from this source: user, assistant, or tool:<name>
         #[arg(long)]
         source: Option<String>,
+        /// Answer when no search finds the texts, before they have left memory's files
+        #[arg(long)]
+        no_wait: bool,
         /// Do not ask
         #[arg(long)]
         yes: bool,

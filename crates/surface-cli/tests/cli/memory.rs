@@ -66,11 +66,34 @@ fn nothing_is_forgotten_unasked() {
     let found = cli(&["memory", "search", "persimmon", "--role", "assistant", "--json"]).in_dir(&dir).run();
     assert_eq!(found.json()["items"], serde_json::json!([]));
     let again = cli(&[&forget[..], &["--json", "--yes"]].concat()).in_dir(&dir).run();
-    assert_eq!(again.json()["forgotten"], 0);
+    assert_eq!((&again.json()["forgotten"], &again.json()["erased"]), (&0.into(), &true.into()));
     assert_eq!(cli(&["memory", "reindex", "--json"]).in_dir(&dir).run().json()["indexed"], 1);
     // People are told that alone.
     let again = cli(&[&forget[..], &["--yes"]].concat()).in_dir(&dir).run();
-    assert_eq!(again.out, "forgotten  0\n");
+    assert_eq!(again.out, "forgotten  0\nerased     true\n");
+}
+
+/// A forgetting once answered only when the text had left every file, with nothing to say otherwise.
+#[test]
+fn forgetting_waits_until_the_text_has_left_every_file_unless_it_is_told_not_to() {
+    for is_told in [false, true] {
+        let dir = TempDir::new().unwrap();
+        let said = run(dir.path(), &["run", "@say The passphrase is persimmon."]);
+        assert_eq!(said.code, 0, "{}", said.err);
+        // The prompt has the word, too.
+        let forget = ["memory", "forget", "--session", "last", "--yes", "--json"];
+        let no_wait: &[&str] = if is_told { &["--no-wait"] } else { &[] };
+        let forgotten = run(dir.path(), &[&forget[..], no_wait].concat()).json();
+        assert_eq!((&forgotten["forgotten"], &forgotten["erased"]), (&2.into(), &(!is_told).into()));
+        if is_told {
+            // What that process did not do, the next one does.
+            let found = run(dir.path(), &["memory", "search", "persimmon", "--json"]);
+            assert_eq!(found.json()["items"], serde_json::json!([]), "{}", found.err);
+            let again = run(dir.path(), &forget).json();
+            assert_eq!((&again["forgotten"], &again["erased"]), (&0.into(), &true.into()));
+        }
+        is_forgotten(dir.path(), "persimmon");
+    }
 }
 
 /// Runs the program on the data directory `data` in a folder.

@@ -105,7 +105,7 @@ fn print_files(place: &Path, texts: usize) {
     println!("  files            {} MiB, {:.2} x the texts", mib(all), all as f64 / texts as f64);
 }
 
-/// Forgets one message, which writes a new file without it, and then a hundred at once.
+/// Forgets one message, and then a hundred at once, and waits each time until they are in no file.
 async fn forget(place: &Path) {
     let memory = open(place);
     for limit in [1, 100] {
@@ -114,11 +114,14 @@ async fn forget(place: &Path) {
             session_id: Some(hit.session_id),
             from_seq: Some(hit.from_seq),
             to_seq: Some(hit.to_seq),
-            source: None,
+            ..ForgetMemory::default()
         });
         let started = Instant::now();
         let forgotten = memory.forget(requests.collect()).await.unwrap();
-        println!("  forgetting       {:.2?} for {} messages", started.elapsed(), forgotten.forgotten);
+        let answered = started.elapsed();
+        memory.erased().await.unwrap();
+        let erased = started.elapsed();
+        println!("  forgetting       {answered:.2?} for {forgotten} messages, {erased:.2?} until they are in no file");
     }
     memory.close().await;
 }

@@ -211,9 +211,15 @@ fn has_no_posting(core: &Core, word: &str) -> bool {
     !in_segments.unwrap()
 }
 
+/// Does all the steps of an erasure.
+fn erase(core: &Core) -> Result<(), Trouble> {
+    while core.work_alone(|| core.erase_some())? {}
+    Ok(())
+}
+
 /// Forgotten text once stayed in pages of the file and in postings.
 #[test]
-fn what_is_forgotten_is_in_no_file_when_it_is_answered() {
+fn what_is_forgotten_is_in_no_file_when_it_is_erased() {
     for taken_in in [1, 20] {
         let dir = tempfile::tempdir().unwrap();
         let core = core(dir.path(), true);
@@ -223,6 +229,9 @@ fn what_is_forgotten_is_in_no_file_when_it_is_answered() {
         assert!(!holding(dir.path(), b"bassoon").is_empty());
         let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
         assert_eq!(core.work_alone(|| core.forget(core.to_forget(&forget)?)).unwrap(), 1);
+        assert_eq!(found(&core, "bassoon"), 0);
+        assert!(!holding(dir.path(), b"bassoon").is_empty(), "it is not erased before it answers");
+        erase(&core).unwrap();
         assert_eq!(holding(dir.path(), b"bassoon"), [""; 0]);
         assert!(has_no_posting(&core, "bassoon") && !has_no_posting(&core, "harbour"));
         assert_eq!(found(&core, "harbour").min(10) as u64, taken_in.min(10), "the rest is found");
@@ -242,7 +251,7 @@ fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
         let core = core(dir.path(), true);
         core.work_alone(|| core.add(vec![talk(1, &["The bassoon is there."]), talk(2, &["The harbour."])])).unwrap();
         WRITES_LEFT.set(Some(refused));
-        let answered = core.work_alone(|| core.forget(core.to_forget(&forget)?));
+        let answered = core.work_alone(|| core.forget(core.to_forget(&forget)?)).and_then(|_| erase(&core));
         WRITES_LEFT.set(None);
         let is_answered = answered.is_ok();
         assert_eq!(is_answered, holding(dir.path(), b"bassoon").is_empty(), "{refused}: {answered:?}");
@@ -250,6 +259,7 @@ fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
         drop(core);
         let core = self::core(dir.path(), true);
         assert_eq!((found(&core, "bassoon"), found(&core, "harbour")), (0, 1), "{refused}");
+        erase(&core).unwrap();
         assert_eq!(holding(dir.path(), b"bassoon"), [""; 0], "{refused}");
         if is_answered {
             break;

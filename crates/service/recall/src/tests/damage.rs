@@ -37,6 +37,7 @@ async fn made() -> TempDir {
         let forget = ForgetMemory { session_id: Some(session(n)), ..ForgetMemory::default() };
         assert_eq!(forgets(&store, forget).await, 1);
     }
+    store.erased().await.unwrap();
     store.close().await;
     dir
 }
@@ -141,6 +142,8 @@ fn is_in_no_file(dir: &Path, what: &str) {
 async fn started(dir: &Path, what: &str) -> bool {
     let store = open(Some(dir), false);
     let serves = serves(&store, what).await;
+    // Without its log memory refuses to work, and there is no text in its new file.
+    assert!(store.erased().await.is_ok() || !serves, "{what}: it is not erased");
     store.close().await;
     drop(store);
     is_in_no_file(dir, what);

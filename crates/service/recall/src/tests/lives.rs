@@ -123,7 +123,7 @@ async fn what_was_decided_elsewhere_keeps_texts_out_that_are_not_taken_in_yet() 
     let mut logged = None;
     for _ in 0..2 {
         let store = open(Some(dir.path()), false);
-        assert_eq!(store.forget(decided.clone()).await.unwrap().forgotten, 0);
+        assert_eq!(store.forget(decided.clone()).await.unwrap(), 0);
         assert_eq!(*logged.get_or_insert_with(log_bytes), log_bytes(), "the second time nothing is recorded");
         let mut forgotten = store.forgotten().await.unwrap();
         forgotten.sort_by_key(|it| decided.iter().position(|decided| decided == it));
@@ -137,7 +137,7 @@ async fn what_was_decided_elsewhere_keeps_texts_out_that_are_not_taken_in_yet() 
     // A text that came in all the same is forgotten by the same decision.
     let store = open(None, false);
     store.add(vec![talk(1, &TALK)]).await.unwrap();
-    assert_eq!(store.forget(decided.clone()).await.unwrap().forgotten, 2);
+    assert_eq!(store.forget(decided.clone()).await.unwrap(), 2);
     assert!(find(&store, "bassoon").await.is_empty());
 }
 
@@ -291,6 +291,82 @@ async fn texts_are_numbered_again_once_many_are_gone() {
     let notes = |of: u64| (1..=20).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}")));
     store.add(vec![intake(1, notes(1).collect()), intake(2, notes(2).collect())]).await.unwrap();
     store.gone(session(1)).await.unwrap();
+    store.erased().await.unwrap();
     assert_eq!(store.core.read(|open| Ok(open.columns.next_doc())).unwrap(), 20);
     assert_eq!(find(&store, "harbour2 number7").await[0].text, "note number7 of harbour2");
+}
+
+/// A forgetting once answered only when all of memory was written again, and everything else waited for it.
+#[tokio::test]
+async fn a_forgetting_answers_before_it_is_erased_and_memory_is_used_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let embedder = Faulty::new("one", false);
+    let store = HnswMemoryStore::new(Some(dir.path()), Some(embedder), false);
+    let notes = |of: u64| (1..=200).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}")));
+    store.add(vec![talk(1, &TALK), intake(2, notes(2).collect()), intake(3, notes(3).collect())]).await.unwrap();
+    store.made().await;
+    let bassoons = || std::fs::read(dir.path().join("memory.redb")).unwrap().windows(7).any(|it| it == b"bassoon");
+    assert_eq!(forgets(&store, forgetting(1)).await, 4);
+    assert!(bassoons(), "it answers before");
+    assert!(find(&store, "bassoon").await.is_empty(), "no search finds it");
+    let is_erased = AtomicBool::new(false);
+    let erasing = async {
+        store.erased().await.unwrap();
+        is_erased.store(true, Ordering::Relaxed);
+    };
+    let meanwhile = async {
+        store.add(vec![intake(4, notes(4).collect()), talk(5, &["The lighthouse is open."])]).await.unwrap();
+        store.gone(session(2)).await.unwrap();
+        for text in ["note number7 of harbour3", "note number9 of harbour4"] {
+            assert!(find(&store, text).await.iter().any(|hit| hit.text == text), "{text}");
+        }
+        assert!(!is_erased.load(Ordering::Relaxed));
+    };
+    tokio::join!(erasing, meanwhile);
+    assert!(!bassoons());
+    store.made().await;
+    for _ in 0..2 {
+        for (word, count) in [("harbour2", 0), ("harbour3", 200), ("harbour4", 200)] {
+            let found = store.search(SearchMemory { limit: Some(1_000), ..query(word) }).await.unwrap().items;
+            let found: Vec<_> = found.iter().filter(|hit| hit.text.contains(word)).collect();
+            assert_eq!(found.len(), count, "{word}");
+            assert!(found.iter().any(|hit| hit.lanes.contains_key("vector")) || count == 0, "{word}");
+        }
+        assert_eq!(find(&store, "lighthuose").await[0].text, "The lighthouse is open.");
+        store.erased().await.unwrap();
+    }
+}
+
+/// A kill in the middle of an erasure once would have left the text in the file.
+#[tokio::test]
+async fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
+    let bassoons = |dir: &Path| std::fs::read(dir.join("memory.redb")).unwrap().windows(7).any(|it| it == b"bassoon");
+    for steps in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(Some(dir.path()), true);
+        let notes = (1..=40).map(|seq| said(seq, "user", &format!("note number{seq} of the harbour")));
+        store.add(vec![talk(1, &TALK), intake(2, notes.collect())]).await.unwrap();
+        let core = &store.core;
+        let decided = core.work(|| core.to_forget(&forgetting(1))).unwrap();
+        core.work_alone(|| core.forget(decided)).unwrap();
+        let has_more = (0..steps).fold(true, |_, _| core.work_alone(|| core.erase_some()).unwrap());
+        // A kill leaves the copy as it is.
+        let new = dir.path().join("memory.redb.new");
+        let left = std::fs::read(&new).unwrap_or_default();
+        drop(store);
+        if steps > 1 && has_more {
+            std::fs::write(&new, left).unwrap();
+        }
+        assert_eq!(bassoons(dir.path()), has_more, "after {steps} steps");
+
+        let store = open(Some(dir.path()), true);
+        assert!(find(&store, "bassoon").await.is_empty());
+        store.erased().await.unwrap();
+        assert!(!bassoons(dir.path()) && !new.exists(), "after {steps} steps");
+        assert_eq!(find(&store, "number7").await[0].text, "note number7 of the harbour");
+        if !has_more {
+            assert!(steps > 5, "it has {steps} steps");
+            break;
+        }
+    }
 }

@@ -76,7 +76,7 @@ pub(super) async fn find(store: &HnswMemoryStore, text: &str) -> Vec<SearchHit> 
 /// Forgets for a request; returns how many texts.
 pub(super) async fn forgets(store: &HnswMemoryStore, request: ForgetMemory) -> u64 {
     let decided = store.to_forget(request).await.unwrap();
-    store.forget(decided).await.unwrap().forgotten
+    store.forget(decided).await.unwrap()
 }
 
 /// Returns the texts of the hits, best first.

@@ -1,5 +1,5 @@
-//! Property: after any adding, forgetting, deleting and reopening, exactly the texts of a simple model are found, and
-//! answers equal those of a memory newly built from it.
+//! Property: after any adding, forgetting, deleting and reopening, exactly the texts of a simple model are found,
+//! answers equal those of a memory newly built from it, and what was forgotten is in no file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +118,7 @@ async fn live(steps: Vec<Step>, records_intake: bool) {
                     from_seq: Some(from),
                     to_seq: Some(to),
                     source: source.map(|source| ["user", "assistant"][source].to_owned()),
+                    wait: false,
                 };
                 assert_eq!(forgets(&store, request).await, model.forget(session, from, to, source));
             }
@@ -142,6 +143,27 @@ async fn live(steps: Vec<Step>, records_intake: bool) {
         }
     }
     check(&store, &model).await;
+    store.erased().await.unwrap();
+    store.close().await;
+    for (session, seq) in model.forgotten.iter().filter(|place| !model.passages.contains_key(place)) {
+        let word = format!("only{session}x{seq}");
+        let ends = |rest: &[u8]| rest.first().is_none_or(|next| !next.is_ascii_digit());
+        let holds = |bytes: &[u8]| {
+            let mut places = bytes.windows(word.len()).enumerate().filter(|(_, it)| *it == word.as_bytes());
+            places.any(|(at, _)| ends(&bytes[at + word.len()..]))
+        };
+        let mut folders = vec![dir.path().to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    assert!(!holds(&std::fs::read(&path).unwrap()), "{word} is in {}", path.display());
+                }
+            }
+        }
+    }
 }
 
 proptest! {

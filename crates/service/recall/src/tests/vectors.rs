@@ -98,7 +98,12 @@ async fn many_vectors_are_found_before_and_after_their_graph() {
         assert!(has_vector(&store, "number7 harbour").await);
         forgets(
             &store,
-            ForgetMemory { from_seq: Some(8), to_seq: Some(8), session_id: Some(session(1)), source: None },
+            ForgetMemory {
+                from_seq: Some(8),
+                to_seq: Some(8),
+                session_id: Some(session(1)),
+                ..ForgetMemory::default()
+            },
         )
         .await;
         assert!(find(&store, "number7").await.iter().all(|hit| hit.from_seq != 8));

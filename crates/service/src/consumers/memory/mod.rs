@@ -22,7 +22,7 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     memory::{SharedMemory, intake::Wanted},
-    service::{ForgetMemory, Forgotten, Reindexed, SearchHit, SearchMemory},
+    service::{ForgetMemory, Reindexed, SearchHit, SearchMemory},
     store::EventStore,
 };
 
@@ -168,14 +168,19 @@ impl Memory {
         self.store.beside(hits).await
     }
 
-    /// Forgets for a checked request, at every node.
-    pub(crate) async fn forget(&self, request: ForgetMemory) -> Result<Forgotten, SessionError> {
+    /// Forgets for a checked request, at every node; returns the number of texts once no search finds them.
+    pub(crate) async fn forget(&self, request: ForgetMemory) -> Result<u64, SessionError> {
         self.catch_up_surely().await?;
         let decided = self.store.to_forget(request).await?;
         // Otherwise the sweep could forget it first, and the answer would count nothing.
         let _forgetting = self.forgotten.lock().await;
         self.events.record_forgotten(&decided).await?;
         self.store.forget(decided).await
+    }
+
+    /// Waits until what was forgotten has left every file of memory here.
+    pub(crate) async fn erased(&self) -> Result<(), SessionError> {
+        self.store.erased().await
     }
 
     /// Forgets here what any node was asked to forget until now.
