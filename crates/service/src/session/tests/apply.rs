@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{
     created, fold,
-    naive::Naive,
+    naive::{Naive, size},
     pinned, record,
     walk::{KEYS, OpenWalk, Walk, receipt},
 };
