@@ -340,6 +340,8 @@ struct Context {
     messages: u64,
     /// Calls that have no result yet.
     calls: usize,
+    /// An answer was cut off, and its turn has not gone on.
+    is_cut_off: bool,
     /// A compaction that has not ended.
     begun: Option<u64>,
     /// Each compaction that stands, with the messages before and after it.
@@ -355,11 +357,17 @@ impl Context {
                 let blocks = event["blocks"].as_array().unwrap();
                 self.calls = blocks.iter().filter(|block| block["type"] == "tool_call").count();
                 self.messages += 1;
+                self.is_cut_off = false;
             }
             "tool_finished" => {
                 self.calls -= 1;
                 self.messages += u64::from(self.calls == 0);
+                self.is_cut_off &= self.calls > 0;
             }
+            "partial_text" => self.is_cut_off = true,
+            "turn_completed" => self.is_cut_off = false,
+            // What had come of the answer is a message.
+            "turn_failed" | "turn_interrupted" => self.messages += u64::from(std::mem::take(&mut self.is_cut_off)),
             "compaction_started" => {
                 assert_eq!(self.begun.replace(seq), None, "two at once: {event}");
                 assert_eq!(event["message_count"], self.messages, "{event}");
@@ -367,6 +375,7 @@ impl Context {
             "context_rebuilt" => {
                 let completed = next.filter(|next| next["type"] == "compaction_completed");
                 assert_eq!(completed.map(|next| &next["seq"]), Some(&event["compaction"]), "it stands alone: {event}");
+                self.is_cut_off = false;
             }
             "compaction_completed" => {
                 assert!(self.begun.take().is_some(), "it never began: {event}");

@@ -17,8 +17,8 @@ use std::{
 };
 
 use super::{
-    erase::Erasure,
-    file::{FILE_NAME, MemoryFile, Trouble, discard_copies},
+    erase::{Erasure, NEW_NAME},
+    file::{FILE_NAME, MemoryFile, Trouble, discard_copies, remove},
     log::{Entry, Forgetting, MemoryLog},
     opened::Opened,
 };
@@ -153,8 +153,15 @@ impl Core {
     }
 
     /// Removes these passages from a segment of the log; returns false if there is no such segment.
-    pub(super) fn leave_out(&self, at: usize, is_gone: impl Fn(SessionId, &Passage) -> bool) -> Result<bool, Trouble> {
-        self.log().as_mut().map_or(Ok(false), |log| log.leave_out(at, is_gone)).map_err(log_failed)
+    pub(super) fn leave_out(
+        &self,
+        at: usize,
+        is_gone: impl Fn(&Opened, SessionId, &Passage) -> bool,
+    ) -> Result<bool, Trouble> {
+        // Before the open file, as where both are opened.
+        let mut log = self.log();
+        let Some(log) = log.as_mut() else { return Ok(false) };
+        self.read(|open| log.leave_out(at, |id, passage| is_gone(open, id, passage)).map_err(log_failed))
     }
 
     fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {
@@ -178,6 +185,8 @@ impl Core {
     fn open_all(&self, log: &mut Option<MemoryLog>) -> Result<(), Trouble> {
         let known = self.reopen()?;
         if let Some(dir) = self.dir.as_deref().filter(|_| log.is_none()) {
+            // A killed process left a copy, which may hold what was forgotten since.
+            remove(&dir.join(NEW_NAME))?;
             let disk = Arc::new(RealDisk::new(dir.to_owned()));
             *log = Some(MemoryLog::open(disk, known).map_err(log_failed)?);
         }

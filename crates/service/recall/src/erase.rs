@@ -30,7 +30,7 @@ use super::{
 use meerkat_words::{ids::SessionId, memory::Passage};
 
 /// File that replaces the other one.
-const NEW_NAME: &str = "memory.redb.new";
+pub(super) const NEW_NAME: &str = "memory.redb.new";
 /// Rows of one step.
 const ROWS: usize = if cfg!(test) { 16 } else { 8 * 1_024 };
 /// Bytes of text of one step, except for its last text.
@@ -199,15 +199,13 @@ impl Core {
 
     /// Writes a segment of the log again without what is forgotten; returns false if there is none left.
     fn erase_log(&self, erasure: &mut Erasure) -> Result<bool, Trouble> {
-        self.read(|open| {
-            // All of the log is applied, so a session that is not there was deleted.
-            let is_gone = |id: SessionId, passage: &Passage| {
-                open.columns.session(id).is_none_or(|session| open.is_forgotten(&session.row, passage))
-            };
-            let has_more = self.leave_out(erasure.log_segments, is_gone)?;
-            erasure.log_segments += usize::from(has_more);
-            Ok(has_more)
-        })
+        // All of the log is applied, so a session that is not there was deleted.
+        let is_gone = |open: &Opened, id: SessionId, passage: &Passage| {
+            open.columns.session(id).is_none_or(|session| open.is_forgotten(&session.row, passage))
+        };
+        let has_more = self.leave_out(erasure.log_segments, is_gone)?;
+        erasure.log_segments += usize::from(has_more);
+        Ok(has_more)
     }
 
     /// Lets the complete copy take the file's place.
@@ -260,6 +258,7 @@ impl Erasure {
             || self.copy_new_vectors(open, &from)?)
     }
 
+    /// Copies texts; returns true if there are more. A few new ones keep the rest of the copy from nothing.
     fn copy_texts(&mut self, open: &Opened) -> Result<bool, Trouble> {
         let end = open.columns.next_doc() as usize;
         if self.numbers.len() >= end {
@@ -287,7 +286,7 @@ impl Erasure {
                 (rows, bytes) = (rows + 1, bytes + text.len());
             }
             vocabulary::put(transaction, spelt.iter())?;
-            Ok(true)
+            Ok(self.numbers.len() < end)
         })
     }
 
@@ -319,7 +318,7 @@ impl Erasure {
             Ok(())
         })?;
         self.embedded_to = end;
-        Ok(true)
+        Ok(end < set.embedded_to)
     }
 
     /// Removes what was removed from the file.

@@ -124,7 +124,8 @@ impl Client {
 
     /// Performs an operation in the process that serves; returns its JSON.
     async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
-        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), params["wait"] == true);
+        let is_turn = matches!(operation, Operation::StartTurn | Operation::Resume);
+        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), is_turn && params["wait"] == true);
         let params = params.to_string();
         let mut ending = None;
         for _ in 0..OWNERS_MAX {

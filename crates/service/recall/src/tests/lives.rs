@@ -370,3 +370,13 @@ async fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
         }
     }
 }
+
+/// It may hold what was forgotten since.
+#[tokio::test]
+async fn a_copy_that_a_kill_left_is_gone_with_the_next_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = dir.path().join("memory.redb.new");
+    std::fs::write(&left, "bassoon").unwrap();
+    assert!(find(&open(Some(dir.path()), true), "bassoon").await.is_empty());
+    assert!(!left.exists());
+}
