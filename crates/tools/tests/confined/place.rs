@@ -182,8 +182,11 @@ impl Place {
 }
 
 fn options(folder: &Path, network: Network) -> ShellOptions {
+    // A program below /tmp would keep a command from getting its own.
+    let elsewhere = |path: String| path.split(':').filter(|it| !it.starts_with("/tmp")).collect::<Vec<_>>().join(":");
     let environment = std::env::vars()
         .filter(|(name, _)| ["HOME", "PATH", "CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT"].contains(&name.as_str()))
+        .map(|(name, value)| if name == "PATH" { (name, elsewhere(value)) } else { (name, value) })
         .chain([("API_KEY".to_owned(), "secret".to_owned()), ("SSH_AUTH_SOCK".to_owned(), "/x".to_owned())])
         .collect();
     ShellOptions { network, readable: Vec::new(), hidden: vec![folder.join("data")], environment }
