@@ -40,6 +40,9 @@ const REQUESTS_MAX: usize = 1024;
 /// Lines of a subscription that wait to be taken.
 const LINES_MAX: usize = 256;
 
+/// How long the end of what the other side sent is waited for once it takes nothing any more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Messages from the other side, until it closes. An empty one is a sign of life.
 pub(crate) type Inlet = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
@@ -346,7 +349,51 @@ async fn write(mut outlet: Outlet, mut queue: mpsc::UnboundedReceiver<Message>, 
         if outlet.send(line).await.is_err() {
             // A message that did not arrive whole is not performed.
             request.map(|request| shared.mark(request, false));
-            return shared.close(Last::Broken);
+            // What has come already is read first: it may be answers and a goodbye.
+            let is_read = timeout(LAST_WORDS, shared.closed.cancelled()).await.is_ok();
+            if !is_read {
+                shared.close(Last::Broken);
+            }
+            return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, sink, stream};
+    use meerkat_service::Operation;
+
+    use super::*;
+
+    /// The other side ends while requests are written: only what it began has an unknown outcome, and that is nothing.
+    #[tokio::test(start_paused = true)]
+    async fn a_goodbye_is_read_also_if_nothing_can_be_written_any_more() {
+        let (said, inlet) = mpsc::unbounded_channel::<io::Result<Bytes>>();
+        let (taken, mut taking) = mpsc::unbounded_channel();
+        let inlet = stream::unfold(inlet, async |mut inlet| Some((inlet.recv().await?, inlet)));
+        let outlet = sink::unfold((), move |(), line: String| {
+            let is_closed = line.contains("second");
+            taken.send(line).unwrap();
+            async move { if is_closed { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) } }
+        });
+        let found = Found {
+            capabilities: Capabilities::compiled(),
+            readiness: Readiness::default(),
+            is_owner: true,
+            message_bytes: 1024,
+            silence: Duration::MAX,
+        };
+        let connection = Connection::start(Box::pin(inlet), Box::pin(outlet), found);
+        let method = Operation::StartTurn.public_name();
+        let mut first = Box::pin(connection.request(method, r#"{"prompt":"first"}"#));
+        assert!(first.as_mut().now_or_never().is_none());
+        taking.recv().await.unwrap();
+        let mut second = Box::pin(connection.request(method, r#"{"prompt":"second"}"#));
+        assert!(second.as_mut().now_or_never().is_none());
+        taking.recv().await.unwrap();
+        said.send(Ok(Bytes::from(json!({ "jsonrpc": "2.0", "method": BYE }).to_string()))).unwrap();
+        assert!(matches!(first.await, Err(Failed::Unasked)));
+        assert!(matches!(second.await, Err(Failed::Unasked)));
     }
 }
