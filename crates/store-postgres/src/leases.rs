@@ -97,20 +97,26 @@ impl Store {
         Ok(())
     }
 
-    /// Lists the sessions whose node has ended. With `all` also those that have nothing to do, and those of which only
-    /// the row in lists is left; without it, not those that this process has a lease of or gave up.
+    /// Lists the sessions whose node has ended, and those that this process gave up. With `all` also those that have
+    /// nothing to do, and those of which only the row in lists is left; without it, not those that this process has a
+    /// lease of.
     pub(crate) async fn orphans(&self, all: bool) -> Result<Vec<SessionId>, StoreError> {
-        let sql = "SELECT s.id FROM meerkat.sessions s LEFT JOIN meerkat.nodes n ON n.id = s.node \
+        let sql = "SELECT s.id, s.epoch, s.tail FROM meerkat.sessions s LEFT JOIN meerkat.nodes n ON n.id = s.node \
             WHERE s.node IS NOT NULL AND (s.node = $1 OR n.id IS NULL OR n.alive_until <= clock_timestamp()) \
             AND ($2 AND (s.tail > 0 OR s.summary IS NOT NULL) OR NOT s.is_idle AND s.tail > 0) ORDER BY s.id LIMIT $3";
         // The start takes all of them.
         let limit = if all { i64::MAX } else { ORPHANS_MAX };
         let rows =
             self.db.query(sql, &[(&self.node.name, Type::TEXT), (&all, Type::BOOL), (&limit, Type::INT8)]).await?;
-        let ids = rows.iter().map(|row| Ok(SessionId::from_uuid(column(row, 0)?)));
-        let mut ids: Vec<SessionId> = ids.collect::<Result<_, Trouble>>()?;
-        let logs = self.logs();
-        ids.retain(|session_id| !logs.is_leased(*session_id));
+        let (mut logs, mut ids) = (self.logs(), Vec::new());
+        for row in &rows {
+            let session_id = SessionId::from_uuid(column(row, 0)?);
+            // A lease of before the one that has ended is none.
+            logs.saw(session_id, column(row, 1)?, unsigned(column(row, 2)?)?);
+            if !logs.is_leased(session_id) {
+                ids.push(session_id);
+            }
+        }
         Ok(ids)
     }
 }

@@ -38,14 +38,15 @@ const ANSWER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// How far behind the newest change to look for changes that were under way when it was seen, in its own unit.
 const OVERLAP: u64 = 5_000_000;
 
-/// Time after which a session that could not be taken over is tried again.
-const TRIED_AGAIN: Duration = Duration::from_secs(60);
+/// Time after which a session that could not be taken over is tried again: after a failure of the store, which may pass
+/// at any moment, and after any other.
+const TRIED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// What is known here of the other nodes.
 #[derive(Default)]
 pub(super) struct Others {
     heard: tokio::sync::Mutex<Heard>,
-    /// Sessions that could not be taken over, and when.
+    /// Sessions that could not be taken over, and until when they are left alone.
     failed: Mutex<HashMap<SessionId, Duration>>,
     /// Letters whose requests run here, or whose answers are on their way.
     work: Mutex<HashSet<Uuid>>,
@@ -124,7 +125,7 @@ impl Sessions {
         }
         let now = self.engine().world.clock.elapsed();
         let failed = || self.inner.others.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed().retain(|_, at| now.saturating_sub(*at) < TRIED_AGAIN);
+        failed().retain(|_, until| now < *until);
         orphaned.retain(|session_id| !failed().contains_key(session_id));
         stream::iter(orphaned)
             .for_each_concurrent(SCANS, async |session_id| {
@@ -138,7 +139,9 @@ impl Sessions {
                     // Another node was first, or it was deleted.
                     Err(SessionError::HeldBy { .. } | SessionError::NotFound(_) | SessionError::ShuttingDown) => {}
                     Err(error) => {
-                        failed().insert(session_id, now);
+                        let is_of_store = matches!(error, SessionError::StoreFailed);
+                        let pause = if is_of_store { TRIED_AGAIN.0 } else { TRIED_AGAIN.1 };
+                        failed().insert(session_id, now + pause);
                         tracing::warn!(%session_id, %error, "a session of an ended node could not be taken over");
                     }
                 }

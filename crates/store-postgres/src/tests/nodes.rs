@@ -284,6 +284,29 @@ async fn a_fork_that_is_not_listed_yet_is_found_if_its_node_ends() {
     );
 }
 
+/// Both nodes that live have had the session themselves, and have not looked at it since.
+#[tokio::test]
+async fn a_lease_of_before_keeps_no_node_from_taking_a_session_over() {
+    let database = database!();
+    let (a, b, c) = (node(&database, "a").await, node(&database, "b").await, node(&database, "c").await);
+    for (of, seq) in [(&b, 1), (&c, 2)] {
+        let lease = of.lease(id(1)).await.unwrap();
+        append(of, &lease, 1, seq..=seq, Idle).await.unwrap();
+    }
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 3..=3, Running).await.unwrap();
+    assert_eq!(c.orphans(false).await.unwrap(), [], "its node lives");
+    database.expire("a");
+    assert_eq!(b.orphans(false).await.unwrap(), [id(1)]);
+    assert_eq!(c.orphans(false).await.unwrap(), [id(1)]);
+    assert!(!events(&c).holds(id(1)).await.unwrap(), "what is in memory there is of the past");
+    let lease = b.lease(id(1)).await.unwrap();
+    append(&b, &lease, 1, 4..=4, Running).await.unwrap();
+    // Its own work is no orphan.
+    database.expire("b");
+    assert_eq!(b.orphans(false).await.unwrap(), []);
+}
+
 /// A node that is stopped in the middle of a transaction keeps no lock for longer than a statement may take.
 #[tokio::test]
 async fn an_owner_that_is_stopped_in_a_transaction_does_not_keep_its_session() {

@@ -442,6 +442,21 @@ async fn open_turns_of_an_ended_node_are_interrupted_once() {
     assert_eq!(store.given(idle), ["a"], "a session with nothing to do is left alone");
 }
 
+/// Whatever fails for a moment when a session is taken over, its callers do not wait a minute for the next attempt.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_could_not_be_taken_over_at_once_is_tried_again_soon() {
+    let [a, b] = Node::pair(Way::None).await;
+    let session_id = a.creates().await;
+    drop(a.begins(session_id).await);
+    let Node { store, service, model } = a;
+    store.fails_leasing_to(&b.store, 3);
+    store.ends();
+    drop((service, model));
+    leases_end().await;
+    assert_eq!(store.given(session_id), ["a", "b"]);
+    assert_eq!(b.service.read(&session_id).await.unwrap().state, SessionState::Idle);
+}
+
 /// A new process of a node settles what the former one left, and nothing that another node has.
 #[tokio::test(start_paused = true)]
 async fn a_start_settles_only_what_is_its_own_or_expired() {

@@ -67,6 +67,8 @@ struct State {
     staged: HashMap<(SessionId, u64), Seq>,
     /// Node whose next lease is granted, and known there only when this is notified.
     late: Option<(&'static str, Arc<Notify>)>,
+    /// Node that is not given its next leases, and how many.
+    fails_leasing: Option<(&'static str, u32)>,
     /// Node whose next records go lost.
     loses: Option<&'static str>,
     /// Node whose next records are stored, and which does not learn it.
@@ -185,6 +187,11 @@ impl NodeStore {
         known
     }
 
+    /// The store fails this often when that node asks for a lease.
+    pub(super) fn fails_leasing_to(&self, other: &Self, times: u32) {
+        self.state().fails_leasing = Some((other.name, times));
+    }
+
     /// The next records of this node go lost on their way.
     pub(super) fn loses_next(&self) {
         self.state().loses = Some(self.name);
@@ -227,6 +234,12 @@ impl EventStore for NodeStore {
     async fn lease(&self, session_id: SessionId) -> Result<Lease, StoreError> {
         if let Some(holder) = self.state().holder(self.name, session_id) {
             return Err(StoreError::HeldBy { session_id, holder });
+        }
+        if let Some((node, times @ 1..)) = &mut self.state().fails_leasing
+            && *node == self.name
+        {
+            *times -= 1;
+            return Err(StoreError::Failed("the store is away".to_owned()));
         }
         let lease = self.shared.events.lease(session_id).await?;
         let late = {
