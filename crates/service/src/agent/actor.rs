@@ -345,8 +345,9 @@ impl Actor {
     /// Takes the actor out of the registry if the session is not needed in memory.
     pub(super) fn leaves(&mut self) -> bool {
         let Some(registry) = self.registry.upgrade() else { return true };
-        // A turn that is held can be interrupted.
-        if self.control.is_turn_held || self.is_owed_to_memory(&registry) {
+        // A turn that is held can be interrupted, and a queue that is held would go on where it is loaded next.
+        let is_held = self.control.is_turn_held || !self.session.queue().is_empty();
+        if is_held || self.is_owed_to_memory(&registry) {
             return false;
         }
         self.departure = registry.leave(&self.shared, || self.mailbox.is_empty());

@@ -130,10 +130,11 @@ impl Actor {
             if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
                 self.save_snapshot().await;
             }
-            match self.session.open_turn() {
-                // The next start loads the session, so that the turn's deadline comes.
-                Some(_) => ports.events.give_up(self.lease).await,
-                None => ports.observer.rests(&ports, self.lease),
+            // The next start, or another node, loads a session with something to do: a turn's deadline comes, and the
+            // queue goes on.
+            match self.session.open_turn().is_some() || !self.session.queue().is_empty() {
+                true => ports.events.give_up(self.lease).await,
+                false => ports.observer.rests(&ports, self.lease),
             }
             Ok(())
         } else {

@@ -457,6 +457,26 @@ async fn a_session_that_could_not_be_taken_over_at_once_is_tried_again_soon() {
     assert_eq!(b.service.read(&session_id).await.unwrap().state, SessionState::Idle);
 }
 
+/// Its caller waits at another node, and nobody asks for the session again.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_waits_where_its_node_ends_in_order_runs_elsewhere() {
+    let [a, b] = Node::pair(Way::Inbox).await;
+    let session_id = a.creates().await;
+    let running = a.begins(session_id).await;
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
+    let waiting = tokio::spawn(b.service.begin_turn(queued).await.unwrap().result);
+    ticks(60).await;
+    a.service.shut_down(0).await;
+    assert_eq!(running.await.unwrap().unwrap().status, TurnStatus::Interrupted);
+    let Node { store, service, model } = a;
+    store.ends();
+    drop((service, model));
+    b.answers();
+    let result = timeout(LEASE * 2, waiting).await.expect("it runs").unwrap().unwrap();
+    assert_eq!((result.turn, result.text.as_str()), (1, "b"));
+    check_journal(&b.history(session_id).await);
+}
+
 /// A new process of a node settles what the former one left, and nothing that another node has.
 #[tokio::test(start_paused = true)]
 async fn a_start_settles_only_what_is_its_own_or_expired() {
