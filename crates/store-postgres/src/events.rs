@@ -101,14 +101,17 @@ impl EventStore for PostgresEvents {
     }
 
     async fn tail(&self, session_id: SessionId) -> Result<Option<Seq>, StoreError> {
-        if let Some(tail) = self.0.logs().leased_tail(session_id) {
-            return Ok(Some(tail));
+        // Without authority another node may have the session by now.
+        let leased = self.0.logs().leased_tail(session_id).filter(|_| self.0.node.has_authority());
+        if leased.is_some() {
+            return Ok(leased);
         }
         Ok(tail(&self.0, session_id).await?)
     }
 
     async fn watch(&self, session_id: SessionId) -> Result<Option<watch::Receiver<Seq>>, StoreError> {
-        let Some(tail) = self.tail(session_id).await? else { return Ok(None) };
+        // By the database alone: by the clocks of both, the lease may have ended unseen.
+        let Some(tail) = tail(&self.0, session_id).await? else { return Ok(None) };
         let watch = self.0.logs().watch(session_id, tail);
         self.0.signals.followed.notify_one();
         Ok(Some(watch))

@@ -117,6 +117,18 @@ impl Store {
         list_all(&self.db).await.unwrap_or_else(failed);
     }
 
+    /// Ends every lease if the last confirmed renewal holds no longer.
+    fn give_up_without_authority(&self) {
+        if self.node.has_authority() {
+            return;
+        }
+        let ended = self.logs().unlease_all();
+        self.signals.ended.notify_waiters();
+        if ended > 0 {
+            tracing::error!(sessions = ended, "this node gives its sessions up: its lease was not confirmed in time");
+        }
+    }
+
     /// Waits until nothing of a lease is on its way.
     pub(crate) async fn quiet(&self, session_id: SessionId, epoch: i64) {
         loop {
@@ -174,27 +186,20 @@ async fn sweep_for(store: Weak<Store>, _: Arc<Signals>) {
     }
 }
 
-/// Renews the node's row until the store is dropped. Without authority every lease ends.
+/// Renews the node's row until the store is dropped. Without authority every lease ends, also if it is renewed after all:
+/// other nodes may have had the sessions meanwhile.
 async fn renew_for(store: Weak<Store>, _: Arc<Signals>) {
     // The lease has just begun.
     let Some(mut pause) = store.upgrade().map(|held| held.node.pause()) else { return };
     loop {
         sleep(pause).await;
         let Some(held) = store.upgrade() else { return };
+        held.give_up_without_authority();
         pause = held.node.pause();
         if let Err(trouble) = held.node.renew(&held.renewals).await {
             tracing::warn!(?trouble, "the lease of this node was not renewed; it is tried again");
             pause /= 5;
         }
-        if !held.node.has_authority() {
-            let ended = held.logs().unlease_all();
-            held.signals.ended.notify_waiters();
-            if ended > 0 {
-                tracing::error!(
-                    sessions = ended,
-                    "this node gives its sessions up: its lease was not confirmed in time"
-                );
-            }
-        }
+        held.give_up_without_authority();
     }
 }

@@ -188,7 +188,10 @@ impl Actor {
         let is_left_decided = session.open_turn().is_some_and(OpenTurn::is_left_decided);
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
-            is_queue_held: !session.queue().is_empty() && !ports.options.store.queue_goes_on,
+            // Where nodes share a store, the callers may wait at another one.
+            is_queue_held: !session.queue().is_empty()
+                && !ports.options.store.queue_goes_on
+                && ports.events.node().is_none(),
             is_turn_held: is_left_decided && !ports.options.store.turns_go_on,
             ..Control::default()
         };
@@ -345,9 +348,8 @@ impl Actor {
     /// Takes the actor out of the registry if the session is not needed in memory.
     pub(super) fn leaves(&mut self) -> bool {
         let Some(registry) = self.registry.upgrade() else { return true };
-        // A turn that is held can be interrupted, and a queue that is held would go on where it is loaded next.
-        let is_held = self.control.is_turn_held || !self.session.queue().is_empty();
-        if is_held || self.is_owed_to_memory(&registry) {
+        // A turn that is held can be interrupted.
+        if self.control.is_turn_held || self.is_owed_to_memory(&registry) {
             return false;
         }
         self.departure = registry.leave(&self.shared, || self.mailbox.is_empty());
@@ -500,8 +502,8 @@ impl Actor {
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
     }
 
-    /// Lets queued turns go on that a former owner left, because their callers may wait elsewhere.
-    pub(crate) fn release_queue(&mut self) {
+    /// Lets the queued turns go on that a former process left.
+    pub(super) fn release_queue(&mut self) {
         self.control.is_queue_held = false;
     }
 

@@ -189,10 +189,6 @@ impl Sessions {
         let (shared, mailbox, mut actor) = self.actor(session, lease);
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
-        // After the start it was another node's, whose callers may still wait.
-        if engine.events.node().is_some() && self.inner.is_ready.initialized() {
-            actor.release_queue();
-        }
         self.spawn(actor);
         // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;

@@ -306,7 +306,8 @@ options! {
         /// Milliseconds without a command after which a session is dropped from memory.
         idle_ms: u64 = 60_000,
         /// Runs turns that were queued when their process ended; otherwise they wait for the next turn, or
-        /// until somebody asks for one of them. Those of another node that has ended run in any case.
+        /// until somebody asks for one of them. Where nodes share a database they run in any case, because
+        /// their callers may wait at another node.
         queue_goes_on: bool = false,
         /// Goes on at the start with turns whose calls were decided when their process ended; otherwise they wait until
         /// somebody asks for them. It is no key of a configuration: a program knows if it stays.

@@ -132,6 +132,35 @@ async fn a_lease_that_is_not_confirmed_in_time_is_lost() {
     assert_eq!(append(&a, &again, 1, 2..=2, Running).await, Ok(2));
 }
 
+/// A node that was stopped for too long believes for a moment that its session is still its own.
+#[tokio::test]
+async fn what_a_stalled_owner_shows_is_what_the_database_has() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let of_a = a.lease(id(1)).await.unwrap();
+    append(&a, &of_a, 1, 1..=2, Running).await.unwrap();
+    database.expire("a");
+    let of_b = b.lease(id(1)).await.unwrap();
+    append(&b, &of_b, 1, 3..=5, Running).await.unwrap();
+    let watch = events(&a).watch(id(1)).await.unwrap().unwrap();
+    assert_eq!(*watch.borrow(), 5);
+    assert!(!events(&a).holds(id(1)).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_owner_whose_lease_has_ended_by_its_own_clock_asks_the_database() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let of_a = a.lease(id(1)).await.unwrap();
+    append(&a, &of_a, 1, 1..=2, Running).await.unwrap();
+    database.expire("a");
+    let of_b = b.lease(id(1)).await.unwrap();
+    append(&b, &of_b, 1, 3..=5, Running).await.unwrap();
+    jump(a.node.pause() * 3).await;
+    // Also if it has renewed its row by now.
+    assert_eq!(events(&a).tail(id(1)).await.unwrap(), Some(5));
+}
+
 /// Its sender has ended, or has given up: what it asked for is not done an hour later.
 #[tokio::test]
 async fn a_letter_that_lay_there_for_too_long_is_never_run() {

@@ -385,31 +385,40 @@ async fn a_session_that_another_node_changed_while_it_was_loaded_is_loaded_again
     }
 }
 
-/// A node starts again with a turn that was queued there; its caller repeats the request.
+/// Its caller may wait at another node, which asks nobody again: neither a restart nor the start of another node holds it.
 #[tokio::test(start_paused = true)]
-async fn a_queued_turn_that_is_asked_for_again_runs_after_a_restart() {
-    let [store] = NodeStore::of(["a"]);
-    let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
-    let model = Arc::new(Gated("a", Semaphore::new(0).into()));
-    let start = || {
-        let mut rig = Rig::new(Vec::new());
-        rig.models = Arc::new(StaticModels::new("gated", model.clone(), 100_000));
-        rig.stored(store.clone(), index.clone())
-    };
-    let former = start();
-    let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
-    former.accept_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
-    let key = Some("k".to_owned());
-    let queued = StartTurn { policy: Policy::Queue, idempotency_key: key, ..StartTurn::new(session_id, "Then this.") };
-    former.accept_turn(queued.clone()).await.unwrap();
-    drop(former);
-    ticks(100).await;
-    let next = start();
-    // One for the former process's call, if it still waits.
-    model.1.add_permits(2);
-    assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Queued, "nobody has asked for it yet");
-    let result = timeout(LEASE * 9, next.start_turn(queued)).await.unwrap().unwrap();
-    assert_eq!((result.turn, result.text.as_str()), (1, "a"));
+async fn a_queued_turn_runs_wherever_its_session_is_loaded_at_a_start() {
+    for next in ["a", "c"] {
+        let [a, b, c] = NodeStore::of(["a", "b", "c"]);
+        let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
+        let model = Arc::new(Gated("x", Semaphore::new(0).into()));
+        let start = async |store: &Arc<NodeStore>| {
+            let mut rig = Rig::new(Vec::new());
+            rig.models = Arc::new(StaticModels::new("gated", model.clone(), 100_000));
+            rig.inbox = Some(store.clone() as Arc<dyn Inbox>);
+            let service = rig.stored(store.clone(), index.clone());
+            service.ready().await.unwrap();
+            service
+        };
+        let (former, other) = (start(&a).await, start(&b).await);
+        let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
+        former.accept_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
+        let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
+        let waiting = tokio::spawn(other.begin_turn(queued).await.unwrap().result);
+        ticks(60).await;
+        drop(former);
+        ticks(60).await;
+        if next == "c" {
+            // The start is before the other node's next look.
+            a.ends();
+        }
+        let _next = start(if next == "a" { &a } else { &c }).await;
+        // One for the former process's call, if it still waits.
+        model.1.add_permits(2);
+        let result = timeout(LEASE * 9, waiting).await.expect(next).unwrap().unwrap();
+        assert_eq!((result.turn, result.text.as_str()), (1, "x"));
+        assert_eq!(a.given(session_id), ["a", next]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use crate::{
     ids::SessionId,
     options::Policy,
     runtime::PersistentSessionService,
-    service::{CreateSession, Remind, SessionService as _, StartTurn},
+    service::{CreateSession, Remind, SessionService as _, SessionState, StartTurn},
     session::{SessionMeta, reminder::SystemReminderType},
     store::{
         EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionFilter, SessionStore, SessionStoreError,
@@ -58,6 +58,24 @@ async fn a_refused_turn_starts_no_held_queue() {
     // One that is accepted runs behind it.
     assert_eq!(subject.service.start_turn(queued("@say Next.")).await.unwrap().text, "Next.");
     assert_eq!(subject.service.queue(&session_id).await.unwrap().items.len(), 0);
+}
+
+/// Its caller repeats the request after a restart.
+#[tokio::test(start_paused = true)]
+async fn a_turn_of_a_held_queue_that_is_asked_for_again_runs() {
+    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let service = || Rig::new(Vec::new()).stored(events.clone(), Arc::new(MemoryIndex::default()));
+    let former: PersistentSessionService = service();
+    let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
+    former.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+    let idempotency_key = Some("k".to_owned());
+    let queued = StartTurn { policy: Policy::Queue, idempotency_key, ..StartTurn::new(session_id, "@say Queued.") };
+    former.accept_turn(queued.clone()).await.unwrap();
+    former.shut_down(0).await;
+    let next = service();
+    assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Queued, "nobody has asked for it yet");
+    let result = next.start_turn(queued).await.unwrap();
+    assert_eq!((result.turn, result.text.as_str()), (1, "Queued."));
 }
 
 /// Never comes to an end of saving.
