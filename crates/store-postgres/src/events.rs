@@ -159,7 +159,7 @@ impl EventStore for PostgresEvents {
 
     async fn holds(&self, session_id: SessionId) -> Result<bool, StoreError> {
         let leased = || self.0.logs().leased(session_id);
-        if leased().is_some_and(|(_, works)| !works) {
+        if leased().is_some_and(|(_, works)| !works || !self.0.node.has_authority()) {
             tail(&self.0, session_id).await?;
         }
         Ok(leased().is_some())

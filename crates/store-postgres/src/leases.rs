@@ -103,8 +103,8 @@ impl Store {
     pub(crate) async fn orphans(&self, all: bool) -> Result<Vec<SessionId>, StoreError> {
         let sql = "SELECT s.id, s.epoch, s.tail FROM meerkat.sessions s LEFT JOIN meerkat.nodes n ON n.id = s.node \
             WHERE s.node IS NOT NULL AND (s.node = $1 OR n.id IS NULL OR n.alive_until <= clock_timestamp()) \
-            AND ($2 AND (s.tail > 0 OR s.summary IS NOT NULL) OR NOT s.is_idle AND s.tail > 0) ORDER BY s.id LIMIT $3";
-        // The start takes all of them.
+            AND ($2 AND (s.tail > 0 OR s.summary IS NOT NULL) OR NOT s.is_idle AND s.tail > 0) ORDER BY s.node = $1, s.id LIMIT $3";
+        // The start takes all of them. Later, those that this process works on do not hide those of others.
         let limit = if all { i64::MAX } else { ORPHANS_MAX };
         let rows =
             self.db.query(sql, &[(&self.node.name, Type::TEXT), (&all, Type::BOOL), (&limit, Type::INT8)]).await?;

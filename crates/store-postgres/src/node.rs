@@ -58,8 +58,8 @@ impl Node {
         self.lease / 3
     }
 
-    /// Renews the node's row. One that is not confirmed leaves the authority as it was.
-    pub(crate) async fn renew(&self, db: &Db) -> Result<(), Trouble> {
+    /// Renews the node's row; returns when the request was sent, for [`Self::confirm`].
+    pub(crate) async fn renew(&self, db: &Db) -> Result<Instant, Trouble> {
         let sent = Instant::now();
         // One that hangs leaves time for another.
         let renewed = db
@@ -70,14 +70,16 @@ impl Node {
                 &[(&self.name, Type::TEXT), (&self.incarnation, Type::INT8), (&self.lease.as_secs_f64(), Type::FLOAT8)],
             )
             .await?;
-        if renewed == 0 {
-            if !self.is_replaced.swap(true, Ordering::AcqRel) {
-                tracing::error!(node = self.name, "another process runs under this node's name; this one gives way");
-            }
-            return Ok(());
+        if renewed == 0 && !self.is_replaced.swap(true, Ordering::AcqRel) {
+            tracing::error!(node = self.name, "another process runs under this node's name; this one gives way");
         }
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = sent + self.lease;
-        Ok(())
+        Ok(sent)
+    }
+
+    /// Extends the authority by a renewal that was sent then.
+    pub(crate) fn confirm(&self, sent: Instant) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = until.max(sent + self.lease);
     }
 
     /// Returns true if the last confirmed renewal still holds.

@@ -14,7 +14,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::{append::append, db::Db, follow, listing::list_all, log::Logs, node::Node};
+use crate::{append::append, db::Db, follow, listing::list_all, log::Logs, node::Node, trouble::Trouble};
 
 /// Most appends at the same time.
 const APPENDERS_MAX: usize = 4;
@@ -117,16 +117,21 @@ impl Store {
         list_all(&self.db).await.unwrap_or_else(failed);
     }
 
-    /// Ends every lease if the last confirmed renewal holds no longer.
-    fn give_up_without_authority(&self) {
-        if self.node.has_authority() {
-            return;
+    /// Renews the node's row. If the last renewal held no longer by then, every lease ends, whatever became of this one:
+    /// other nodes may have had the sessions meanwhile.
+    pub(crate) async fn renew(&self) -> Result<(), Trouble> {
+        let renewed = self.node.renew(&self.renewals).await;
+        if !self.node.has_authority() {
+            let ended = self.logs().unlease_all();
+            self.signals.ended.notify_waiters();
+            if ended > 0 {
+                tracing::error!(
+                    sessions = ended,
+                    "this node gives its sessions up: its lease was not confirmed in time"
+                );
+            }
         }
-        let ended = self.logs().unlease_all();
-        self.signals.ended.notify_waiters();
-        if ended > 0 {
-            tracing::error!(sessions = ended, "this node gives its sessions up: its lease was not confirmed in time");
-        }
+        renewed.map(|sent| self.node.confirm(sent))
     }
 
     /// Waits until nothing of a lease is on its way.
@@ -186,20 +191,17 @@ async fn sweep_for(store: Weak<Store>, _: Arc<Signals>) {
     }
 }
 
-/// Renews the node's row until the store is dropped. Without authority every lease ends, also if it is renewed after all:
-/// other nodes may have had the sessions meanwhile.
+/// Renews the node's row until the store is dropped.
 async fn renew_for(store: Weak<Store>, _: Arc<Signals>) {
     // The lease has just begun.
     let Some(mut pause) = store.upgrade().map(|held| held.node.pause()) else { return };
     loop {
         sleep(pause).await;
         let Some(held) = store.upgrade() else { return };
-        held.give_up_without_authority();
         pause = held.node.pause();
-        if let Err(trouble) = held.node.renew(&held.renewals).await {
+        if let Err(trouble) = held.renew().await {
             tracing::warn!(?trouble, "the lease of this node was not renewed; it is tried again");
             pause /= 5;
         }
-        held.give_up_without_authority();
     }
 }

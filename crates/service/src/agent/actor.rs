@@ -26,7 +26,7 @@ use crate::{
     compaction::SharedCompactor,
     ids::{Seq, TurnNumber},
     model::{ModelAnswer, Usage},
-    options::{Budgets, TurnOptions},
+    options::{Budgets, StoreOptions, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
         OpenTurn, Session,
@@ -172,8 +172,8 @@ impl Drop for Actor {
 
 impl Actor {
     /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first,
-    /// unless it can go on: then its deadlines begin again. Once its calls are decided, it waits until it is asked for,
-    /// like the queue.
+    /// unless it can go on: then its deadlines begin again. Once its calls are decided, it may wait until it is asked
+    /// for, like the queue.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -186,13 +186,14 @@ impl Actor {
         let snapshot_seq = session.last_seq();
         let ended = session.open_turn().filter(|open| !open.outlives_its_process());
         let is_left_decided = session.open_turn().is_some_and(OpenTurn::is_left_decided);
+        // A program that does not stay would only cut the turns off. Where nodes share a store, the callers of queued
+        // ones may wait at another node.
+        let StoreOptions { queue_goes_on, turns_go_on, .. } = ports.options.store;
+        let is_queue_run = turns_go_on && (queue_goes_on || ports.events.node().is_some());
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
-            // Where nodes share a store, the callers may wait at another one.
-            is_queue_held: !session.queue().is_empty()
-                && !ports.options.store.queue_goes_on
-                && ports.events.node().is_none(),
-            is_turn_held: is_left_decided && !ports.options.store.turns_go_on,
+            is_queue_held: !session.queue().is_empty() && !is_queue_run,
+            is_turn_held: is_left_decided && !turns_go_on,
             ..Control::default()
         };
         Self {

@@ -38,16 +38,15 @@ const ANSWER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// How far behind the newest change to look for changes that were under way when it was seen, in its own unit.
 const OVERLAP: u64 = 5_000_000;
 
-/// Time after which a session that could not be taken over is tried again: after a failure of the store, which may pass
-/// at any moment, and after any other.
+/// First and longest time after which a session that could not be taken over is tried again.
 const TRIED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// What is known here of the other nodes.
 #[derive(Default)]
 pub(super) struct Others {
     heard: tokio::sync::Mutex<Heard>,
-    /// Sessions that could not be taken over, and until when they are left alone.
-    failed: Mutex<HashMap<SessionId, Duration>>,
+    /// Sessions that could not be taken over: until when they are left alone, and for how long that is.
+    failed: Mutex<HashMap<SessionId, (Duration, Duration)>>,
     /// Letters whose requests run here, or whose answers are on their way.
     work: Mutex<HashSet<Uuid>>,
     /// Looks that failed the last time; of each, one line of the log says it until it succeeds again.
@@ -86,7 +85,10 @@ impl Sessions {
         }
         let sweep = self.regularly(SWEEP, |service| {
             async move {
-                service.take_over_now().await;
+                // A program that does not stay would hold what it took, or cut it off.
+                if service.engine().options.store.turns_go_on {
+                    service.take_over_now().await;
+                }
                 service.seen(Look::Changes, service.hear().await);
             }
             .boxed()
@@ -120,13 +122,11 @@ impl Sessions {
     async fn take_over_now(&self) {
         let orphaned = self.engine().events.orphaned().await.map_err(SessionError::from);
         let mut orphaned = self.seen(Look::Orphans, orphaned).unwrap_or_default();
-        if orphaned.is_empty() {
-            return;
-        }
         let now = self.engine().world.clock.elapsed();
         let failed = || self.inner.others.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed().retain(|_, until| now < *until);
-        orphaned.retain(|session_id| !failed().contains_key(session_id));
+        let listed: HashSet<SessionId> = orphaned.iter().copied().collect();
+        failed().retain(|session_id, _| listed.contains(session_id));
+        orphaned.retain(|session_id| failed().get(session_id).is_none_or(|(until, _)| *until <= now));
         stream::iter(orphaned)
             .for_each_concurrent(SCANS, async |session_id| {
                 let taken_over = match self.reserve(session_id).await {
@@ -137,12 +137,20 @@ impl Sessions {
                 match taken_over {
                     Ok(()) => {}
                     // Another node was first, or it was deleted.
-                    Err(SessionError::HeldBy { .. } | SessionError::NotFound(_) | SessionError::ShuttingDown) => {}
+                    Err(
+                        SessionError::HeldBy { .. }
+                        | SessionError::TakenOver(_)
+                        | SessionError::NotFound(_)
+                        | SessionError::ShuttingDown,
+                    ) => {}
                     Err(error) => {
-                        let is_of_store = matches!(error, SessionError::StoreFailed);
-                        let pause = if is_of_store { TRIED_AGAIN.0 } else { TRIED_AGAIN.1 };
-                        failed().insert(session_id, now + pause);
-                        tracing::warn!(%session_id, %error, "a session of an ended node could not be taken over");
+                        let before = failed().get(&session_id).map(|(_, pause)| *pause);
+                        let pause = before.map_or(TRIED_AGAIN.0, |pause| (pause * 2).min(TRIED_AGAIN.1));
+                        failed().insert(session_id, (now + pause, pause));
+                        match before {
+                            None => tracing::warn!(%session_id, %error, "a session of an ended node could not be taken over"),
+                            Some(_) => tracing::debug!(%session_id, %error, "it still cannot be taken over"),
+                        }
                     }
                 }
             })

@@ -91,7 +91,8 @@ pub trait EventStore: Send + Sync {
     /// Returns the lease: nothing more will be appended for now, and everything staged is durable.
     async fn release(&self, lease: Lease) -> Result<(), StoreError>;
 
-    /// Returns the lease of a session that could not be opened: the next start checks if it is settled.
+    /// Returns the lease of a session that is not settled, or could not be opened: the next start loads it, or another
+    /// node once this one has ended.
     async fn give_up(&self, _lease: Lease) {}
 
     /// Encodes the records and queues them for writing. The first seq must follow the tail. It neither waits nor can be
@@ -227,8 +228,8 @@ pub trait EventStore: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Lists the sessions that may have changed since their last release, because their owner crashed: those of earlier
-    /// processes of this node, and the orphaned ones. It is asked once, at the start.
+    /// Lists the sessions that may have changed since their last release, because their owner crashed or gave them up:
+    /// those of earlier processes of this node, and the orphaned ones. It is asked once, at the start.
     async fn unsettled(&self) -> Result<Vec<SessionId>, StoreError>;
 
     /// Returns true if it was not known at the start which sessions had changed, nor which had been deleted, so that all

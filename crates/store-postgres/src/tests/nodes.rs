@@ -68,11 +68,11 @@ async fn a_stalled_owner_neither_extends_nor_strips_nor_overwrites_its_successor
     // Extends: its renewal is for its own row alone, so that the end of b's lease stays b's.
     let until = || database.psql("SELECT alive_until FROM nodes WHERE id = 'b'");
     let before = until();
-    a.node.renew(&a.db).await.unwrap();
+    a.renew().await.unwrap();
     assert_eq!((until(), owner()), (before, due.clone()));
     database.expire("b");
     assert_eq!(c.orphans(false).await.unwrap(), [id(1)]);
-    b.node.renew(&b.db).await.unwrap();
+    b.renew().await.unwrap();
 
     // Strips: what it gives back is not b's lease.
     a.release(of_a).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_successor_of_the_same_name_has_the_sessions_at_once() {
     let of_second = second.lease(id(1)).await.unwrap();
     assert_eq!(of_second.tail, 2);
     // The former process gives way as soon as it renews.
-    first.node.renew(&first.db).await.unwrap();
+    first.renew().await.unwrap();
     assert!(!first.node.has_authority());
     let told = SessionError::from(first.room().unwrap_err()).to_string();
     assert_eq!(told, "The store cannot be written: another process runs as node a; give each its own name.");
@@ -126,7 +126,7 @@ async fn a_lease_that_is_not_confirmed_in_time_is_lost() {
     assert_eq!(events(&a).stage(&lease, &[record(1, 2)]).err(), Some(StoreError::Fenced));
     assert!(matches!(a.lease(id(1)).await, Err(StoreError::Failed(_))));
     proxy.lose(Lose::Nothing);
-    a.node.renew(&a.db).await.unwrap();
+    a.renew().await.unwrap();
     let again = a.lease(id(1)).await.unwrap();
     assert!(again.epoch > lease.epoch && again.tail == 1, "{again:?}");
     assert_eq!(append(&a, &again, 1, 2..=2, Running).await, Ok(2));
@@ -157,8 +157,11 @@ async fn an_owner_whose_lease_has_ended_by_its_own_clock_asks_the_database() {
     let of_b = b.lease(id(1)).await.unwrap();
     append(&b, &of_b, 1, 3..=5, Running).await.unwrap();
     jump(a.node.pause() * 3).await;
-    // Also if it has renewed its row by now.
     assert_eq!(events(&a).tail(id(1)).await.unwrap(), Some(5));
+    a.logs().lease(id(1), i64::try_from(of_a.epoch).unwrap(), 2);
+    jump(a.node.pause() * 3).await;
+    a.renew().await.unwrap();
+    assert!(a.node.has_authority() && !a.logs().is_leased(id(1)), "a renewal brings no lease back");
 }
 
 /// Its sender has ended, or has given up: what it asked for is not done an hour later.

@@ -386,21 +386,23 @@ async fn a_session_that_another_node_changed_while_it_was_loaded_is_loaded_again
 }
 
 /// Its caller may wait at another node, which asks nobody again: neither a restart nor the start of another node holds it.
+/// A program that does not stay begins none that it would cut off.
 #[tokio::test(start_paused = true)]
-async fn a_queued_turn_runs_wherever_its_session_is_loaded_at_a_start() {
-    for next in ["a", "c"] {
+async fn a_queued_turn_runs_at_the_first_node_that_loads_its_session_and_stays() {
+    for (next, stays) in [("a", true), ("c", true), ("c", false)] {
         let [a, b, c] = NodeStore::of(["a", "b", "c"]);
         let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
         let model = Arc::new(Gated("x", Semaphore::new(0).into()));
-        let start = async |store: &Arc<NodeStore>| {
+        let start = async |store: &Arc<NodeStore>, stays| {
             let mut rig = Rig::new(Vec::new());
+            rig.options.store.turns_go_on = stays;
             rig.models = Arc::new(StaticModels::new("gated", model.clone(), 100_000));
             rig.inbox = Some(store.clone() as Arc<dyn Inbox>);
             let service = rig.stored(store.clone(), index.clone());
             service.ready().await.unwrap();
             service
         };
-        let (former, other) = (start(&a).await, start(&b).await);
+        let (former, other) = (start(&a, true).await, start(&b, true).await);
         let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
         former.accept_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
         let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
@@ -412,12 +414,18 @@ async fn a_queued_turn_runs_wherever_its_session_is_loaded_at_a_start() {
             // The start is before the other node's next look.
             a.ends();
         }
-        let _next = start(if next == "a" { &a } else { &c }).await;
+        let started = start(if next == "a" { &a } else { &c }, stays).await;
+        assert_eq!(a.given(session_id), ["a", next]);
+        if !stays {
+            started.shut_down(0).await;
+            c.ends();
+        }
         // One for the former process's call, if it still waits.
         model.1.add_permits(2);
         let result = timeout(LEASE * 9, waiting).await.expect(next).unwrap().unwrap();
-        assert_eq!((result.turn, result.text.as_str()), (1, "x"));
-        assert_eq!(a.given(session_id), ["a", next]);
+        assert_eq!((result.turn, result.status, result.text.as_str()), (1, TurnStatus::Completed, "x"));
+        let owners: &[&str] = if stays { &["a", next] } else { &["a", next, "b"] };
+        assert_eq!(a.given(session_id), owners);
     }
 }
 

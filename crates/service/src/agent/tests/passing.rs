@@ -13,7 +13,7 @@ use crate::{
     ids::SessionId,
     options::Policy,
     runtime::PersistentSessionService,
-    service::{CreateSession, Remind, SessionService as _, SessionState, StartTurn},
+    service::{CreateSession, PinFact, Remind, SessionService as _, SessionState, StartTurn},
     session::{SessionMeta, reminder::SystemReminderType},
     store::{
         EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionFilter, SessionStore, SessionStoreError,
@@ -73,7 +73,10 @@ async fn a_turn_of_a_held_queue_that_is_asked_for_again_runs() {
     former.accept_turn(queued.clone()).await.unwrap();
     former.shut_down(0).await;
     let next = service();
-    assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Queued, "nobody has asked for it yet");
+    // Loaded, and nobody has asked for the turn yet.
+    next.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(next.read(&session_id).await.unwrap().state, SessionState::Queued);
     let result = next.start_turn(queued).await.unwrap();
     assert_eq!((result.turn, result.text.as_str()), (1, "Queued."));
 }
