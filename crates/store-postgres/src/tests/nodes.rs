@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use meerkat_service::store::{EventStore as _, Fate, Inbox as _, Letter, ReadLimit, SessionIndex as _, StoreError};
+use meerkat_service::store::{
+    EventStore as _, Fate, Inbox as _, Lease, Letter, ReadLimit, SessionIndex as _, StoreError,
+};
 use meerkat_testkit::{in_time, until_asked, until_async};
 use meerkat_words::{
     SessionError,
@@ -19,11 +21,13 @@ use uuid::Uuid;
 
 use super::{
     agents::hear,
-    append, database, events, id, is_whole, jump, node, node_with,
+    append,
+    cluster::Database,
+    database, events, id, is_whole, jump, node, node_with,
     proxy::{Lose, Proxy},
     record, row, seqs,
 };
-use crate::{inbox::PostgresInbox, index::PostgresIndex};
+use crate::{inbox::PostgresInbox, index::PostgresIndex, store::Store};
 
 #[tokio::test]
 async fn a_live_node_that_works_keeps_its_session_and_an_idle_session_moves() {
@@ -132,16 +136,22 @@ async fn a_lease_that_is_not_confirmed_in_time_is_lost() {
     assert_eq!(append(&a, &again, 1, 2..=2, Running).await, Ok(2));
 }
 
-/// A node that was stopped for too long believes for a moment that its session is still its own.
-#[tokio::test]
-async fn what_a_stalled_owner_shows_is_what_the_database_has() {
-    let database = database!();
-    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+/// A node that was stopped for too long, with its lease: it believes that it still works on a session of two records, of
+/// which another node has made five.
+async fn stalled(database: &Database) -> (Arc<Store>, Lease) {
+    let (a, b) = (node(database, "a").await, node(database, "b").await);
     let of_a = a.lease(id(1)).await.unwrap();
     append(&a, &of_a, 1, 1..=2, Running).await.unwrap();
     database.expire("a");
     let of_b = b.lease(id(1)).await.unwrap();
     append(&b, &of_b, 1, 3..=5, Running).await.unwrap();
+    (a, of_a)
+}
+
+#[tokio::test]
+async fn what_a_stalled_owner_shows_is_what_the_database_has() {
+    let database = database!();
+    let (a, _) = stalled(&database).await;
     let watch = events(&a).watch(id(1)).await.unwrap().unwrap();
     assert_eq!(*watch.borrow(), 5);
     assert!(!events(&a).holds(id(1)).await.unwrap());
@@ -150,12 +160,7 @@ async fn what_a_stalled_owner_shows_is_what_the_database_has() {
 #[tokio::test]
 async fn an_owner_whose_lease_has_ended_by_its_own_clock_asks_the_database() {
     let database = database!();
-    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
-    let of_a = a.lease(id(1)).await.unwrap();
-    append(&a, &of_a, 1, 1..=2, Running).await.unwrap();
-    database.expire("a");
-    let of_b = b.lease(id(1)).await.unwrap();
-    append(&b, &of_b, 1, 3..=5, Running).await.unwrap();
+    let (a, of_a) = stalled(&database).await;
     jump(a.node.pause() * 3).await;
     assert_eq!(events(&a).tail(id(1)).await.unwrap(), Some(5));
     a.logs().lease(id(1), i64::try_from(of_a.epoch).unwrap(), 2);
