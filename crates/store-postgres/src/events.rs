@@ -153,6 +153,12 @@ impl EventStore for PostgresEvents {
         Some(&self.0.node.name)
     }
 
+    async fn end_leases(&self) {
+        if let Err(trouble) = self.0.node.end(&self.0.db).await {
+            tracing::warn!(?trouble, "other nodes wait until the lease of this one expires");
+        }
+    }
+
     async fn holder(&self, session_id: SessionId) -> Result<Option<Holder>, StoreError> {
         self.0.holder(session_id).await
     }

@@ -115,6 +115,14 @@ impl SessionIndex for PostgresIndex {
     }
 
     async fn changes(&self, since: Option<u64>) -> Result<Vec<ListedChange>, StoreError> {
+        // A change has its place before its commit, which may wait for a standby: what was open at the last look is
+        // looked for again. Asked first: what ends after this is seen below.
+        let sql = "SELECT (extract(epoch FROM min(xact_start)) * 1000000)::int8 FROM pg_stat_activity \
+            WHERE datname = current_database() AND backend_xid IS NOT NULL";
+        let open = self.0.db.query_opt(sql, &[]).await?;
+        let open: Option<i64> = open.map_or(Ok(None), |row| column(&row, 0))?;
+        let last = *self.0.open_since();
+        let since = since.map(|since| last.map_or(since, |open| open.min(since)));
         // The newest alone, or all since the place.
         let sql = "SELECT changed, id, CASE WHEN tail > 0 THEN summary END FROM meerkat.sessions WHERE changed IS NOT NULL \
             AND ($1::int8 IS NULL OR changed > $1) ORDER BY changed DESC, id DESC \
@@ -125,7 +133,9 @@ impl SessionIndex for PostgresIndex {
             let (place, session_id) = (unsigned(column(row, 0)?)?, SessionId::from_uuid(column(row, 1)?));
             Ok(ListedChange { place, session_id, summary: text.map(decode).transpose()? })
         };
-        Ok(rows.iter().rev().map(change).collect::<Result<_, Trouble>>()?)
+        let changes = rows.iter().rev().map(change).collect::<Result<_, Trouble>>()?;
+        *self.0.open_since() = open.map(unsigned).transpose()?;
+        Ok(changes)
     }
 
     async fn page(&self, query: SessionQuery) -> Result<Page<SessionSummary>, StoreError> {

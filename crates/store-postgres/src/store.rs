@@ -39,6 +39,8 @@ pub(crate) struct Store {
     pub(crate) signals: Arc<Signals>,
     /// Last time that the database had no room.
     full: Mutex<Option<Instant>>,
+    /// Start of the oldest transaction that was open when changes of lists were last looked for, as a place among them.
+    open_since: Mutex<Option<u64>>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -62,9 +64,9 @@ impl Drop for Store {
 impl Store {
     /// Begins the tasks of this process.
     pub(crate) fn begin([db, renewals]: [Db; 2], node: Node, id: Uuid, connections: usize) -> Arc<Self> {
-        let (logs, signals, full, tasks) = Default::default();
+        let (logs, signals, full, open_since, tasks) = Default::default();
         let imports = Semaphore::new((connections / 2).saturating_sub(1).max(1));
-        let store = Arc::new(Self { db, renewals, imports, node, id, logs, signals, full, tasks });
+        let store = Arc::new(Self { db, renewals, imports, node, id, logs, signals, full, open_since, tasks });
         let appenders = (connections / 2).clamp(1, APPENDERS_MAX);
         let mut tasks: Vec<_> = (0..appenders).map(|_| spawn(&store, append_for)).collect();
         tasks.push(spawn(&store, renew_for));
@@ -77,6 +79,11 @@ impl Store {
     /// Returns the logs; never held across an await.
     pub(crate) fn logs(&self) -> MutexGuard<'_, Logs> {
         self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the start of the oldest transaction that was open at the last look.
+    pub(crate) fn open_since(&self) -> MutexGuard<'_, Option<u64>> {
+        self.open_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses new work while the database has no room or does not confirm this node.

@@ -137,9 +137,21 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
     splice_body(params, route, asked, body)
 }
 
-/// Removes from a message about an unknown field the fields that the body does not take, because the URL has them.
+/// Removes from a message about an unknown field the fields that the body does not take, because the URL has them, and
+/// says of such a field in the body where it belongs.
 pub(crate) fn of_body(error: SessionError, route: &Route) -> SessionError {
     let SessionError::InvalidRequest { field, mut message } = error else { return error };
+    let twice = message.strip_prefix("duplicate field `").and_then(|rest| rest.split_once('`')).map(|(name, _)| name);
+    match twice {
+        Some("wait") if route.runs_turn() => {
+            let message = "leave it out of the body: a request waits unless it has the header `Prefer: respond-async`";
+            return SessionError::invalid("wait", message);
+        }
+        Some(name) if route.path_params().any(|param| param == name) => {
+            return SessionError::invalid(name, "leave it out of the body: the path has it");
+        }
+        _ => {}
+    }
     // Before the list is the caller's own word.
     if message.starts_with("unknown field")
         && let Some(at) = message.rfind(", expected")

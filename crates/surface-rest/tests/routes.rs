@@ -77,6 +77,17 @@ async fn what_is_said_of_a_body_is_true_of_what_was_sent() {
     let message = refusal["message"].as_str().unwrap();
     assert!(message.contains("unknown field `wait`, expected "), "{message}");
     assert_eq!(message.matches("`wait`").count(), 1, "{message}");
+    // What the URL or a header says has no place in the body.
+    for (body, field, said) in [
+        ("{\"prompt\": \"x\", \"wait\": false}", "wait", "it has the header `Prefer: respond-async`"),
+        ("{\"session_id\": \"x\", \"prompt\": \"x\"}", "session_id", "the path has it"),
+        ("{\"prompt\": \"x\", \"prompt\": \"y\"}", "json", "duplicate field `prompt`"),
+    ] {
+        let answer = server.send(turns, body).await;
+        assert_eq!(answer.refusal(), refused(field), "{body}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(said), "{body}: {message}");
+    }
 }
 
 fn refused(field: &str) -> (u16, String, String) {

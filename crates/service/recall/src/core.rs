@@ -161,7 +161,8 @@ impl Core {
         // Before the open file, as where both are opened.
         let mut log = self.log();
         let Some(log) = log.as_mut() else { return Ok(false) };
-        self.read(|open| log.leave_out(at, |id, passage| is_gone(open, id, passage)).map_err(log_failed))
+        let holds_texts = self.records_intake;
+        self.read(|open| log.leave_out(at, holds_texts, |id, passage| is_gone(open, id, passage)).map_err(log_failed))
     }
 
     fn log(&self) -> MutexGuard<'_, Option<MemoryLog>> {

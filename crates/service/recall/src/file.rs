@@ -142,5 +142,7 @@ pub(super) fn unavailable(trouble: &Trouble) -> SessionError {
     if matches!(trouble, Trouble::Full(_)) {
         return SessionError::StoreFull;
     }
-    SessionError::MemoryUnavailable { why: "its index failed; try again, or rebuild it".to_owned() }
+    SessionError::MemoryUnavailable {
+        why: "its files failed; try again, and run `meerkat doctor` if that does not help".to_owned(),
+    }
 }

@@ -189,24 +189,32 @@ impl MemoryLog {
     }
 
     /// Removes these passages from the segment `at`, which is written again without them and keeps its positions; returns
-    /// false if there is no such segment. A damaged segment stays as it is.
+    /// false if there is no such segment. Of a log that holds texts, the copies that repairs kept are gone by then. A damaged segment stays as it is.
     ///
     /// # Errors
-    /// The disk's. The segment then holds some or all of these passages still, and everything else.
+    /// The disk's; of a log that holds texts, also if the segment is damaged: what cannot be read may be one of them. The
+    /// segment then holds some or all of these passages still, and everything else.
     pub(crate) fn leave_out(
         &mut self,
         at: usize,
+        holds_texts: bool,
         is_gone: impl Fn(SessionId, &Passage) -> bool,
     ) -> Result<bool, StoreError> {
-        let Some(segment) = self.segments.get(at).copied() else { return Ok(false) };
+        let Some(segment) = self.segments.get(at).copied() else {
+            let discarded = if holds_texts { mend::discard_kept(self.disk.as_ref()) } else { Ok(()) };
+            return discarded.map_err(failed).map(|()| false);
+        };
         let (mut frames, mut is_held) = (Vec::new(), false);
         let damaged_at = read(self.disk.as_ref(), &segment, |frame, line| {
             let left = without(frame.kind, &line, &is_gone);
             is_held |= left.is_some();
             frames.push((frame.clone(), left.unwrap_or(line)));
         });
-        let base = segment.start.filter(|_| is_held);
-        if let (Some(base), None) = (base, damaged_at.map_err(failed)?) {
+        let is_damaged = damaged_at.map_err(failed)?.is_some() || segment.start.is_none();
+        if is_damaged && holds_texts {
+            return Err(StoreError::Failed("it is damaged; `meerkat doctor --repair` mends it".to_owned()));
+        }
+        if let Some(base) = segment.start.filter(|_| is_held && !is_damaged) {
             if at + 1 == self.segments.len() {
                 self.writer = None;
             }

@@ -272,5 +272,7 @@ impl Sessions {
             engine.derived.settling.wait().await;
         };
         tokio::join!(settled, engine.tools.shut_down());
+        // Last: no tool may still work on what another node takes.
+        self.leave_others().await;
     }
 }

@@ -38,6 +38,8 @@ const ANSWER: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// How far behind the newest change to look for changes that were under way when it was seen, in its own unit.
 const OVERLAP: u64 = 5_000_000;
 
+/// How long a node that ends waits until its answers to letters are written.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// First and longest time after which a session that could not be taken over is tried again.
 const TRIED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -49,6 +51,8 @@ pub(super) struct Others {
     failed: Mutex<HashMap<SessionId, (Duration, Duration)>>,
     /// Letters whose requests run here, or whose answers are on their way.
     work: Mutex<HashSet<Uuid>>,
+    /// True once this node takes no more letters. Held while it takes some.
+    has_left: tokio::sync::Mutex<bool>,
     /// Looks that failed the last time; of each, one line of the log says it until it succeeds again.
     failing: [AtomicBool; 4],
 }
@@ -144,6 +148,10 @@ impl Sessions {
                         | SessionError::ShuttingDown,
                     ) => {}
                     Err(error) => {
+                        if !error.code().retry().is_retryable() {
+                            // No node can load it: who waits for its turn is told.
+                            self.inner.registry.hub(session_id).lose(0, &error);
+                        }
                         let before = failed().get(&session_id).map(|(_, pause)| *pause);
                         let pause = before.map_or(TRIED_AGAIN.0, |pause| (pause * 2).min(TRIED_AGAIN.1));
                         failed().insert(session_id, (now + pause, pause));
@@ -183,6 +191,7 @@ impl Sessions {
         let changes = derived.index.changes(heard.newest.map(|newest| newest.saturating_sub(OVERLAP))).await?;
         let is_first = heard.newest.is_none();
         heard.newest.get_or_insert(0);
+        let listed: HashSet<SessionId> = changes.iter().map(|change| change.session_id).collect();
         for ListedChange { place, session_id, summary } in changes {
             heard.newest = heard.newest.max(Some(place));
             // What was before the first look is found by a scan, and on the first page of the list.
@@ -194,17 +203,23 @@ impl Sessions {
             }
         }
         let oldest = heard.newest.unwrap_or_default().saturating_sub(OVERLAP);
-        heard.places.retain(|_, place| *place >= oldest);
+        heard.places.retain(|session_id, place| *place >= oldest || listed.contains(session_id));
         Ok(())
     }
 
     /// Runs the requests that other nodes left for this one.
     async fn answer_letters(&self) {
         let Some(inbox) = &self.engine().inbox else { return };
+        let has_left = self.inner.others.has_left.lock().await;
+        if *has_left {
+            return;
+        }
         let work: Vec<Uuid> = self.inner.others.work().iter().copied().collect();
         let letters = self.seen(Look::Inbox, inbox.take(&work).await.map_err(SessionError::from));
-        for (id, letter) in letters.unwrap_or_default() {
-            self.inner.others.work().insert(id);
+        let letters = letters.unwrap_or_default();
+        self.inner.others.work().extend(letters.iter().map(|(id, _)| *id));
+        drop(has_left);
+        for (id, letter) in letters {
             let (service, inbox) = (self.clone(), inbox.clone());
             tokio::spawn(async move {
                 let answer = match Operation::from_name(&letter.operation) {
@@ -220,12 +235,28 @@ impl Sessions {
                 while let Err(error) = inbox.answer(id, answer.clone()).await {
                     tracing::debug!(%error, "a request of another node was run, and cannot be answered yet");
                     if engine.is_shutting_down.load(Ordering::Acquire) {
-                        return;
+                        break;
                     }
                     engine.world.clock.sleep(ANSWER.1).await;
                 }
                 service.inner.others.work().remove(&id);
             });
+        }
+    }
+
+    /// Ends this node's leases, so that others take at once what it leaves. While a letter is answered they do not end,
+    /// because its sender would take the answer for lost: then they expire.
+    pub(super) async fn leave_others(&self) {
+        let (engine, others) = (self.engine(), &self.inner.others);
+        *others.has_left.lock().await = true;
+        let answered = async {
+            while !others.work().is_empty() {
+                engine.world.clock.sleep(ANSWER.0).await;
+            }
+        };
+        tokio::select! {
+            () = answered => engine.events.end_leases().await,
+            () = engine.world.clock.sleep(ANSWERED_WITHIN) => {}
         }
     }
 

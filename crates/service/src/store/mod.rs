@@ -211,6 +211,10 @@ pub trait EventStore: Send + Sync {
         None
     }
 
+    /// Ends the leases of this handle: its process ends in order, and other nodes need not wait until they expire. From
+    /// then on this handle only reads.
+    async fn end_leases(&self) {}
+
     /// Returns the other node that has a session, if there is one: [`Self::lease`] would name it.
     async fn holder(&self, _session_id: SessionId) -> Result<Option<Holder>, StoreError> {
         Ok(None)

@@ -15,7 +15,7 @@ use meerkat_words::{
 };
 
 use super::{append, database, events, id, node, record, row, seqs, time};
-use crate::{blobs::PostgresBlobs, index::PostgresIndex, prune::PostgresPruner, readers::PostgresReaders};
+use crate::{blobs::PostgresBlobs, index::PostgresIndex, listing, prune::PostgresPruner, readers::PostgresReaders};
 
 async fn listed(index: &PostgresIndex, query: SessionQuery) -> (Vec<SessionId>, Option<String>) {
     let page = index.page(query).await.unwrap();
@@ -64,6 +64,33 @@ async fn a_row_goes_with_its_records_and_is_not_put_again() {
     assert_eq!(index.sessions(None, 9).await.unwrap(), [row(1, 2, Running)]);
     append(&a, &lease, 1, 3..=3, Idle).await.unwrap();
     assert!(place().ends_with("|t") && place() != before, "{before} {}", place());
+}
+
+/// A commit may wait for a standby for longer than any node looks back: what it changed has its place long before it is
+/// seen.
+#[tokio::test]
+async fn a_change_that_is_committed_late_is_found() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    for n in 1..=2 {
+        let lease = a.lease(id(n)).await.unwrap();
+        append(&a, &lease, n, 1..=1, Running).await.unwrap();
+    }
+    let index = PostgresIndex(b.clone());
+    let newest = index.changes(None).await.unwrap()[0].place;
+    let found = async |since| -> Vec<SessionId> {
+        index.changes(Some(since)).await.unwrap().iter().map(|change| change.session_id).collect()
+    };
+    let mut connection = a.db.connection().await.unwrap();
+    let work = connection.begin().await.unwrap();
+    listing::put(&work, &row(1, 1, Idle)).await.unwrap();
+    database.psql("UPDATE sessions SET changed = changed + 60000000 WHERE node = 'a' AND id::text LIKE '%2'");
+    assert_eq!(found(newest).await, [id(2)]);
+    let later = newest + 60_000_000;
+    work.commit().await.unwrap();
+    assert_eq!(found(later).await, [id(1), id(2)], "what was open at the last look");
+    assert_eq!(found(later).await, []);
+    connection.end(Ok(())).unwrap();
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use super::{
     proxy::{Lose, Proxy},
     record, row, seqs,
 };
-use crate::{inbox::PostgresInbox, index::PostgresIndex, store::Store};
+use crate::{inbox::PostgresInbox, index::PostgresIndex, node::Moment, store::Store};
 
 #[tokio::test]
 async fn a_live_node_that_works_keeps_its_session_and_an_idle_session_moves() {
@@ -282,6 +282,45 @@ async fn of_two_who_race_for_a_lease_exactly_one_has_it() {
     }
     writeln!(std::io::stderr(), "races for one lease: races {races}, won by each {wins:?}, violations 0").unwrap();
     assert_eq!(database.psql("SELECT tail, (SELECT count(*) FROM events) FROM sessions"), format!("{races}|{races}"));
+}
+
+/// Other nodes wait for no lease of it; a renewal that was under way changes nothing, nor does what it still has.
+#[tokio::test]
+async fn the_sessions_of_a_node_that_ends_in_order_are_free_at_once() {
+    let database = database!();
+    let (a, b) = (node(&database, "a").await, node(&database, "b").await);
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=2, Running).await.unwrap();
+    assert_eq!(b.orphans(false).await, Ok(vec![]));
+    events(&a).end_leases().await;
+    a.renew().await.unwrap();
+    assert_eq!(b.orphans(false).await, Ok(vec![id(1)]));
+    assert_eq!(append(&a, &lease, 1, 3..=3, Running).await, Err(StoreError::Fenced));
+    let of_b = b.lease(id(1)).await.unwrap();
+    assert_eq!(append(&b, &of_b, 1, 3..=3, Running).await, Ok(3));
+    assert_eq!(seqs(&a, 1).await, Some(vec![1, 2, 3]));
+    // The next process of the name begins anew.
+    let next = node(&database, "a").await;
+    let of_next = next.lease(id(2)).await.unwrap();
+    assert_eq!(append(&next, &of_next, 2, 1..=1, Running).await, Ok(1));
+}
+
+/// The runtime's clock stands still while the machine sleeps, and the database's does not.
+#[tokio::test]
+async fn a_node_whose_machine_slept_past_its_lease_has_no_authority() {
+    let database = database!();
+    let a = node(&database, "a").await;
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=1, Running).await.unwrap();
+    let Moment(sent, since_boot) = a.node.renew(&a.db).await.unwrap();
+    let a_lease = a.node.pause() * 3;
+    a.node.confirm(Moment(sent, since_boot.checked_sub(a_lease).unwrap()));
+    assert!(!a.node.has_authority());
+    assert_eq!(append(&a, &lease, 1, 2..=2, Running).await, Err(StoreError::Fenced));
+    // Only the next renewal gives it back, after every lease has ended.
+    a.renew().await.unwrap();
+    assert!(a.node.has_authority());
+    assert_eq!(append(&a, &lease, 1, 2..=2, Running).await, Err(StoreError::Fenced));
 }
 
 /// Settling a session may come late, when it is leased again: its work is this node's all the same.

@@ -10,11 +10,14 @@ use super::{
 };
 use meerkat_journal::{
     check::free_in_quarantine,
-    disk::{Disk, ensure_dir, failed},
+    disk::{Disk, ensure_dir, failed, if_there},
     frame::{FrameView, Place},
     layout::QUARANTINE,
 };
 use meerkat_words::{ids::Seq, store::StoreError};
+
+/// Begin of the names of copies in the quarantine.
+const KEPT: &str = "memory.";
 
 /// Content and damage of the log.
 #[derive(Default)]
@@ -49,6 +52,15 @@ pub(crate) fn examine(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreErro
     Ok(examined)
 }
 
+/// Removes the copies that [`mend`] kept: what is forgotten may be in them.
+pub(super) fn discard_kept(disk: &dyn Disk) -> io::Result<()> {
+    let names = if_there(disk.list(Path::new(QUARANTINE)))?.unwrap_or_default();
+    for name in names.iter().filter(|name| name.starts_with(KEPT)) {
+        disk.remove(&Path::new(QUARANTINE).join(name))?;
+    }
+    Ok(())
+}
+
 /// Replaces each damaged segment by one with its readable entries, and keeps the damaged one in the quarantine. No new
 /// entry gets a position up to `known`. A kill in between leaves a log that is still damaged.
 ///
@@ -63,7 +75,7 @@ pub(crate) fn mend(disk: &dyn Disk, known: Seq) -> Result<Examined, StoreError> 
     let mended = walk(disk, known, |part, kept| {
         let Part { segment, base, previous_end, frames, last_seq, .. } = part;
         if segment.generation > 0 {
-            let path = free_in_quarantine(disk, &format!("memory.{}.whole", segment.name()))?;
+            let path = free_in_quarantine(disk, &format!("{KEPT}{}.whole", segment.name()))?;
             disk.link(&segment.path(), Path::new(&path))?;
             disk.sync_dir(Path::new(QUARANTINE))?;
             kept.push(path);

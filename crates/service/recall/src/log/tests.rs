@@ -206,7 +206,7 @@ fn left(entry: &Entry, n: u64) -> Entry {
 /// Removes passages up to the `n`-th, one segment after the other.
 fn leave_out(log: &mut MemoryLog, n: u64) -> Result<(), StoreError> {
     let mut at = 0;
-    while log.leave_out(at, |_, passage| passage.seq <= n)? {
+    while log.leave_out(at, true, |_, passage| passage.seq <= n)? {
         at += 1;
     }
     Ok(())

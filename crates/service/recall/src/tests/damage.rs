@@ -241,3 +241,33 @@ async fn a_lost_log_is_made_again_from_the_index() {
         assert!(report.contains(&format!("session {}, events 0 to 1", session(n))), "{report}");
     }
 }
+
+/// Where no journal has the texts, memory's log does. What of it cannot be read may be a text that was forgotten.
+#[tokio::test]
+async fn what_is_in_a_damaged_log_of_texts_is_not_called_erased() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(Some(dir.path()), true);
+    store.add(journals()[..3].to_vec()).await.unwrap();
+    store.close().await;
+    drop(store);
+    let segment = files(dir.path()).into_iter().find(|file| file.starts_with("memory") && file.extension().is_some());
+    let segment = dir.path().join(segment.unwrap());
+    let at = fs::read(&segment).unwrap().windows(WORDS[1].len()).position(|it| it == WORDS[1].as_bytes()).unwrap();
+    Damage::Flipped(at, 0).happen(&segment);
+    let store = open(Some(dir.path()), true);
+    let forget = ForgetMemory { session_id: Some(session(3)), ..ForgetMemory::default() };
+    assert_eq!(forgets(&store, forget).await, 1);
+    let error = store.erased().await.unwrap_err();
+    assert_eq!(error.code(), ErrorCode::MemoryIndexUnavailable, "{error}");
+    store.close().await;
+    drop(store);
+    mend_log(dir.path()).unwrap();
+    let store = open(Some(dir.path()), true);
+    store.erased().await.unwrap();
+    store.close().await;
+    let left = files(dir.path()).into_iter().filter(|file| {
+        let bytes = fs::read(dir.path().join(file)).unwrap();
+        bytes.windows(7).any(|it| it == &b"simmon."[..])
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [PathBuf::new(); 0]);
+}

@@ -28,7 +28,7 @@ use crate::{
         NamedReader, PinFact, SessionQuery, SessionService, SessionState, StartTurn, TurnResult, TurnStatus, Unpin,
     },
     session::event::Event,
-    store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, Router, SessionIndex},
+    store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, Router, SessionIndex, StoreError},
 };
 
 /// A model that begins to answer with its node's name, and ends each time it is let.
@@ -466,7 +466,7 @@ async fn a_session_that_could_not_be_taken_over_at_once_is_tried_again_soon() {
     let session_id = a.creates().await;
     drop(a.begins(session_id).await);
     let Node { store, service, model } = a;
-    store.fails_leasing_to(&b.store, 3);
+    store.fails_leasing_to(&b.store, 3, StoreError::Failed("the store is away".to_owned()));
     store.ends();
     drop((service, model));
     leases_end().await;
@@ -474,7 +474,7 @@ async fn a_session_that_could_not_be_taken_over_at_once_is_tried_again_soon() {
     assert_eq!(b.service.read(&session_id).await.unwrap().state, SessionState::Idle);
 }
 
-/// Its caller waits at another node, and nobody asks for the session again.
+/// Its caller waits at another node, and nobody asks for the session again. The other node does not wait for the lease.
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_waits_where_its_node_ends_in_order_runs_elsewhere() {
     let [a, b] = Node::pair(Way::Inbox).await;
@@ -485,13 +485,44 @@ async fn a_turn_that_waits_where_its_node_ends_in_order_runs_elsewhere() {
     ticks(60).await;
     a.service.shut_down(0).await;
     assert_eq!(running.await.unwrap().unwrap().status, TurnStatus::Interrupted);
-    let Node { store, service, model } = a;
-    store.ends();
-    drop((service, model));
     b.answers();
-    let result = timeout(LEASE * 2, waiting).await.expect("it runs").unwrap().unwrap();
+    let result = timeout(LEASE / 2, waiting).await.expect("it runs").unwrap().unwrap();
     assert_eq!((result.turn, result.text.as_str()), (1, "b"));
     check_journal(&b.history(session_id).await);
+}
+
+/// Nobody else could run its turn: its journal is damaged.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_turn_that_no_node_can_load_is_told() {
+    let [a, b] = Node::pair(Way::Inbox).await;
+    let session_id = a.creates().await;
+    drop(a.begins(session_id).await);
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
+    let waiting = tokio::spawn(b.service.begin_turn(queued).await.unwrap().result);
+    ticks(60).await;
+    let Node { store, service, model } = a;
+    let damage = StoreError::Corrupted { session_id, last_good_seq: 2, why: "a test".to_owned() };
+    store.fails_leasing_to(&b.store, u32::MAX, damage);
+    store.ends();
+    drop((service, model));
+    let error = timeout(LEASE * 2, waiting).await.expect("an answer").unwrap().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::SessionCorrupted);
+}
+
+/// A request that reaches a node while it ends is run by the node that has it.
+#[tokio::test(start_paused = true)]
+async fn a_letter_to_a_node_that_ends_in_order_is_run_by_its_sender() {
+    let [a, b] = Node::pair(Way::Inbox).await;
+    let session_id = a.creates().await;
+    drop(a.begins(session_id).await);
+    let asked = b.service.clone();
+    let pin = tokio::spawn(async move { asked.pin(PinFact { session_id, text: "a fact".to_owned() }).await });
+    ticks(60).await;
+    assert!(a.store.has_letters());
+    a.service.shut_down(0).await;
+    let pinned = timeout(LEASE / 2, pin).await.expect("an answer").unwrap().unwrap();
+    assert_eq!(b.service.pins(&session_id).await.unwrap().items[0].seq, pinned.seq);
+    assert_eq!(a.store.given(session_id), ["a", "b"]);
 }
 
 /// A new process of a node settles what the former one left, and nothing that another node has.

@@ -67,8 +67,8 @@ struct State {
     staged: HashMap<(SessionId, u64), Seq>,
     /// Node whose next lease is granted, and known there only when this is notified.
     late: Option<(&'static str, Arc<Notify>)>,
-    /// Node that is not given its next leases, and how many.
-    fails_leasing: Option<(&'static str, u32)>,
+    /// Node that is not given its next leases, how many, and why.
+    fails_leasing: Option<(&'static str, u32, StoreError)>,
     /// Node whose next records go lost.
     loses: Option<&'static str>,
     /// Node whose next records are stored, and which does not learn it.
@@ -188,8 +188,13 @@ impl NodeStore {
     }
 
     /// The store fails this often when that node asks for a lease.
-    pub(super) fn fails_leasing_to(&self, other: &Self, times: u32) {
-        self.state().fails_leasing = Some((other.name, times));
+    pub(super) fn fails_leasing_to(&self, other: &Self, times: u32, error: StoreError) {
+        self.state().fails_leasing = Some((other.name, times, error));
+    }
+
+    /// Returns true if a letter lies there, or is being answered.
+    pub(super) fn has_letters(&self) -> bool {
+        !self.state().letters.is_empty()
     }
 
     /// The next records of this node go lost on their way.
@@ -235,11 +240,11 @@ impl EventStore for NodeStore {
         if let Some(holder) = self.state().holder(self.name, session_id) {
             return Err(StoreError::HeldBy { session_id, holder });
         }
-        if let Some((node, times @ 1..)) = &mut self.state().fails_leasing
+        if let Some((node, times @ 1.., error)) = &mut self.state().fails_leasing
             && *node == self.name
         {
             *times -= 1;
-            return Err(StoreError::Failed("the store is away".to_owned()));
+            return Err(error.clone());
         }
         let lease = self.shared.events.lease(session_id).await?;
         let late = {
@@ -361,6 +366,10 @@ impl EventStore for NodeStore {
 
     fn node(&self) -> Option<&str> {
         Some(self.name)
+    }
+
+    async fn end_leases(&self) {
+        self.ends();
     }
 
     async fn holder(&self, session_id: SessionId) -> Result<Option<Holder>, StoreError> {
