@@ -348,7 +348,9 @@ fn builder(
         if let Some(data_dir) = data_dir.clone().filter(|_| config.keeps_sessions() && !config.names_database()) {
             build = build.store(data_dir);
         }
-        if !servers.is_empty() {
+        // Without servers too: those of a killed owner, with another configuration, may still be at work.
+        let has_former = data_dir.as_ref().is_some_and(|data_dir| data_dir.join(SERVERS_LOCK).exists());
+        if !servers.is_empty() || has_former {
             build = servers.secrets().into_iter().fold(build, AgentBuildConfig::secret);
             build = build.tool_source(servers.clone());
         }

@@ -51,8 +51,8 @@ pub(super) struct Others {
     failed: Mutex<HashMap<SessionId, (Duration, Duration)>>,
     /// Letters whose requests run here, or whose answers are on their way.
     work: Mutex<HashSet<Uuid>>,
-    /// True once this node takes no more letters. Held while it takes some.
-    has_left: tokio::sync::Mutex<bool>,
+    /// Held while letters are taken, until they are in `work`.
+    taking: tokio::sync::Mutex<()>,
     /// Looks that failed the last time; of each, one line of the log says it until it succeeds again.
     failing: [AtomicBool; 4],
 }
@@ -210,15 +210,12 @@ impl Sessions {
     /// Runs the requests that other nodes left for this one.
     async fn answer_letters(&self) {
         let Some(inbox) = &self.engine().inbox else { return };
-        let has_left = self.inner.others.has_left.lock().await;
-        if *has_left {
-            return;
-        }
+        let taking = self.inner.others.taking.lock().await;
         let work: Vec<Uuid> = self.inner.others.work().iter().copied().collect();
         let letters = self.seen(Look::Inbox, inbox.take(&work).await.map_err(SessionError::from));
         let letters = letters.unwrap_or_default();
         self.inner.others.work().extend(letters.iter().map(|(id, _)| *id));
-        drop(has_left);
+        drop(taking);
         for (id, letter) in letters {
             let (service, inbox) = (self.clone(), inbox.clone());
             tokio::spawn(async move {
@@ -248,7 +245,7 @@ impl Sessions {
     /// because its sender would take the answer for lost: then they expire.
     pub(super) async fn leave_others(&self) {
         let (engine, others) = (self.engine(), &self.inner.others);
-        *others.has_left.lock().await = true;
+        let _taking = others.taking.lock().await;
         let answered = async {
             while !others.work().is_empty() {
                 engine.world.clock.sleep(ANSWER.0).await;

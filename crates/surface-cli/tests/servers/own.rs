@@ -1,6 +1,9 @@
 //! Servers of the user's own configuration.
 
-use std::process::Stdio;
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use meerkat_errors::ErrorCode;
 use meerkat_testkit::until;
@@ -17,6 +20,7 @@ pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("the_first_run_after_a_server_was_added_calls_its_tool", added),
     ("what_cannot_be_added_changes_nothing", refused),
     ("after_a_kill_no_turn_begins_beside_a_call_that_goes_on", killed),
+    ("after_a_kill_no_turn_begins_beside_a_server_that_is_configured_no_longer", killed_and_removed),
     ("of_many_tools_those_that_a_search_found_are_offered", searched),
 ];
 
@@ -93,6 +97,23 @@ fn searched() {
 /// The server of a killed process went on with its call for half a second, beside the next process's turn.
 fn killed() {
     let home = Home::new();
+    let notes = killed_during_a_call(&home);
+    home.done(&["resume", "last", "--allow", "mcp__t__count", CALL]);
+    assert_eq!((home.starts(), noted(&notes, "calls"), noted(&notes, "beside")), (2, 2, 0));
+}
+
+/// The next process has no servers, and waits for that one all the same.
+fn killed_and_removed() {
+    let home = Home::new();
+    let notes = killed_during_a_call(&home);
+    let server = text(notes.join("starts")).trim().to_owned();
+    home.done(&["servers", "remove", "t"]);
+    assert_eq!(home.done(&["run", "@say Hello."]).out, "Hello.\n");
+    assert!(!Path::new("/proc").join(&server).exists(), "process {server} is still there");
+}
+
+/// Kills a process whose server goes on with its call; returns the folder of the server's notes.
+fn killed_during_a_call(home: &Home) -> PathBuf {
     let (program, notes) = (program(), home.at("noted"));
     let (program, folder) = (program.to_str().unwrap(), notes.to_str().unwrap());
     home.done(&["servers", "add", "t", "--", program, MARK, folder, "lingering"]);
@@ -101,6 +122,5 @@ fn killed() {
     until("the call runs", || noted(&notes, "begun") == 1);
     owner.kill().unwrap();
     owner.wait().unwrap();
-    home.done(&["resume", "last", "--allow", "mcp__t__count", CALL]);
-    assert_eq!((home.starts(), noted(&notes, "calls"), noted(&notes, "beside")), (2, 2, 0));
+    notes
 }
