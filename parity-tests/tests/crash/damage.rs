@@ -22,12 +22,12 @@ fn refusal<T>(answer: Answer<T>) -> String {
     }
 }
 
-fn segment(stage: &Stage, id: &str) -> PathBuf {
+pub(crate) fn segment(stage: &Stage, id: &str) -> PathBuf {
     stage.data().join("journal").join(&id[id.len() - 2..]).join(id).join("1.1.mlog")
 }
 
 /// Changes one bit of the byte at a part of a file.
-fn flip(path: &Path, part: f64) -> Vec<u8> {
+pub(crate) fn flip(path: &Path, part: f64) -> Vec<u8> {
     let mut bytes = fs::read(path).unwrap();
     let at = (bytes.len() as f64 * part) as usize;
     bytes[at] ^= 1;

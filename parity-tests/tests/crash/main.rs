@@ -18,8 +18,10 @@ mod places;
 mod process;
 mod projection;
 mod random;
+mod repaired;
 mod server;
 mod shim;
+mod slow;
 mod tools;
 
 use std::{path::PathBuf, sync::LazyLock};

@@ -4,7 +4,9 @@
  * names it kills the process or answers an error, and it can play a small file system. The control file is shared
  * memory, so the test may look and change its mind while the process runs; shim.rs holds the same layout. The process
  * is killed, not the machine, so nothing that was written is lost, and real syncs would only take time: they are
- * counted and not made. It can also lie: what it swallows is answered as done, is not done, and does not count.
+ * counted and not made. It can also lie: what it swallows is answered as done, is not done, and does not count. It can
+ * do less than it was asked for, as the calls of a system may: half of a write, or nothing, because a signal came. And it
+ * can hold an operation until the control file says otherwise, as a disk that hangs.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,13 +27,14 @@
 #include <unistd.h>
 
 enum { WRITE = 1, SYNC = 2, NAME = 4 };
-enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5, SWALLOW = 6 };
+enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5, SWALLOW = 6, SHORT = 7, FAIL_EINTR = 8,
+       HOLD = 9 };
 
 struct control {
     _Atomic uint64_t count;  /* operations of the kinds that were seen */
     _Atomic uint64_t at;     /* the one to act at, from 1; 0 is never */
     _Atomic uint64_t action; /* what to do there */
-    _Atomic uint64_t times;  /* errors answered from there on */
+    _Atomic uint64_t times;  /* errors answered, or operations held, from there on */
     _Atomic uint64_t kinds;  /* which kinds count */
     _Atomic int64_t budget;  /* bytes that the folder may hold */
     _Atomic int64_t used;    /* bytes that it has grown by */
@@ -97,7 +100,8 @@ static uint64_t meet(uint64_t kind, const char *operation, const char *path, con
     if (needle && (!bytes || !memmem(bytes, len, control->needle, needle))) return PASS;
     uint64_t now = atomic_fetch_add(&control->count, 1) + 1;
     uint64_t at = atomic_load(&control->at), action = atomic_load(&control->action);
-    uint64_t times = action == FAIL_EIO || action == FAIL_ENOSPC ? atomic_load(&control->times) : 1;
+    int is_repeated = action == FAIL_EIO || action == FAIL_ENOSPC || action == HOLD;
+    uint64_t times = is_repeated ? atomic_load(&control->times) : 1;
     if (!at || now < at || now - at >= times) return PASS;
     if (action == SWALLOW) {
         if (atomic_load(&control->fired)) return PASS;
@@ -109,6 +113,7 @@ static uint64_t meet(uint64_t kind, const char *operation, const char *path, con
         kill(getpid(), SIGKILL);
         for (;;) pause();
     }
+    while (action == HOLD && atomic_load(&control->action) == HOLD) usleep(1000);
     return action;
 }
 
@@ -120,8 +125,8 @@ static void after(uint64_t action) {
 }
 
 static int is_failed(uint64_t action) {
-    if (action != FAIL_EIO && action != FAIL_ENOSPC) return 0;
-    errno = action == FAIL_EIO ? EIO : ENOSPC;
+    if (action != FAIL_EIO && action != FAIL_ENOSPC && action != FAIL_EINTR) return 0;
+    errno = action == FAIL_EIO ? EIO : action == FAIL_EINTR ? EINTR : ENOSPC;
     return 1;
 }
 
@@ -148,6 +153,7 @@ static ssize_t write_to(int fd, const void *bytes, size_t len, off64_t offset, c
         if (is_failed(action)) return -1;
         if (action == SWALLOW) return (ssize_t)len;
         if (action == KILL_TORN) len /= 2;
+        if (action == SHORT) len -= len / 2;
         int64_t from = offset >= 0 ? offset : lseek(fd, 0, SEEK_CUR);
         int64_t grown = from + (int64_t)len - size_of(fd);
         if (grown > 0) {

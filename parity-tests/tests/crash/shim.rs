@@ -25,6 +25,12 @@ pub(crate) enum Act {
     Enospc = 5,
     /// Answers a write or a sync as done, without doing or counting it: so a test shows that its checks can fail.
     Swallow = 6,
+    /// Writes half of what it was given, and answers how much that was.
+    Short = 7,
+    /// A signal came before anything was done.
+    Eintr = 8,
+    /// Does nothing until the action is another one.
+    Hold = 9,
 }
 
 /// The index, which its own thread writes at any time.

@@ -331,7 +331,9 @@ fn heirs(
         let (count, ends_at) = (frames.len() as u64, bytes.len() as u64);
         header.compacted = Some(Compacted { after, count, end: ends_at });
         bytes[..HEADER_BYTES as usize].copy_from_slice(&header.encode());
-        (place, previous_end) = (after, ends_at);
+        // Until the heir has its place, the next header says where the old segment ends: a kill in between must lose nothing
+        // of that. Of an heir it says nothing.
+        (place, previous_end) = (after, part.map_or(ends_at, |part| part.segment.end));
         heirs.push(Heir { number, generation, replaced, bytes });
     }
     Ok((heirs, place, previous_end))

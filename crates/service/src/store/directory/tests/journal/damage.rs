@@ -189,12 +189,20 @@ fn a_changed_bit_in_the_last_batch_costs_its_record_alone() {
 fn a_repair_that_is_killed_at_any_moment_can_be_done_again() {
     let (disk, known, written) = written(60);
     let paths = segments(&disk, session(1));
-    for path in [&paths[0], &paths[1]] {
-        let mut bytes = disk.bytes(path);
-        bytes[1000] ^= 1;
-        disk.set_bytes(path, bytes);
+    // The end of the last one is known only by the segment that a repair adds.
+    for damaged in [&paths[..2], &paths[paths.len() - 1..]] {
+        let disk = disk.copy();
+        for path in damaged {
+            let mut bytes = disk.bytes(path);
+            let at = bytes.len() / 3;
+            bytes[at] ^= 1;
+            disk.set_bytes(path, bytes);
+        }
+        killed_at_any_moment(&disk, &known, written.len() as Seq);
     }
-    let shown = written.len() as Seq;
+}
+
+fn killed_at_any_moment(disk: &SimulatedDisk, known: &Known, shown: Seq) {
     for at in 0.. {
         let broken = disk.copy();
         broken.fail(at, Fault::Crash);
