@@ -1,12 +1,14 @@
 //! Replies that are lost, databases without room, and statements that fail: nothing acknowledged is lost, nothing happens
 //! twice.
 
+use std::time::Duration;
+
 use meerkat_service::{
     clock::Timestamp,
     session::event::Key,
-    store::{Creation, EventStore as _, IndexedKey, ReaderStore as _, Registration, StoreError},
+    store::{Creation, EventStore as _, IndexedKey, ReadLimit, ReaderStore as _, Registration, StoreError},
 };
-use meerkat_testkit::{until, until_async};
+use meerkat_testkit::{in_time, until, until_async};
 use meerkat_words::answers::SessionState::{Idle, Running};
 
 use super::{
@@ -247,10 +249,11 @@ async fn connections_that_the_server_ends_cost_nothing() {
     assert_eq!(seqs(&a, 1).await, Some((1..=5).collect()));
 }
 
-/// While another server takes over, the proxy may still lead to the one that takes no writes any more. What runs goes on.
+/// While another server takes over, the proxy may still lead to the one that takes no writes any more. What runs goes on,
+/// also after a deadlock or a conflict with another transaction.
 #[tokio::test]
 async fn an_append_outlasts_a_server_that_takes_no_writes_for_a_moment() {
-    for code in ["25006", "57P03", "53300"] {
+    for code in ["25006", "57P03", "53300", "40001", "40P01"] {
         let database = database!();
         let a = node(&database, "a").await;
         let lease = a.lease(id(1)).await.unwrap();
@@ -269,4 +272,30 @@ async fn an_append_outlasts_a_server_that_takes_no_writes_for_a_moment() {
         assert_eq!(ticket.durable().await, Ok(2), "{code}");
         assert_eq!(seqs(&a, 1).await, Some(vec![1, 2]), "{code}");
     }
+}
+
+/// Nothing is refused and nothing is answered. A read fails after the limit; the append goes on over another connection,
+/// once.
+#[tokio::test]
+async fn a_database_that_falls_silent_is_asked_again_over_another_connection() {
+    let database = database!();
+    let proxy = Proxy::start(&database).await;
+    let options = database.options_by(proxy.url(), "a");
+    let (a, limit) = (node_with(options.clone()).await, Duration::from_millis(options.statement_timeout_ms));
+    let lease = a.lease(id(1)).await.unwrap();
+    append(&a, &lease, 1, 1..=1, Running).await.unwrap();
+    proxy.lose(Lose::Silence);
+    let ticket = events(&a).stage(&lease, &[record(1, 2)]).unwrap();
+    proxy.losing().await;
+    let of_a = events(&a);
+    let read = of_a.read(id(1), 0, ReadLimit::frames(9));
+    let (read, ()) = tokio::join!(read, async {
+        proxy.losing().await;
+        proxy.lose(Lose::Nothing);
+        jump(limit).await;
+    });
+    assert!(matches!(read, Err(StoreError::Failed(_))), "{read:?}");
+    assert_eq!(in_time("the append", ticket.durable()).await, Ok(2));
+    assert_eq!(database.psql("SELECT tail, (SELECT count(*) FROM events) FROM sessions"), "2|2");
+    assert_eq!(seqs(&a, 1).await, Some(vec![1, 2]));
 }

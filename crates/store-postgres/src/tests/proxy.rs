@@ -21,6 +21,8 @@ pub(crate) enum Lose {
     Reply,
     /// Everything, from now on.
     All,
+    /// Everything, from now on, and the connections stay open: as behind a router that is gone.
+    Silence,
     /// The reply to a statement with this text.
     ReplyTo(&'static str),
 }
@@ -88,6 +90,10 @@ fn takes(order: &Mutex<Order>, what: Lose, lost: &Notify) -> bool {
     let mut order = order.lock().unwrap();
     match order.lose {
         Lose::All => true,
+        Lose::Silence => {
+            lost.notify_one();
+            true
+        }
         lose if lose == what && order.passing == 0 => {
             order.lose = order.then;
             lost.notify_one();
@@ -100,16 +106,23 @@ fn takes(order: &Mutex<Order>, what: Lose, lost: &Notify) -> bool {
     }
 }
 
-/// Carries bytes both ways until something is lost; then both ends are closed.
+/// Carries bytes both ways until something is lost; then both ends are closed, or nothing passes any more.
 async fn carry(mut client: TcpStream, mut server: UnixStream, order: Arc<Mutex<Order>>, lost: Arc<Notify>) {
+    carry_until_lost(&mut client, &mut server, &order, &lost).await;
+    if order.lock().unwrap().lose == Lose::Silence {
+        std::future::pending().await
+    }
+}
+
+async fn carry_until_lost(client: &mut TcpStream, server: &mut UnixStream, order: &Mutex<Order>, lost: &Notify) {
     let (mut to_server, mut to_client) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     loop {
         tokio::select! {
             read = client.read(&mut to_server) => match read {
-                Ok(count) if count > 0 && !takes(&order, Lose::Request, &lost) => {
+                Ok(count) if count > 0 && !takes(order, Lose::Request, lost) => {
                     let lose = order.lock().unwrap().lose;
                     let is_meant = |text: &str| to_server[..count].windows(text.len()).any(|sent| sent == text.as_bytes());
-                    let is_last = matches!(lose, Lose::ReplyTo(text) if is_meant(text)) && takes(&order, lose, &lost);
+                    let is_last = matches!(lose, Lose::ReplyTo(text) if is_meant(text)) && takes(order, lose, lost);
                     if server.write_all(&to_server[..count]).await.is_err() {
                         return;
                     }
@@ -122,7 +135,7 @@ async fn carry(mut client: TcpStream, mut server: UnixStream, order: Arc<Mutex<O
                 _ => return,
             },
             read = server.read(&mut to_client) => match read {
-                Ok(count) if count > 0 && !takes(&order, Lose::Reply, &lost) => {
+                Ok(count) if count > 0 && !takes(order, Lose::Reply, lost) => {
                     if client.write_all(&to_client[..count]).await.is_err() {
                         return;
                     }
