@@ -6,8 +6,12 @@
 
 #[path = "../../../crates/service/src/campaigns.rs"]
 mod campaigns;
+#[path = "../../../crates/store-postgres/src/tests/cluster.rs"]
+#[allow(dead_code, reason = "the crate's own tests use the rest")]
+mod cluster;
 mod counts;
 mod damage;
+mod database;
 mod each;
 mod every;
 mod faults;
@@ -27,6 +31,8 @@ mod tools;
 use std::{path::PathBuf, sync::LazyLock};
 
 use meerkat_parity_tests::builds;
+// What `cluster` expects of the crate that it is in.
+use meerkat_store_postgres::PostgresOptions;
 
 /// The program that is killed, with every capability.
 static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("F").unwrap());

@@ -3,13 +3,16 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use serde_json::{Value, json};
 
 use crate::{process::Stage, shim::Shim};
+
+/// Arguments of a server with REST and RPC on a port of its own.
+pub(crate) const SERVE: [&str; 7] = ["serve", "--rest", "--rpc", "--no-auth", "--listen", "127.0.0.1:0", "--json"];
 
 /// A server that runs.
 pub(crate) struct Server {
@@ -20,20 +23,25 @@ pub(crate) struct Server {
 impl Stage {
     /// REST and RPC on a port of their own.
     pub(crate) fn serve(&self, shim: Option<&Shim>) -> Server {
-        let mut command = self.command(&["serve", "--rest", "--rpc", "--no-auth", "--listen", "127.0.0.1:0", "--json"]);
+        let mut command = self.command(&SERVE);
         if let Some(shim) = shim {
             shim.attach(&mut command);
         }
+        Server::start(command)
+    }
+}
+
+impl Server {
+    /// Starts a command with the arguments [`SERVE`].
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
         let port = ready["listening"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap();
-        Server { child, port }
+        Self { child, port }
     }
-}
 
-impl Server {
     /// Asks; `None` where the server is gone before it has answered.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
