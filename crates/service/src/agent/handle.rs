@@ -27,8 +27,8 @@ impl Actor {
             return command.refuse(&refusal);
         }
         match command {
-            Command::StartTurn { request, hash, is_continuation, reply } => {
-                match self.accept(&request, hash, is_continuation).await {
+            Command::StartTurn { request, hash, is_continuation, refusal, reply } => {
+                match self.accept(&request, hash, is_continuation, refusal).await {
                     Ok((handle, None)) => drop(reply.send(Ok(handle))),
                     Ok((handle, Some(ticket))) => {
                         self.waiting.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
