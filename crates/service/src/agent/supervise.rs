@@ -170,9 +170,6 @@ impl Actor {
             self.shared.live.lose(tail, &lost);
         }
         self.release_waiters(&lost);
-        for wish in self.shared.take_interrupts() {
-            drop(wish.reply.send(Err(lost.clone())));
-        }
         self.give_up(&lost).await;
     }
 
@@ -184,6 +181,9 @@ impl Actor {
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
             command.refuse(error);
+        }
+        for wish in self.shared.take_interrupts() {
+            drop(wish.reply.send(Err(error.clone())));
         }
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
