@@ -71,6 +71,7 @@ impl Actor {
 
     /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
     async fn drop_blobs(&mut self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
+        self.shared.check_writable()?;
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
         if runs_call || self.session.last_seq() != last_seq {
             // The next compaction finds them.
