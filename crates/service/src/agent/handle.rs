@@ -22,9 +22,10 @@ impl Actor {
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
         if let Err(error) = self.acknowledge().await {
-            // The state in memory is invalid, and must not answer the command.
-            let refusal = self.discard(&error);
-            return command.refuse(&refusal);
+            // The state in memory is invalid, and must not answer the command. Nothing was done for it: its caller asks
+            // again.
+            self.discard(&error);
+            return command.refuse(&SessionError::TakenOver(self.session.id()));
         }
         match command {
             Command::StartTurn { request, hash, is_continuation, refusal, reply } => {

@@ -170,6 +170,9 @@ impl Actor {
             self.shared.live.lose(tail, &lost);
         }
         self.release_waiters(&lost);
+        for wish in self.shared.take_interrupts() {
+            drop(wish.reply.send(Err(lost.clone())));
+        }
         self.give_up(&lost).await;
     }
 
@@ -180,10 +183,8 @@ impl Actor {
         self.ports.events.give_up(self.lease).await;
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
-            command.refuse(error);
-        }
-        for wish in self.shared.take_interrupts() {
-            drop(wish.reply.send(Err(error.clone())));
+            // Nothing was done for it: its caller asks again.
+            command.refuse(&SessionError::TakenOver(self.session.id()));
         }
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));

@@ -252,8 +252,8 @@ impl Sessions {
         }
     }
 
-    /// Sends a command to a session's actor and waits for its answer. If the actor has left, or another node took the
-    /// session over before anything was stored, sends it again.
+    /// Sends a command to a session's actor and waits for its answer. If the actor has left before it did anything for it,
+    /// or another node took the session over before anything was stored, sends it again.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
@@ -297,9 +297,9 @@ impl Sessions {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            // It left before it had the command: another node has the session, or the store failed it here.
-            Err(_) if self.engine().events.node().is_some() => Err(SessionError::TakenOver(session_id)),
-            Err(_) => Err(SessionError::StoreFailed),
+            // It left before it had the command, so nothing was done: another node has the session, or the store failed
+            // it here.
+            Err(_) => Err(SessionError::TakenOver(session_id)),
         }
     }
 

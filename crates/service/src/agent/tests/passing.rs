@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     ErrorCode, Session, SessionError,
+    agent::registry::MAILBOX_MAX,
     ids::SessionId,
     options::Policy,
     runtime::PersistentSessionService,
@@ -90,6 +91,35 @@ async fn a_turn_that_waits_can_be_interrupted_after_the_store_failed() {
     let events = subject.events().await;
     assert_eq!(events.last().unwrap()["reason"], "requested");
     check_journal(&events);
+}
+
+/// More requests than a mailbox holds wait for one whose write fails. Nothing was done for them, so the session does it
+/// once it is loaded again.
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_for_a_failed_one_are_carried_out() {
+    const PINS: usize = 2 * MAILBOX_MAX;
+    let mut rig = Rig::new(Vec::new());
+    rig.options.limits.pins = PINS;
+    // The creation, and the first pin.
+    let subject = failing_with(rig, Fault::Failure, Fuse::new(1, 1)).await;
+    let session_id = subject.session_id;
+    let pins = (0..PINS).map(|n| subject.service.pin(PinFact { session_id, text: n.to_string() }));
+    let done = futures::future::join_all(pins).await;
+    let failed: Vec<ErrorCode> = done.iter().filter_map(|done| done.as_ref().err().map(SessionError::code)).collect();
+    assert_eq!(failed, [ErrorCode::StoreFailed], "only of one is unknown what became of it");
+    assert_eq!(subject.service.read(&session_id).await.unwrap().pins.len(), PINS - 1);
+    check_journal(&subject.events().await);
+}
+
+/// A turn whose start is not durable yet is no reason to refuse the request behind it.
+#[tokio::test(start_paused = true)]
+async fn a_request_behind_a_turn_that_never_began_is_carried_out() {
+    let subject = failing(Fault::LostWrite, Fuse::new(1, 1)).await;
+    let session_id = subject.session_id;
+    let pin = subject.service.pin(PinFact { session_id, text: "a fact".to_owned() });
+    let (turn, pinned) = tokio::join!(subject.turn("@say One."), pin);
+    assert_eq!(turn.unwrap_err().code(), ErrorCode::StoreFailed);
+    assert_eq!(pinned.unwrap().seq, 2);
 }
 
 /// A turn that is refused is none: what waits goes on waiting.
