@@ -38,7 +38,7 @@ impl HistoryFold {
         }
         let results: Vec<ToolResult> = self.calls.drain(..).filter_map(|(_, result)| result).collect();
         let (seq, turn, role) = (self.last, self.answer.1, "tool_results".to_owned());
-        (!results.is_empty()).then(|| HistoryItem { seq, turn, role, message: Message::ToolResults { results } })
+        (!results.is_empty()).then_some(HistoryItem { seq, turn, role, message: Message::ToolResults { results } })
     }
 
     /// Takes the next record in; answers with the message that it completes.

@@ -100,17 +100,15 @@ fn a_repeat_is_answered_although_the_configuration_no_longer_takes_its_request()
         assert_eq!(process.service.start_turn(turn(created.session_id)).await.unwrap().turn, 0);
         created.session_id
     });
-    let changes: [(&str, &dyn Fn(&mut Place)); 4] = [
-        ("the model is not configured", &|place| place.models = Some(Arc::new(models()))),
-        ("the tools are gone", &|place| place.options.tools.test_dir = None),
-        ("prompts are shorter", &|place| {
-            (place.options.limits.prompt_bytes, place.options.limits.system_prompt_bytes) = (4, 4);
-        }),
-        ("keys are shorter", &|place| place.options.limits.label_bytes = 0),
-    ];
-    for (what, change) in changes {
+    for what in ["the model is not configured", "the tools are gone", "prompts are shorter", "keys are shorter"] {
         // Each change comes to those before it.
-        change(&mut place);
+        let limits = &mut place.options.limits;
+        match what {
+            "the model is not configured" => place.models = Some(Arc::new(models())),
+            "the tools are gone" => place.options.tools.test_dir = None,
+            "prompts are shorter" => (limits.prompt_bytes, limits.system_prompt_bytes) = (4, 4),
+            _ => limits.label_bytes = 0,
+        }
         place.process(true, async |process| {
             let created = process.service.create_session(create.clone()).await;
             assert_eq!(created.unwrap().session_id, session_id, "{what}");
