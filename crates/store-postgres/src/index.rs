@@ -72,6 +72,27 @@ impl PostgresIndex {
             false => Ok(()),
         }
     }
+
+    /// Reads sessions' rows before one by id, newest first; with `is_busy` of those alone that are not idle.
+    async fn rows(
+        &self,
+        before: Option<SessionId>,
+        limit: usize,
+        is_busy: bool,
+    ) -> Result<Vec<SessionSummary>, StoreError> {
+        let before = before.map(|id| *id.as_uuid());
+        let rows = self
+            .0
+            .db
+            .query(
+                "SELECT summary FROM meerkat.sessions WHERE summary IS NOT NULL AND tail > 0 \
+                 AND ($1::uuid IS NULL OR id < $1) AND NOT ($3 AND is_idle) \
+                 ORDER BY id DESC LIMIT $2",
+                &[(&before, Type::UUID), (&signed(limit as u64), Type::INT8), (&is_busy, Type::BOOL)],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| decode(column(row, 0)?)).collect::<Result<_, Trouble>>()?)
+    }
 }
 
 /// Reads a place and its session's row.
@@ -166,18 +187,11 @@ impl SessionIndex for PostgresIndex {
     }
 
     async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
-        let before = before.map(|id| *id.as_uuid());
-        let rows = self
-            .0
-            .db
-            .query(
-                "SELECT summary FROM meerkat.sessions WHERE summary IS NOT NULL AND tail > 0 \
-                 AND ($1::uuid IS NULL OR id < $1) \
-                 ORDER BY id DESC LIMIT $2",
-                &[(&before, Type::UUID), (&signed(limit as u64), Type::INT8)],
-            )
-            .await?;
-        Ok(rows.iter().map(|row| decode(column(row, 0)?)).collect::<Result<_, Trouble>>()?)
+        self.rows(before, limit, false).await
+    }
+
+    async fn busy(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        self.rows(before, limit, true).await
     }
 
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError> {

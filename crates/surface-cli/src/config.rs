@@ -192,7 +192,7 @@ impl Config {
                 *model = model.take().map(|dir| env.dir.join(dir));
                 let is_ignored = |it: &Untrusted| it.mcp.is_some() || it.ignored.iter().any(|it| !it.counts);
                 let untrusted = untrusted.filter(is_ignored);
-                Ok(Self {
+                let config = Self {
                     values,
                     figment,
                     untrusted,
@@ -201,7 +201,9 @@ impl Config {
                     notes,
                     skipped: skipped(env),
                     is_server: false,
-                })
+                };
+                config.values.check_times().map_err(|error| config.with_origin(&error))?;
+                Ok(config)
             }
             Err(error) => Err(invalid(&figment, error).into()),
         }

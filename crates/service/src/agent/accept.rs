@@ -32,6 +32,7 @@ impl Actor {
         request: &StartTurn,
         hash: String,
         is_continuation: bool,
+        refusal: Option<SessionError>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         self.shared.check_writable()?;
         let key = request
@@ -41,6 +42,7 @@ impl Actor {
         if let Some(replayed) = self.replay(key.as_ref(), request.wait).await {
             return Ok((replayed?, None));
         }
+        refusal.map_or(Ok(()), Err)?;
         self.check_takes_work()?;
         if let Some(open) = self.session.open_turn().filter(|_| is_continuation && self.control.is_turn_held) {
             // This turn itself is what goes on.

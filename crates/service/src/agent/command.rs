@@ -26,8 +26,15 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, SessionError>>;
 /// A command and the way its answer goes back.
 pub(crate) enum Command {
     /// Accept a turn. `hash` is that of a request with a key. A continuation goes on with the interrupted turn, and its
-    /// prompt counts for nothing.
-    StartTurn { request: Arc<StartTurn>, hash: String, is_continuation: bool, reply: Reply<TurnHandle> },
+    /// prompt counts for nothing. A request that the configuration refuses has its `refusal`: only a turn that its key
+    /// leads to answers it otherwise.
+    StartTurn {
+        request: Arc<StartTurn>,
+        hash: String,
+        is_continuation: bool,
+        refusal: Option<SessionError>,
+        reply: Reply<TurnHandle>,
+    },
     /// Record a change that touches no turn.
     Record { change: Box<Change>, reply: Reply<Changed> },
     /// Let a turn go on that a former process left: somebody waits for it.

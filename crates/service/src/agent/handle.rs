@@ -22,13 +22,14 @@ impl Actor {
     /// Handles a command; its answer goes back when the change is durable.
     pub(super) async fn handle(&mut self, command: Command) {
         if let Err(error) = self.acknowledge().await {
-            // The state in memory is invalid, and must not answer the command.
-            let refusal = self.discard(&error);
-            return command.refuse(&refusal);
+            // The state in memory is invalid, and must not answer the command. Nothing was done for it: its caller asks
+            // again.
+            self.discard(&error);
+            return command.refuse(&SessionError::TakenOver(self.session.id()));
         }
         match command {
-            Command::StartTurn { request, hash, is_continuation, reply } => {
-                match self.accept(&request, hash, is_continuation).await {
+            Command::StartTurn { request, hash, is_continuation, refusal, reply } => {
+                match self.accept(&request, hash, is_continuation, refusal).await {
                     Ok((handle, None)) => drop(reply.send(Ok(handle))),
                     Ok((handle, Some(ticket))) => {
                         self.waiting.unacknowledged = Some(Unacknowledged { ticket, handle, reply });
@@ -71,6 +72,7 @@ impl Actor {
 
     /// A blob is named by a record after it was made, and made by this actor or by a call that runs.
     async fn drop_blobs(&mut self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
+        self.shared.check_writable()?;
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
         if runs_call || self.session.last_seq() != last_seq {
             // The next compaction finds them.

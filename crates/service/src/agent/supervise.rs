@@ -183,7 +183,8 @@ impl Actor {
         self.ports.events.give_up(self.lease).await;
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
-            command.refuse(error);
+            // Nothing was done for it: its caller asks again.
+            command.refuse(&SessionError::TakenOver(self.session.id()));
         }
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));

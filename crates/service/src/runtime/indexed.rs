@@ -60,6 +60,15 @@ impl Sessions {
         self.ask_index(|index| async move { index.sessions(before, limit).await }).await
     }
 
+    /// Lists stored sessions that are not idle, before one by id, newest first.
+    pub(super) async fn busy_before(
+        &self,
+        before: Option<SessionId>,
+        limit: usize,
+    ) -> Result<Vec<SessionSummary>, SessionError> {
+        self.ask_index(|index| async move { index.busy(before, limit).await }).await
+    }
+
     /// Lists every stored session, oldest first.
     pub(super) async fn all_sessions(&self) -> Result<Vec<SessionSummary>, SessionError> {
         let mut sessions: Vec<SessionSummary> = Vec::new();

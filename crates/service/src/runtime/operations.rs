@@ -7,8 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{admit::Admitted, sessions::Sessions, validate};
 use crate::{
-    SessionError,
-    agent::command::{Change, Command},
+    Session, SessionError,
+    agent::{
+        command::{Change, Command},
+        registry::Reservation,
+    },
     consumers::{
         memory::{self, Memory},
         projection,
@@ -22,11 +25,11 @@ use crate::{
         FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
         JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
         ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained,
-        SearchHit, SearchMemory, SessionQuery, SessionSummary, SessionView, ToolServerView, ToolView, UndoCompaction,
-        Unpin, UpdateSession, WaitReader,
+        SearchHit, SearchMemory, SessionQuery, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
+        TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
-        QueuedTurn,
+        QueuedTurn, TurnEnd,
         event::{Decision, Event, ReminderSet},
     },
     store::ReadLimit,
@@ -90,22 +93,52 @@ impl Sessions {
     }
 }
 
+/// Asks an actor to end its turn; answers when it has ended.
+async fn ask_to_end(reservation: &Reservation, turn: Option<TurnNumber>) -> Result<Changed, SessionError> {
+    let answer = reservation.shared.wish_interrupt(turn)?;
+    answer.await.unwrap_or(Err(SessionError::NotRunning { turn }))
+}
+
 impl Admitted<'_> {
     pub(super) async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
-        let InterruptTurn { session_id, turn } = request;
-        let not_running = || Err(SessionError::NotRunning { turn });
-        let answer = match self.0.inner.registry.reserve(session_id) {
-            Some(reservation) => match reservation.shared.wish_interrupt(turn) {
-                Ok(answer) => answer.await.unwrap_or_else(|_| not_running()),
-                Err(refused) => Err(refused),
-            },
-            None => self.0.check_exists(session_id).await.and_then(|()| not_running()),
+        let answer = match self.0.inner.registry.reserve(request.session_id) {
+            Some(reservation) => ask_to_end(&reservation, request.turn).await,
+            None => {
+                self.0.check_exists(request.session_id).await?;
+                Err(SessionError::NotRunning { turn: request.turn })
+            }
         };
         if matches!(answer, Err(SessionError::NotRunning { .. } | SessionError::TakenOver(_))) {
             // It may run on another node.
-            self.0.check_here(session_id).await?;
+            self.0.check_here(request.session_id).await?;
         }
-        answer
+        match answer {
+            Err(SessionError::NotRunning { .. }) if self.0.engine().is_stored => self.interrupt_left(request).await,
+            answer => answer,
+        }
+    }
+
+    /// Interrupts a turn that is open in its journal, and whose session is not in memory because the store failed it, or
+    /// is only coming.
+    async fn interrupt_left(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
+        let InterruptTurn { session_id, turn } = request;
+        let left = self.0.look(session_id).await?.summary;
+        if !matches!(left.state, SessionState::Running | SessionState::Waiting) {
+            return Err(SessionError::NotRunning { turn });
+        }
+        let reservation = self.0.reserve(session_id).await?;
+        let answer = ask_to_end(&reservation, turn).await;
+        if !matches!(answer, Err(SessionError::NotRunning { .. })) {
+            return answer;
+        }
+        // A turn that cannot go on was interrupted when its session was loaded.
+        let loaded = self.0.engine().restore(session_id).await?;
+        let is_it = |end: &&TurnEnd| {
+            let is_named = turn.is_none_or(|turn| turn == end.turn);
+            is_named && end.seq > left.last_seq && end.status == TurnStatus::Interrupted
+        };
+        let end = loaded.as_ref().and_then(Session::last_end).filter(is_it);
+        end.map_or(answer, |end| Ok(Changed { session_id, seq: end.seq }))
     }
 
     pub(super) async fn decide_approval(&self, request: DecideApproval) -> Result<Changed, SessionError> {

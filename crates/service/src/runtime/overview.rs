@@ -52,7 +52,7 @@ impl Admitted<'_> {
         self.0.publish_all().await?;
         let (mut items, mut size) = (Vec::new(), Size::default());
         loop {
-            let sessions = self.0.stored_before(before, SESSIONS_READ).await?;
+            let sessions = self.0.busy_before(before, SESSIONS_READ).await?;
             let Some(last) = sessions.last().map(|session| session.session_id) else { break };
             for session in sessions.into_iter().filter(|session| session.state == SessionState::Waiting) {
                 // It may have been deleted, or decided, meanwhile.

@@ -127,6 +127,11 @@ impl Sessions {
                 return Ok(Page::whole(items));
             }
             for frame in &page.frames {
+                let record = decode(frame)?;
+                let left = fold.left_of_step(&record).filter(|left| left.seq > cursor);
+                if let Some(next) = add(&mut items, left, limit) {
+                    return Ok(Page { items, next_cursor: Some(next) });
+                }
                 for (from, to, is_lost) in missing((after, frame.seq), &page.lost) {
                     let gone = if is_lost {
                         Some(HistoryItem::damaged(from, to))
@@ -143,7 +148,7 @@ impl Sessions {
                     }
                 }
                 after = frame.seq;
-                let mut item = fold.push(&decode(frame)?);
+                let mut item = fold.push(&record);
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
                     // The prompt of a queued turn is in the record that queued it.

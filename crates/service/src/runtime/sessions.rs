@@ -252,8 +252,8 @@ impl Sessions {
         }
     }
 
-    /// Sends a command to a session's actor and waits for its answer. If the actor has left, or another node took the
-    /// session over before anything was stored, sends it again.
+    /// Sends a command to a session's actor and waits for its answer. If the actor has left before it did anything for it,
+    /// or another node took the session over before anything was stored, sends it again.
     pub(super) async fn ask<T>(
         &self,
         session_id: SessionId,
@@ -297,9 +297,9 @@ impl Sessions {
         }
         match asked {
             Ok(()) => Err(SessionError::Internal("the session's actor was lost before it answered".to_owned())),
-            // It left before it had the command: another node has the session, or the store failed it here.
-            Err(_) if self.engine().events.node().is_some() => Err(SessionError::TakenOver(session_id)),
-            Err(_) => Err(SessionError::StoreFailed),
+            // It left before it had the command, so nothing was done: another node has the session, or the store failed
+            // it here.
+            Err(_) => Err(SessionError::TakenOver(session_id)),
         }
     }
 
@@ -319,8 +319,8 @@ impl Sessions {
         self.ask(session_id, |reply| Command::Record { change: Box::new(change.clone()), reply }).await
     }
 
-    /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.
-    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
+    /// Checks a turn's request against the configuration.
+    fn check_turn(&self, request: &StartTurn, is_continuation: bool) -> Result<(), SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         if !is_continuation {
@@ -331,8 +331,14 @@ impl Sessions {
         request.budgets.check()?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
-        if let Some(model) = &request.model {
-            self.engine().models.resolve(model)?;
+        request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
+    }
+
+    /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.
+    pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
+        let refusal = self.check_turn(&request, is_continuation).err();
+        if let (Some(refusal), None) = (&refusal, &request.idempotency_key) {
+            return Err(refusal.clone());
         }
         // The session's existence is checked before everything else, even the end of the service.
         let session_id = request.session_id;
@@ -342,8 +348,10 @@ impl Sessions {
             .as_ref()
             .map_or(Ok(String::new()), |_| validate::turn_hash(&request, is_continuation))?;
         let request = Arc::new(request);
-        let command =
-            |reply| Command::StartTurn { request: request.clone(), hash: hash.clone(), is_continuation, reply };
+        let command = |reply| {
+            let (request, hash, refusal) = (request.clone(), hash.clone(), refusal.clone());
+            Command::StartTurn { request, hash, is_continuation, refusal, reply }
+        };
         let TurnHandle { accepted, wait, result } = self.ask(session_id, command).await?;
         let (inner, taken_over) = (Arc::downgrade(&self.inner), accepted.clone());
         let result = async move {
@@ -422,7 +430,12 @@ impl Sessions {
             Some(_) => String::new(),
             None => self.default_model().await,
         };
-        let model = self.check_create(&request, &default_model)?;
+        let checked = self.check_create(&request, &default_model);
+        // A key with a control character was never taken, and no store is asked for one.
+        let may_be_known = request.idempotency_key.as_ref().is_some_and(|key| !key.contains(char::is_control));
+        if let (Err(refusal), false) = (&checked, may_be_known) {
+            return Err(refusal.clone());
+        }
         let key = request.idempotency_key.as_ref().map(|key| {
             let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
             Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })
@@ -434,10 +447,11 @@ impl Sessions {
             self.engine().world.clock.elapsed(),
             |in_flight| self.check_new(in_flight),
             || async move {
-                let done = match service.created_before(recorded.as_ref()).await {
-                    Ok(None) => service.make(request, model, recorded.clone()).await,
-                    Ok(Some(created)) => Ok(created),
-                    Err(error) => Err(error),
+                // A repeat asks for nothing new: the configuration judges a request only if its key is not known.
+                let done = match (service.created_before(recorded.as_ref()).await, checked) {
+                    (Ok(None), Ok(model)) => service.make(request, model, recorded.clone()).await,
+                    (Ok(Some(created)), _) => Ok(created),
+                    (Ok(None), Err(refusal)) | (Err(refusal), _) => Err(refusal),
                 };
                 let is_known = match (&recorded, &done) {
                     // The row of this key may still name an older session.

@@ -6,13 +6,17 @@ use super::{
     event::{Event, Record},
     message::{Message, ToolResult},
 };
-use crate::ids::Seq;
+use crate::ids::{Seq, TurnNumber};
 
 /// Folds records into the items of a history.
 #[derive(Debug, Default)]
 pub struct HistoryFold {
     /// The calls of the last answer, in call order, and their results as they come.
     calls: Vec<(String, Option<ToolResult>)>,
+    /// That answer, and its turn.
+    answer: (Seq, Option<TurnNumber>),
+    /// The last record.
+    last: Seq,
     /// A turn that started with a prompt in its `turn_queued`.
     queued: Option<(Seq, HistoryItem)>,
     /// What had come of an answer that was cut off: a message, if nothing but the turn's end follows it.
@@ -20,8 +24,26 @@ pub struct HistoryFold {
 }
 
 impl HistoryFold {
+    /// Returns the results of the last answer's calls if this record, the next one, shows that the others are lost to
+    /// damage. They come behind everything that was read.
+    pub fn left_of_step(&mut self, next: &Record) -> Option<HistoryItem> {
+        let is_over = match &next.event {
+            Event::TurnStarted(_) | Event::AssistantMessage(_) => true,
+            Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => true,
+            Event::RecordsLost(lost) => lost.ranges.iter().any(|(_, to)| *to > self.answer.0),
+            _ => false,
+        };
+        if !is_over {
+            return None;
+        }
+        let results: Vec<ToolResult> = self.calls.drain(..).filter_map(|(_, result)| result).collect();
+        let (seq, turn, role) = (self.last, self.answer.1, "tool_results".to_owned());
+        (!results.is_empty()).then_some(HistoryItem { seq, turn, role, message: Message::ToolResults { results } })
+    }
+
     /// Takes the next record in; answers with the message that it completes.
     pub fn push(&mut self, record: &Record) -> Option<HistoryItem> {
+        self.last = record.seq;
         let item =
             |role: &str, message| HistoryItem { seq: record.seq, turn: record.turn, role: role.to_owned(), message };
         match &record.event {
@@ -37,6 +59,7 @@ impl HistoryFold {
             Event::AssistantMessage(answer) => {
                 self.partial = None;
                 let message = answer.message();
+                self.answer = (record.seq, record.turn);
                 self.calls = message.tool_calls().map(|call| (call.call_id.clone(), None)).collect();
                 Some(item("assistant", message))
             }

@@ -37,7 +37,7 @@ pub use meerkat_words::store::{
     TailRepair, Ticket,
 };
 use meerkat_words::{
-    answers::{Page, SessionSummary},
+    answers::{Page, SessionState, SessionSummary},
     requests::{ForgetMemory, SessionQuery},
 };
 pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, MemoryUse};
@@ -451,6 +451,19 @@ pub trait SessionIndex: Send + Sync {
 
     /// Lists sessions before `before` by id, newest first: all of them, whatever changes meanwhile.
     async fn sessions(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError>;
+
+    /// Lists sessions that are not idle, before `before` by id, newest first. A store with many sessions reads no other
+    /// rows for it.
+    async fn busy(&self, mut before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        let mut busy = Vec::new();
+        while busy.len() < limit {
+            let read = self.sessions(before, limit - busy.len()).await?;
+            let Some(last) = read.last() else { break };
+            before = Some(last.session_id);
+            busy.extend(read.into_iter().filter(|session| session.state != SessionState::Idle));
+        }
+        Ok(busy)
+    }
 
     /// Stores the turn, or the session, that a key leads to, unless the key has a newer one.
     async fn put_key(&self, key: &IndexedKey) -> Result<(), StoreError>;

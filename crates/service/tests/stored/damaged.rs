@@ -214,6 +214,51 @@ fn who_passes_over_damage_gets_all_that_is_good_and_reads_what_is_not() {
     });
 }
 
+/// One call's result is lost; those of the others of its step are there, before a repair and after it.
+#[test]
+fn good_results_are_shown_beside_a_lost_one() {
+    for lost in ["one", "two", "three"] {
+        let place = Place::new();
+        let call = |text| format!(r#"@call test_echo {{"text":"{text}"}}"#);
+        let prompt = format!("{} {} {} @say Done.", call("one"), call("two"), call("three"));
+        let id = place.process(true, async |process| {
+            let id = process.create().await;
+            process.turn(id, &prompt).await.unwrap();
+            id
+        });
+        damage(&place, id, &format!(r#""output":"{lost}""#));
+        for is_repaired in [false, true] {
+            if is_repaired {
+                place.examine(true);
+            }
+            place.process(true, async |process| {
+                for limit in [1, 2, 9] {
+                    let (mut items, mut cursor) = (Vec::new(), None);
+                    loop {
+                        let request =
+                            ReadHistory { cursor, limit: Some(limit), skip_damage: true, ..ReadHistory::new(id) };
+                        let page = process.service.history(request).await.unwrap();
+                        items.extend(page.items);
+                        cursor = page.next_cursor;
+                        if cursor.is_none() {
+                            break;
+                        }
+                    }
+                    let seqs: Vec<u64> = items.iter().map(|item| item.seq).collect();
+                    assert!(seqs.is_sorted_by(|one, next| one < next), "{lost} {limit}: {seqs:?}");
+                    items.retain(|item| !["damaged", "pruned"].contains(&item.role.as_str()));
+                    let roles: Vec<&str> = items.iter().map(|item| item.role.as_str()).collect();
+                    assert_eq!(roles, ["user", "assistant", "tool_results", "assistant"], "{lost} {is_repaired}");
+                    let shown = serde_json::to_string(&items[2].message).unwrap();
+                    let is_there = |text: &&str| shown.contains(&format!(r#""content":"{text}""#));
+                    let good: Vec<&str> = ["one", "two", "three"].into_iter().filter(is_there).collect();
+                    assert!(good.len() == 2 && !good.contains(&lost), "{lost} {is_repaired}: {shown}");
+                }
+            });
+        }
+    }
+}
+
 /// Reads a whole bundle of a damaged session, page by page.
 async fn exported(process: &Process, session_id: SessionId, redact: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut bytes, mut cursor) = (Vec::new(), None);

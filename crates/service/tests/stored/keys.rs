@@ -1,8 +1,12 @@
-//! Idempotency keys while the clock is wrong: no key runs twice because of one reading.
+//! Idempotency keys while the clock is wrong, or after the configuration has changed: no key runs twice because of one
+//! reading, and a repeat has the first answer.
+
+use std::sync::Arc;
 
 use meerkat_service::{
-    SessionId,
+    ErrorCode, SessionId,
     clock::Timestamp,
+    model::{StaticModels, scripted::ScriptedModel},
     service::{CreateSession, StartTurn},
 };
 
@@ -68,5 +72,55 @@ fn a_create_makes_one_session_whatever_one_reading_of_the_clock_says() {
                 assert_eq!(*second.get_or_insert(made), made, "{hours}");
             });
         }
+    }
+}
+
+/// A repeat asks for nothing new. So it has the first answer, also if the request would be refused by now.
+#[test]
+fn a_repeat_is_answered_although_the_configuration_no_longer_takes_its_request() {
+    let mut place = Place::new();
+    let models = || StaticModels::new("scripted", Arc::new(ScriptedModel), 200_000);
+    place.models = Some(Arc::new(models().with("other", Arc::new(ScriptedModel), 200_000)));
+    let key = || Some("k".to_owned());
+    let create = CreateSession {
+        model: Some("other".to_owned()),
+        system_prompt: Some("Be brief.".to_owned()),
+        tools: Some(vec!["test_echo".to_owned()]),
+        idempotency_key: key(),
+        ..CreateSession::default()
+    };
+    let turn = |session_id| StartTurn {
+        model: Some("other".to_owned()),
+        allow: vec!["test_echo".to_owned()],
+        idempotency_key: key(),
+        ..StartTurn::new(session_id, "@say Once.")
+    };
+    let session_id = place.process(true, async |process| {
+        let created = process.service.create_session(create.clone()).await.unwrap();
+        assert_eq!(process.service.start_turn(turn(created.session_id)).await.unwrap().turn, 0);
+        created.session_id
+    });
+    for what in ["the model is not configured", "the tools are gone", "prompts are shorter", "keys are shorter"] {
+        // Each change comes to those before it.
+        let limits = &mut place.options.limits;
+        match what {
+            "the model is not configured" => place.models = Some(Arc::new(models())),
+            "the tools are gone" => place.options.tools.test_dir = None,
+            "prompts are shorter" => (limits.prompt_bytes, limits.system_prompt_bytes) = (4, 4),
+            _ => limits.label_bytes = 0,
+        }
+        place.process(true, async |process| {
+            let created = process.service.create_session(create.clone()).await;
+            assert_eq!(created.unwrap().session_id, session_id, "{what}");
+            let again = process.service.start_turn(turn(session_id)).await.unwrap();
+            assert_eq!((again.turn, again.text.as_str()), (0, "Once."), "{what}");
+            // Another request with the key is no repeat, and says so.
+            let other = CreateSession { title: Some("Another".to_owned()), ..create.clone() };
+            let refused = process.service.create_session(other).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::IdempotencyConflict, "{what}");
+            let other = StartTurn { prompt: "@say Twice.".to_owned(), ..turn(session_id) };
+            let refused = process.service.start_turn(other).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::IdempotencyConflict, "{what}");
+        });
     }
 }

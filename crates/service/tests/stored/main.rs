@@ -33,6 +33,7 @@ use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::{FrozenClock, Timestamp, World},
     doctor::{Diagnosis, Examination, examine},
+    model::ModelResolver,
     options::{EngineOptions, Unattended},
     service::{CreateSession, ReadEvents, StartTurn, TurnResult},
 };
@@ -46,6 +47,8 @@ struct Place {
     options: EngineOptions,
     /// Time of the clock; the system's if `None`.
     now: Option<Timestamp>,
+    /// Models; the engine's own if `None`.
+    models: Option<Arc<dyn ModelResolver>>,
 }
 
 impl Place {
@@ -58,7 +61,7 @@ impl Place {
         options.approval.unattended = Unattended::Wait;
         // Long enough that no loaded machine is slower.
         options.limits.wait_ms = 60_000;
-        Self { dir, options, now: None }
+        Self { dir, options, now: None, models: None }
     }
 
     fn data_dir(&self) -> std::path::PathBuf {
@@ -66,7 +69,10 @@ impl Place {
     }
 
     fn agent(&self) -> AgentBuildConfig {
-        let config = AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir());
+        let mut config = AgentBuildConfig::new().options(self.options.clone()).store(self.data_dir());
+        if let Some(models) = &self.models {
+            config = config.models(models.clone());
+        }
         match self.now {
             Some(now) => config.world(World { clock: Arc::new(FrozenClock::at(now)), ..World::system() }),
             None => config,

@@ -10,7 +10,7 @@ use meerkat_service::{
     },
 };
 use meerkat_words::{
-    answers::SessionState::{Idle, Running},
+    answers::SessionState::{Idle, Running, Waiting},
     requests::SessionQuery,
 };
 
@@ -49,6 +49,24 @@ async fn lists_are_in_the_order_of_changes_and_a_cursor_keeps_its_place() {
     assert_eq!(listed(&index, odd).await.0, [id(5), id(3), id(1)]);
     let by_id = index.sessions(Some(id(5)), 2).await.unwrap();
     assert_eq!(by_id, [row(3, 1, Idle), row(2, 2, Idle)]);
+}
+
+/// The inbox of approvals asks for them, and most sessions of a large store are idle.
+#[tokio::test]
+async fn sessions_that_are_not_idle_are_found_without_a_look_at_the_others() {
+    let database = database!();
+    let a = node(&database, "a").await;
+    let index = PostgresIndex(a.clone());
+    for (n, state) in [(1, Idle), (2, Waiting), (3, Running), (4, Idle)] {
+        let lease = a.lease(id(n)).await.unwrap();
+        append(&a, &lease, n, 1..=2, state).await.unwrap();
+    }
+    // Rows that nobody could read, were they looked at.
+    database.psql("UPDATE sessions SET summary = 'no row' WHERE is_idle");
+    assert_eq!(index.busy(None, 9).await.unwrap(), [row(3, 2, Running), row(2, 2, Waiting)]);
+    assert_eq!(index.busy(None, 1).await.unwrap(), [row(3, 2, Running)]);
+    assert_eq!(index.busy(Some(id(3)), 9).await.unwrap(), [row(2, 2, Waiting)]);
+    assert_eq!(index.busy(Some(id(2)), 9).await.unwrap(), []);
 }
 
 #[tokio::test]

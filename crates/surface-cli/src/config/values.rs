@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use meerkat_service::{
+    SessionError,
     compaction::CompactionConfig,
     model::vendors::Preset,
     options::{
@@ -36,6 +37,22 @@ pub(crate) struct Values {
     pub(crate) log: LogValues,
     pub(crate) output: OutputValues,
     pub(crate) chat: ChatValues,
+}
+
+impl Values {
+    /// Refuses 0 as a time that would be over at once, before anything could be done in it. For other times 0 means no
+    /// limit, or at once is of use.
+    pub(super) fn check_times(&self) -> Result<(), SessionError> {
+        let times = [
+            ("ephemeral.idle_ms", self.ephemeral.idle_ms),
+            ("serve.header_timeout_ms", self.serve.header_timeout_ms),
+            ("serve.stall_ms", self.serve.stall_ms),
+        ];
+        times.into_iter().find(|(_, ms)| *ms == 0).map_or(Ok(()), |(key, _)| {
+            let message = "0 would be over at once; write more milliseconds, or leave it out for the built-in time";
+            Err(SessionError::ConfigInvalid { key: key.to_owned(), message: message.to_owned() })
+        })
+    }
 }
 
 #[derive(Deserialize)]

@@ -53,6 +53,36 @@ fn the_later_layer_wins_and_every_value_has_its_origin() {
     assert_eq!(entry(&ran, "store.data_dir").1, "variable MEERKAT_DATA_DIR");
 }
 
+/// An option of milliseconds takes 0 as "no limit", as "at once" where that is of use, or not at all.
+#[test]
+fn a_time_of_0_that_would_be_over_at_once_is_refused() {
+    let variable = |key: &str| format!("MEERKAT_{}", key.to_uppercase().replace('.', "__"));
+    for key in ["ephemeral.idle_ms", "serve.header_timeout_ms", "serve.stall_ms"] {
+        let ran = cli(&["config", "show"]).env(&variable(key), "0").run();
+        for part in [key, &variable(key), "leave it out for the built-in time"] {
+            ran.refused(ErrorCode::ConfigInvalid, part);
+        }
+    }
+    for key in [
+        "turn.model_idle_timeout_ms",
+        "turn.default_wall_ms",
+        "turn.max_wall_ms",
+        "turn.retry_total_ms",
+        "tools.timeout_ms",
+        "tools.approval_timeout_ms",
+        // At once, or as often as anybody asks.
+        "turn.retry_base_ms",
+        "turn.retry_max_ms",
+        "tools.grace_ms",
+        "limits.wait_ms",
+        "store.idle_ms",
+        "serve.drain_ms",
+    ] {
+        let ran = cli(&["config", "show", "--json"]).env(&variable(key), "0").run();
+        assert_eq!(entry(&ran, key).0, "0", "{key}");
+    }
+}
+
 /// What is wrong with a database is said at once, with what to do, and never with its password.
 #[test]
 fn a_database_that_cannot_be_used_is_refused_without_its_password() {

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -12,11 +12,13 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Rig, Subject, fakes::does, ticks};
 use crate::{
-    ErrorCode, SessionError, SessionId,
+    ErrorCode, Session, SessionError, SessionId,
+    agent::{actor::Actor, command::Command, shared::Shared},
+    follow::live::LiveHub,
     ids::Seq,
     model::{
         ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream, ResolvedModel, StaticModels,
@@ -24,10 +26,14 @@ use crate::{
     },
     runtime::EphemeralSessionService,
     service::{CreateSession, PinFact, SessionService as _, TurnStatus},
-    session::{event::Record, message::RawJson},
+    session::{
+        event::Record,
+        message::RawJson,
+        tests::{created, record},
+    },
     store::{
         BlobStore, BlobWriter, EventStore, FramePage, Lease, MemoryBlobStore, MemoryEventStore, MemoryIndex, ReadLimit,
-        RecordSource, StoreError, Ticket,
+        RecordSource, StoreError, Stores, Ticket,
     },
     tool::{Effect, Invocation, OutputSink, Plan, Tool, ToolError},
 };
@@ -441,6 +447,31 @@ async fn a_lost_blob_fails_no_later_turn() {
     let result = subject.turn("@echo first").await.unwrap();
     assert_eq!(result.status, TurnStatus::Completed, "{result:?}");
     assert!(result.text.starts_with("first: @say Read. @note long "), "{result:?}");
+}
+
+/// What a damaged session has may still be needed to repair it.
+#[tokio::test]
+async fn a_session_that_can_only_be_read_keeps_its_blobs() {
+    for is_read_only in [false, true] {
+        let stores = Stores::in_memory(u64::MAX, &Arc::default());
+        let session = Session::begin(&record(1, None, created())).unwrap();
+        let session_id = session.id();
+        let mut writer = stores.blobs.writer(session_id);
+        writer.write(b"a body").await.unwrap();
+        let names = BTreeSet::from([writer.finish().await.unwrap().0]);
+        let (blobs, lease) = (stores.blobs.clone(), stores.events.lease(session_id).await.unwrap());
+        let ports = Rig::new(Vec::new()).engine(stores, true).ports;
+        let shared = Shared::new(&session, Arc::new(LiveHub::new(session_id, Weak::new())));
+        shared.is_read_only.store(is_read_only, Ordering::Release);
+        let (_mailbox, commands) = mpsc::channel(1);
+        let mut actor = Actor::new(session, lease, ports, shared, Weak::new(), commands);
+        let (reply, answer) = oneshot::channel();
+        actor.handle(Command::DropBlobs { names: names.clone(), last_seq: 1, reply }).await;
+        let answer = answer.await.unwrap().map_err(|error| error.code());
+        assert_eq!(answer, if is_read_only { Err(ErrorCode::SessionCorrupted) } else { Ok(()) });
+        let kept = blobs.list(session_id).await.unwrap();
+        assert_eq!(kept, if is_read_only { names } else { BTreeSet::new() });
+    }
 }
 
 /// A command on a lease that was taken is sent again, to the new lease.

@@ -3,29 +3,38 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 
 use super::{
     Rig, Subject, check_journal,
+    fakes::{Does, does},
     faults::{Fault, FaultyEvents, Fuse},
+    ticks,
 };
 use crate::{
     ErrorCode, Session, SessionError,
+    agent::registry::MAILBOX_MAX,
     ids::SessionId,
     options::Policy,
     runtime::PersistentSessionService,
-    service::{CreateSession, PinFact, Remind, SessionService as _, SessionState, StartTurn},
+    service::{CreateSession, InterruptTurn, PinFact, Remind, SessionService as _, SessionState, StartTurn},
     session::{SessionMeta, reminder::SystemReminderType},
     store::{
         EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionFilter, SessionStore, SessionStoreError,
     },
+    tool::{Approval, Effect},
 };
 
 /// A session whose store fails like this when it writes, and once when it reads after that.
 async fn failing(fault: Fault, writes: Fuse) -> Subject {
+    failing_with(Rig::new(Vec::new()), fault, writes).await
+}
+
+async fn failing_with(rig: Rig, fault: Fault, writes: Fuse) -> Subject {
     let journals: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
     let unread = Arc::new(FaultyEvents(journals, Fault::UnreadLines, Fuse::new(0, 1)));
     let events = Arc::new(FaultyEvents(unread, fault, writes));
-    Subject::new(Rig::new(Vec::new()).stored(events, Arc::new(MemoryIndex::default()))).await
+    Subject::new(rig.stored(events, Arc::new(MemoryIndex::default()))).await
 }
 
 /// Broken once: it was called corrupted until the process ended.
@@ -37,6 +46,80 @@ async fn a_session_that_could_not_be_read_once_after_a_panic_is_healthy() {
     let next = subject.turn("@say Two.").await;
     assert_eq!(next.map(|result| result.text).map_err(|error| error.code()), Ok("Two.".to_owned()));
     check_journal(&subject.events().await);
+}
+
+/// The store failed the turn's end and the reload, so no actor has the session. Its journal shows that the turn runs.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_the_store_left_open_can_be_interrupted() {
+    for (turn, answer) in
+        [(None, Ok(3)), (Some(0), Ok(3)), (Some(7), Err(SessionError::NotRunning { turn: Some(7) }.body()))]
+    {
+        let subject = failing(Fault::Failure, Fuse::new(2, 1)).await;
+        let session_id = subject.session_id;
+        let interrupt = async |turn| {
+            let done = subject.service.interrupt(InterruptTurn { session_id, turn }).await;
+            done.map(|changed| changed.seq).map_err(|error| error.body())
+        };
+        subject.service.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        assert_eq!(interrupt(None).await.unwrap_err().code, ErrorCode::StoreFailed);
+        ticks(100).await;
+        assert_eq!(subject.service.read(&session_id).await.unwrap().state, SessionState::Running);
+        assert_eq!(interrupt(turn).await, answer, "{turn:?}");
+        assert_eq!(subject.service.read(&session_id).await.unwrap().state, SessionState::Idle, "{turn:?}");
+        assert_eq!(interrupt(turn).await, Err(SessionError::NotRunning { turn }.body()), "nothing runs any more");
+        check_journal(&subject.events().await);
+    }
+}
+
+/// A turn that waits for a decision goes on when its session is loaded again, until it is interrupted.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_waits_can_be_interrupted_after_the_store_failed() {
+    let tool = Does { approval: Approval::Ask, ..does("ask", Effect::Once, |_, output| output.write("done").boxed()) };
+    // The creation, the turn's start, its call, its question, and the pin.
+    let subject = failing_with(Rig::new(vec![Arc::new(tool)]), Fault::Failure, Fuse::new(4, 1)).await;
+    let session_id = subject.session_id;
+    let turn = StartTurn { attended: true, ..StartTurn::new(session_id, "@call ask {} @say Done.") };
+    subject.service.accept_turn(turn).await.unwrap();
+    while subject.service.read(&session_id).await.unwrap().state != SessionState::Waiting {
+        ticks(10).await;
+    }
+    subject.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap_err();
+    ticks(100).await;
+    assert_eq!(subject.service.read(&session_id).await.unwrap().state, SessionState::Waiting);
+    subject.service.interrupt(InterruptTurn { session_id, turn: Some(0) }).await.unwrap();
+    assert_eq!(subject.service.read(&session_id).await.unwrap().state, SessionState::Idle);
+    let events = subject.events().await;
+    assert_eq!(events.last().unwrap()["reason"], "requested");
+    check_journal(&events);
+}
+
+/// More requests than a mailbox holds wait for one whose write fails. Nothing was done for them, so the session does it
+/// once it is loaded again.
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_for_a_failed_one_are_carried_out() {
+    const PINS: usize = 2 * MAILBOX_MAX;
+    let mut rig = Rig::new(Vec::new());
+    rig.options.limits.pins = PINS;
+    // The creation, and the first pin.
+    let subject = failing_with(rig, Fault::Failure, Fuse::new(1, 1)).await;
+    let session_id = subject.session_id;
+    let pins = (0..PINS).map(|n| subject.service.pin(PinFact { session_id, text: n.to_string() }));
+    let done = futures::future::join_all(pins).await;
+    let failed: Vec<ErrorCode> = done.iter().filter_map(|done| done.as_ref().err().map(SessionError::code)).collect();
+    assert_eq!(failed, [ErrorCode::StoreFailed], "only of one is unknown what became of it");
+    assert_eq!(subject.service.read(&session_id).await.unwrap().pins.len(), PINS - 1);
+    check_journal(&subject.events().await);
+}
+
+/// A turn whose start is not durable yet is no reason to refuse the request behind it.
+#[tokio::test(start_paused = true)]
+async fn a_request_behind_a_turn_that_never_began_is_carried_out() {
+    let subject = failing(Fault::LostWrite, Fuse::new(1, 1)).await;
+    let session_id = subject.session_id;
+    let pin = subject.service.pin(PinFact { session_id, text: "a fact".to_owned() });
+    let (turn, pinned) = tokio::join!(subject.turn("@say One."), pin);
+    assert_eq!(turn.unwrap_err().code(), ErrorCode::StoreFailed);
+    assert_eq!(pinned.unwrap().seq, 2);
 }
 
 /// A turn that is refused is none: what waits goes on waiting.

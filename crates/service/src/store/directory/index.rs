@@ -1,9 +1,10 @@
 //! [`RedbIndex`]: lists, idempotency keys and checkpoints in `index.redb`. It never decodes events.
 
 use std::{
+    collections::BTreeSet,
     ops::Bound,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -11,7 +12,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use meerkat_words::{
-    answers::{Page, SessionSummary},
+    answers::{Page, SessionState, SessionSummary},
     requests::SessionQuery,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -32,6 +33,11 @@ pub struct RedbIndex {
     putting: tokio::sync::Mutex<()>,
     /// Number of the next change, once it is known.
     next_change: tokio::sync::OnceCell<AtomicU64>,
+    /// Sessions whose rows are not idle, and perhaps some whose rows were not when the file was opened. It is locked
+    /// while a session's row is changed.
+    busy: Mutex<BTreeSet<SessionId>>,
+    /// Set when `busy` has those that a former process put.
+    is_busy_known: tokio::sync::OnceCell<()>,
 }
 
 /// Encodes a session's row: the number of its last change, then its summary.
@@ -50,7 +56,32 @@ impl RedbIndex {
     /// Makes the index over a file.
     #[must_use]
     pub fn new(file: Arc<IndexFile>) -> Self {
-        Self { file, putting: tokio::sync::Mutex::default(), next_change: tokio::sync::OnceCell::new() }
+        Self {
+            file,
+            putting: tokio::sync::Mutex::default(),
+            next_change: tokio::sync::OnceCell::new(),
+            busy: Mutex::default(),
+            is_busy_known: tokio::sync::OnceCell::new(),
+        }
+    }
+
+    fn lock_busy(&self) -> MutexGuard<'_, BTreeSet<SessionId>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads every row once for those that are not idle.
+    async fn find_busy(&self) -> Result<(), StoreError> {
+        let read = self.file.read(|view| {
+            let rows = view.rows_back(Table::Sessions, Bound::Unbounded, Bound::Unbounded)?;
+            let sessions = rows.map(|row| Ok(summary(&row?.1)?.1));
+            let is_busy = |session: &SessionSummary| session.state != SessionState::Idle;
+            let ids =
+                sessions.filter_map(|session| session.map(|it| is_busy(&it).then_some(it.session_id)).transpose());
+            ids.collect::<Result<Vec<_>, Trouble>>()
+        });
+        let found = read.await?;
+        self.lock_busy().extend(found);
+        Ok(())
     }
 
     fn put_row(&self, table: Table, key: Vec<u8>, value: &impl Serialize) -> Result<(), StoreError> {
@@ -62,6 +93,11 @@ impl RedbIndex {
     /// Puts a session's row, and its place among the changes. The commit deletes the place before.
     fn put_session(&self, number: u64, summary: &SessionSummary) -> Result<(), StoreError> {
         let place = Place { number, session_id: summary.session_id };
+        let mut busy = self.lock_busy();
+        match summary.state == SessionState::Idle {
+            true => busy.remove(&summary.session_id),
+            false => busy.insert(summary.session_id),
+        };
         self.file.change([
             ((Table::Sessions, summary.session_id.as_uuid().as_bytes().to_vec()), Some(row(number, summary)?)),
             ((Table::Changes, place.key()), Some(Bytes::new())),
@@ -169,6 +205,8 @@ impl SessionIndex for RedbIndex {
         // All rows are deleted in one commit, and the session's row in any case.
         let of_it = of_it.await;
         let rows = rows.into_iter().chain(of_it.iter().flatten().cloned());
+        let mut busy = self.lock_busy();
+        busy.remove(&session_id);
         self.file.change(rows.map(|key| (key, None)));
         of_it.map(drop)
     }
@@ -183,6 +221,18 @@ impl SessionIndex for RedbIndex {
             let to = before.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.as_uuid().as_bytes()[..]));
             let rows = view.rows_back(Table::Sessions, Bound::Unbounded, to)?.take(limit);
             rows.map(|row| Ok(summary(&row?.1)?.1)).collect()
+        });
+        read.await
+    }
+
+    async fn busy(&self, before: Option<SessionId>, limit: usize) -> Result<Vec<SessionSummary>, StoreError> {
+        self.is_busy_known.get_or_try_init(|| self.find_busy()).await?;
+        let to = before.map_or(Bound::Unbounded, Bound::Excluded);
+        let ids: Vec<SessionId> = self.lock_busy().range((Bound::Unbounded, to)).rev().copied().collect();
+        let read = self.file.read(move |view| {
+            let read = |id: &SessionId| view.get(Table::Sessions, id.as_uuid().as_bytes());
+            let rows = ids.iter().filter_map(|id| read(id).transpose());
+            rows.map(|row| Ok(summary(&row?)?.1)).take(limit).collect()
         });
         read.await
     }

@@ -14,7 +14,7 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::{
     IndexFile, RedbIndex,
-    rows::{Trouble, sealed},
+    rows::{Table, Trouble, sealed},
 };
 use crate::{
     clock::{SeededIds, Timestamp},
@@ -175,6 +175,49 @@ proptest! {
 fn key(scope: Option<u8>, name: &str, seconds: i64) -> IndexedKey {
     let key = Key { key: name.to_owned(), request: "r".to_owned() };
     IndexedKey { scope: scope.map(id), key, session_id: id(9), turn: Some(3), time: time(seconds) }
+}
+
+/// The sessions that are not idle, in pages.
+async fn busy(index: &dyn SessionIndex) -> Vec<SessionId> {
+    let mut ids: Vec<SessionId> = Vec::new();
+    loop {
+        let page = index.busy(ids.last().copied(), 2).await.unwrap();
+        if page.is_empty() {
+            return ids;
+        }
+        ids.extend(page.iter().map(|session| session.session_id));
+    }
+}
+
+/// The inbox of approvals asks for them, and most sessions of a large store are idle.
+#[tokio::test]
+async fn sessions_that_are_not_idle_are_found_without_a_look_at_the_others() {
+    use SessionState::{Idle, Queued, Running, Waiting};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("index.redb");
+    let (mut redb, memory) = (index(&path), MemoryIndex::default());
+    let put = async |redb: &RedbIndex, n, state| {
+        redb.put(SessionSummary { state, ..summary(n, 1) }).await.unwrap();
+        memory.put(SessionSummary { state, ..summary(n, 1) }).await.unwrap();
+    };
+    for (n, state) in [Idle, Waiting, Running, Idle, Waiting, Queued, Idle].into_iter().enumerate() {
+        put(&redb, n as u8, state).await;
+    }
+    assert_eq!(busy(&redb).await, [5, 4, 2, 1].map(id));
+    redb.flush().await.unwrap();
+    drop(redb);
+    let file = Arc::new(IndexFile::new(path));
+    redb = RedbIndex::new(file.clone());
+    put(&redb, 5, Idle).await;
+    assert_eq!((busy(&redb).await, busy(&memory).await), ([4, 2, 1].map(id).to_vec(), [4, 2, 1].map(id).to_vec()));
+    // A row that nobody could read, were it looked at.
+    let idle = id(3).as_uuid().as_bytes().to_vec();
+    file.change([((Table::Sessions, idle), Some("no row".into()))]);
+    for (n, state) in [(4, Idle), (0, Waiting)] {
+        put(&redb, n, state).await;
+    }
+    redb.remove(id(2)).await.unwrap();
+    assert_eq!(busy(&redb).await, [1, 0].map(id));
 }
 
 async fn keys_and_checkpoints(index: &dyn SessionIndex) {

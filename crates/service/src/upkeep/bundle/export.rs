@@ -5,7 +5,7 @@
 //! again; a compaction of the journal meanwhile is noticed.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -296,13 +296,14 @@ impl Planner {
             last.seq = line.seq;
         }
         self.end_file()?;
+        let mut named = HashSet::new();
         for source in std::mem::take(&mut self.order) {
-            if let Some((name, bytes)) = self.blobs.get(&source).cloned().flatten() {
-                let row = FileRow { name: Name::Blob(name.clone()).to_string(), bytes, sha256: name };
+            if let Some((name, bytes)) = self.blobs.get(&source).cloned().flatten()
                 // Two bodies may be equal after their keys are replaced.
-                if self.files.iter().all(|file| file.row.name != row.name) {
-                    self.push(row, Source::Blob(source))?;
-                }
+                && named.insert(name.clone())
+            {
+                let row = FileRow { name: Name::Blob(name.clone()).to_string(), bytes, sha256: name };
+                self.push(row, Source::Blob(source))?;
             }
         }
         let rows = self.files.iter().map(|file| file.row.clone()).collect();
