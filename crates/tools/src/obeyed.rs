@@ -8,33 +8,87 @@ use std::{
 
 /// Names of files, in small letters.
 const FILES: &[&str] = &[
+    ".aider.conf.yml",
+    ".appveyor.yml",
     ".bash_login",
+    ".bash_logout",
     ".bash_profile",
     ".bashrc",
+    ".cirrus.yml",
+    ".cshrc",
+    ".devcontainer.json",
+    ".dir-locals.el",
     ".drone.yml",
     ".envrc",
+    ".exrc",
+    ".gdbinit",
     ".gitlab-ci.yml",
+    ".kshrc",
+    ".lldbinit",
+    ".login",
     ".mcp.json",
+    ".mise.toml",
+    ".nvim.lua",
+    ".nvimrc",
+    ".pre-commit-config.yaml",
     ".profile",
+    ".tcshrc",
     ".travis.yml",
+    ".vimrc",
+    ".woodpecker.yaml",
+    ".woodpecker.yml",
+    ".zlogin",
+    ".zlogout",
     ".zprofile",
     ".zshenv",
     ".zshrc",
+    "appveyor.yml",
     "azure-pipelines.yml",
+    "bitbucket-pipelines.yml",
     "jenkinsfile",
+    "lefthook-local.yml",
+    "lefthook.yml",
     "meerkat.toml",
+    "mise.toml",
+    "opencode.json",
+    "opencode.jsonc",
 ];
-/// Folders, in small letters. All that is in them counts.
+/// Ends of names of files, in small letters.
+const ENDS: &[&str] = &[".code-workspace"];
+/// Folders, and files in folders, in small letters. All that is in them counts.
 const FOLDERS: &[&str] = &[
+    ".buildkite",
+    ".cargo/config",
+    ".cargo/config.toml",
     ".circleci",
     ".claude",
     ".codex",
+    ".config/fish",
+    ".continue",
     ".cursor",
     ".devcontainer",
+    ".fleet",
+    ".forgejo/workflows",
+    ".gemini",
+    ".gitea/workflows",
+    ".github/actions",
     ".github/workflows",
+    ".hg/hgrc",
     ".husky",
     ".idea",
+    ".kiro",
+    ".mvn/extensions.xml",
+    ".mvn/jvm.config",
+    ".mvn/maven.config",
+    ".opencode",
+    ".roo",
+    ".semaphore",
+    ".teamcity",
+    ".tekton",
+    ".vs",
     ".vscode",
+    ".windsurf",
+    ".woodpecker",
     ".zed",
 ];
 
@@ -45,7 +99,8 @@ pub(crate) fn is_obeyed(path: &Path) -> bool {
         let folder: Vec<&str> = folder.split('/').collect();
         parts.windows(folder.len()).any(|window| window == folder)
     };
-    parts.last().is_some_and(|name| FILES.contains(&name.as_str())) || FOLDERS.iter().any(is_in)
+    let is_file = |name: &String| FILES.contains(&name.as_str()) || ENDS.iter().any(|end| name.ends_with(end));
+    parts.last().is_some_and(is_file) || FOLDERS.iter().any(is_in)
 }
 
 /// Lists those that a workspace's own folder has: there programs look first, and a folder of downloaded packages has

@@ -26,7 +26,7 @@ const INNER_MAX: usize = 256;
 const NAMED_MAX: usize = 8;
 const GIT_OBEYS: &str = "git obeys it: look at it before git runs";
 /// Folder of the files for people, which this program writes without confinement.
-const PROJECTION: &str = ".rkat";
+pub(crate) const PROJECTION: &str = ".rkat";
 
 /// What tells that a file or folder was changed or replaced. No command can set the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

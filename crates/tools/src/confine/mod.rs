@@ -30,7 +30,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) use guard::Guard;
+pub(crate) use guard::{Guard, PROJECTION};
 pub(crate) use repositories::main_folders;
 #[cfg(target_os = "linux")]
 pub(crate) use system::close_inherited;

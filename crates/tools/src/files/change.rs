@@ -38,7 +38,7 @@ use super::{
     path::{Inside, PlainError, Workspace, io_failed, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };
-use crate::obeyed::is_obeyed;
+use crate::{confine::PROJECTION, obeyed::is_obeyed};
 
 /// Locks of files that are being changed; files may share one.
 const LOCKS: usize = 64;
@@ -180,8 +180,8 @@ impl Changes {
                 format!("{path} is replaced; it is not text, and its hash is {hash}.\n{made}")
             }
         };
-        // Each change of what programs obey is asked about.
-        let always_asks = is_obeyed(target.path.as_path());
+        // Each change of what programs obey is asked about, and of the files that this program writes for people.
+        let always_asks = is_obeyed(target.path.as_path()) || target.path.as_path().starts_with(PROJECTION);
         let rule = (!always_asks).then(|| rule.to_owned());
         let before = target.found.as_ref().map(|found| found.bytes.as_slice());
         // A path that is not UTF-8 is refused when the call runs.

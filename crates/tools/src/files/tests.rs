@@ -556,11 +556,28 @@ async fn each_change_of_what_other_programs_obey_is_asked_about() {
         ".GITLAB-CI.yml",
         ".envrc",
         "home/.bashrc",
+        ".zlogin",
+        ".config/fish/config.fish",
+        "bitbucket-pipelines.yml",
+        ".gitea/workflows/ci.yml",
+        ".github/actions/build/action.yml",
+        ".devcontainer.json",
+        "my.code-workspace",
+        ".gemini/settings.json",
+        "opencode.json",
+        ".mise.toml",
+        ".cargo/config.toml",
+        ".pre-commit-config.yaml",
+        "lefthook.yml",
+        ".nvim.lua",
+        ".rkat/notes.md",
     ] {
         let plan = fixture.plan("write", path_of(path)).await.unwrap();
         assert_eq!((plan.approval, plan.always_asks, plan.rule), (Approval::Ask, true, None), "{path}");
     }
-    for path in ["src/vscode/tasks.json", ".github/CODEOWNERS", "workflows/ci.yml", "envrc"] {
+    for path in
+        ["src/vscode/tasks.json", ".github/CODEOWNERS", "workflows/ci.yml", "envrc", "notes/.rkat.md", ".cargo/notes"]
+    {
         let plan = fixture.plan("write", path_of(path)).await.unwrap();
         assert_eq!((plan.always_asks, plan.rule.as_deref()), (false, Some("write")), "{path}");
     }

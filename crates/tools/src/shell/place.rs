@@ -82,6 +82,8 @@ const HOME_SECRETS: &[&str] = &[
     ".git-credentials",
     ".gnupg",
     ".kube",
+    // Of every project: tokens of running servers, and what was said.
+    ".local/share/meerkat",
     ".netrc",
     ".npmrc",
     ".pypirc",

@@ -52,6 +52,15 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
             })
         })
         .chain(helper)
+        .chain(has_namespaces().then(of_home_folder))
+}
+
+/// What is hidden in a folder that may be read is hidden by a namespace.
+fn of_home_folder() -> Trial {
+    Trial::test("a_home_folder_that_may_be_read_shows_no_secret", || {
+        a_home_folder_shows_no_secret();
+        Ok(())
+    })
 }
 
 /// The trial that leaves no process to others, where a user has a limit of them.
@@ -571,5 +580,24 @@ fn a_data_directory_is_hidden() {
         assert_eq!(fs::read_to_string(place.folder.path().join("data/token")).unwrap(), "owner's\n");
     } else {
         assert!(place.plan(&json!({"command": "ls"})).is_err());
+    }
+}
+
+/// The user lets commands read all of it. Running servers of other projects have their tokens there.
+fn a_home_folder_shows_no_secret() {
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let put = |name: &str| {
+        let path = home.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "owner's\n").unwrap();
+        path
+    };
+    let secrets =
+        [".local/share/meerkat/other-0123/token", ".ssh/id_ed25519", ".netrc", ".config/gh/hosts.yml"].map(put);
+    let plain = put("notes/plain");
+    let place = Place::reading(home.path());
+    assert_eq!(place.succeeds(&format!("cat {}", plain.display())), "owner's\n");
+    for secret in secrets {
+        place.fails(&format!("cat {}", secret.display()));
     }
 }

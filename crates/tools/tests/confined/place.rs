@@ -62,6 +62,16 @@ impl Place {
         Self { tools: shell_tools(options).unwrap(), ..place }
     }
 
+    /// A place whose owner has this home folder, and lets commands read all of it.
+    pub(crate) fn reading(home: &Path) -> Self {
+        let place = Self::new();
+        let mut options = options(place.folder.path(), Network::Ask);
+        options.environment.retain(|(name, _)| !["HOME", "CARGO_HOME"].contains(&name.as_str()));
+        options.environment.push(("HOME".to_owned(), home.to_str().unwrap().to_owned()));
+        options.readable.push(home.to_owned());
+        Self { tools: shell_tools(options).unwrap(), ..place }
+    }
+
     pub(crate) fn over(folder: tempfile::TempDir, network: Network) -> Self {
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
