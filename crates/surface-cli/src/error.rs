@@ -68,7 +68,9 @@ fn joined(lines: &str) -> String {
     let lines = lines.split('\n').map(str::trim);
     let mut what = String::new();
     let mut is_list = false;
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
+    // What looks like a flag is most likely meant as one.
+    let is_noise = |line: &&str| ["For more information", "tip: to pass"].iter().any(|noise| line.starts_with(noise));
+    for line in lines.filter(|line| !line.is_empty() && !is_noise(line)) {
         // An item of a list begins as an argument does; nothing else follows a line that ends with a colon.
         let is_item = is_list && line.starts_with(['<', '-', '[']);
         what.push_str(match what.chars().next_back() {
@@ -93,16 +95,21 @@ pub(crate) fn usage_of_line(error: &clap::Error) -> ErrorBody {
     refusal(error, "/")
 }
 
-/// Returns true if an error is about the program's own flags, or those of a command that runs turns or begins sessions.
-fn is_about_turns(error: &clap::Error, before: &str) -> bool {
-    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return false };
+/// Returns the commands that an error is about: `sessions` of `meerkat sessions`, none of the program's own. `None` if it
+/// does not say.
+fn path_of(error: &clap::Error, before: &str) -> Option<String> {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return None };
     let usage = usage.to_string();
     // `Usage: meerkat run [OPTIONS]`; a line of `chat` begins with its command.
-    let command = usage.split_whitespace().nth(if before.is_empty() { 2 } else { 1 });
-    command.is_none_or(|word| {
-        let name = word.trim_start_matches('/');
-        word.starts_with(['[', '<', '-']) || ["run", "chat", "resume", "turn", "new"].contains(&name)
-    })
+    let words = usage.split_whitespace().skip(if before.is_empty() { 2 } else { 1 });
+    let path: Vec<&str> = words.take_while(|word| !word.starts_with(['[', '<', '-'])).collect();
+    Some(path.join(" "))
+}
+
+/// Returns true if an error is about the program's own flags, or those of a command that runs turns or begins sessions.
+fn is_about_turns(path: &str) -> bool {
+    let name = path.split(' ').next().unwrap_or_default().trim_start_matches('/');
+    ["", "run", "chat", "resume", "turn", "new"].contains(&name)
 }
 
 fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
@@ -117,9 +124,11 @@ fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     };
     let word = context(kind);
     let word = if field == "command" { format!("{before}{word}") } else { word };
-    let ours = match error.kind() {
-        ErrorKind::InvalidSubcommand => our_command(&word),
-        ErrorKind::UnknownArgument if is_about_turns(error, before) => our_flag(&word),
+    let path = path_of(error, before);
+    let ours = match (error.kind(), &path) {
+        (ErrorKind::InvalidSubcommand, path) => our_command(path.as_deref().unwrap_or_default(), &word),
+        (ErrorKind::UnknownArgument, Some(path)) if is_about_turns(path) => our_flag(&word).map(str::to_owned),
+        (ErrorKind::UnknownArgument, Some(path)) if !path.is_empty() => our_command(path, &word),
         _ => None,
     };
     if let Some(ours) = ours {
