@@ -11,6 +11,7 @@ mod fakes;
 mod faults;
 mod forms;
 mod interleavings;
+mod letters;
 mod listed;
 mod nodes;
 mod overflow;

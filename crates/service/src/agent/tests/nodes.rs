@@ -68,21 +68,21 @@ impl Router for Roads {
 
 /// Way from one node to the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     None,
     Router,
     Inbox,
 }
 
-struct Node {
-    store: Arc<NodeStore>,
+pub(super) struct Node {
+    pub(super) store: Arc<NodeStore>,
     model: Arc<Gated>,
-    service: Arc<PersistentSessionService>,
+    pub(super) service: Arc<PersistentSessionService>,
 }
 
 impl Node {
     /// Two nodes over one store, with this way from one to the other.
-    async fn pair(way: Way) -> [Self; 2] {
+    pub(super) async fn pair(way: Way) -> [Self; 2] {
         let roads = Arc::<Roads>::default();
         let readers = Arc::<MemoryReaders>::default();
         let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
@@ -103,16 +103,19 @@ impl Node {
         [start(a).await, start(b).await]
     }
 
-    fn answers(&self) {
+    pub(super) fn answers(&self) {
         self.model.1.add_permits(1);
     }
 
-    async fn creates(&self) -> SessionId {
+    pub(super) async fn creates(&self) -> SessionId {
         self.service.create_session(CreateSession::default()).await.unwrap().session_id
     }
 
     /// Begins a turn, and waits until its model is asked.
-    async fn begins(&self, session_id: SessionId) -> tokio::task::JoinHandle<Result<TurnResult, SessionError>> {
+    pub(super) async fn begins(
+        &self,
+        session_id: SessionId,
+    ) -> tokio::task::JoinHandle<Result<TurnResult, SessionError>> {
         let service = self.service.clone();
         let turn = tokio::spawn(async move { service.start_turn(StartTurn::new(session_id, "Go.")).await });
         ticks(60).await;
@@ -120,18 +123,18 @@ impl Node {
         turn
     }
 
-    async fn history(&self, session_id: SessionId) -> Vec<Value> {
+    pub(super) async fn history(&self, session_id: SessionId) -> Vec<Value> {
         let subject = Subject { service: PersistentSessionService::clone(&self.service), session_id };
         subject.events().await
     }
 }
 
-fn count(events: &[Value], kind: &str) -> usize {
+pub(super) fn count(events: &[Value], kind: &str) -> usize {
     events.iter().filter(|event| event["type"] == kind).count()
 }
 
 /// Lets the leases of stopped nodes end, and the others look.
-async fn leases_end() {
+pub(super) async fn leases_end() {
     SystemClock::new().sleep(LEASE * 2).await;
     ticks(100).await;
 }
@@ -509,22 +512,6 @@ async fn who_waits_for_a_turn_that_no_node_can_load_is_told() {
     assert_eq!(error.code(), ErrorCode::SessionCorrupted);
 }
 
-/// A request that reaches a node while it ends is run by the node that has it.
-#[tokio::test(start_paused = true)]
-async fn a_letter_to_a_node_that_ends_in_order_is_run_by_its_sender() {
-    let [a, b] = Node::pair(Way::Inbox).await;
-    let session_id = a.creates().await;
-    drop(a.begins(session_id).await);
-    let asked = b.service.clone();
-    let pin = tokio::spawn(async move { asked.pin(PinFact { session_id, text: "a fact".to_owned() }).await });
-    ticks(60).await;
-    assert!(a.store.has_letters());
-    a.service.shut_down(0).await;
-    let pinned = timeout(LEASE / 2, pin).await.expect("an answer").unwrap().unwrap();
-    assert_eq!(b.service.pins(&session_id).await.unwrap().items[0].seq, pinned.seq);
-    assert_eq!(a.store.given(session_id), ["a", "b"]);
-}
-
 /// A new process of a node settles what the former one left, and nothing that another node has.
 #[tokio::test(start_paused = true)]
 async fn a_start_settles_only_what_is_its_own_or_expired() {
@@ -551,102 +538,6 @@ async fn a_start_settles_only_what_is_its_own_or_expired() {
     assert_eq!((state(sessions[0]).await, state(sessions[1]).await), (SessionState::Idle, SessionState::Running));
     assert_eq!((a.given(sessions[0]), a.given(sessions[1])), (vec!["a", "a"], vec!["b"]));
     drop(other);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_is_handed_to_the_node_that_has_the_session() {
-    for way in [Way::Router, Way::Inbox] {
-        handed_over(way).await;
-    }
-}
-
-async fn handed_over(way: Way) {
-    let [a, b] = Node::pair(way).await;
-    let session_id = a.creates().await;
-    let turn = a.begins(session_id).await;
-    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };
-    let handle = b.service.begin_turn(queued).await.unwrap();
-    assert_eq!(handle.accepted.turn, 1);
-    let pinned = b.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
-    assert_eq!(a.service.pins(&session_id).await.unwrap().items[0].seq, pinned.seq);
-    // Interrupted from the other node; the queued turn runs then.
-    b.service.interrupt(InterruptTurn { session_id, turn: Some(0) }).await.unwrap();
-    assert_eq!(turn.await.unwrap().unwrap().status, TurnStatus::Interrupted);
-    a.answers();
-    assert_eq!(handle.result.await.unwrap().text, "a");
-    assert_eq!(a.store.given(session_id), ["a"], "it never moved");
-    check_journal(&a.history(session_id).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_letter_is_run_once_and_answered_although_the_store_fails_meanwhile() {
-    let [a, b] = Node::pair(Way::Inbox).await;
-    let session_id = a.creates().await;
-    drop(a.begins(session_id).await);
-    a.store.fails_at_letters();
-    let pin = b.service.pin(PinFact { session_id, text: "a fact".to_owned() });
-    let pinned = timeout(LEASE, pin).await.unwrap().unwrap();
-    assert_eq!(b.service.pins(&session_id).await.unwrap().items[0].seq, pinned.seq);
-    assert_eq!(count(&a.history(session_id).await, "pinned"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_letter_at_which_its_node_panics_is_answered() {
-    let [a, b] = Node::pair(Way::Inbox).await;
-    let session_id = a.creates().await;
-    drop(a.begins(session_id).await);
-    a.store.panics_at_asking();
-    let pin = || b.service.pin(PinFact { session_id, text: "a fact".to_owned() });
-    let failed = timeout(LEASE, pin()).await.expect("an answer").unwrap_err();
-    assert_eq!(failed.code(), ErrorCode::Internal);
-    pin().await.unwrap();
-    assert_eq!(count(&a.history(session_id).await, "pinned"), 1);
-}
-
-/// The letter lies there when its node ends: it is run where it was written, once the lease has ended.
-#[tokio::test(start_paused = true)]
-async fn a_letter_that_nobody_took_is_run_by_its_sender() {
-    let [a, b] = Node::pair(Way::Inbox).await;
-    let session_id = a.creates().await;
-    drop(a.begins(session_id).await);
-    a.store.stop();
-    a.store.takes_nothing();
-    let pinned = b.service.pin(PinFact { session_id, text: "a fact".to_owned() }).await.unwrap();
-    assert_eq!(b.service.pins(&session_id).await.unwrap().items[0].seq, pinned.seq);
-    assert_eq!(a.store.given(session_id), ["a", "b"]);
-    let events = b.history(session_id).await;
-    check_journal(&events);
-    assert_eq!((count(&events, "turn_interrupted"), count(&events, "pinned")), (1, 1));
-}
-
-/// Its node ran the request and ended before it answered: nothing is done twice, and only a request with a key can say
-/// what was done.
-#[tokio::test(start_paused = true)]
-async fn a_letter_whose_answer_was_lost_is_not_run_twice() {
-    let [a, b] = Node::pair(Way::Inbox).await;
-    let session_id = a.creates().await;
-    drop(a.begins(session_id).await);
-    a.store.loses_answers();
-    let asked = b.service.clone();
-    let keyed = StartTurn {
-        policy: Policy::Queue,
-        idempotency_key: Some("k".to_owned()),
-        ..StartTurn::new(session_id, "Then this.")
-    };
-    let keyed = tokio::spawn(async move { asked.accept_turn(keyed).await });
-    let asked = b.service.clone();
-    let pin = tokio::spawn(async move { asked.pin(PinFact { session_id, text: "a fact".to_owned() }).await });
-    ticks(200).await;
-    assert!(!pin.is_finished() && !keyed.is_finished());
-    a.store.stop();
-    leases_end().await;
-    assert_eq!(pin.await.unwrap().unwrap_err().code(), ErrorCode::StoreFailed);
-    assert_eq!(keyed.await.unwrap().unwrap().turn, 1);
-    b.answers();
-    ticks(200).await;
-    let events = b.history(session_id).await;
-    check_journal(&events);
-    assert_eq!((count(&events, "pinned"), count(&events, "turn_queued")), (1, 1), "{events:#?}");
 }
 
 /// A node whose idle session moved away serves it as it is, and not as it knew it.
