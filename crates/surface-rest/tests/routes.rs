@@ -80,8 +80,12 @@ async fn what_is_said_of_a_body_is_true_of_what_was_sent() {
     // What the URL or a header says has no place in the body.
     for (body, field, said) in [
         ("{\"prompt\": \"x\", \"wait\": false}", "wait", "it has the header `Prefer: respond-async`"),
-        ("{\"session_id\": \"x\", \"prompt\": \"x\"}", "session_id", "the path has it"),
-        ("{\"prompt\": \"x\", \"prompt\": \"y\"}", "json", "duplicate field `prompt`"),
+        (
+            "{\"prompt\": \"x\", \"session_id\": \"01900000-0000-7000-8000-000000000001\"}",
+            "session_id",
+            "the path has it",
+        ),
+        ("{\"prompt\": \"x\", \"prompt\": \"y\"}", "params", "duplicate field `prompt`"),
     ] {
         let answer = server.send(turns, body).await;
         assert_eq!(answer.refusal(), refused(field), "{body}");
@@ -114,8 +118,8 @@ async fn what_cannot_be_decoded_is_refused_before_the_session_is_looked_for() {
     check(turns.clone(), b"{\"prompt\":\"\xff\"}", "body").await;
     check(turns.clone(), br#"{"prompt":1}"#, "params").await;
     check(turns.clone(), br#"{"prompt":"x","promt":"x"}"#, "params").await;
-    check(turns.clone(), br#"{"prompt":"x","wait":false}"#, "params").await;
-    check(turns.clone(), format!(r#"{{"prompt":"x","session_id":"{id}"}}"#).as_bytes(), "params").await;
+    check(turns.clone(), br#"{"prompt":"x","wait":false}"#, "wait").await;
+    check(turns.clone(), format!(r#"{{"prompt":"x","session_id":"{id}"}}"#).as_bytes(), "session_id").await;
     check(turns.clone(), format!("{{\"prompt\":{}", "[".repeat(100_000)).as_bytes(), "json").await;
     check(format!("{turns}\ncontent-type: text/plain"), b"{}", "content-type").await;
     check(format!("{turns}?prompt=x"), b"{}", "prompt").await;
