@@ -8,6 +8,7 @@
 mod disk;
 mod escapes;
 mod git;
+mod links;
 mod place;
 mod work;
 
