@@ -59,7 +59,10 @@ pub(crate) struct Guard {
 pub(crate) fn obeyed(workspace: &Path, named: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
     let (folders, names) = search(workspace)?;
     let entries = folders.iter().flat_map(|folder| ENTRIES.iter().map(|name| folder.join(name)));
-    let found = ways(workspace, names.into_iter().chain(entries).chain(named).chain(of_workspace(workspace)));
+    // The ends of named links are named too, and what a link in the middle leads to is more than what is obeyed.
+    let (links, named): (Vec<PathBuf>, Vec<PathBuf>) = named.into_iter().partition(|path| path.is_symlink());
+    let mut found = ways(workspace, names.into_iter().chain(entries).chain(named).chain(of_workspace(workspace)));
+    found.extend(links);
     let repository = workspace.join(REPOSITORY);
     let is_gits = |path: &PathBuf| *path == repository || folders.iter().any(|folder| path.starts_with(folder));
     Ok(found.into_iter().filter(|path| !is_gits(path)).collect())

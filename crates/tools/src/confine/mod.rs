@@ -32,10 +32,11 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use guard::{Guard, obeyed};
-pub(crate) use repositories::main_folders;
+pub(crate) use repositories::{git_folders, main_folders, named_work_tree};
 #[cfg(target_os = "linux")]
 pub(crate) use system::close_inherited;
 pub(crate) use system::{keep, probe, program};
+pub(crate) use way::follow;
 
 /// First argument of a re-exec. Nobody types it.
 pub(crate) const MARK: &str = "__meerkat-confined";

@@ -76,9 +76,7 @@ pub(super) fn search(workspace: &Path) -> Result<(BTreeSet<PathBuf>, BTreeSet<Pa
                 names.insert(path.clone());
             }
             let kind = if matches!(kind, Kind::Git) { Kind::Holder } else { Kind::Unknown };
-            left.extend(
-                path.canonicalize().ok().filter(|path| path.is_dir()).map(|path| (path, depth + 1, kind)),
-            );
+            left.extend(path.canonicalize().ok().filter(|path| path.is_dir()).map(|path| (path, depth + 1, kind)));
         }
         if is_git {
             names.extend(text(&folder.join("commondir")).map(|common| folder.join(common.trim_end())));
@@ -120,6 +118,12 @@ fn file_name(workspace: &Path) -> Option<PathBuf> {
     let file = workspace.join(REPOSITORY).canonicalize().ok()?;
     let path = text(&file)?;
     Some(file.parent()?.join(path.strip_prefix("gitdir:")?.trim()))
+}
+
+/// Returns the root of the work tree that the git directory of a linked worktree names.
+pub(crate) fn named_work_tree(folder: &Path) -> Option<PathBuf> {
+    let file = text(&folder.join("gitdir"))?;
+    folder.join(file.trim_end()).parent().map(Path::to_owned)
 }
 
 /// Reads a short text, and never waits for a pipe.

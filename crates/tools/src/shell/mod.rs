@@ -4,6 +4,7 @@
 
 mod configs;
 mod jobs;
+mod named;
 mod obeyed;
 mod place;
 mod rule;

@@ -8,7 +8,7 @@ use meerkat_testkit::until;
 use serde_json::json;
 
 use super::{
-    links,
+    links, named,
     place::{Place, RUNTIME, has_namespaces},
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("nothing_that_other_programs_obey_is_changed", nothing_that_other_programs_obey_is_changed),
         ("a_write_to_what_git_is_told_to_obey_asks", a_write_to_what_git_is_told_to_obey_asks),
     ];
-    trials.into_iter().chain(links::TRIALS).map(|(name, trial)| {
+    trials.into_iter().chain(links::TRIALS).chain(named::TRIALS).map(|(name, trial)| {
         Trial::test(name, move || {
             trial();
             Ok(())

@@ -9,6 +9,7 @@ mod disk;
 mod escapes;
 mod git;
 mod links;
+mod named;
 mod place;
 mod work;
 
