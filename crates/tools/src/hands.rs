@@ -1,6 +1,6 @@
 //! Hands: the tools of a workspace as one source. Sessions without a workspace have none of them.
 
-use std::{path::Path, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use meerkat_service::{
@@ -10,7 +10,7 @@ use meerkat_service::{
 };
 
 use crate::{
-    FileAccess, FileOptions, ShellOptions, file_tools,
+    FileAccess, FileOptions, ShellOptions, confine, file_tools,
     shell::{self, Named},
 };
 
@@ -96,16 +96,19 @@ impl Asking {
         Plan { approval, ..plan }
     }
 
-    /// Returns true if the plan changes a file that git obeys because its configuration names it.
-    async fn changes_what_git_obeys(&self, invocation: &Invocation, plan: &Plan) -> bool {
-        let (Some(named), Some(workspace)) = (&self.named, &invocation.workspace) else { return false };
+    /// Returns true if the plan changes a file that git or another program obeys because git's configuration names it, or
+    /// because a link leads to it.
+    async fn changes_what_is_obeyed(&self, invocation: &Invocation, plan: &Plan) -> bool {
+        let (Some(named), Some(workspace)) = (&self.named, invocation.workspace.clone()) else { return false };
         if plan.always_asks || plan.files.is_empty() {
             return false;
         }
         // What cannot be found out may be so.
-        let Ok(paths) = named.of(invocation.session_id, workspace).await else { return true };
-        let changed = |path: &Path| plan.files.iter().any(|file| workspace.join(&file.path).starts_with(path));
-        paths.iter().any(|path| changed(path))
+        let Ok(paths) = named.of(invocation.session_id, &workspace).await else { return true };
+        let files: Vec<PathBuf> = plan.files.iter().map(|file| workspace.join(&file.path)).collect();
+        let obeyed = tokio::task::spawn_blocking(move || confine::obeyed(&workspace, paths)).await;
+        let Ok(Ok(obeyed)) = obeyed else { return true };
+        obeyed.iter().any(|path| files.iter().any(|file| file.starts_with(path)))
     }
 }
 
@@ -126,7 +129,7 @@ impl Tool for Asking {
 
     async fn plan(&self, invocation: &Invocation) -> Result<Plan, ToolError> {
         let mut plan = self.tool.plan(invocation).await?;
-        if self.changes_what_git_obeys(invocation, &plan).await {
+        if self.changes_what_is_obeyed(invocation, &plan).await {
             (plan.always_asks, plan.rule) = (true, None);
         }
         Ok(self.asking(plan))

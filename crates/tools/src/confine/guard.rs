@@ -14,7 +14,8 @@ use std::{
 
 use super::{
     Job,
-    repositories::{REPOSITORY, git_folders, holders},
+    repositories::{REPOSITORY, git_folders, holders, search},
+    way::ways,
 };
 use crate::obeyed::{is_obeyed, of_workspace};
 
@@ -47,6 +48,24 @@ pub(crate) struct Guard {
     is_open: bool,
     repositories: BTreeSet<PathBuf>,
     states: BTreeMap<PathBuf, State>,
+}
+
+/// Lists the paths in a workspace that git and other programs obey, but for its git directories: those that git's
+/// configuration names, those whose names other programs know, and those that links of both and of the git directories lead
+/// to, with the links themselves. A hook is often a link to a script of the work tree. Some may be missing. It blocks.
+///
+/// # Errors
+/// Says that there are too many git directories.
+pub(crate) fn obeyed(workspace: &Path, named: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
+    let (folders, names) = search(workspace)?;
+    let entries = folders.iter().flat_map(|folder| ENTRIES.iter().map(|name| folder.join(name)));
+    // The ends of named links are named too, and what a link in the middle leads to is more than what is obeyed.
+    let (links, named): (Vec<PathBuf>, Vec<PathBuf>) = named.into_iter().partition(|path| path.is_symlink());
+    let mut found = ways(workspace, names.into_iter().chain(entries).chain(named).chain(of_workspace(workspace)));
+    found.extend(links);
+    let repository = workspace.join(REPOSITORY);
+    let is_gits = |path: &PathBuf| *path == repository || folders.iter().any(|folder| path.starts_with(folder));
+    Ok(found.into_iter().filter(|path| !is_gits(path)).collect())
 }
 
 /// Lists the paths that a namespace mounts over themselves, each after those above it, and if they are read-only. What

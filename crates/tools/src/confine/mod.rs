@@ -11,6 +11,7 @@ mod repositories;
 #[cfg_attr(target_os = "linux", path = "linux/mod.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "absent.rs")]
 mod system;
+mod way;
 
 use std::{
     fmt,
@@ -30,11 +31,12 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) use guard::{Guard, PROJECTION};
-pub(crate) use repositories::main_folders;
+pub(crate) use guard::{Guard, PROJECTION, obeyed};
+pub(crate) use repositories::{git_folders, main_folders, named_work_tree};
 #[cfg(target_os = "linux")]
 pub(crate) use system::close_inherited;
 pub(crate) use system::{keep, probe, program};
+pub(crate) use way::follow;
 
 /// First argument of a re-exec. Nobody types it.
 pub(crate) const MARK: &str = "__meerkat-confined";
@@ -127,8 +129,7 @@ pub(crate) struct Job {
     pub(crate) network: bool,
     /// True if the command may change what git obeys.
     pub(crate) git: bool,
-    /// Paths in the workspace that git obeys because its configuration names them, and those that other programs obey. Some
-    /// may be missing.
+    /// Paths in the workspace that git and other programs obey, as `obeyed` lists them. Some may be missing.
     pub(crate) obeyed: Vec<PathBuf>,
     /// Its `PATH`, if it is not that of the service.
     pub(crate) search_path: Option<String>,

@@ -34,8 +34,17 @@ const LINK_BYTES_MAX: u64 = 4 * 1024;
 ///
 /// # Errors
 /// Says that there are too many.
-pub(super) fn git_folders(workspace: &Path) -> Result<BTreeSet<PathBuf>, String> {
+pub(crate) fn git_folders(workspace: &Path) -> Result<BTreeSet<PathBuf>, String> {
+    search(workspace).map(|(found, _)| found)
+}
+
+/// Lists the git directories of a workspace, and the paths that name them, which may have links.
+///
+/// # Errors
+/// Says that there are too many.
+pub(super) fn search(workspace: &Path) -> Result<(BTreeSet<PathBuf>, BTreeSet<PathBuf>), String> {
     let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut names: BTreeSet<PathBuf> = [workspace.join(REPOSITORY)].into_iter().chain(file_name(workspace)).collect();
     let mut left: Vec<(PathBuf, usize, Kind)> = main_folders(workspace).map(|folder| (folder, 0, Kind::Git)).collect();
     while let Some((folder, depth, kind)) = left.pop() {
         if !seen.insert(folder.clone()) {
@@ -51,7 +60,7 @@ pub(super) fn git_folders(workspace: &Path) -> Result<BTreeSet<PathBuf>, String>
         // A command may delete what is not protected; the other files stay as marks.
         let is_marked = || MARKS.iter().any(|name| folder.join(name).is_file());
         let is_git = matches!(kind, Kind::Git) || matches!(kind, Kind::Unknown) && is_marked();
-        let names: Vec<OsString> = match kind {
+        let inner: Vec<OsString> = match kind {
             Kind::Git => HOLDERS.iter().map(OsString::from).collect(),
             Kind::Holder | Kind::Unknown => {
                 let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
@@ -61,17 +70,20 @@ pub(super) fn git_folders(workspace: &Path) -> Result<BTreeSet<PathBuf>, String>
                 names.filter(|name| !is_git || !OTHERS.iter().any(|other| name == other)).collect()
             }
         };
-        for name in names {
+        for name in inner {
+            let path = folder.join(name);
+            if path.is_symlink() {
+                names.insert(path.clone());
+            }
             let kind = if matches!(kind, Kind::Git) { Kind::Holder } else { Kind::Unknown };
-            left.extend(
-                folder.join(name).canonicalize().ok().filter(|path| path.is_dir()).map(|path| (path, depth + 1, kind)),
-            );
+            left.extend(path.canonicalize().ok().filter(|path| path.is_dir()).map(|path| (path, depth + 1, kind)));
         }
         if is_git {
+            names.extend(text(&folder.join("commondir")).map(|common| folder.join(common.trim_end())));
             found.insert(folder);
         }
     }
-    Ok(found)
+    Ok((found, names))
 }
 
 /// Finds the git directory of a workspace, and the one that it shares configuration and hooks with, if it is a worktree's.
@@ -98,9 +110,20 @@ fn named(workspace: &Path) -> Option<PathBuf> {
     if repository.is_dir() {
         return Some(repository);
     }
-    let path = text(&repository)?;
-    let path = path.strip_prefix("gitdir:")?.trim();
-    repository.parent()?.join(path).canonicalize().ok().filter(|path| path.is_dir())
+    file_name(workspace)?.canonicalize().ok().filter(|path| path.is_dir())
+}
+
+/// Returns the path that the file `.git` of a workspace names.
+fn file_name(workspace: &Path) -> Option<PathBuf> {
+    let file = workspace.join(REPOSITORY).canonicalize().ok()?;
+    let path = text(&file)?;
+    Some(file.parent()?.join(path.strip_prefix("gitdir:")?.trim()))
+}
+
+/// Returns the root of the work tree that the git directory of a linked worktree names.
+pub(crate) fn named_work_tree(folder: &Path) -> Option<PathBuf> {
+    let file = text(&folder.join("gitdir"))?;
+    folder.join(file.trim_end()).parent().map(Path::to_owned)
 }
 
 /// Reads a short text, and never waits for a pipe.

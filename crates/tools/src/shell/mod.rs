@@ -4,6 +4,7 @@
 
 mod configs;
 mod jobs;
+mod named;
 mod obeyed;
 mod place;
 mod rule;
@@ -28,7 +29,6 @@ use crate::{
     confine::{self, Confinement, Guard, Job},
     files::shown,
     launcher,
-    obeyed::of_workspace as obeyed_by_others,
 };
 use jobs::Jobs;
 use obeyed::{Found, Obeyed};
@@ -199,16 +199,14 @@ impl Shell {
         let confinement = job.confinement;
         // Where nothing can protect them, every command asks.
         let found = self.named.found(invocation.session_id, &job.workspace).await?;
-        job.obeyed = found.paths;
-        if confinement.is_whole() {
-            let (place, workspace) = (self.place.clone(), job.workspace.clone());
-            let looked = tokio::task::spawn_blocking(move || {
-                (obeyed_by_others(&workspace), place.shadows(&workspace, &found.harmless))
-            });
-            let (others, shadows) = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
-            job.obeyed.extend(others);
-            job.shadows = shadows;
-        }
+        let (place, workspace) = (self.place.clone(), job.workspace.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            let shadows = confinement.is_whole().then(|| place.shadows(&workspace, &found.harmless));
+            (confine::obeyed(&workspace, found.paths), shadows.unwrap_or_default())
+        });
+        let (obeyed, shadows) = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
+        job.obeyed = obeyed.map_err(ToolError::Failed)?;
+        job.shadows = shadows;
         if arguments.background && !job.has_namespace() {
             let message = "This system gives a command no processes of its own, so none runs in the background; run it \
                            without background.";

@@ -121,7 +121,7 @@ pub struct ShellOptions {
 /// Folders and environment of all commands of a service.
 pub(crate) struct Place {
     shell: PathBuf,
-    home: Option<PathBuf>,
+    pub(super) home: Option<PathBuf>,
     cargo_home: Option<PathBuf>,
     readable: Vec<PathBuf>,
     hidden: Vec<PathBuf>,

@@ -7,7 +7,10 @@ use meerkat_service::tool::{Approval, Ask};
 use meerkat_testkit::until;
 use serde_json::json;
 
-use super::place::{Place, RUNTIME, has_namespaces};
+use super::{
+    links, named,
+    place::{Place, RUNTIME, has_namespaces},
+};
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
@@ -20,7 +23,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("nothing_that_other_programs_obey_is_changed", nothing_that_other_programs_obey_is_changed),
         ("a_write_to_what_git_is_told_to_obey_asks", a_write_to_what_git_is_told_to_obey_asks),
     ];
-    trials.into_iter().map(|(name, trial)| {
+    trials.into_iter().chain(links::TRIALS).chain(named::TRIALS).map(|(name, trial)| {
         Trial::test(name, move || {
             trial();
             Ok(())
@@ -61,7 +64,7 @@ fn no_hook_or_config_is_changed() {
 /// Checks that a command neither changes these files nor makes the missing ones. Where the kernel has no namespaces it
 /// may, and then that is said.
 #[track_caller]
-fn stay(make: &dyn Fn() -> Place, files: &[impl AsRef<str>], command: &str) {
+pub(crate) fn stay(make: &dyn Fn() -> Place, files: &[impl AsRef<str>], command: &str) {
     let place = make();
     let state = || {
         let state = files.iter().map(|file| place.workspace.join(file.as_ref()));

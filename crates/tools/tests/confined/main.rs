@@ -8,6 +8,8 @@
 mod disk;
 mod escapes;
 mod git;
+mod links;
+mod named;
 mod place;
 mod work;
 

@@ -186,6 +186,22 @@ fn a_redacted_export_has_no_planted_key() {
     });
 }
 
+/// Bodies that differ in their keys alone are one file once the keys are replaced.
+#[test]
+fn bodies_that_are_equal_without_their_keys_are_exported_once() {
+    place().process(true, |process| async move {
+        let id = process.create().await;
+        for key in ["sk-planted-0123456789", "sk-planted-9876543210"] {
+            process.turn(id, &format!("@say Read. @note {key} {}", "long ".repeat(60_000))).await.unwrap();
+        }
+        for (is_redacted, count) in [(false, 2), (true, 1)] {
+            let files = unpack(&process.export(id, is_redacted).await.unwrap());
+            let blobs = files.iter().filter(|file| found(&file.body, &"long ".repeat(60_000)));
+            assert_eq!(blobs.count(), count, "{is_redacted}");
+        }
+    });
+}
+
 fn found(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
