@@ -103,7 +103,7 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> 
     let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?;
     let (job, root) = job.map_err(ToolError::Refused)?;
     let root = if workspace.starts_with(&root) { root } else { workspace.to_owned() };
-    let mut run = Run::start(place, &job, None)?;
+    let mut run = Run::start(place, &job, None, None)?;
     let mut text = String::new();
     while let Some(piece) = run.pieces.recv().await {
         text.push_str(&piece);
