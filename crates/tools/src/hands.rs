@@ -14,8 +14,10 @@ use crate::{
     shell::{self, Named},
 };
 
+/// Tool that runs commands.
+const SHELL: &str = "shell";
 /// Names of all tools of a workspace.
-pub(crate) const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", "shell", "shell_output", "shell_stop"];
+pub(crate) const NAMES: [&str; 8] = ["read", "grep", "glob", "edit", "write", SHELL, "shell_output", "shell_stop"];
 
 /// Options of a workspace's tools.
 #[derive(Clone, Debug, Default)]
@@ -88,10 +90,16 @@ struct Asking {
 
 impl Asking {
     fn asking(&self, plan: Plan) -> Plan {
-        let approval = match (self.ask, plan.approval) {
-            (Ask::Always, Approval::Allow) => Approval::Ask,
-            (Ask::Never, Approval::Ask) if !plan.always_asks => Approval::Allow,
-            (Ask::Always | Ask::Changes | Ask::Never, own) => own,
+        let runs = match self.ask {
+            Ask::Always | Ask::Changes => false,
+            // A command that escapes its confinement always asks.
+            Ask::Escapes => self.spec().name == SHELL,
+            Ask::Never => true,
+        };
+        let approval = match plan.approval {
+            Approval::Allow if self.ask == Ask::Always => Approval::Ask,
+            Approval::Ask if runs && !plan.always_asks => Approval::Allow,
+            own => own,
         };
         Plan { approval, ..plan }
     }

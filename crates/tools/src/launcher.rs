@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use crate::confine::{self, Job, MARK};
+use crate::confine::{self, Job, MARK, NETWORK};
 
 /// First argument of a program that supervises a server.
 pub(crate) const SERVE: &str = "__meerkat-serve";
@@ -23,8 +23,11 @@ pub fn launcher() {
         let code = crate::servers::supervise(&arguments.collect::<Vec<_>>());
         std::process::exit(i32::from(code));
     }
-    if first.is_some_and(|first| first == MARK) {
+    if first.as_ref().is_some_and(|first| first == MARK) {
         end(run(arguments.next()));
+    }
+    if first.is_some_and(|first| first == NETWORK) {
+        end(confine::create());
     }
     IS_INSTALLED.store(true, Ordering::Relaxed);
 }

@@ -64,11 +64,13 @@ pub enum Ask {
     /// Calls that change a file or run a command.
     #[default]
     Changes,
+    /// Calls that change a file, and commands that are not confined fully or want the network or the repository.
+    Escapes,
     /// None, but for a command that nothing confines.
     Never,
 }
 
-/// Use of the network by a workspace's commands.
+/// Use of the machine's network by a workspace's commands. That of their session they always have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {

@@ -10,6 +10,7 @@ mod asked;
 mod chat;
 mod compact;
 mod config;
+mod confined;
 mod documented;
 mod endpoint;
 mod files;

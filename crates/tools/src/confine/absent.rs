@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::unix::process::CommandExt as _,
+    os::{fd::AsFd, unix::process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -23,6 +23,32 @@ pub(crate) fn program() -> io::Result<PathBuf> {
 /// Returns what confines a command: nothing.
 pub(crate) const fn probe() -> Confinement {
     Confinement::NONE
+}
+
+/// Network of a session's commands, which this system does not have.
+#[derive(Debug)]
+pub(crate) enum Network {}
+
+impl Network {
+    /// Makes none.
+    pub(crate) fn make() -> Result<Self, String> {
+        Err("this system gives commands no network".to_owned())
+    }
+
+    /// Is never called.
+    pub(crate) fn send(&self, _: impl AsFd) -> io::Result<()> {
+        match *self {}
+    }
+}
+
+/// Returns true if commands can have networks of their own: they cannot.
+pub(crate) const fn has_networks() -> bool {
+    false
+}
+
+/// Makes no network.
+pub(crate) fn create() -> Result<u8, String> {
+    Network::make().map(|network| match network {})
 }
 
 /// Runs a job to its end and returns the exit code: that of the command, or 128 and the signal that ended it. A job that

@@ -3,8 +3,9 @@
 //! On Linux three processes stand between the service and a command. The service starts a **keeper** (`keep.rs`) and holds one
 //! end of a socket; the keeper forks the **entrance** (`enter.rs`) into namespaces of its own and ends everything when
 //! that socket closes, also because the service was killed; the entrance limits itself for good (`mounts.rs`,
-//! `files.rs`, `calls.rs`) and starts the command. Nothing here runs in the service's own process but the comparison of
-//! `guard.rs`. Elsewhere (`absent.rs`) nothing confines, and every command asks.
+//! `files.rs`, `calls.rs`) and starts the command. The commands of a session share a network (`network.rs`), which the
+//! service holds and is not in. Nothing here runs in the service's own process but the comparison of `guard.rs`. Elsewhere
+//! (`absent.rs`) nothing confines, and every command asks.
 
 mod guard;
 mod repositories;
@@ -35,11 +36,13 @@ pub(crate) use guard::{Guard, PROJECTION, obeyed};
 pub(crate) use repositories::{git_folders, main_folders, named_work_tree};
 #[cfg(target_os = "linux")]
 pub(crate) use system::close_inherited;
-pub(crate) use system::{keep, probe, program};
+pub(crate) use system::{Network, create, has_networks, keep, probe, program};
 pub(crate) use way::follow;
 
 /// First argument of a re-exec. Nobody types it.
 pub(crate) const MARK: &str = "__meerkat-confined";
+/// First argument of a re-exec that makes a network for the commands of a session.
+pub(crate) const NETWORK: &str = "__meerkat-network";
 /// Names that are tried for a temporary folder.
 const NAMES_MAX: u32 = 1_000;
 
@@ -48,7 +51,7 @@ const NAMES_MAX: u32 = 1_000;
 pub struct Confinement {
     /// True if a command reaches no files but those that it is given.
     pub files: bool,
-    /// True if a command has no network and no sockets.
+    /// True if a command has no network but that of its session, in which nobody else is.
     pub network: bool,
     /// Protection of the repository's hooks and configuration, which run outside of any confinement later.
     pub git_guard: GitGuard,
@@ -106,6 +109,18 @@ impl fmt::Display for Confinement {
     }
 }
 
+/// Network that a command reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reach {
+    /// None: it has no sockets but connected pairs.
+    Nothing,
+    /// That of its session, which its keeper finds in the control socket.
+    Session,
+    /// That of the machine, as a person allowed.
+    Machine,
+}
+
 /// Task of a keeper, as JSON in its arguments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -125,8 +140,7 @@ pub(crate) struct Job {
     pub(crate) hidden: Vec<PathBuf>,
     /// Files of which the command sees another content, without their secrets. It needs a namespace.
     pub(crate) shadows: Vec<(PathBuf, String)>,
-    /// True if the command may use the network.
-    pub(crate) network: bool,
+    pub(crate) reach: Reach,
     /// True if the command may change what git obeys.
     pub(crate) git: bool,
     /// Paths in the workspace that git and other programs obey, as `obeyed` lists them. Some may be missing.
@@ -152,7 +166,7 @@ impl Job {
             readable: Vec::new(),
             hidden: Vec::new(),
             shadows: Vec::new(),
-            network: false,
+            reach: Reach::Nothing,
             git: false,
             obeyed: Vec::new(),
             search_path: None,

@@ -5,6 +5,7 @@
 mod configs;
 mod jobs;
 mod named;
+mod networks;
 mod obeyed;
 mod place;
 mod rule;
@@ -26,11 +27,12 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use crate::{
-    confine::{self, Confinement, Guard, Job},
+    confine::{self, Confinement, Guard, Job, Network as SessionNetwork, Reach},
     files::shown,
     launcher,
 };
 use jobs::Jobs;
+use networks::Networks;
 use obeyed::{Found, Obeyed};
 use place::Place;
 pub use place::ShellOptions;
@@ -48,9 +50,9 @@ const COMMAND_BYTES_MAX: usize = 12 * 1024;
 const DESCRIPTION: &str = "Runs a command with bash (or sh) in the workspace and returns what it printed and its exit \
     code. Each call starts afresh: a change of folder, a variable or a started process does not last to the next call, \
     so join steps with && or pass cwd. Standard input is empty and there is no terminal. The command may write in the \
-    workspace and in $TMPDIR, and may read the system's and toolchains' folders; .git is read-only and the network is \
-    closed unless said otherwise. What still runs at the end of a call is killed; use background \
-    for servers and long builds.";
+    workspace and in $TMPDIR, and may read the system's and toolchains' folders. Unless said otherwise .git is read-only, \
+    and the network is 127.0.0.1 alone, which this session's commands share and nobody else. What still runs at the end of \
+    a call is killed; use background for servers and long builds.";
 const SCHEMA: &str = r#"{
   "type": "object",
   "properties": {
@@ -58,13 +60,14 @@ const SCHEMA: &str = r#"{
     "cwd": {"type": "string", "description": "Folder in the workspace that it starts in. The workspace by default."},
     "timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600000, "description": "Time after which it is killed, in milliseconds. 120000 by default."},
     "background": {"type": "boolean", "description": "True returns an id at once and leaves the command running, for shell_output and shell_stop."},
-    "network": {"type": "boolean", "description": "True asks a person for a run with the network."},
+    "network": {"type": "boolean", "description": "True asks a person for a run with the machine's network, in which servers of other commands are not."},
     "git": {"type": "boolean", "description": "True asks a person for a run that may change .git, as git commit does."}
   },
   "required": ["command"],
   "additionalProperties": false
 }"#;
 
+const OWN_NETWORK: &str = "127.0.0.1 is of this session alone: only servers that its commands started are there.\n";
 const GIT_HINT: &str = "What git and other programs obey is read-only to commands. Pass git: true to ask a person for a run \
     that may change it.\n";
 /// What a person is asked for a command that may change a repository.
@@ -94,7 +97,8 @@ pub(crate) fn tools(options: ShellOptions) -> Result<Informed, SessionError> {
     let network = options.network;
     let place = Arc::new(Place::new(options));
     let named = Named { place: place.clone(), obeyed: Arc::default() };
-    let shell = Shell { spec, network, place, jobs: jobs.clone(), named: named.clone() };
+    let networks = Arc::default();
+    let shell = Shell { spec, network, place, networks, jobs: jobs.clone(), named: named.clone() };
     let mut tools: Vec<Arc<dyn Tool>> = vec![Arc::new(shell)];
     tools.extend(jobs::tools(&jobs)?);
     Ok((tools, Some(named)))
@@ -142,6 +146,7 @@ struct Shell {
     spec: ToolSpec,
     network: Network,
     place: Arc<Place>,
+    networks: Arc<Networks>,
     jobs: Arc<Jobs>,
     named: Named,
 }
@@ -177,13 +182,13 @@ impl Shell {
             let message = format!("command is longer than {COMMAND_BYTES_MAX} bytes; write it to a file and run that");
             return Err(ToolError::Arguments(message));
         }
-        let network = match (self.network, arguments.network) {
+        let reach = match (self.network, arguments.network) {
             (Network::Deny, true) => {
                 let message = "The configuration refuses the network to commands (tools.network = \"deny\").";
                 return Err(ToolError::Refused(message.to_owned()));
             }
-            (Network::Deny | Network::Ask, false) => false,
-            (Network::Ask, true) | (Network::Allow, _) => true,
+            (Network::Deny | Network::Ask, false) => Reach::Nothing,
+            (Network::Ask, true) | (Network::Allow, _) => Reach::Machine,
         };
         let Some(workspace) = invocation.workspace.clone() else {
             let message = "This session has no workspace, so no command can run; start one in a folder.";
@@ -193,7 +198,7 @@ impl Shell {
         let (search_path, git) = (invocation.search_path.clone(), arguments.git);
         // It looks at files, and once starts a process.
         let job = tokio::task::spawn_blocking(move || {
-            place.job((&workspace, search_path), cwd.as_deref(), command, (network, git))
+            place.job((&workspace, search_path), cwd.as_deref(), command, (reach, git))
         });
         let mut job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
         let confinement = job.confinement;
@@ -240,7 +245,7 @@ impl Tool for Shell {
         }
         let folder = shown(&job.folder);
         let kind = if arguments.background { ", in the background" } else { "" };
-        let held = match (confinement.is_whole(), job.network, job.git) {
+        let held = match (confinement.is_whole(), job.reach == Reach::Machine, job.git) {
             (true, true, false) => "confined but with the network".to_owned(),
             (true, false, true) => format!("confined but {GIT_OPEN}"),
             (true, true, true) => format!("confined but with the network and {GIT_OPEN}"),
@@ -252,8 +257,9 @@ impl Tool for Shell {
     }
 
     async fn call(&self, invocation: Invocation, output: &OutputSink) -> Result<(), ToolError> {
-        let Prepared { job, arguments, timeout, confinement } = self.prepare(&invocation).await?;
-        let network = job.network;
+        let Prepared { mut job, arguments, timeout, confinement } = self.prepare(&invocation).await?;
+        let own = self.own_network(&mut job, invocation.session_id).await?;
+        let network = job.reach == Reach::Machine;
         let mut held = confinement.names(network);
         if job.git && confinement.is_whole() {
             held.push_str("; git open");
@@ -261,7 +267,7 @@ impl Tool for Shell {
         let guarded = job.clone();
         let guard = tokio::task::spawn_blocking(move || Guard::take(&guarded)).await;
         let guard = guard.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Failed)?;
-        let start = || Run::start(&self.place, &job, Some(guard));
+        let start = || Run::start(&self.place, &job, own, Some(guard));
         if arguments.background {
             let life = arguments.timeout_ms.map(|_| timeout);
             let id = self.jobs.start(invocation.session_id, &arguments.command, life, start)?;
@@ -323,6 +329,9 @@ impl Tool for Shell {
             }
             None => {
                 if code != 0 && !network && rule::wants_network(&tail) {
+                    if job.reach == Reach::Session {
+                        last.push_str(OWN_NETWORK);
+                    }
                     last.push_str(self.network_hint());
                 }
                 if code != 0 && !job.git && rule::wants_git(&tail, &job.obeyed) {
@@ -336,6 +345,25 @@ impl Tool for Shell {
 }
 
 impl Shell {
+    /// Gives a command that reaches no network that of its session, if there is one.
+    async fn own_network(
+        &self,
+        job: &mut Job,
+        session_id: SessionId,
+    ) -> Result<Option<Arc<SessionNetwork>>, ToolError> {
+        if job.reach != Reach::Nothing || !job.confinement.is_whole() {
+            return Ok(None);
+        }
+        let networks = self.networks.clone();
+        // It may start a process.
+        let own = tokio::task::spawn_blocking(move || networks.of(session_id)).await;
+        let own = own.map_err(|error| ToolError::Failed(error.to_string()))?;
+        if own.is_some() {
+            job.reach = Reach::Session;
+        }
+        Ok(own)
+    }
+
     const fn network_hint(&self) -> &'static str {
         match self.network {
             Network::Deny => "The network is closed to commands (tools.network = \"deny\").\n",

@@ -140,7 +140,7 @@ async fn list(place: &Arc<Place>, (root, workspace): (&Path, &Path), command: St
         looking.look(&root, &root, &command).or_else(|_| looking.look(&of, &of, &command))
     });
     let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
-    let mut run = Run::start(place, &job, None)?;
+    let mut run = Run::start(place, &job, None, None)?;
     let mut text = String::new();
     while let Some(piece) = run.pieces.recv().await {
         text.push_str(&piece);

@@ -8,7 +8,7 @@ use std::{
 use meerkat_service::tool::Network;
 
 use super::configs;
-use crate::confine::{self, Confinement, GitGuard, Job};
+use crate::confine::{self, Confinement, GitGuard, Job, Reach};
 
 /// Folders of the system that a command may read and run programs from.
 const SYSTEM: &[&str] = &[
@@ -204,7 +204,7 @@ impl Place {
         (workspace, search_path): (&Path, Option<String>),
         cwd: Option<&str>,
         command: String,
-        (network, git): (bool, bool),
+        (reach, git): (Reach, bool),
     ) -> Result<Job, String> {
         let named = workspace.display();
         let real = workspace.canonicalize().map_err(|error| {
@@ -242,7 +242,7 @@ impl Place {
             readable,
             hidden: self.hidden.clone(),
             shadows: Vec::new(),
-            network,
+            reach,
             git,
             obeyed: Vec::new(),
             search_path,
@@ -266,7 +266,7 @@ impl Place {
             readable: self.readable.iter().chain(&self.home).cloned().collect(),
             hidden: self.hidden.clone(),
             shadows: Vec::new(),
-            network: false,
+            reach: Reach::Nothing,
             git: false,
             obeyed: Vec::new(),
             search_path: None,

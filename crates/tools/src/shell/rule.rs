@@ -95,6 +95,8 @@ pub(super) fn wants_network(tail: &str) -> bool {
         "getaddrinfo",
         "eai_again",
         "network is unreachable",
+        "connection refused",
+        "econnrefused",
         "unable to connect",
         "could not connect",
         "couldn't connect",

@@ -5,6 +5,7 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     process::{ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,7 +19,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::place::Place;
-use crate::confine::{Guard, Job, keeper};
+use crate::confine::{Guard, Job, Network, keeper};
 
 /// Bytes of output that are read at once.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -48,10 +49,17 @@ pub(super) struct End {
 }
 
 impl Run {
-    /// Starts a job. At its end the guard says what changed; a job that writes nothing needs none.
-    pub(super) fn start(place: &Place, job: &Job, guard: Option<Guard>) -> Result<Self, ToolError> {
+    /// Starts a job, in a network if it reaches one of a session. At its end the guard says what changed; a job that writes
+    /// nothing needs none.
+    pub(super) fn start(
+        place: &Place,
+        job: &Job,
+        network: Option<Arc<Network>>,
+        guard: Option<Guard>,
+    ) -> Result<Self, ToolError> {
         let failed = |error: std::io::Error| ToolError::Failed(format!("The command could not be started: {error}"));
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
+        network.as_ref().map_or(Ok(()), |network| network.send(&control)).map_err(failed)?;
         let (output, writer) = std::io::pipe().map_err(failed)?;
         let mut command = keeper(job, theirs.into()).map_err(ToolError::Failed)?;
         command.env_clear().envs(&place.environment).current_dir("/");
@@ -66,7 +74,7 @@ impl Run {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let (end_sender, end) = oneshot::channel();
         let stop = CancellationToken::new();
-        let watched = Watched { child, control, output, guard };
+        let watched = Watched { child, control, output, guard, _network: network };
         let stopped = stop.clone();
         // The caller may be dropped at any await; what has to follow the command's end may not.
         tokio::spawn(async move {
@@ -86,6 +94,8 @@ struct Watched {
     control: UnixStream,
     output: pipe::Receiver,
     guard: Option<Guard>,
+    /// Network that its session has as long as it runs.
+    _network: Option<Arc<Network>>,
 }
 
 impl Watched {

@@ -13,7 +13,7 @@ use meerkat_testkit::until;
 use serde_json::json;
 
 use super::{
-    place::{Place, has_namespaces},
+    place::{Place, has_namespaces, has_networks},
     work::{count, mark},
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_file_outside_is_read", no_file_outside_is_read),
         ("no_mode_outside_is_changed", no_mode_outside_is_changed),
         ("no_descriptor_is_inherited", no_descriptor_is_inherited),
-        ("no_socket_is_made", no_socket_is_made),
+        ("no_socket_is_made_but_of_the_sessions_network", no_socket_is_made),
         ("no_service_of_this_machine_gets_a_datagram", no_datagram_arrives),
         ("no_service_of_this_machine_is_reached", no_service_is_reached),
         ("no_socket_of_this_machine_is_seen", no_socket_is_seen),
@@ -157,11 +157,21 @@ fn no_descriptor_is_inherited() {
 
 fn no_socket_is_made() {
     let place = Place::new();
-    for family in ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG"] {
-        for kind in ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW"] {
-            let code = format!("import socket; socket.socket(socket.{family}, socket.{kind})");
-            let text = place.fails(&format!("python3 -c '{code}'"));
-            assert!(text.contains("Operation not permitted"), "{family} {kind}: {text}");
+    let refused = |socket: &str| {
+        let text = place.fails(&format!("python3 -c 'from socket import *; socket({socket})'"));
+        assert!(text.contains("Operation not permitted"), "{socket}: {text}");
+    };
+    for family in ["AF_UNIX", "AF_PACKET", "AF_VSOCK", "AF_ALG"] {
+        ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW"].iter().for_each(|kind| refused(&format!("{family}, {kind}")));
+    }
+    ["AF_INET, SOCK_RAW, 1", "AF_INET6, SOCK_RAW, 58", "AF_NETLINK, SOCK_RAW, 4"]
+        .iter()
+        .for_each(|socket| refused(socket));
+    for socket in ["AF_INET, SOCK_STREAM", "AF_INET6, SOCK_DGRAM", "AF_NETLINK, SOCK_RAW"] {
+        if has_networks() {
+            place.succeeds(&format!("python3 -c 'from socket import *; socket({socket})'"));
+        } else {
+            refused(socket);
         }
     }
     for network in [false, true] {

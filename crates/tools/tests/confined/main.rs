@@ -10,6 +10,7 @@ mod escapes;
 mod git;
 mod links;
 mod named;
+mod network;
 mod place;
 mod work;
 
@@ -20,6 +21,8 @@ use nix::sched::{CloneFlags, unshare};
 
 /// Variable that is set where the kernel gives no namespaces.
 const WITHOUT_NAMESPACES: &str = "TEST_WITHOUT_NAMESPACES";
+/// Variable that is set where the kernel gives no networks, but all other namespaces.
+const WITHOUT_NETWORKS: &str = "TEST_WITHOUT_NETWORKS";
 /// User of no account.
 const NOBODY: u32 = 65_534;
 
@@ -27,7 +30,11 @@ fn main() {
     meerkat_tools::launcher();
     let first = std::env::args().nth(1);
     if first.as_deref() == Some("lose-namespaces") {
-        let error = lose_namespaces();
+        let error = lose_namespaces(&["user", "pid", "mnt", "ipc", "net"], WITHOUT_NAMESPACES);
+        panic!("{error}");
+    }
+    if first.as_deref() == Some("lose-networks") {
+        let error = lose_namespaces(&["net"], WITHOUT_NETWORKS);
         panic!("{error}");
     }
     if first.as_deref() == Some(disk::MARK) {
@@ -35,7 +42,7 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     let trials = work::trials().chain(escapes::trials()).chain(git::trials());
-    let trials = trials.chain(disk::trials()).collect();
+    let trials = trials.chain(network::trials()).chain(disk::trials()).collect();
     let mut others = Vec::new();
     if rustix::process::geteuid().is_root() && std::env::var_os(WITHOUT_NAMESPACES).is_none() {
         others.push(Trial::test("all_as_another_user", || again(&[])));
@@ -68,21 +75,28 @@ fn again(arguments: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Becomes this program again where no namespace can be made: in one whose limits are zero.
-fn lose_namespaces() -> std::io::Error {
+/// Runs one trial where the kernel gives no network.
+fn without_networks(trial: &str) {
+    let output = Command::new("/proc/self/exe").args(["lose-networks", "--exact", trial]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("1 passed"), "{told}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Becomes this program again where no namespace of these kinds can be made: in one whose limits are zero.
+fn lose_namespaces(kinds: &[&str], mark: &str) -> std::io::Error {
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
     let done = unshare(CloneFlags::CLONE_NEWUSER).map_err(std::io::Error::from).and_then(|()| {
         std::fs::write("/proc/self/setgroups", "deny")?;
         std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
         std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
-        for kind in ["user", "pid", "mnt", "ipc"] {
+        for kind in kinds {
             std::fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), "0")?;
         }
         Ok(())
     });
     match done {
-        Ok(()) => Command::new("/proc/self/exe").env(WITHOUT_NAMESPACES, "1").exec(),
+        Ok(()) => Command::new("/proc/self/exe").args(std::env::args_os().skip(2)).env(mark, "1").exec(),
         Err(error) => error,
     }
 }

@@ -29,10 +29,17 @@ pub(crate) fn has_namespaces() -> bool {
     std::env::var_os(super::WITHOUT_NAMESPACES).is_none()
 }
 
+/// Returns true where it also gives a session a network of its own.
+pub(crate) fn has_networks() -> bool {
+    has_namespaces() && std::env::var_os(super::WITHOUT_NETWORKS).is_none()
+}
+
 /// Workspace beside files of its owner that no command may reach.
 pub(crate) struct Place {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) workspace: PathBuf,
+    /// Number of the session that calls.
+    pub(crate) session: u32,
     /// `PATH` of the turn.
     pub(crate) search_path: Option<String>,
     tools: Vec<Arc<dyn Tool>>,
@@ -82,7 +89,7 @@ impl Place {
         assert_eq!(tools.len(), 3, "the launcher is the first line of main");
         let is_good = |tool: &Arc<dyn Tool>| check_schema(&tool.spec().schema).is_ok();
         assert!(tools.iter().all(is_good), "a start does not check the schemas");
-        Self { folder, workspace, search_path: None, tools }
+        Self { folder, workspace, session: 1, search_path: None, tools }
     }
 
     /// Makes all tools of a workspace, as sessions have them.
@@ -108,7 +115,7 @@ impl Place {
 
     pub(crate) fn invocation(&self, arguments: &Value) -> Invocation {
         Invocation {
-            session_id: "01900000-0000-7000-8000-000000000001".parse::<SessionId>().unwrap(),
+            session_id: format!("01900000-0000-7000-8000-{:012}", self.session).parse::<SessionId>().unwrap(),
             turn: 1,
             call_id: "call".to_owned(),
             arguments: RawJson::parse(&arguments.to_string()).unwrap(),

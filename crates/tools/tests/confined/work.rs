@@ -8,7 +8,7 @@ use meerkat_service::tool::{Approval, ToolError};
 use meerkat_testkit::until;
 use serde_json::json;
 
-use super::place::{Place, RUNTIME, call_heard, has_namespaces};
+use super::place::{Place, RUNTIME, call_heard, has_namespaces, has_networks};
 
 pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let trials: [(&str, fn()); _] = [
@@ -261,9 +261,14 @@ fn network_plan() {
 
 fn network_hint() {
     let place = Place::new();
-    let text = place.fails("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'");
-    assert!(text.contains("Pass network: true"), "{text}");
-    let text = Place::with(Network::Deny).fails("python3 -c 'import socket; socket.socket()'");
+    let connect = |to: &str| format!("python3 -c 'import socket; socket.create_connection({to})'");
+    // A server of this machine may be meant, and one that is not.
+    for to in ["(\"127.0.0.1\", 9)", "(\"192.0.2.1\", 9)", "(\"example.invalid\", 9)"] {
+        let text = place.fails(&connect(to));
+        assert!(text.contains("Pass network: true"), "{text}");
+        assert_eq!(text.contains("127.0.0.1 is"), has_networks(), "{text}");
+    }
+    let text = Place::with(Network::Deny).fails(&connect("(\"192.0.2.1\", 9)"));
     assert!(text.contains("tools.network"), "{text}");
     assert!(!place.fails("false").contains("network"), "another failure is not the network's");
 }

@@ -103,18 +103,18 @@ const X32_ONLY: &[i64] = &[514, 521, 528, 539, 540];
 #[cfg(target_arch = "x86_64")]
 const X32: i64 = 0x4000_0000;
 
-/// Refuses the calls to this process and its children; sockets too, if the network is closed.
-pub(super) fn apply(network: bool) -> Result<(), String> {
-    let filters = filters(network).map_err(|error| format!("seccomp does not confine the command: {error}"))?;
+/// Refuses the calls to this process and its children, and every socket unless `has_sockets`.
+pub(super) fn apply(has_sockets: bool) -> Result<(), String> {
+    let filters = filters(has_sockets).map_err(|error| format!("seccomp does not confine the command: {error}"))?;
     for filter in filters {
         seccompiler::apply_filter(&filter).map_err(|error| format!("seccomp does not confine the command: {error}"))?;
     }
     Ok(())
 }
 
-fn filters(network: bool) -> Result<[seccompiler::BpfProgram; 2], Failure> {
+fn filters(has_sockets: bool) -> Result<[seccompiler::BpfProgram; 2], Failure> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
-    refused.insert(libc::SYS_socket, sockets(network)?);
+    refused.insert(libc::SYS_socket, sockets(has_sockets)?);
     refused.insert(libc::SYS_socketpair, pairs()?);
     for (call, argument) in MODES {
         refused.insert(
@@ -141,11 +141,11 @@ fn filters(network: bool) -> Result<[seccompiler::BpfProgram; 2], Failure> {
 }
 
 /// Rules for `socket`: no rule refuses every call.
-fn sockets(network: bool) -> Result<Vec<SeccompRule>, Failure> {
-    if !network {
+fn sockets(has_sockets: bool) -> Result<Vec<SeccompRule>, Failure> {
+    if !has_sockets {
         return Ok(Vec::new());
     }
-    // Sockets of this machine's services stay closed with the network too: docker, the session bus, the ssh agent.
+    // A network does not bound sockets that are files, so those of this machine's services stay closed: docker, the session bus, the ssh agent.
     let (v4, v6, links) = (family(libc::AF_INET), family(libc::AF_INET6), family(libc::AF_NETLINK));
     let other = rule(&[(0, SeccompCmpOp::Ne, v4), (0, SeccompCmpOp::Ne, v6), (0, SeccompCmpOp::Ne, links)])?;
     let not_routes = (2, SeccompCmpOp::Ne, family(libc::NETLINK_ROUTE));

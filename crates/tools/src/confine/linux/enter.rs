@@ -17,8 +17,9 @@ use rustix::{
 };
 
 use super::{
-    Confinement, GitGuard, Job, calls, code_of, files,
+    Confinement, GitGuard, Job, Reach, calls, code_of, files,
     mounts::{self, View},
+    network::Id,
 };
 
 /// Processes and threads that a command may have in a namespace of its own, or its user altogether elsewhere.
@@ -30,8 +31,9 @@ const CACHES: [(&str, &str); 2] = [("XDG_CACHE_HOME", "cache"), ("npm_config_cac
 const ROOTS_RIGHTS: CapabilitySet =
     CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER);
 
-/// Limits this process and runs the job's command. Returns its exit code, or that of a trial.
-pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
+/// Limits this process and runs the job's command. Returns its exit code, or that of a trial. `services` is the network of
+/// the service.
+pub(super) fn enter(job: &Job, services: Id, temporary: &Path) -> Result<u8, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("be bound to its keeper", error))?;
     setsid().ok();
     let View { temporary, has_shared_memory } = match job.has_namespace() {
@@ -43,7 +45,7 @@ pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
     set_no_new_privs(true).map_err(|error| failed("give up new rights", error))?;
     let files = files::apply(job, &temporary, has_shared_memory);
     drop_rights()?;
-    let calls = calls::apply(job.network);
+    let calls = calls::apply(has_sockets(job, services)?);
     let Some(command) = &job.command else {
         let held = Confinement { files: files.is_ok(), network: calls.is_ok(), ..job.confinement };
         let report = serde_json::to_vec(&held).map_err(|error| failed("report", error))?;
@@ -65,6 +67,17 @@ pub(super) fn enter(job: &Job, temporary: &Path) -> Result<u8, String> {
             let shell = shell.spawn().map_err(|error| failed("start the shell", error))?;
             first_process(Pid::from_child(&shell))
         }
+    }
+}
+
+/// Decides on sockets. They reach all that this process's network reaches, so without a person's word that is never the
+/// network of the service, whatever went wrong before.
+fn has_sockets(job: &Job, services: Id) -> Result<bool, String> {
+    match job.reach {
+        Reach::Nothing => Ok(false),
+        Reach::Machine => Ok(true),
+        Reach::Session if Id::own()? == services => Err(failed("run", "it is in the network of the service")),
+        Reach::Session => Ok(true),
     }
 }
 

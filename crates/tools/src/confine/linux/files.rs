@@ -12,7 +12,7 @@ use landlock::{
     RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
 
-use super::Job;
+use super::{Job, Reach};
 
 /// Newest version whose rights are asked for; an older kernel has fewer.
 const NEWEST: ABI = ABI::V7;
@@ -37,7 +37,8 @@ fn restrict(job: &Job, temporary: &Path, has_shared_memory: bool) -> Result<(), 
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?;
-    if !job.network {
+    // Its rules are about ports, and do not know whose network they are in.
+    if job.reach == Reach::Nothing {
         ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST))?;
     }
     let read = AccessFs::from_read(NEWEST);

@@ -13,7 +13,13 @@ use rustix::{
     },
 };
 
-use super::{Job, code_of, enter::enter, make_temporary, remove_temporary};
+use super::{
+    Job, Network, Reach, code_of,
+    enter::enter,
+    make_temporary,
+    network::{self, Id},
+    remove_temporary,
+};
 use crate::launcher;
 
 /// Pause between two looks at processes that are being killed, in nanoseconds.
@@ -23,23 +29,27 @@ const LOOK_NS: i64 = 1_000_000;
 pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     setsid().ok();
     close_inherited().map_err(|error| failed("list its descriptors", error))?;
+    // It is taken before anything can fail: the service reads no error from a socket with something left in it.
+    let network = (job.reach == Reach::Session).then(network::given).transpose()?;
     let temporary = make_temporary(&job.temporary)?;
-    let code = run(job, &temporary);
+    let code = run(job, network, &temporary);
     // Every process that could write there has ended.
     remove_temporary(&temporary);
     code
 }
 
-fn run(job: &Job, temporary: &Path) -> Result<u8, String> {
+fn run(job: &Job, network: Option<Network>, temporary: &Path) -> Result<u8, String> {
+    let services = Id::own()?;
+    let is_in_users = network.map_or(Ok(false), Network::join)?;
     if job.has_namespace() {
-        own_namespaces()?;
+        own_namespaces(is_in_users)?;
     }
     set_child_subreaper(Some(getpid())).map_err(|error| failed("become a subreaper", error))?;
     // From here on nobody of this user reads the memory or the descriptors of this process and of the entrance.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed("hide", error))?;
     // One more start of this program would cost more than all its limits. It has one thread, so a fork is whole.
     let pid = match fork().map_err(|error| failed("start", error))? {
-        Fork::Child => launcher::end(enter(job, temporary)),
+        Fork::Child => launcher::end(enter(job, services, temporary)),
         Fork::Parent(pid) => Pid::from_raw(pid).ok_or_else(|| failed("start", "it has no number"))?,
     };
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed("watch the command", error))?;
@@ -88,14 +98,20 @@ pub(crate) fn close_inherited() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the entrance its own processes, and the right to mount.
-fn own_namespaces() -> Result<(), String> {
+/// Gives the entrance its own processes, and the right to mount. In a user namespace that commands share it gets one of
+/// its own within, so that each command has a limit of processes for itself.
+fn own_namespaces(is_in_users: bool) -> Result<(), String> {
     let processes = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
-    if unshare(processes).is_ok() {
+    if !is_in_users && unshare(processes).is_ok() {
         return Ok(());
     }
+    with_users(processes)
+}
+
+/// Makes namespaces in a user namespace of their own, where no right is needed for them.
+pub(super) fn with_users(others: CloneFlags) -> Result<(), String> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    unshare(processes | CloneFlags::CLONE_NEWUSER).map_err(|error| failed("have namespaces", error))?;
+    unshare(others | CloneFlags::CLONE_NEWUSER).map_err(|error| failed("have namespaces", error))?;
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text).map_err(|error| failed(&format!("write {file}"), error))
     };
