@@ -54,8 +54,8 @@ impl Repository {
     fn root(&self, list: &str) -> Option<PathBuf> {
         let folder = || self.folder.as_deref();
         let configured = || {
-            let values = list.split('\0').filter_map(|entry| entry.strip_prefix("core.worktree\n"));
-            values.last().and_then(|value| Some(folder()?.join(value)))
+            let mut values = list.split('\0').filter_map(|entry| entry.strip_prefix("core.worktree\n"));
+            values.next_back().and_then(|value| Some(folder()?.join(value)))
         };
         let above = || folder()?.parent().filter(|_| folder().is_some_and(|folder| folder.ends_with(".git")));
         let root = self.work_tree.clone().or_else(|| named_work_tree(folder()?)).or_else(configured);
@@ -134,7 +134,9 @@ pub(super) fn named(
             || key.starts_with("pager.")
             || value.starts_with('!');
         for word in words(&value) {
-            add(&expanded(&root, word), Kind::File, is_program && word.contains('/') && !word.contains(' '));
+            // A path that is missing has no variable and no space in it.
+            let is_path = word.contains('/') && !word.contains([' ', '$']);
+            add(&expanded(&root, word), Kind::File, is_program && is_path);
             // `$PWD/x`, and what follows `$(git rev-parse --show-toplevel)`.
             let inner = word.split_once('/').filter(|(above, _)| above.is_empty() || above.starts_with('$'));
             let others = inner.map(|(_, inner)| root.join(inner));
