@@ -7,9 +7,11 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use meerkat_service::{SessionId, tool::ToolError};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Place, configs,
@@ -33,6 +35,10 @@ of() { (export GIT_DIR="$1" GIT_WORK_TREE=.; list); }
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Git directories of one run: their paths are in an argument, which the kernel bounds.
 const RUN_MAX: usize = 16;
+/// Time of one run: git waits for a pipe that a configuration includes.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Files of a git directory that git reads as a configuration.
+const CONFIGS: [&str; 2] = ["config", "config.worktree"];
 /// Sessions whose paths are remembered.
 const SESSIONS_MAX: usize = 256;
 
@@ -82,6 +88,10 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> 
         let root = of.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).unwrap_or(&of);
         let first = main_folders(root).next();
         let mut others = git_folders(root)?;
+        let configs = others.iter().flat_map(|folder| CONFIGS.map(|name| folder.join(name)));
+        if let Some(config) = configs.into_iter().find(|path| path.metadata().is_ok_and(|found| !found.is_file())) {
+            return Err(format!("{} is no regular file, so no command runs here.", config.display()));
+        }
         others.retain(|folder| Some(folder) != first.as_ref());
         Ok((root.to_owned(), first, others.into_iter().collect::<Vec<PathBuf>>()))
     });
@@ -142,7 +152,13 @@ async fn list(place: &Arc<Place>, (root, workspace): (&Path, &Path), command: St
     let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
     let mut run = Run::start(place, &job, None, None)?;
     let mut text = String::new();
-    while let Some(piece) = run.pieces.recv().await {
+    let deadline = Instant::now() + TIME_MAX;
+    loop {
+        let Ok(piece) = timeout_at(deadline, run.pieces.recv()).await else {
+            let message = "git needs too long to read its configuration, so no command runs here.";
+            return Err(ToolError::Refused(message.to_owned()));
+        };
+        let Some(piece) = piece else { break };
         text.push_str(&piece);
         if text.len() > BYTES_MAX {
             let message = format!("The configuration of git has more than {BYTES_MAX} bytes, so no command runs here.");

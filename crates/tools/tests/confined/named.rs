@@ -2,13 +2,16 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use super::{
     git::stay,
     links::{asks, put},
     place::{Place, has_namespaces},
 };
 
-pub(crate) const TRIALS: [(&str, fn()); 2] = [
+pub(crate) const TRIALS: [(&str, fn()); 3] = [
+    ("git_pipes_in_place_of_a_configuration_are_refused", pipes_are_refused),
     ("git_hooks_that_submodules_and_worktrees_name_are_not_changed", others_are_not_changed),
     ("git_programs_of_any_key_are_not_changed", programs_of_any_key_are_not_changed),
 ];
@@ -50,6 +53,22 @@ fn others_are_not_changed() {
         stay(&with_others, &files, command);
     }
     with_others().succeeds("echo x > sh/x && echo x > wh/x && echo x > conv && echo x > sub/file && echo x > w2/file");
+}
+
+/// git would wait for such a pipe, and the command with it.
+fn pipes_are_refused() {
+    if !has_namespaces() {
+        return;
+    }
+    for path in [".git/modules/sub/config", ".git/modules/sub/config.worktree", ".git/config"] {
+        let place = with_others();
+        let path = place.workspace.join(path);
+        fs::remove_file(&path).ok();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (text, result) = place.call("shell", &json!({"command": "true"}));
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("is no regular file"), "{error} {text}");
+    }
 }
 
 fn programs_of_any_key_are_not_changed() {
