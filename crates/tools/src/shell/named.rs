@@ -134,8 +134,8 @@ pub(super) fn named(
             || key.starts_with("pager.")
             || value.starts_with('!');
         for word in words(&value) {
-            // A path that is missing has no variable and no space in it.
-            let is_path = word.contains('/') && !word.contains([' ', '$']);
+            // A path that is missing has no variable, no space and no kind of address in it.
+            let is_path = word.contains('/') && !word.contains([' ', '$', ':']);
             add(&expanded(&root, word), Kind::File, is_program && is_path);
             // `$PWD/x`, and what follows `$(git rev-parse --show-toplevel)`.
             let inner = word.split_once('/').filter(|(above, _)| above.is_empty() || above.starts_with('$'));
@@ -151,12 +151,11 @@ pub(super) fn named(
 
 /// Splits a value as a shell could, also with spaces between quotes, and as addresses such as `ext::program`.
 fn words(value: &str) -> impl Iterator<Item = &str> {
-    let whole = value.trim_start_matches('!').trim();
     let quoted = value.split(['\'', '"']);
     let words = value.split(|char: char| char.is_whitespace() || "'\"`=;&|()<>!{}".contains(char));
     let parts = words.clone().filter(|word| word.contains(':')).flat_map(|word| word.split(':'));
-    let all = std::iter::once(whole).chain(quoted).chain(words).chain(parts);
-    all.filter(|word| !word.is_empty()).take(WORDS_MAX)
+    let all = std::iter::once(value).chain(quoted).chain(words).chain(parts);
+    all.map(|word| word.trim_start_matches('!').trim()).filter(|word| !word.is_empty()).take(WORDS_MAX)
 }
 
 #[cfg(test)]
