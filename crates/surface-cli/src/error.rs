@@ -126,6 +126,8 @@ fn refusal(error: &clap::Error, before: &str) -> ErrorBody {
     let word = if field == "command" { format!("{before}{word}") } else { word };
     let path = path_of(error, before);
     let ours = match (error.kind(), &path) {
+        // A line of `chat` begins with its command.
+        (ErrorKind::InvalidSubcommand, _) if !before.is_empty() => our_command("", &word),
         (ErrorKind::InvalidSubcommand, path) => our_command(path.as_deref().unwrap_or_default(), &word),
         (ErrorKind::UnknownArgument, Some(path)) if is_about_turns(path) => our_flag(&word).map(str::to_owned),
         (ErrorKind::UnknownArgument, Some(path)) if !path.is_empty() => our_command(path, &word),
