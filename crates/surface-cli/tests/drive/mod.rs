@@ -12,10 +12,12 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Child, Command},
+    sync::LazyLock,
 };
 
 use meerkat_errors::ErrorCode;
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal as handled};
 
 /// Token of servers.
 pub(crate) const TOKEN: &str = "a-token-for-tests-0123456789";
@@ -38,7 +40,21 @@ pub(crate) fn meerkat_after(first: &str, dir: impl AsRef<Path>, args: &[&str]) -
     command
 }
 
+/// Has the programs that are started from here on take signals that this process ignores, as under nohup or in the background
+/// of a script: one that has a handler here has its own meaning there.
+static SIGNALS: LazyLock<()> = LazyLock::new(|| {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for signal in [1, 2].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 1) {
+        // The handler stays.
+        runtime.block_on(async { handled(SignalKind::from_raw(signal)).map(drop) }).unwrap();
+    }
+});
+
 fn surround(command: &mut Command, dir: &Path) {
+    LazyLock::force(&SIGNALS);
     command.current_dir(dir).env_clear().env("HOME", dir);
 }
 
