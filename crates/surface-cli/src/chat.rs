@@ -470,7 +470,7 @@ impl<'a> Chat<'a> {
                 if let Some(error) = turn.finish(&result)? {
                     self.app.out.error(&error);
                 }
-                self.status(&result).await;
+                self.status(&result, turn.fill);
                 self.answer = Some(result.text).filter(|text| !text.is_empty()).or(self.answer.take());
                 Ok(())
             }

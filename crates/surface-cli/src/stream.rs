@@ -68,6 +68,8 @@ pub(crate) struct RunningTurn {
     number: Option<TurnNumber>,
     /// Token budget of the turn, if it has one.
     tokens: Option<u64>,
+    /// Tokens of the last request that was answered, and the window of its model if that is known.
+    pub(crate) fill: Option<(u64, Option<u64>)>,
     /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
     given: BTreeMap<String, String>,
     view: View,
@@ -105,7 +107,19 @@ impl RunningTurn {
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
-        Self { service, session_id, turn, line: None, lost, since, number, tokens: None, given: BTreeMap::new(), view }
+        Self {
+            service,
+            session_id,
+            turn,
+            line: None,
+            lost,
+            since,
+            number,
+            tokens: None,
+            fill: None,
+            given: BTreeMap::new(),
+            view,
+        }
     }
 
     /// Shows events up to the next progress. It can be dropped and called again.
@@ -186,6 +200,8 @@ impl RunningTurn {
         let (session_id, turn) = (self.session_id, record.turn);
         Ok(match record.event {
             Event::AssistantMessage(message) => {
+                let window = message.context.and_then(|split| Some(split.used() + split.free?));
+                self.fill = Some((message.usage.input_tokens, window));
                 let calls = message.blocks.into_iter().filter_map(|block| match block {
                     Block::ToolCall(call) => Some((call.call_id, call.arguments.as_str().to_owned())),
                     Block::Text { .. } | Block::Reasoning { .. } => None,

@@ -139,6 +139,12 @@ pub(crate) struct Client {
     is_websocket: bool,
 }
 
+fn http(port: u16, line: &str, headers: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    let head = format!("{line} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {TOKEN}\r\n{headers}");
+    format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
 impl Client {
     fn new(port: u16, request: Vec<u8>) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -148,9 +154,13 @@ impl Client {
 
     /// A client that sends one HTTP request over and over.
     pub(crate) fn http(port: u16, line: &str, headers: &str, body: &str) -> Self {
-        let length = body.len();
-        let head = format!("{line} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {TOKEN}\r\n{headers}");
-        Self::new(port, format!("{head}content-length: {length}\r\n\r\n{body}").into_bytes())
+        Self::new(port, http(port, line, headers, body))
+    }
+
+    /// Sends another HTTP request over the same connection, and reads its answer.
+    pub(crate) fn ask_for(&mut self, line: &str, headers: &str, body: &str) -> Answer {
+        self.request = http(self.stream.get_ref().peer_addr().unwrap().port(), line, headers, body);
+        self.ask()
     }
 
     /// A client that sends one message over and over on a WebSocket.

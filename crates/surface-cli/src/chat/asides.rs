@@ -24,13 +24,14 @@ use crate::{
 const COPY_BYTES_MAX: usize = 56_000;
 
 impl Chat<'_> {
-    /// Prints one line about where the chat is after an answer.
-    pub(super) async fn status(&self, result: &TurnResult) {
-        // A session that cannot be read says so when something is asked of it.
-        let Ok(view) = self.app.service.read(&result.session_id).await else { return };
-        let [used, total] = [view.context.estimated_tokens, view.context.window_tokens].map(short);
-        let (model, id) = (&result.model, ending(&result.session_id));
-        self.app.out.status(&format!("{model}, {used} of {total} tokens, session {id}"));
+    /// Prints one line about where the chat is after an answer; `fill` is how full its model's window was.
+    pub(super) fn status(&self, result: &TurnResult, fill: Option<(u64, Option<u64>)>) {
+        let used = match fill {
+            Some((used, Some(window))) => format!("{} of {} tokens, ", short(used), short(window)),
+            Some((used, None)) => format!("{} tokens, ", short(used)),
+            None => String::new(),
+        };
+        self.app.out.status(&format!("{}, {used}session {}", result.model, ending(&result.session_id)));
     }
 
     /// `/model`: takes another model if it can be used, or says which one answers.

@@ -149,7 +149,7 @@ impl Questions {
             (None, None) => return,
             (None, Some(Call { name, arguments, rule, .. })) => {
                 let wider = match rule {
-                    Some(rule) => format!("session or always for `{rule}`, "),
+                    Some(rule) => format!("session or always = every `{rule}`, "),
                     None => String::new(),
                 };
                 let (about, arguments) = match part {
@@ -159,7 +159,7 @@ impl Questions {
                     }
                     None => (String::new(), format!(" {arguments}")),
                 };
-                visible(&format!("Allow {name}{arguments}? {about}y, n, {wider}or n and why:"))
+                visible(&format!("Allow {name}{arguments}? {about}y = once, {wider}n = no (you may add why):"))
             }
         };
         app.out.notice(question.trim_end());

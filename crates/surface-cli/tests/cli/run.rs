@@ -177,7 +177,7 @@ fn a_call_that_needs_approval_is_asked_about_or_denied() {
         let command = cli(&["run", prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin(answer);
         let dir = command.dir.clone();
         let ran = command.run();
-        assert!(ran.err.contains(r#"Allow test_ask {"name":"a","line":"x"}? y, n"#), "{}", ran.err);
+        assert!(ran.err.contains(r#"Allow test_ask {"name":"a","line":"x"}? y = once, n = no"#), "{}", ran.err);
         assert_eq!((ran.code, dir.path().join("a").exists()), (0, is_run), "{answer:?}: {}", ran.err);
     }
     let denied = cli(&["run", prompt]).with_tools().stdin("y\n").run();
@@ -267,7 +267,7 @@ fn long_arguments_are_asked_about_in_few_lines() {
     let prompt = format!(r#"@call test_ask {{"name":"a","line":"{}end"}}"#, "x".repeat(60_000));
     let ran = cli(&["run", "-q", &prompt]).with_tools().on_terminal().env("NO_COLOR", "1").stdin("n\n").run();
     assert!(ran.err.len() < 8_000 && ran.err.contains("lines are not shown here.]"), "{}", ran.err);
-    assert!(ran.err.contains("end\n") && ran.err.contains("v shows them all. y, n, "), "{}", ran.err);
+    assert!(ran.err.contains("end\n") && ran.err.contains("v shows them all. y = once, "), "{}", ran.err);
 }
 
 #[test]

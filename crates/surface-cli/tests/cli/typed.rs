@@ -271,7 +271,9 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
 #[test]
 fn a_chat_ends_when_its_terminal_is_gone() {
     let call = "@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r";
-    for (typed_before, shown) in [("", None), (call, Some("n and why: ")), ("@say Wait. @stall\r", Some("Wait."))] {
+    for (typed_before, shown) in
+        [("", None), (call, Some("(you may add why): ")), ("@say Wait. @stall\r", Some("Wait."))]
+    {
         let mut typed = Typed::start();
         typed.prompt();
         typed.keys(typed_before);
@@ -360,7 +362,7 @@ fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     ] {
         typed.keys(&format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}\r"));
         for answer in answers {
-            typed.wait("n and why: ");
+            typed.wait("(you may add why): ");
             typed.prompt();
             typed.keys(&format!("{answer}\r"));
         }
@@ -381,7 +383,7 @@ fn an_answer_may_allow_a_rule_for_the_session_or_for_always() {
     for (name, answer) in [("first", "session"), ("second", "always")] {
         typed.keys(&call(name));
         typed.wait("+x");
-        typed.wait(&format!("session or always for `test_ask: {name}`, or n and why: "));
+        typed.wait(&format!("session or always = every `test_ask: {name}`, n = no (you may add why): "));
         typed.prompt();
         typed.keys(&format!("{answer}\r"));
         if answer == "always" {

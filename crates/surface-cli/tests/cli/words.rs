@@ -122,3 +122,15 @@ fn a_pipe_gets_no_spinner_and_no_status_line() {
     assert!(line.contains("scripted, ") && line.contains(" of 100k tokens, session "), "{line}");
     assert!(!status(&["--quiet"]).contains("tokens, session"));
 }
+
+/// It said how long the messages were, without the system prompt and the tools.
+#[test]
+fn the_status_of_a_chat_says_how_full_the_window_of_its_model_was() {
+    let lines = "@usage in=2680 @say Hi.\n/show\n";
+    let chat = cli(&["chat"]).stdin(lines).on_terminal();
+    let chat = chat.env("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "30000");
+    let ran = chat.run();
+    let status = ran.err.lines().find(|line| line.contains(" tokens, session ")).unwrap();
+    assert!(status.contains("scripted, 2.6k of 30k tokens, session "), "{status}");
+    assert!(ran.out.contains("last 8 % (2680 of 30000 tokens)"), "{}", ran.out);
+}
