@@ -20,6 +20,7 @@ use meerkat_service::{
         SessionState, SessionSummary, SessionView, StepView, ToolServerView, ToolView, TurnView,
     },
     session::message::{Block, Body, Message},
+    tool::visible,
 };
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -292,7 +293,7 @@ pub(crate) fn session(view: &SessionView) -> String {
             || call.arguments.clone(),
             |form| format!("the server {} asks: {}", form.server, form.message.replace('\n', " ")),
         );
-        row("approval", format!("{} of {}, turn {}: {asked}", call.call_id, call.name, call.turn))
+        row("approval", visible(&format!("{} of {}, turn {}: {asked}", call.call_id, call.name, call.turn)))
     });
     text
 }

@@ -1,11 +1,8 @@
 //! Re-exec of a program that confines commands, and supervises servers.
 
-use std::{
-    ffi::OsString,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::confine::{self, Job, MARK, NETWORK};
+use crate::confine::{self, MARK, NETWORK};
 
 /// First argument of a program that supervises a server.
 pub(crate) const SERVE: &str = "__meerkat-serve";
@@ -24,19 +21,12 @@ pub fn launcher() {
         std::process::exit(i32::from(code));
     }
     if first.as_ref().is_some_and(|first| first == MARK) {
-        end(run(arguments.next()));
+        end(confine::take_job().and_then(|job| confine::keep(&job)));
     }
     if first.is_some_and(|first| first == NETWORK) {
         end(confine::create());
     }
     IS_INSTALLED.store(true, Ordering::Relaxed);
-}
-
-fn run(job: Option<OsString>) -> Result<u8, String> {
-    let wrong = || format!("{MARK} is an argument of this program for itself");
-    let job = job.ok_or_else(wrong)?;
-    let job: Job = serde_json::from_slice(job.as_encoded_bytes()).map_err(|error| format!("{}: {error}", wrong()))?;
-    confine::keep(&job)
 }
 
 /// Ends this process with an exit code, or with an error that the service reads on its end of the control socket.

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     model::StopReason,
     redact::redact_key_shapes,
-    tool::{is_obeyed, prefix},
+    tool::{is_obeyed, prefix, visible},
 };
 
 /// Characters that a line may have.
@@ -211,9 +211,10 @@ fn first(text: &str) -> &str {
     text.trim().lines().next().unwrap_or_default()
 }
 
-/// Cuts a line to its length, with blanks for terminal controls.
+/// Cuts a line to its length, with blanks for terminal controls, and escapes for what else nobody would see.
 fn line(text: String) -> String {
-    cut(&text, LINE_CHARS_MAX).chars().map(|c| if is_obeyed(c) { ' ' } else { c }).collect()
+    let seen = |char: char| if is_obeyed(char) { " ".to_owned() } else { visible(char.encode_utf8(&mut [0; 4])) };
+    cut(&text.chars().take(LINE_CHARS_MAX + 1).map(seen).collect::<String>(), LINE_CHARS_MAX)
 }
 
 fn cut(text: &str, chars_max: usize) -> String {

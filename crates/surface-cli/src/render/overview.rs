@@ -1,13 +1,16 @@
 //! Tables of what people look at: calls that wait, steps and turns.
 
-use meerkat_service::service::{OpenApproval, StepKind, StepView, TurnStatus, TurnView};
+use meerkat_service::{
+    service::{OpenApproval, StepKind, StepView, TurnStatus, TurnView},
+    tool::visible,
+};
 
 use super::{id, table};
 
 pub(super) fn approvals(calls: &[OpenApproval], width: Option<usize>) -> String {
     let row = |call: &OpenApproval| {
         let asks = call.approval.preview.as_deref().unwrap_or(&call.approval.arguments);
-        let first = asks.lines().next().unwrap_or_default().to_owned();
+        let first = visible(asks.lines().next().unwrap_or_default());
         [id(&call.session_id, width), call.approval.call_id.clone(), call.approval.name.clone(), first]
     };
     table(["SESSION", "CALL", "TOOL", "ASKS"], calls.iter().map(row), width)

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use meerkat_service::session::{
-    event::{ToolFinished, ToolOutcome, ToolProgress},
-    message::{Body, ToolCall},
+use meerkat_service::{
+    session::{
+        event::{ToolFinished, ToolOutcome, ToolProgress},
+        message::{Body, ToolCall},
+    },
+    tool::visible,
 };
 use meerkat_tools::Confinement;
 use serde_json::Value;
@@ -233,9 +236,11 @@ fn folded(output: &Body) -> Vec<String> {
     folded
 }
 
-/// Cuts a text to so many columns on one line, without what a terminal would obey.
+/// Cuts a text to so many columns on one line, without what a terminal would obey. What nobody would see is an escape.
 fn cut(text: &str, columns_max: usize) -> String {
-    let line: String = clean(text).chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    let seen = |char: char| if char.is_control() { char.to_string() } else { visible(char.encode_utf8(&mut [0; 4])) };
+    let text: String = text.chars().map(seen).collect();
+    let line: String = clean(&text).chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
     if line.width() <= columns_max {
         return line;
     }
@@ -281,6 +286,7 @@ mod tests {
             ("{}", "shell"),
             ("not JSON", "shell"),
             ("{\"command\":\"a\\n\\u001b[2Jb\"}", "shell a b"),
+            ("{\"path\":\"a\\u200bb\\u202ec\"}", "shell a\\u{200b}b\\u{202e}c"),
         ] {
             assert_eq!(title("shell", arguments), expected, "{arguments}");
         }

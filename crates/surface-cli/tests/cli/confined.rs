@@ -68,16 +68,19 @@ fn rules_hold_for_what_is_confined() {
     assert!(found[3].0.starts_with("exit code 0"), "{found:?}");
 }
 
-/// The port is that of the session alone, so the test may choose it.
+/// The port is that of the session alone, so the test may choose it. A pipe says when the server has it: each end waits for
+/// the other.
 #[test]
 fn a_server_in_the_background_is_reached_by_the_next_command() {
     needs!("a kernel that gives commands namespaces" => is_confined());
     needs!("/usr/bin/python3" => Path::new("/usr/bin/python3").exists());
+    let serve = "python3 -c 'import http.server as h; s = h.HTTPServer((\"127.0.0.1\", 8000), h.SimpleHTTPRequestHandler); \
+                 open(\"ready\", \"w\").close(); s.serve_forever()'";
     let get = "python3 -c 'from urllib.request import urlopen; print(urlopen(\"http://127.0.0.1:8000/made\").read())'";
     let calls = [
-        shell("echo served > made"),
-        ("shell", json!({"command": "python3 -m http.server --bind 127.0.0.1 8000", "background": true})),
-        ("shell", json!({"command": format!("until {get} 2> /dev/null; do :; done"), "timeout_ms": 60_000})),
+        shell("echo served > made && mkfifo ready"),
+        ("shell", json!({"command": serve, "background": true})),
+        ("shell", json!({"command": format!(": < ready && {get}"), "timeout_ms": 60_000})),
     ];
     let found = called("tools.ask = \"escapes\"\n", &calls);
     assert_eq!(found[2].0, "b'served\\n'\nexit code 0null", "{found:?}");

@@ -3,9 +3,11 @@
 use std::{fs, path::Path};
 
 use meerkat_errors::ErrorCode;
+use meerkat_testkit::until;
 
 use crate::drive::{
-    Ran,
+    Ran, meerkat,
+    server::{SERVE, Server},
     terminal::{Cli, cli},
 };
 
@@ -301,6 +303,26 @@ fn a_folder_without_a_repository_is_a_project_of_its_own() {
     // A repository is one project from its root down.
     user.make("foo");
     assert_eq!(user.sessions("foo/below").0, ["in foo"]);
+}
+
+/// Broken once, for servers too: somebody's files in a folder above made all below it their project.
+#[test]
+fn a_server_takes_no_files_of_a_folder_above_for_those_of_its_project() {
+    let user = User::new();
+    fs::create_dir_all(user.path("shared/.rkat")).unwrap();
+    fs::create_dir(user.path("shared/mine")).unwrap();
+    let theirs = "00000000-0000-7000-8000-000000000001\n";
+    fs::write(user.mark("shared"), theirs).unwrap();
+    let mut command = meerkat(user.0.dir(), &SERVE);
+    command.current_dir(user.path("shared/mine"));
+    let server = Server::run(command, &[], None);
+    let session = server.session();
+    let files = user.path("shared/mine/.rkat/sessions");
+    until("the session has its files", || files.join(&session).exists());
+    drop(server);
+    assert_ne!(fs::read_to_string(user.mark("shared/mine")).unwrap(), theirs);
+    assert_eq!(fs::read_to_string(user.mark("shared")).unwrap(), theirs);
+    assert_eq!(fs::read_dir(user.path("shared/.rkat")).unwrap().count(), 1);
 }
 
 #[test]

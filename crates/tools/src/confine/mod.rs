@@ -17,9 +17,10 @@ mod way;
 use std::{
     fmt,
     fs::DirBuilder,
+    io::{Read as _, Write as _},
     os::{
-        fd::OwnedFd,
-        unix::{fs::DirBuilderExt as _, process::ExitStatusExt as _},
+        fd::{AsFd as _, OwnedFd},
+        unix::{fs::DirBuilderExt as _, net::UnixStream, process::ExitStatusExt as _},
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -121,7 +122,7 @@ pub(crate) enum Reach {
     Machine,
 }
 
-/// Task of a keeper, as JSON in its arguments.
+/// Task of a keeper, as JSON in its control socket: every user of the machine can read the arguments of a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) shell: PathBuf,
@@ -179,13 +180,32 @@ impl Job {
     }
 }
 
-/// Makes the command that starts a keeper. Closing `control` ends all that it started.
-pub(crate) fn keeper(job: &Job, control: OwnedFd) -> Result<Command, String> {
-    let job = serde_json::to_string(job).map_err(|error| format!("a path is not UTF-8: {error}"))?;
+/// Makes the command that starts a keeper, which waits for its task. Closing `control` ends all that it started.
+pub(crate) fn keeper(control: OwnedFd) -> Result<Command, String> {
     let program = program().map_err(|error| format!("this program cannot be found: {error}"))?;
     let mut command = Command::new(program);
-    command.args([MARK, &job]).stdin(Stdio::from(control));
+    command.arg(MARK).stdin(Stdio::from(control));
     Ok(command)
+}
+
+/// Gives a keeper that was started its job, and the network that the job needs. It blocks until the keeper reads.
+pub(crate) fn hand_over(mut control: &UnixStream, job: &Job, network: Option<&Network>) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("the keeper of the command cannot be given its task: {error}");
+    let job = serde_json::to_vec(job).map_err(|error| format!("a path is not UTF-8: {error}"))?;
+    let length = (job.len() as u64).to_ne_bytes();
+    control.write_all(&length).and_then(|()| control.write_all(&job)).map_err(failed)?;
+    network.map_or(Ok(()), |network| network.send(control)).map_err(failed)
+}
+
+/// Takes the job of this keeper from its control socket, and nothing of what follows.
+pub(crate) fn take_job() -> Result<Job, String> {
+    let failed = |error: std::io::Error| format!("the keeper of the command cannot read its task: {error}");
+    let mut control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+    let mut length = [0; 8];
+    control.read_exact(&mut length).map_err(failed)?;
+    let mut job = Vec::new();
+    control.take(u64::from_ne_bytes(length)).read_to_end(&mut job).map_err(failed)?;
+    serde_json::from_slice(&job).map_err(|error| format!("the keeper of the command does not know its task: {error}"))
 }
 
 /// Makes the private temporary folder of a command.

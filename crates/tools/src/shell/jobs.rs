@@ -83,14 +83,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
-    /// Starts a command and returns its id.
+    /// Starts a command and returns its id. It blocks, and no other command waits for that.
     pub(super) fn start(
         &self,
         session_id: SessionId,
         command: &str,
         life: Option<Duration>,
-        start: impl FnOnce() -> Result<Run, ToolError>,
+        start: impl FnOnce(CancellationToken) -> Result<Run, ToolError>,
     ) -> Result<String, ToolError> {
+        let job = self.add(session_id, command)?;
+        let run = start(job.stop.clone()).inspect_err(|_| self.remove(session_id, &job))?;
+        let id = job.id.clone();
+        tokio::spawn(async move { job.follow(run, life.unwrap_or(LIFE)).await });
+        Ok(id)
+    }
+
+    /// Adds a command that is about to start.
+    fn add(&self, session_id: SessionId, command: &str) -> Result<Arc<Background>, ToolError> {
         let mut sessions = lock(&self.sessions);
         let running = |session: &Session| session.jobs.iter().filter(|job| job.is_running()).count();
         let all: usize = sessions.values().map(running).sum();
@@ -104,14 +113,12 @@ impl Jobs {
         if sessions.len() >= SESSIONS_MAX {
             sessions.retain(|_, session| running(session) > 0);
         }
-        let run = start()?;
         let session = sessions.entry(session_id).or_default();
         session.started += 1;
-        let id = format!("job-{}", session.started);
         let job = Arc::new(Background {
-            id: id.clone(),
+            id: format!("job-{}", session.started),
             command: command.lines().next().unwrap_or_default().to_owned(),
-            stop: run.stop.clone(),
+            stop: CancellationToken::new(),
             state: Mutex::default(),
             ended: Notify::new(),
         });
@@ -122,8 +129,14 @@ impl Jobs {
             session.jobs.remove(oldest);
         }
         session.jobs.push(job.clone());
-        tokio::spawn(async move { job.follow(run, life.unwrap_or(LIFE)).await });
-        Ok(id)
+        Ok(job)
+    }
+
+    /// Removes a command that did not start.
+    fn remove(&self, session_id: SessionId, job: &Arc<Background>) {
+        if let Some(session) = lock(&self.sessions).get_mut(&session_id) {
+            session.jobs.retain(|other| !Arc::ptr_eq(other, job));
+        }
     }
 
     fn find(&self, invocation: &Invocation) -> Result<Arc<Background>, ToolError> {

@@ -25,6 +25,7 @@ use meerkat_service::{
     tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_subject},
 };
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     confine::{self, Confinement, Guard, Job, Network as SessionNetwork, Reach},
@@ -267,17 +268,22 @@ impl Tool for Shell {
         let guarded = job.clone();
         let guard = tokio::task::spawn_blocking(move || Guard::take(&guarded)).await;
         let guard = guard.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Failed)?;
-        let start = || Run::start(&self.place, &job, own, Some(guard));
+        let (place, starting) = (self.place.clone(), job.clone());
+        let start = move |stop| Run::start(&place, &starting, (own, Some(guard)), stop);
         if arguments.background {
             let life = arguments.timeout_ms.map(|_| timeout);
-            let id = self.jobs.start(invocation.session_id, &arguments.command, life, start)?;
+            let jobs = self.jobs.clone();
+            let started = move || jobs.start(invocation.session_id, &arguments.command, life, start);
+            let id = tokio::task::spawn_blocking(started).await;
+            let id = id.map_err(|error| ToolError::Failed(error.to_string()))??;
             output.set_confinement(Some(held));
             let text = format!(
                 "{id} runs in the background. shell_output {{\"id\": \"{id}\"}} has its output, shell_stop ends it."
             );
             return output.write(&text).await;
         }
-        let mut run = start()?;
+        let run = tokio::task::spawn_blocking(|| start(CancellationToken::new())).await;
+        let mut run = run.map_err(|error| ToolError::Failed(error.to_string()))??;
         output.set_confinement(Some(held));
         let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
         let mut has_line_end = true;

@@ -12,6 +12,7 @@ use std::{
 
 use meerkat_service::{SessionId, tool::ToolError};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Place, configs,
@@ -33,7 +34,7 @@ of() { (export GIT_DIR="$1" GIT_WORK_TREE=.; list); }
 "#;
 /// Bytes of the lists of one run.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Git directories of one run: their paths are in an argument, which the kernel bounds.
+/// Git directories of one run, which has bounds of its own.
 const RUN_MAX: usize = 16;
 /// Time of one run: git waits for a pipe that a configuration includes.
 const TIME_MAX: Duration = Duration::from_secs(60);
@@ -150,7 +151,10 @@ async fn list(place: &Arc<Place>, (root, workspace): (&Path, &Path), command: St
         looking.look(&root, &root, &command).or_else(|_| looking.look(&of, &of, &command))
     });
     let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
-    let mut run = Run::start(place, &job, None, None)?;
+    let starting = place.clone();
+    let started = move || Run::start(&starting, &job, (None, None), CancellationToken::new());
+    let run = tokio::task::spawn_blocking(started).await;
+    let mut run = run.map_err(|error| ToolError::Failed(error.to_string()))??;
     let mut text = String::new();
     let deadline = Instant::now() + TIME_MAX;
     loop {

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::place::Place;
-use crate::confine::{Guard, Job, Network, keeper};
+use crate::confine::{Guard, Job, Network, hand_over, keeper};
 
 /// Bytes of output that are read at once.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -50,18 +50,17 @@ pub(super) struct End {
 
 impl Run {
     /// Starts a job, in a network if it reaches one of a session. At its end the guard says what changed; a job that writes
-    /// nothing needs none.
+    /// nothing needs none. `stop` ends it. It blocks.
     pub(super) fn start(
         place: &Place,
         job: &Job,
-        network: Option<Arc<Network>>,
-        guard: Option<Guard>,
+        (network, guard): (Option<Arc<Network>>, Option<Guard>),
+        stop: CancellationToken,
     ) -> Result<Self, ToolError> {
         let failed = |error: std::io::Error| ToolError::Failed(format!("The command could not be started: {error}"));
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
-        network.as_ref().map_or(Ok(()), |network| network.send(&control)).map_err(failed)?;
         let (output, writer) = std::io::pipe().map_err(failed)?;
-        let mut command = keeper(job, theirs.into()).map_err(ToolError::Failed)?;
+        let mut command = keeper(theirs.into()).map_err(ToolError::Failed)?;
         command.env_clear().envs(&place.environment).current_dir("/");
         command.envs(job.search_path.iter().map(|path| ("PATH", path)));
         command.stdout(Stdio::from(writer.try_clone().map_err(failed)?)).stderr(Stdio::from(writer));
@@ -69,11 +68,11 @@ impl Run {
         let child = command.spawn().map_err(failed)?;
         // It holds the other ends.
         drop(command);
+        hand_over(&control, job, network.as_deref()).map_err(ToolError::Failed)?;
         control.set_nonblocking(true).map_err(failed)?;
         let output = pipe::Receiver::from_owned_fd(output.into()).map_err(failed)?;
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let (end_sender, end) = oneshot::channel();
-        let stop = CancellationToken::new();
         let watched = Watched { child, control, output, guard, _network: network };
         let stopped = stop.clone();
         // The caller may be dropped at any await; what has to follow the command's end may not.

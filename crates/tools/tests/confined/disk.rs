@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, fs, process::Command};
 use libtest_mimic::Trial;
 use meerkat_service::tool::ToolError;
 use meerkat_tools::{FileOptions, file_tools};
-use nix::sched::{CloneFlags, unshare};
-use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change, mount_remount};
+use rustix::mount::{MountFlags, mount, mount_remount};
 use serde_json::json;
 
 use super::place::{Place, RUNTIME, call, has_namespaces};
@@ -30,16 +29,8 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
 
 /// Runs in a process of its own, before any thread.
 pub(crate) fn run() {
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if !rustix::process::geteuid().is_root() {
-        unshare(CloneFlags::CLONE_NEWUSER).unwrap();
-        fs::write("/proc/self/setgroups", "deny").unwrap();
-        fs::write("/proc/self/uid_map", format!("{user} {user} 1")).unwrap();
-        fs::write("/proc/self/gid_map", format!("{group} {group} 1")).unwrap();
-    }
-    unshare(CloneFlags::CLONE_NEWNS).unwrap();
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    super::own_mounts().unwrap();
+    let folder = tempfile::tempdir_in(super::WORKSPACES).unwrap();
     let disk = folder.path().to_owned();
     mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), SIZE).unwrap();
     let place = Place::over(folder, meerkat_service::tool::Network::Ask);

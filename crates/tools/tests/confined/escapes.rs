@@ -394,15 +394,23 @@ fn no_file_of_sessions_is_changed() {
 
 /// A folder so deep that a recursion over it ends the process, in each place that this program looks at or removes.
 fn a_deep_folder_is_removed() {
+    // Many disks wait for each folder that is removed.
+    if std::env::var_os(super::IN_MEMORY).is_none() {
+        return super::elsewhere("in-memory", "a_deep_folder_is_removed_and_harms_nothing");
+    }
     let place = Place::new();
     place.git();
     let mark = format!("deep-{}", mark(9));
     let _deep = Deep { place: &place, mark: &mark };
+    // From the bottom up: Landlock walks the whole way up for each new folder.
     let program = place.compile(
         "deep",
-        "#include <sys/stat.h>\n#include <unistd.h>\nint main(int n, char **a) { if (chdir(a[1])) return 1; \
-         mkdir(a[2], 0700); if (chdir(a[2])) return 1; \
-         for (int i = 0; i < 30000; i++) { mkdir(\"d\", 0700); if (chdir(\"d\")) return 1; } return 0; }",
+        "#include <stdio.h>\n#include <sys/stat.h>\n#include <unistd.h>\nint main(int n, char **a) { \
+         if (chdir(a[1]) || mkdir(\"odd\", 0700)) return 1; \
+         for (int i = 0; i < 15000; i++) { \
+         if (mkdir(\"even\", 0700) || rename(\"odd\", \"even/d\")) return 2; \
+         if (mkdir(\"odd\", 0700) || rename(\"even\", \"odd/d\")) return 3; } \
+         return rename(\"odd\", a[2]); }",
     );
     let text = place.succeeds_with_git(&format!(
         "{program} $TMPDIR {mark} && {program} . {mark} && {program} .git config.worktree && {program} .git/hooks {mark}"

@@ -5,10 +5,10 @@ use std::{
     io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
     os::{
+        fd::AsFd as _,
         linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream},
+        unix::net::{SocketAddr as UnixAddr, UnixListener},
     },
-    process::{Command, Stdio},
 };
 
 use libtest_mimic::Trial;
@@ -16,7 +16,10 @@ use meerkat_service::tool::Network;
 use meerkat_testkit::{can_run, has_program, until};
 use serde_json::json;
 
-use super::place::{Place, has_namespaces, has_networks};
+use super::{
+    place::{Place, has_namespaces, has_networks},
+    seen,
+};
 
 /// Answers each connection with its argument, on a port that it prints, or on one that it is given.
 const SERVER: &str = "import socket, sys
@@ -72,24 +75,38 @@ fn place(network: Network) -> Place {
 }
 
 fn a_command_reaches_its_own_server() {
+    for network in [Network::Ask, Network::Deny] {
+        for address in ["127.0.0.1", "::1"] {
+            let (place, command) = (place(network), format!("python3 both.py {address}"));
+            match has_networks() {
+                true => assert_eq!(place.succeeds(&command), "answer\n", "{address}"),
+                false => gets_no_socket(&place, &command),
+            }
+        }
+    }
     if !has_networks() {
         return;
     }
-    for network in [Network::Ask, Network::Deny] {
-        for address in ["127.0.0.1", "::1"] {
-            assert_eq!(place(network).succeeds(&format!("python3 both.py {address}")), "answer\n", "{address}");
-        }
-    }
+    super::elsewhere("lose-networks", "a_command_reaches_its_own_server");
     // Programs that look for devices find it.
     let names = place(Network::Ask).succeeds("python3 -c 'import socket; print(socket.if_nameindex()[0])'");
     assert_eq!(names, "(1, 'lo')\n");
 }
 
+/// Where a session has no network, a command that makes a socket fails and is told why.
+fn gets_no_socket(place: &Place, command: &str) {
+    let text = place.fails(command);
+    assert!(text.contains("Operation not permitted") && text.contains("The network is closed to commands"), "{text}");
+    assert!(!text.contains("127.0.0.1 is of this session"), "{text}");
+}
+
 fn commands_of_a_session() {
-    if !has_networks() {
-        return;
-    }
+    const NAME: &str = "commands_of_a_session_reach_its_servers_and_no_others_do";
     let mut place = place(Network::Ask);
+    if !has_networks() {
+        return gets_no_socket(&place, "python3 server.py 127.0.0.1 0 first");
+    }
+    super::elsewhere("lose-networks", NAME);
     let port = serve(&place, "job-1", 0, "first");
     let ask = format!("python3 client.py 127.0.0.1 {port}");
     assert_eq!(place.succeeds(&ask), "first\n", "a later command");
@@ -176,27 +193,12 @@ fn no_server_of_this_machine() {
 
 /// The keeper's task and its socket, as the service gives them, but with the network of the service itself.
 fn given_this_machines_network() {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let place = place(Network::Deny);
     let started = place.workspace.join("started");
-    let job = json!({
-        "shell": "/bin/sh", "command": "echo x > started", "folder": place.workspace, "workspace": place.workspace,
-        "is_read_only": false, "temporary": "/var/tmp", "readable": ["/usr", "/bin", "/lib", "/lib64", "/etc"],
-        "hidden": [], "shadows": [], "reach": "session", "git": false, "obeyed": [], "search_path": null,
-        "confinement": {"files": true, "network": true, "git_guard": "namespace"},
-    });
-    let (control, theirs) = UnixStream::pair().unwrap();
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["__meerkat-confined", &job.to_string()]).stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+    let mut job = seen::job(&place, "/bin/sh", "echo x > started", "session");
+    job["confinement"]["git_guard"] = json!("namespace");
     let own = fs::File::open("/proc/self/ns/net").unwrap();
-    let held = [std::os::fd::AsFd::as_fd(&own)];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control_data = SendAncillaryBuffer::new(&mut space);
-    control_data.push(SendAncillaryMessage::ScmRights(&held));
-    sendmsg(&control, &[std::io::IoSlice::new(b"n")], &mut control_data, SendFlags::empty()).unwrap();
-    let output = command.output().unwrap();
-    drop(command);
-    let told = std::io::read_to_string(&control).unwrap();
+    let (output, told) = seen::keep(&job, Some(own.as_fd()));
     assert!(!output.status.success() && !started.exists(), "{told}");
     // Root may join its own network once more; nobody else may.
     let why = if rustix::process::geteuid().is_root() { "the network of the service" } else { "cannot" };
@@ -206,7 +208,7 @@ fn given_this_machines_network() {
 /// Where the kernel gives no network of its own, all is as without any: another run of this trial is there.
 fn no_socket_without_a_network() {
     if has_networks() {
-        return super::without_networks("no_socket_is_made_without_a_network_of_its_own");
+        return super::elsewhere("lose-networks", "no_socket_is_made_without_a_network_of_its_own");
     }
     let place = place(Network::Deny);
     for family in ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"] {

@@ -54,9 +54,7 @@ impl Place {
     }
 
     pub(crate) fn with(network: Network) -> Self {
-        // Not beneath /tmp, which a command gets its own of.
-        let parent = Path::new("/var/tmp");
-        let folder = tempfile::tempdir_in(parent).unwrap();
+        let folder = tempfile::tempdir_in(super::WORKSPACES).unwrap();
         Self::over(folder, network)
     }
 

@@ -106,6 +106,7 @@ fn a_line_for_people_tells_the_first_line_and_is_cut() {
     let shown = |text: &str| sample(EventKind::TurnQueued, &body(text)).human_line();
     assert_eq!(shown("\n  first\u{1b}[31m\tline \nsecond"), "queued: first [31m line ");
     assert_eq!(shown("turn \u{202e}round"), "queued: turn  round");
+    assert_eq!(shown("run\u{200b}.sh\u{e0041}"), "queued: run\\u{200b}.sh\\u{e0041}");
     assert_eq!(shown(&"é".repeat(112)), format!("queued: {}", "é".repeat(112)));
     assert_eq!(shown(&"é".repeat(113)), format!("queued: {}…", "é".repeat(111)));
     let unknown = UnknownEvent { type_name: "dreamt".to_owned(), line: RawJson::empty_object() };

@@ -1,13 +1,19 @@
 //! Entrance of a command: limits itself for good, then starts the command.
 
 use std::{
-    io::Write as _,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    ffi::OsStr,
+    fs::File,
+    io::{Seek as _, Write as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::Path,
     process::{Command, ExitStatus, Stdio},
 };
 
 use rustix::{
+    fs::{MemfdFlags, memfd_create},
     io::Errno,
     process::{
         Pid, Resource, Rlimit, Signal, WaitOptions, geteuid, getrlimit, set_parent_process_death_signal, setrlimit,
@@ -58,8 +64,10 @@ pub(super) fn enter(job: &Job, services: Id, temporary: &Path) -> Result<u8, Str
     if job.confinement.network {
         calls?;
     }
+    let text = file_of(command).map_err(|error| failed("be handed to the shell", error))?;
     let mut shell = Command::new(&job.shell);
-    shell.arg("-c").arg(command).current_dir(&job.folder).env("TMPDIR", &temporary).stdin(Stdio::null());
+    shell.arg("-c").arg(reading(&job.shell, &text)).current_dir(&job.folder).env("TMPDIR", &temporary);
+    shell.stdin(Stdio::null());
     shell.envs(CACHES.map(|(variable, folder)| (variable, temporary.join(folder))));
     match job.confinement.git_guard {
         GitGuard::Compare => Err(failed("start the shell", shell.exec())),
@@ -67,6 +75,25 @@ pub(super) fn enter(job: &Job, services: Id, temporary: &Path) -> Result<u8, Str
             let shell = shell.spawn().map_err(|error| failed("start the shell", error))?;
             first_process(Pid::from_child(&shell))
         }
+    }
+}
+
+/// Makes a file without a name that has a command, and that a program started by this process finds open.
+fn file_of(command: &str) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create("command", MemfdFlags::empty())?);
+    file.write_all(command.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Makes the text by which a shell runs the command in a file, which what it starts does not have. The command itself is
+/// no argument: every user of the machine can read those.
+fn reading(shell: &Path, text: &File) -> String {
+    let number = text.as_raw_fd();
+    match shell.file_name() == Some(OsStr::new("bash")) {
+        // It needs no program, whatever the PATH is.
+        true => format!("eval \"$(</proc/self/fd/{number})\" {number}<&-"),
+        false => format!("eval \"$(cat <&{number})\" {number}<&-"),
     }
 }
 

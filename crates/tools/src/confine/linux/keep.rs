@@ -29,7 +29,7 @@ const LOOK_NS: i64 = 1_000_000;
 pub(crate) fn keep(job: &Job) -> Result<u8, String> {
     setsid().ok();
     close_inherited().map_err(|error| failed("list its descriptors", error))?;
-    // It is taken before anything can fail: the service reads no error from a socket with something left in it.
+    // It is taken before anything else can fail: the service reads no error from a socket with something left in it.
     let network = (job.reach == Reach::Session).then(network::given).transpose()?;
     let temporary = make_temporary(&job.temporary)?;
     let code = run(job, network, &temporary);

@@ -17,7 +17,7 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Confinement, GitGuard, Job, Reach, code_of, guard, keeper, make_temporary, remove_temporary};
+use super::{Confinement, GitGuard, Job, Reach, code_of, guard, hand_over, keeper, make_temporary, remove_temporary};
 
 pub(crate) use keep::{close_inherited, keep};
 pub(crate) use network::{Network, create};
@@ -59,10 +59,10 @@ fn trial(git_guard: GitGuard, network: Option<&Network>) -> Option<Confinement> 
     let reach = if network.is_some() { Reach::Session } else { Reach::Nothing };
     let job = Job { reach, confinement: Confinement { git_guard, ..Confinement::NONE }, ..Job::trial() };
     let (control, theirs) = UnixStream::pair().ok()?;
-    network.map_or(Ok(()), |network| network.send(&control)).ok()?;
-    let mut command = keeper(&job, theirs.into()).ok()?;
+    let mut command = keeper(theirs.into()).ok()?;
     let mut child = command.env_clear().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     drop(command);
+    hand_over(&control, &job, network).ok()?;
     let mut stdout = child.stdout.take()?;
     if !answers_in_time(&stdout) {
         drop(control);
