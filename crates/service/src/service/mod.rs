@@ -103,7 +103,7 @@ macro_rules! declare {
             }
 
             /// Like [`Self::import_bundle`], but the upload ends when `cancel` is cancelled, unless its last piece has
-            /// come: for a caller whom nobody can continue.
+            /// come: for a caller whose upload nobody can continue.
             async fn import_until(
                 &self,
                 request: ImportBundle,
