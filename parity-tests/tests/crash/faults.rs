@@ -10,7 +10,7 @@ use crate::{
     campaigns::Part,
     oracle::{Known, Survey, check},
     process::{Answer, Process, Stage, Trouble},
-    shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
+    shim::{Act, MAKES, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
 };
 
 /// Bytes that are kept back for turns that run.
@@ -117,6 +117,51 @@ fn a_disk_that_fills_up_refuses_and_recovers_without_a_restart() {
             });
         }
     });
+}
+
+/// Bytes are free, and no file, folder or link can be made any more: what needs one is refused, what runs goes on.
+#[test]
+fn a_disk_without_inodes_refuses_and_recovers_without_a_restart() {
+    let (stage, known) = (Stage::empty(), Arc::<Known>::default());
+    let shim = Shim::new(&stage.data());
+    let process = stage.rpc(&known, Some(&shim));
+    let [quiet, running, doomed] = [(); 3].map(|()| process.create().unwrap());
+    let bundle = process.value("session/export", &json!({ "session_id": quiet })).unwrap()["data"].take();
+    process.turn(&quiet, "@say Before.").unwrap();
+    let events = process.listen(&running);
+    let call = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}}"#);
+    process.accept(&running, &format!("{call} @say Running.")).unwrap();
+    let call_id = events.until("approval_requested").unwrap()["call_id"].take();
+    let wishes = || {
+        let codes = [
+            ("turn", process.turn(&quiet, r#"@call test_huge {"bytes":40000} @say Huge."#).map(drop)),
+            ("create", process.create().map(drop)),
+            ("fork", process.fork(&quiet).map(drop)),
+            ("import", process.ask("session/import", &json!({ "data": bundle, "is_last": true, "new_ids": true })).map(drop)),
+            ("reader", process.ask("reader/create", &json!({ "reader": "audit" })).map(drop)),
+            ("memory", process.ask("memory/search", &json!({ "query": "before" })).map(drop)),
+            ("delete", process.delete(&doomed)),
+        ];
+        codes.map(|(wish, answer)| match answer {
+            Ok(()) => (wish, "done".to_owned()),
+            Err(Trouble::Refused(code, _)) => (wish, code),
+            Err(Trouble::Gone) => (wish, "gone".to_owned()),
+        })
+    };
+    shim.always(MAKES, Act::Enospc);
+    let refused = wishes();
+    assert_eq!(refused, refused.clone().map(|(wish, _)| (wish, "STORE_FULL".to_owned())), "{}", stage.stderr());
+    Survey::of(&process).unwrap();
+    let approval = json!({ "session_id": running, "call_id": call_id, "decision": "approve" });
+    process.ask("turn/approve", &approval).unwrap();
+    assert_eq!(events.until("turn_completed").unwrap()["turn"], 1);
+    assert_eq!(stage.tool_lines("effects"), [running.as_str()]);
+
+    shim.always(MAKES, Act::Pass);
+    let done = wishes();
+    assert_eq!(done, done.clone().map(|(wish, _)| (wish, "done".to_owned())), "{}", stage.stderr());
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+    check(&stage, &known);
 }
 
 fn code(answer: &(u16, Value)) -> &str {
