@@ -61,8 +61,7 @@ impl DataDir {
                 tracing::error!(%error, "what a former process left behind is not settled; the next request tries again");
             }
         });
-        *self.owner.lock().await =
-            bound.map(|bound| Owner::start(bound, service.clone(), self.agrees.clone()));
+        *self.owner.lock().await = bound.map(|bound| Owner::start(bound, service.clone(), self.agrees.clone()));
         Ok(Server::Here(service))
     }
 

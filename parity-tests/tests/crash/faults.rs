@@ -137,7 +137,10 @@ fn a_disk_without_inodes_refuses_and_recovers_without_a_restart() {
             ("turn", process.turn(&quiet, r#"@call test_huge {"bytes":40000} @say Huge."#).map(drop)),
             ("create", process.create().map(drop)),
             ("fork", process.fork(&quiet).map(drop)),
-            ("import", process.ask("session/import", &json!({ "data": bundle, "is_last": true, "new_ids": true })).map(drop)),
+            (
+                "import",
+                process.ask("session/import", &json!({ "data": bundle, "is_last": true, "new_ids": true })).map(drop),
+            ),
             ("reader", process.ask("reader/create", &json!({ "reader": "audit" })).map(drop)),
             ("memory", process.ask("memory/search", &json!({ "query": "before" })).map(drop)),
             ("delete", process.delete(&doomed)),

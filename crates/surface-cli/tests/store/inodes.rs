@@ -73,7 +73,8 @@ fn a_disk_without_inodes_is_named_and_work_goes_on_when_there_are_some() {
     let disk = SmallDisk::new();
     needs!("the right to mount a tmpfs" => disk.is_mounted);
     assert_eq!(disk.run(&["run", "@say Before."]).code, 0);
-    let session = disk.run(&["sessions", "list", "--json"]).json()["items"][0]["session_id"].as_str().unwrap().to_owned();
+    let session =
+        disk.run(&["sessions", "list", "--json"]).json()["items"][0]["session_id"].as_str().unwrap().to_owned();
     assert_eq!(disk.findings().len(), 1, "it is small, of which it warns");
 
     let file = |n: usize| disk.path().join(format!("file-{n}"));

@@ -190,5 +190,8 @@ async fn the_store_of_several_nodes_in_the_engines_tests_keeps_its_promises() {
     // No list in memory says what other nodes changed.
     let promise = "lists_keys_and_checkpoints_are_one_for_both";
     let broken = shared::check(&Nodes).await;
-    assert!(matches!(&*broken, [only] if only.promise == promise && only.why.starts_with("another node's change")), "{broken:?}");
+    assert!(
+        matches!(&*broken, [only] if only.promise == promise && only.why.starts_with("another node's change")),
+        "{broken:?}"
+    );
 }

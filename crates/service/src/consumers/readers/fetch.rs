@@ -222,11 +222,7 @@ impl Readers {
     }
 
     /// Reads some rows of sessions before `before`, each with its last record and the reader's checkpoint.
-    async fn rows(
-        &self,
-        reader: &str,
-        before: Option<SessionId>,
-    ) -> Result<Vec<(SessionId, Seq, Seq)>, SessionError> {
+    async fn rows(&self, reader: &str, before: Option<SessionId>) -> Result<Vec<(SessionId, Seq, Seq)>, SessionError> {
         let rows = self.index.sessions(before, SESSIONS_READ).await?;
         let ids: Vec<SessionId> = rows.iter().map(|row| row.session_id).collect();
         let checkpoints = self.checkpoints(reader, &ids).await?;

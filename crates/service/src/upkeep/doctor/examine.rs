@@ -34,8 +34,8 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, Disk as _, End, FREE_FILES_MIN, Format, OwnerLock, RealDisk, check, check_directory, format_of, look,
-                session_dir, sessions_on,
+                Checked, Damage, Disk as _, End, FREE_FILES_MIN, Format, OwnerLock, RealDisk, check, check_directory,
+                format_of, look, session_dir, sessions_on,
             },
             knows, own,
         },
@@ -236,8 +236,7 @@ impl Doctor {
     /// Finds a disk on which no file can be made, although bytes are free.
     fn files(&mut self, free: Option<u64>) {
         let Some(free) = free.filter(|free| *free < INODES_MIN) else { return };
-        let (severity, has) =
-            if free < FREE_FILES_MIN { (Severity::Error, "no") } else { (Severity::Warning, "few") };
+        let (severity, has) = if free < FREE_FILES_MIN { (Severity::Error, "no") } else { (Severity::Warning, "few") };
         let dir = self.what.data_dir.display();
         let what = format!("the disk of {dir} has {has} inodes left: {free} are free, and should be {INODES_MIN}");
         let remedy = format!(
