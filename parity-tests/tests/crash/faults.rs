@@ -156,12 +156,12 @@ fn a_disk_without_inodes_refuses_and_recovers_without_a_restart() {
         })
     };
     shim.always(MAKES, Act::Enospc);
-    assert_eq!(huge(), (json!("Huge."), json!("failed"), json!("the store is full")));
+    assert_eq!(huge(), (json!("Huge."), json!("failed"), json!("the output could not be stored: the store is full")));
     assert_eq!(wishes(), ["STORE_FULL"; 6], "{}", stage.stderr());
     Survey::of(&process).unwrap();
     let approval = json!({ "session_id": running, "call_id": call_id, "decision": "approve" });
     process.ask("turn/approve", &approval).unwrap();
-    assert_eq!(events.until("turn_completed").unwrap()["turn"], 1);
+    assert_eq!(events.until("turn_completed").unwrap()["turn"], 0);
     assert_eq!(stage.tool_lines("effects"), [running.as_str()]);
 
     shim.always(MAKES, Act::Pass);
