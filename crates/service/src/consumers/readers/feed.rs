@@ -21,8 +21,10 @@ pub(super) struct Feed {
     deleted: BTreeMap<SessionId, u64>,
     /// True for a reader that keeps something of each session. There are few, and they wait for each session.
     keeps_deleted: bool,
-    /// True if there was no room for a session.
-    is_cut: bool,
+    /// True if there was no room for a session: a scan of all sessions finds it again.
+    pub(super) is_cut: bool,
+    /// Session, by the order of the rows, up to which a scan that did not end has come.
+    pub(super) scanned_to: Option<SessionId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,16 +70,6 @@ impl Feed {
         let place = self.place(session_id);
         self.behind.insert(session_id, Behind { place, last_seq, checkpoint: None });
         true
-    }
-
-    /// A scan of all sessions begins: whatever had no room is found again.
-    pub(super) fn begin_scan(&mut self) {
-        self.is_cut = false;
-    }
-
-    /// Returns true if the reader may be behind in other sessions, too.
-    pub(super) fn is_cut(&self) -> bool {
-        self.is_cut
     }
 
     /// Returns true if there is room for sessions for which there was none.

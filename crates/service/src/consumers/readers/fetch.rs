@@ -177,10 +177,8 @@ impl Readers {
             return Ok(());
         }
         let mut before = self.with(reader, |known| {
-            if known.scanned_to.is_none() {
-                known.feed.begin_scan();
-            }
-            known.scanned_to
+            known.feed.is_cut &= known.feed.scanned_to.is_some();
+            known.feed.scanned_to
         })?;
         loop {
             let rows = self.rows(reader, before).await?;
@@ -193,10 +191,10 @@ impl Readers {
                         }
                         known.feed.set_checkpoint(*session_id, *checkpoint);
                     }
-                    known.scanned_to = Some(*session_id);
+                    known.feed.scanned_to = Some(*session_id);
                 }
                 if rows.is_empty() {
-                    (known.scanned_to, known.is_scanned) = (None, true);
+                    (known.feed.scanned_to, known.is_scanned) = (None, true);
                 }
                 rows.is_empty()
             })?;

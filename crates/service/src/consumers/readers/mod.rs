@@ -69,8 +69,6 @@ struct Known {
     feed: Feed,
     /// True if the feed has the sessions from before this process, or as many as it may have.
     is_scanned: bool,
-    /// Session, by the order of the rows, up to which a scan that did not end has come.
-    scanned_to: Option<SessionId>,
     /// True if it has what its checkpoints say; until then nothing is pruned that it may want again.
     is_trusted: bool,
 }
@@ -166,14 +164,7 @@ impl Readers {
     fn add(&self, reader: String, created_at: Timestamp, is_built_in: bool, is_trusted: bool) {
         let mut known = self.known();
         let feed = Feed::new(is_built_in);
-        known.entry(reader).or_insert(Known {
-            created_at,
-            is_built_in,
-            feed,
-            is_scanned: false,
-            scanned_to: None,
-            is_trusted,
-        });
+        known.entry(reader).or_insert(Known { created_at, is_built_in, feed, is_scanned: false, is_trusted });
         self.count.store(known.len(), Ordering::Release);
     }
 
@@ -190,7 +181,7 @@ impl Readers {
             known.is_trusted = true;
             if is_lost {
                 known.feed.forget_checkpoints();
-                (known.is_scanned, known.scanned_to) = (false, None);
+                (known.is_scanned, known.feed.scanned_to) = (false, None);
             }
         })
     }
@@ -332,7 +323,7 @@ impl Readers {
     async fn view(&self, reader: &str) -> Result<ReaderView, SessionError> {
         self.scan(reader).await?;
         self.look_at(reader, usize::MAX).await?;
-        let counted = match self.with(reader, |known| known.feed.is_cut())? {
+        let counted = match self.with(reader, |known| known.feed.is_cut)? {
             true => Some(self.count_behind(reader).await?),
             false => None,
         };
