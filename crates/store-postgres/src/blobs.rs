@@ -9,6 +9,7 @@ use meerkat_service::{
     store::{BlobStore, BlobWriter, StoreError},
 };
 use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -127,7 +128,8 @@ fn piece(rows: &[tokio_postgres::Row], first: u64, offset: u64, limit: usize) ->
     }
 }
 
-/// Blob that is being written. Dropped before its end, its parts are swept later.
+/// Blob that is being written. Dropped before its end, it deletes its parts; those of a process that has ended are swept
+/// later.
 struct Writer {
     store: Arc<Store>,
     session_id: SessionId,
@@ -154,6 +156,19 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let (Some(body), Ok(runtime)) = (self.body, Handle::try_current()) else { return };
+        let store = self.store.clone();
+        runtime.spawn(async move {
+            let sql = "DELETE FROM meerkat.blob_parts WHERE body = $1";
+            if let Err(trouble) = store.db.execute(sql, &[(&body, Type::UUID)]).await {
+                tracing::warn!(?trouble, "the parts of an unfinished blob stay for now");
+            }
+        });
+    }
+}
+
 #[async_trait]
 impl BlobWriter for Writer {
     async fn write(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
@@ -175,6 +190,8 @@ impl BlobWriter for Writer {
         let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         let part = std::mem::take(&mut self.part);
         let body = self.store(&part).await?;
+        // From here on it may have a name, although the answer that says so is lost.
+        self.body = None;
         let sql = "INSERT INTO meerkat.blobs (session, name, length, body) VALUES ($1, $2, $3, $4) \
             ON CONFLICT DO NOTHING";
         let params = [

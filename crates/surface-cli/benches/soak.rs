@@ -77,7 +77,7 @@ impl Caller {
         self.rpc("turn/start", &format!(r#"{{"session_id":"{id}","prompt":"@long 4096"}}"#));
         self.tool("turn_start", &format!(r#"{{"session_id":"{id}","prompt":"@say Over MCP."}}"#));
         self.rest(&format!("GET /v1/sessions/{id}"), "");
-        self.rest(&format!("GET /v1/sessions/{id}/history"), "");
+        self.rest(&format!("GET /v1/sessions/{id}/messages"), "");
         self.rest(&format!("GET /v1/sessions/{id}/events"), "");
         self.rpc("session/events", &own);
         self.rpc("session/read", &own);
@@ -87,7 +87,7 @@ impl Caller {
         self.rpc("session/list", r#"{"limit":10}"#);
         let fork = self.id(&format!("POST /v1/sessions/{id}/fork"), "{}");
         self.rest(&format!("POST /v1/sessions/{fork}/turns"), r#"{"prompt":"@long 1024"}"#);
-        self.rest(&format!("GET /v1/sessions/{fork}/export"), "");
+        self.rest(&format!("GET /v1/sessions/{fork}/bundle"), "");
         self.rest(&format!("GET /v1/sessions/{fork}/events?limit={}", 10 + number % 40), "");
         self.rest(&format!("DELETE /v1/sessions/{fork}"), "");
     }

@@ -40,10 +40,20 @@ pub(crate) struct DataDir {
 
 impl DataDir {
     async fn own(&self, service: Arc<dyn SessionService>) -> Result<Server, SessionError> {
-        let bound = self.place.bind().map_err(|error| SessionError::StoreNotWritable {
-            path: self.place.data_dir().display().to_string(),
-            why: format!("its socket cannot be made: {error}"),
-        })?;
+        let bound = match self.place.bind() {
+            Ok(bound) => Some(bound),
+            // The store says it of what needs room. Reading needs none.
+            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                tracing::warn!("the disk has no room for a socket, so other commands cannot attach to this process");
+                None
+            }
+            Err(error) => {
+                return Err(SessionError::StoreNotWritable {
+                    path: self.place.data_dir().display().to_string(),
+                    why: format!("its socket cannot be made: {error}"),
+                });
+            }
+        };
         // Turns that a former owner left open end now, not at the first request for them.
         let settled = service.clone();
         tokio::spawn(async move {
@@ -51,7 +61,7 @@ impl DataDir {
                 tracing::error!(%error, "what a former process left behind is not settled; the next request tries again");
             }
         });
-        *self.owner.lock().await = Some(Owner::start(bound, service.clone(), self.agrees.clone()));
+        *self.owner.lock().await = bound.map(|bound| Owner::start(bound, service.clone(), self.agrees.clone()));
         Ok(Server::Here(service))
     }
 

@@ -14,6 +14,9 @@ mod damaged;
 #[path = "store/decided.rs"]
 mod decided;
 
+#[path = "store/inodes.rs"]
+mod inodes;
+
 use std::{
     io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,

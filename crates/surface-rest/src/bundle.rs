@@ -13,6 +13,7 @@ use meerkat_service::{
     service::{ExportSession, ImportBundle},
     wire::{decode_params, encode},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     App,
@@ -54,6 +55,9 @@ async fn page(
 pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<Response, SessionError> {
     let Upload { new_ids, keep_scope } = decode_params(params)?;
     let mut body = body.into_data_stream();
+    // Nobody can continue an upload whose request has ended.
+    let ended = CancellationToken::new();
+    let _ends = ended.clone().drop_guard();
     let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());
     loop {
         let data = body.try_next().await.map_err(|_| wire::broken_off())?;
@@ -66,7 +70,7 @@ pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<R
         }
         let data = BASE64_STANDARD.encode(&piece);
         let request = ImportBundle { upload, offset, data, is_last, new_ids, keep_scope };
-        let imported = app.service.import_bundle(request).await?;
+        let imported = app.service.import_until(request, ended.clone()).await?;
         if is_last {
             return encode(&imported).map(wire::json);
         }

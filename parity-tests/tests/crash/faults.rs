@@ -10,7 +10,7 @@ use crate::{
     campaigns::Part,
     oracle::{Known, Survey, check},
     process::{Answer, Process, Stage, Trouble},
-    shim::{Act, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
+    shim::{Act, MAKES, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},
 };
 
 /// Bytes that are kept back for turns that run.
@@ -117,6 +117,58 @@ fn a_disk_that_fills_up_refuses_and_recovers_without_a_restart() {
             });
         }
     });
+}
+
+/// Bytes are free, and no file, folder or link can be made any more: what needs one is refused, what runs goes on.
+#[test]
+fn a_disk_without_inodes_refuses_and_recovers_without_a_restart() {
+    let (stage, known) = (Stage::empty(), Arc::<Known>::default());
+    let shim = Shim::new(&stage.data());
+    let process = stage.rpc(&known, Some(&shim));
+    let [quiet, running, doomed] = [(); 3].map(|()| process.create().unwrap());
+    let bundle = process.value("session/export", &json!({ "session_id": quiet })).unwrap()["data"].take();
+    process.turn(&quiet, "@say Before.").unwrap();
+    let events = process.listen(&running);
+    let call = format!(r#"@call test_ask {{"name":"effects","line":"{running}"}}"#);
+    process.accept(&running, &format!("{call} @say Running.")).unwrap();
+    let call_id = events.until("approval_requested").unwrap()["call_id"].take();
+    // The session works still, so a turn needs no file. The blob of its tool does, and the model is told so.
+    let heard = process.listen(&quiet);
+    let huge = || {
+        let turn = process.turn(&quiet, r#"@call test_huge {"bytes":40000} @say Huge."#).unwrap();
+        let finished = heard.until("tool_finished").unwrap();
+        (turn["text"].clone(), finished["outcome"].clone(), finished["error"]["message"].clone())
+    };
+    let import = json!({ "data": bundle, "is_last": true, "new_ids": true });
+    let wishes = || {
+        let answers = [
+            process.create().map(drop),
+            process.fork(&quiet).map(drop),
+            process.ask("session/import", &import).map(drop),
+            process.ask("reader/create", &json!({ "reader": "audit" })).map(drop),
+            process.ask("memory/search", &json!({ "query": "before" })).map(drop),
+            process.delete(&doomed),
+        ];
+        answers.map(|answer| match answer {
+            Ok(()) => "done".to_owned(),
+            Err(Trouble::Refused(code, _)) => code,
+            Err(Trouble::Gone) => "gone".to_owned(),
+        })
+    };
+    shim.always(MAKES, Act::Enospc);
+    assert_eq!(huge(), (json!("Huge."), json!("failed"), json!("the output could not be stored: the store is full")));
+    assert_eq!(wishes(), ["STORE_FULL"; 6], "{}", stage.stderr());
+    Survey::of(&process).unwrap();
+    let approval = json!({ "session_id": running, "call_id": call_id, "decision": "approve" });
+    process.ask("turn/approve", &approval).unwrap();
+    assert_eq!(events.until("turn_completed").unwrap()["turn"], 0);
+    assert_eq!(stage.tool_lines("effects"), [running.as_str()]);
+
+    shim.always(MAKES, Act::Pass);
+    assert_eq!(huge(), (json!("Huge."), json!("succeeded"), Value::Null));
+    assert_eq!(wishes(), ["done"; 6], "{}", stage.stderr());
+    assert_eq!(process.end(), Some(0), "{}", stage.stderr());
+    check(&stage, &known);
 }
 
 fn code(answer: &(u16, Value)) -> &str {

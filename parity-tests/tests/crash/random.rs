@@ -1,12 +1,15 @@
 //! Killed at any moment while several clients work, again and again in the same data directory.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use meerkat_testkit::{Random, seed};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     campaigns::Part,
@@ -18,63 +21,116 @@ use crate::{
 /// Lives in one data directory.
 const LIVES: u64 = 25;
 const CLIENTS: u64 = 3;
-/// What clients may be told when they do not know of each other.
-const REFUSALS: [&str; 8] = [
-    "COMPACTION_NO_PROGRESS",
-    "SESSION_ARCHIVED",
-    "SESSION_NOT_FOUND",
-    "SESSION_NOT_RUNNING",
-    "SESSION_BUSY",
-    "TURN_INTERRUPTED",
-    "ITEM_NOT_FOUND",
-    "QUEUE_FULL",
+/// Steps that may be refused, each with the code and what somebody must have asked of the session for it. Nobody has to
+/// ask for a code that follows from the session's own state: others work on it, too. A kill leads to none of them.
+const REFUSALS: &[(&str, &str, &[&str])] = &[
+    ("turn", "SESSION_ARCHIVED", &["archive"]),
+    ("turn", "TURN_INTERRUPTED", &["delete"]),
+    ("update", "SESSION_ARCHIVED", &["archive"]),
+    ("interrupt", "SESSION_NOT_RUNNING", &[]),
+    ("archive", "SESSION_BUSY", &[]),
+    ("resume", "SESSION_ARCHIVED", &["archive"]),
+    ("resume", "SESSION_BUSY", &[]),
+    ("resume", "ITEM_NOT_FOUND", &[]),
+    ("resume", "TURN_INTERRUPTED", &["delete"]),
+    ("fork", "SESSION_BUSY", &[]),
+    ("compact", "SESSION_ARCHIVED", &["archive"]),
+    ("compact", "SESSION_BUSY", &[]),
+    ("compact", "COMPACTION_NO_PROGRESS", &[]),
+    ("compact", "TURN_INTERRUPTED", &["interrupt", "delete"]),
+    ("undo", "SESSION_ARCHIVED", &["archive"]),
+    ("undo", "SESSION_BUSY", &[]),
+    ("undo", "ITEM_NOT_FOUND", &[]),
+    ("pin", "SESSION_ARCHIVED", &["archive"]),
 ];
 
-/// One client's next wish.
-fn act(process: &Process, random: &mut Random) -> Answer<()> {
-    let sessions = process.known.sessions();
-    if sessions.len() < 2 || (sessions.len() < 6 && random.below(10) == 0) {
-        return process.create().map(drop);
+/// What was asked of each session, in all lives of a data directory.
+#[derive(Default)]
+struct Asked(Mutex<BTreeSet<(String, &'static str)>>);
+
+impl Asked {
+    fn note(&self, id: &str, step: &'static str) {
+        self.0.lock().unwrap().insert((id.to_owned(), step));
     }
-    let id = &sessions[random.below(sessions.len() as u64) as usize];
-    let target = json!({ "session_id": id });
-    let n = random.below(1 << 40);
-    match random.below(18) {
-        0..4 => process.turn(id, &format!("@say Text {n}.")).map(drop),
-        4..7 => {
-            let call = format!(r#"@call test_append {{"name":"effects","line":"{id} {n}"}}"#);
-            process.turn(id, &format!(r#"@call test_echo {{"text":"{n}"}} @step {call} @say Done {n}."#)).map(drop)
+
+    fn was(&self, id: &str, step: &'static str) -> bool {
+        self.0.lock().unwrap().contains(&(id.to_owned(), step))
+    }
+
+    /// Returns true if a step on a session may be refused with a code.
+    fn explains(&self, step: &str, id: &str, code: &str, error: &Value) -> bool {
+        if code == "SESSION_NOT_FOUND" {
+            // Also the session that the step itself has made, before it was followed.
+            return error["data"]["details"]["session_id"].as_str().is_some_and(|id| self.was(id, "delete"));
         }
-        7 => process.accept(id, &format!(r#"@call test_set {{"name":"set","value":"{n}"}} @say Set."#)).map(drop),
-        8 => process.turn(id, &format!(r#"@call test_huge {{"bytes":40000}} @say Huge {n}."#)).map(drop),
-        9 => {
-            let update = json!({ "session_id": id, "title": format!("Title {n}") });
-            process.change("session/update", "session_updated", &update)
-        }
-        // An interrupted turn records more than the answer names, so only what is shown of it counts.
-        10 => process.ask("turn/interrupt", &target).map(drop),
-        11 => process.ask("session/archive", &target).and(process.ask("session/unarchive", &target)).map(drop),
-        12 => process.ask("session/unarchive", &target).map(drop),
-        // A fork would go on with its parent's turn, and append a line that names the parent.
-        13 if !process.known.is_fork(id) => process.ask("session/resume", &target).map(drop),
-        13 => Ok(()),
-        14 if sessions.len() < 6 => process.fork(id).map(drop),
-        14 => process.delete(id),
-        15 => process.compact(id),
-        16 => process.change("session/compact_undo", "compaction_undone", &target),
-        _ => process.change("session/pin", "pinned", &json!({ "session_id": id, "text": format!("Fact {n}") })),
+        let found = REFUSALS.iter().find(|(of, with, _)| (*of, *with) == (step, code));
+        found.is_some_and(|(.., because)| because.is_empty() || because.iter().any(|step| self.was(id, step)))
     }
 }
 
+/// One client's next wish: its name, and what came of it.
+fn act(process: &Process, random: &mut Random, asked: &Asked) -> (&'static str, String, Answer<()>) {
+    let sessions = process.known.sessions();
+    if sessions.len() < 2 || (sessions.len() < 6 && random.below(10) == 0) {
+        return ("create", String::new(), process.create().map(drop));
+    }
+    let id = sessions[random.below(sessions.len() as u64) as usize].clone();
+    let target = json!({ "session_id": id });
+    let n = random.below(1 << 40);
+    let (step, answer) = match random.below(18) {
+        0..4 => ("turn", process.turn(&id, &format!("@say Text {n}.")).map(drop)),
+        4..7 => {
+            let call = format!(r#"@call test_append {{"name":"effects","line":"{id} {n}"}}"#);
+            let prompt = format!(r#"@call test_echo {{"text":"{n}"}} @step {call} @say Done {n}."#);
+            ("turn", process.turn(&id, &prompt).map(drop))
+        }
+        7 => {
+            let prompt = format!(r#"@call test_set {{"name":"set","value":"{n}"}} @say Set."#);
+            ("turn", process.accept(&id, &prompt).map(drop))
+        }
+        8 => ("turn", process.turn(&id, &format!(r#"@call test_huge {{"bytes":40000}} @say Huge {n}."#)).map(drop)),
+        9 => {
+            let update = json!({ "session_id": id, "title": format!("Title {n}") });
+            ("update", process.change("session/update", "session_updated", &update))
+        }
+        // An interrupted turn records more than the answer names, so only what is shown of it counts.
+        10 => {
+            asked.note(&id, "interrupt");
+            ("interrupt", process.ask("turn/interrupt", &target).map(drop))
+        }
+        11 => {
+            asked.note(&id, "archive");
+            let archived = process.ask("session/archive", &target);
+            ("archive", archived.and(process.ask("session/unarchive", &target)).map(drop))
+        }
+        12 => ("unarchive", process.ask("session/unarchive", &target).map(drop)),
+        // A fork would go on with its parent's turn, and append a line that names the parent.
+        13 if !process.known.is_fork(&id) => ("resume", process.ask("session/resume", &target).map(drop)),
+        13 => ("nothing", Ok(())),
+        14 if sessions.len() < 6 => ("fork", process.fork(&id).map(drop)),
+        14 => {
+            asked.note(&id, "delete");
+            ("delete", process.delete(&id))
+        }
+        15 => ("compact", process.compact(&id)),
+        16 => ("undo", process.change("session/compact_undo", "compaction_undone", &target)),
+        _ => {
+            let pin = json!({ "session_id": id, "text": format!("Fact {n}") });
+            ("pin", process.change("session/pin", "pinned", &pin))
+        }
+    };
+    (step, id, answer)
+}
+
 /// A client works until the process is gone, or until it has had enough answers and kills it.
-fn work(stage: &Stage, process: &Process, mut random: Random, answers: &AtomicU64, enough: u64) {
+fn work(stage: &Stage, process: &Process, mut random: Random, asked: &Asked, (answers, enough): (&AtomicU64, u64)) {
     loop {
-        match act(process, &mut random) {
-            Err(Trouble::Gone) => return,
-            Err(Trouble::Refused(code, error)) => {
-                assert!(REFUSALS.contains(&code.as_str()), "{error}\n{}", stage.stderr());
+        match act(process, &mut random, asked) {
+            (.., Err(Trouble::Gone)) => return,
+            (step, id, Err(Trouble::Refused(code, error))) => {
+                assert!(asked.explains(step, &id, &code, &error), "{step} of {id}: {error}\n{}", stage.stderr());
             }
-            Ok(()) => {}
+            (.., Ok(())) => {}
         }
         if answers.fetch_add(1, Ordering::Relaxed) + 1 == enough {
             process.kill();
@@ -82,7 +138,7 @@ fn work(stage: &Stage, process: &Process, mut random: Random, answers: &AtomicU6
     }
 }
 
-fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
+fn live(stage: &Stage, known: &Arc<Known>, asked: &Asked, random: &mut Random) {
     // From inside at an operation of the disk, or from outside after some answers.
     let (at, enough) = match random.below(4) {
         0 => (u64::MAX / 2, 1 + random.below(20)),
@@ -99,7 +155,7 @@ fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             let random = Random::new(random.number());
-            scope.spawn(|| work(stage, &process, random, &answers, enough));
+            scope.spawn(|| work(stage, &process, random, asked, (&answers, enough)));
         }
     });
     assert_eq!(process.end(), None, "it was killed: {}", stage.stderr());
@@ -107,9 +163,10 @@ fn live(stage: &Stage, known: &Arc<Known>, random: &mut Random) {
 
 fn lives(seed: u64, count: u64) {
     let (stage, known, random) = (Stage::made(), Arc::<Known>::default(), &mut Random::new(seed));
+    let asked = Asked::default();
     for life in 1..=count {
         let _told = Told(format!("life {life} of MEERKAT_CRASH_SEED={seed}"));
-        live(&stage, &known, random);
+        live(&stage, &known, &asked, random);
         if life % 10 == 0 || life == count {
             for id in known.sessions() {
                 stage.run(&["sessions", "unarchive", &id]);

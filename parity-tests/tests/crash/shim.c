@@ -26,7 +26,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, SYNC = 2, NAME = 4 };
+/* What makes a name is a change of names, too. */
+enum { WRITE = 1, SYNC = 2, NAME = 4, MAKE = NAME | 8 };
 enum { PASS = 0, KILL_BEFORE = 1, KILL_AFTER = 2, KILL_TORN = 3, FAIL_EIO = 4, FAIL_ENOSPC = 5, SWALLOW = 6, SHORT = 7, FAIL_EINTR = 8,
        HOLD = 9 };
 
@@ -227,23 +228,23 @@ static void freed(const char *path) {
 int rename(const char *from, const char *to) {
     char path[PATH_MAX];
     if (!path_of(AT_FDCWD, to, path)) return REAL(rename)(from, to);
-    CHANGE(NAME, "rename", path, 0, REAL(rename)(from, to));
+    CHANGE(MAKE, "rename", path, 0, REAL(rename)(from, to));
 }
 int renameat(int from_fd, const char *from, int to_fd, const char *to) {
     char path[PATH_MAX];
     if (!path_of(to_fd, to, path)) return REAL(renameat)(from_fd, from, to_fd, to);
-    CHANGE(NAME, "renameat", path, 0, REAL(renameat)(from_fd, from, to_fd, to));
+    CHANGE(MAKE, "renameat", path, 0, REAL(renameat)(from_fd, from, to_fd, to));
 }
 int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
     char path[PATH_MAX];
     if (!path_of(to_fd, to, path)) return REAL(linkat)(from_fd, from, to_fd, to, flags);
-    CHANGE(NAME, "linkat", path, 0, REAL(linkat)(from_fd, from, to_fd, to, flags));
+    CHANGE(MAKE, "linkat", path, 0, REAL(linkat)(from_fd, from, to_fd, to, flags));
 }
 int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 int mkdirat(int fd, const char *name, mode_t mode) {
     char path[PATH_MAX];
     if (!path_of(fd, name, path)) return REAL(mkdirat)(fd, name, mode);
-    CHANGE(NAME, "mkdir", path, 0, REAL(mkdirat)(fd, name, mode));
+    CHANGE(MAKE, "mkdir", path, 0, REAL(mkdirat)(fd, name, mode));
 }
 int mkdir(const char *name, mode_t mode) { return mkdirat(AT_FDCWD, name, mode); }
 int unlinkat(int fd, const char *name, int flags) {
@@ -264,7 +265,7 @@ static int open_at(int fd, const char *name, int flags, mode_t mode) {
     char path[PATH_MAX];
     if (!(flags & O_CREAT) || !path_of(fd, name, path) || access(path, F_OK) == 0)
         return REAL(openat64)(fd, name, flags, mode);
-    CHANGE(NAME, "create", path, 0, REAL(openat64)(fd, name, flags, mode));
+    CHANGE(MAKE, "create", path, 0, REAL(openat64)(fd, name, flags, mode));
 }
 #define MODE(flags)                                                           \
     mode_t mode = 0;                                                          \

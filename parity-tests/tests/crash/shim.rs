@@ -42,6 +42,8 @@ pub(crate) const NOT_INDEX: &str = "!/index.redb";
 pub(crate) const WRITES: u64 = 1;
 pub(crate) const SYNCS: u64 = 2;
 pub(crate) const NAMES: u64 = 4;
+/// Of these, what makes a name: a disk without inodes still removes files.
+pub(crate) const MAKES: u64 = 8;
 
 /// Offsets of the fields in the control file, as in shim.c.
 mod field {

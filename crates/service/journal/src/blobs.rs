@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -134,15 +134,30 @@ struct FileBlobWriter {
     naming: Arc<Mutex<Option<SessionId>>>,
     /// Path until it gets its name.
     path: PathBuf,
-    file: Option<Arc<dyn DiskFile>>,
+    file: Option<Arc<Unnamed>>,
     chunk: Vec<u8>,
     written: u64,
     hash: Sha256,
 }
 
-impl Drop for FileBlobWriter {
+/// File of a blob that has no name yet. Dropped before it has one, also by a job whose caller has left, it is removed.
+struct Unnamed {
+    context: Arc<Context>,
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    is_named: AtomicBool,
+}
+
+impl Unnamed {
+    fn create(context: &Arc<Context>, path: &Path) -> io::Result<Arc<Self>> {
+        let file = with_folders(context.disk.as_ref(), || create_anew(context.disk.as_ref(), path))?;
+        Ok(Arc::new(Self { context: context.clone(), path: path.to_owned(), file, is_named: AtomicBool::new(false) }))
+    }
+}
+
+impl Drop for Unnamed {
     fn drop(&mut self) {
-        if self.file.take().is_some() {
+        if !*self.is_named.get_mut() {
             let (context, path) = (self.context.clone(), std::mem::take(&mut self.path));
             // The next start removes it if this fails.
             self.context.executor.run(Box::new(move || drop(context.disk.remove(&path))));
@@ -151,18 +166,18 @@ impl Drop for FileBlobWriter {
 }
 
 impl FileBlobWriter {
-    async fn flush(&mut self) -> Result<Arc<dyn DiskFile>, StoreError> {
+    async fn flush(&mut self) -> Result<Arc<Unnamed>, StoreError> {
         self.context.health.check_writable()?;
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
         self.written += chunk.len() as u64;
-        let (context, path, file) = (self.context.clone(), self.path.clone(), self.file.clone());
+        let (context, path, mut file) = (self.context.clone(), self.path.clone(), self.file.clone());
         let id = self.session_id;
         let file = on(self.context.executor.as_ref(), move || {
             let disk = context.disk.as_ref();
-            let attempt = || {
-                let file = file.clone().map_or_else(|| with_folders(disk, || create_anew(disk, &path)), Ok)?;
-                write_all(file.as_ref(), &chunk, at)?;
-                Ok(file)
+            let mut attempt = || {
+                let made = file.clone().map_or_else(|| Unnamed::create(&context, &path), Ok)?;
+                write_all(file.insert(made.clone()).file.as_ref(), &chunk, at)?;
+                Ok(made)
             };
             let written: io::Result<_> = attempt();
             match written {
@@ -198,18 +213,18 @@ impl BlobWriter for FileBlobWriter {
         let of = self.context.clone();
         let unsure = move |error: io::Error| of.health.unsure(id, error);
         let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
-        on(executor, move || file.sync().map_err(unsynced)).await?;
+        let synced = file.clone();
+        on(executor, move || synced.file.sync().map_err(unsynced)).await?;
         let mut naming = self.naming.clone().lock_owned().await;
         on(executor, move || {
             // Held until this is done, even if the caller has stopped waiting.
             let is_sure = naming.take() == Some(id);
             place(&context, &path, id, &name, is_sure).map_err(unsure)?;
+            file.is_named.store(true, Ordering::Relaxed);
             *naming = Some(id);
             Ok(())
         })
         .await?;
-        // It has its name, so there is nothing to remove.
-        self.file = None;
         Ok((hash, self.written))
     }
 }

@@ -36,6 +36,8 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Estimates the free bytes.
     fn free_bytes(&self) -> io::Result<u64>;
+    /// Estimates how many files can still be made.
+    fn free_files(&self) -> io::Result<u64>;
 }
 
 /// Open file. Written bytes are durable once `sync` has succeeded.
@@ -253,6 +255,12 @@ impl Disk for RealDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let found = rustix::fs::statvfs(&self.root)?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    fn free_files(&self) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(&self.root)?;
+        // Some file systems make room for files as for bytes, and count none.
+        Ok(if found.f_files == 0 { u64::MAX } else { found.f_favail })
     }
 }
 

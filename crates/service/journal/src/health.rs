@@ -24,6 +24,8 @@ use meerkat_words::{ids::SessionId, store::StoreError};
 
 /// Time within which a second failure makes the store read-only.
 const FAILING: Duration = Duration::from_secs(60 * 60);
+/// Least number of files that a running turn may still make: marks, segments and blobs.
+pub const FREE_FILES_MIN: u64 = 64;
 /// Bytes of the reserve written at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -143,7 +145,7 @@ impl Health {
             return Ok(());
         }
         let needed = lock(&self.reserve_bytes).saturating_mul(2);
-        if disk.free_bytes().map_err(failed)? < needed {
+        if disk.free_bytes().map_err(failed)? < needed || disk.free_files().map_err(failed)? < FREE_FILES_MIN {
             return Err(StoreError::Full);
         }
         self.make_reserve(disk)

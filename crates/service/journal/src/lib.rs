@@ -48,7 +48,7 @@ pub use disk::{Disk, RealDisk, is_unreadable};
 pub use executor::{Executor, Pool, READS_MAX, on};
 pub use fork::{Trouble, abandon, appear, discard, fork_files, is_gone, set_aside};
 pub use frame::Entry;
-pub use health::Health;
+pub use health::{FREE_FILES_MIN, Health};
 pub use import::Import;
 pub use layout::{
     Format, bytes_of, exists, format_of, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir,

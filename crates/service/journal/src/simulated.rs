@@ -4,7 +4,7 @@
 #![expect(clippy::expect_used, reason = "a test that names what is not there should stop there and say so")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
     sync::{Arc, Mutex},
@@ -125,6 +125,8 @@ struct Sim {
     is_down: bool,
     /// Bytes that all files together may have.
     capacity: Option<u64>,
+    /// Files and folders that there may be.
+    nodes_max: Option<usize>,
     /// Files that are unreadable from a byte on, and unlistable folders.
     unreadable: BTreeMap<usize, usize>,
     /// True if every sync, or every rename, finds the disk full.
@@ -154,6 +156,7 @@ impl SimulatedDisk {
             fault: None,
             is_down: false,
             capacity: None,
+            nodes_max: None,
             unreadable: BTreeMap::new(),
             are_syncs_full: false,
             are_renames_full: false,
@@ -217,6 +220,12 @@ impl SimulatedDisk {
     /// Bytes that all files together may have.
     pub fn limit(&self, capacity: Option<u64>) {
         lock(&self.0).capacity = capacity;
+    }
+
+    /// So many more files and folders may be made, or as many as are wanted.
+    pub fn limit_files(&self, more: Option<usize>) {
+        let mut sim = lock(&self.0);
+        sim.nodes_max = more.map(|more| sim.named().len() + more);
     }
 
     /// Makes a file unreadable from byte `from` on, or a folder unlistable.
@@ -340,18 +349,28 @@ impl Sim {
         }
     }
 
-    fn used(&self) -> u64 {
-        let mut named = std::collections::BTreeSet::new();
+    /// Lists the files and folders that have a name.
+    fn named(&self) -> BTreeSet<usize> {
+        let mut named = BTreeSet::new();
         for node in &self.nodes {
             if let Node::Dir(dir) = node {
                 named.extend(dir.now.values().copied());
             }
         }
+        named
+    }
+
+    /// Returns how many more files and folders may be made.
+    fn free_nodes(&self) -> usize {
+        self.nodes_max.map_or(usize::MAX, |max| max.saturating_sub(self.named().len()))
+    }
+
+    fn used(&self) -> u64 {
         let len = |node: &usize| match &self.nodes[*node] {
             Node::File(file) => file.now.len() as u64,
             Node::Dir(_) => 0,
         };
-        named.iter().map(len).sum()
+        self.named().iter().map(len).sum()
     }
 
     /// Fails if the power is off.
@@ -377,6 +396,9 @@ impl Sim {
         let (dir, name) = self.place(path)?;
         if self.dir(dir).now.contains_key(&name) {
             return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if self.free_nodes() == 0 {
+            return Err(error(Fault::Full));
         }
         self.nodes.push(node);
         let node = self.nodes.len() - 1;
@@ -538,6 +560,12 @@ impl Disk for SimulatedDisk {
         let sim = lock(&self.0);
         sim.check()?;
         Ok(sim.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(sim.used())))
+    }
+
+    fn free_files(&self) -> io::Result<u64> {
+        let sim = lock(&self.0);
+        sim.check()?;
+        Ok(sim.free_nodes() as u64)
     }
 }
 

@@ -219,6 +219,10 @@ impl Actor {
         if is_intent {
             // The intent must outlive the process before the effect can happen.
             self.record_durably(Some(turn), events).await?;
+            // This process may have stood still meanwhile: then another node has ended the turn.
+            if !self.ports.events.holds(self.session.id()).await? {
+                return Err(StoreError::Fenced);
+            }
         } else {
             self.record(Some(turn), events).await?;
         }

@@ -189,6 +189,14 @@ macro_rules! declare {
                 )
             }
 
+            async fn import_until(
+                &self,
+                request: ImportBundle,
+                cancel: CancellationToken,
+            ) -> Result<Imported, SessionError> {
+                self.admit(Operation::ImportBundle).await?.import_until(request, Some(cancel)).await
+            }
+
             async fn memory_to_index(&self) -> Option<u64> {
                 self.engine().derived.memory.as_ref().map(|memory| memory.control.remaining())
             }

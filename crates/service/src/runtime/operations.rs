@@ -412,7 +412,15 @@ impl Admitted<'_> {
     }
 
     pub(super) async fn import_bundle(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        self.0.to_the_end(|service| async move { service.import(request).await }).await
+        self.import_until(request, None).await
+    }
+
+    pub(super) async fn import_until(
+        &self,
+        request: ImportBundle,
+        cancel: Option<CancellationToken>,
+    ) -> Result<Imported, SessionError> {
+        self.0.to_the_end(|service| async move { service.import(request, cancel).await }).await
     }
 
     pub(super) async fn retain(&self, request: Retain) -> Result<Retained, SessionError> {

@@ -4,6 +4,7 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::{StreamExt as _, stream};
+use tokio_util::sync::CancellationToken;
 
 use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
 use crate::{
@@ -297,9 +298,13 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Takes a piece of a bundle.
-    pub(super) async fn import(&self, request: ImportBundle) -> Result<Imported, SessionError> {
-        let imported = piece(self.engine(), &self.inner.uploads, request).await?;
+    /// Takes a piece of a bundle, whose upload ends with `cancel`.
+    pub(super) async fn import(
+        &self,
+        request: ImportBundle,
+        cancel: Option<CancellationToken>,
+    ) -> Result<Imported, SessionError> {
+        let imported = piece(self.engine(), &self.inner.uploads, request, cancel).await?;
         for session in &imported.sessions {
             self.index_stored(session.session_id).await?;
         }

@@ -102,6 +102,17 @@ macro_rules! declare {
                 self.compact(request).await
             }
 
+            /// Like [`Self::import_bundle`], but the upload ends when `cancel` is cancelled, unless its last piece has
+            /// come: for a caller whose upload nobody can continue.
+            async fn import_until(
+                &self,
+                request: ImportBundle,
+                cancel: CancellationToken,
+            ) -> Result<Imported, SessionError> {
+                let _ = cancel;
+                self.import_bundle(request).await
+            }
+
             /// Counts the passages that a rebuild of the memory's index has not reached yet, if that is known here.
             async fn memory_to_index(&self) -> Option<u64> {
                 None

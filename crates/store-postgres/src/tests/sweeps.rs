@@ -1,8 +1,10 @@
 //! What is deleted in the background, now and then, and what is listed.
 
+use meerkat_service::store::BlobStore as _;
 use meerkat_testkit::until_async;
 
-use super::{database, node};
+use super::{database, id, node};
+use crate::blobs::PostgresBlobs;
 
 /// A statement that fails leaves the others to the rest.
 #[tokio::test]
@@ -34,6 +36,23 @@ async fn many_parts_of_blobs_are_swept() {
     );
     let _node = node(&database, "a").await;
     until_async("the parts are swept", || database.psql("SELECT count(*) FROM blob_parts") == "0").await;
+}
+
+/// An upload that is cut off, or a tool's output that is interrupted.
+#[tokio::test]
+async fn a_blob_that_is_not_finished_leaves_no_part() {
+    let database = database!();
+    let blobs = PostgresBlobs(node(&database, "a").await);
+    let parts = || database.psql("SELECT count(*) FROM blob_parts");
+    let mut writer = blobs.writer(id(1));
+    writer.write(&vec![7; 1_000_000]).await.unwrap();
+    assert_eq!(parts(), "3");
+    drop(writer);
+    until_async("its parts are gone", || parts() == "0").await;
+    let mut writer = blobs.writer(id(1));
+    writer.write(&vec![7; 1_000_000]).await.unwrap();
+    writer.finish().await.unwrap();
+    assert_eq!(parts(), "4");
 }
 
 /// The database's clock is days ahead when it sweeps, or was behind when a key was stored.

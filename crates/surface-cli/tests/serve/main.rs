@@ -20,3 +20,4 @@ mod disconnects;
 mod ending;
 mod signals;
 mod stalled;
+mod uploads;

@@ -125,6 +125,18 @@ macro_rules! declare {
                 }
             }
 
+            /// Over a connection an upload waits to be continued.
+            async fn import_until(
+                &self,
+                request: ImportBundle,
+                cancel: CancellationToken,
+            ) -> Result<Imported, SessionError> {
+                match self.current().await? {
+                    Server::Here(service) => service.import_until(request, cancel).await,
+                    Server::There(_) => self.import_bundle(request).await,
+                }
+            }
+
             /// Over a connection the readers have this number, if there are any.
             async fn memory_to_index(&self) -> Option<u64> {
                 match self.current().await {

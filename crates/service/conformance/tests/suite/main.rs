@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop at an impossible value, as tests do")]
 
 mod ours;
+#[path = "../../../src/agent/tests/shared_store.rs"]
+#[allow(dead_code, reason = "the engine's own tests use the rest")]
+mod shared_store;
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +25,8 @@ use meerkat_service::{
     wire::encode_event,
 };
 use tokio::sync::watch;
+// What `shared_store` expects of the crate that it is in.
+use meerkat_service::{clock, service, session, store};
 
 /// What a store does wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,7 +12,7 @@ use meerkat_service::store::{
     ReaderStore, RedbSessionStore, Stores as Opened, open_stores,
 };
 
-use super::Stores;
+use super::{Stores, shared_store::NodeStore};
 
 /// Each pair of stores in a directory of its own.
 #[derive(Default)]
@@ -162,4 +162,36 @@ async fn two_stores_are_not_taken_for_one() {
     };
     let due: Vec<_> = shared::PROMISES.iter().copied().filter(|promise| !does_not_apply(promise)).collect();
     assert_eq!(broken, due);
+}
+
+/// The store on which the engine's own tests run several nodes. Its lists are those in memory.
+struct Nodes;
+
+#[async_trait]
+impl shared::Harness for Nodes {
+    async fn peers(&self) -> [Opened; 2] {
+        let lists = in_memory();
+        NodeStore::of(["a", "b"]).map(|node| Opened {
+            snapshots: Arc::new(MemorySessionStore::new(node.clone())),
+            inbox: Some(node.clone()),
+            events: node,
+            ..lists.clone()
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_store_of_several_nodes_in_the_engines_tests_keeps_its_promises() {
+    let fresh = || {
+        let [events, _] = NodeStore::of(["a", "b"]);
+        Pair { events: events.clone(), snapshots: Arc::new(MemorySessionStore::new(events)) }
+    };
+    assert_eq!(check(&Stores(fresh, |pair| pair)).await, []);
+    // No list in memory says what other nodes changed.
+    let promise = "lists_keys_and_checkpoints_are_one_for_both";
+    let broken = shared::check(&Nodes).await;
+    assert!(
+        matches!(&*broken, [only] if only.promise == promise && only.why.starts_with("another node's change")),
+        "{broken:?}"
+    );
 }

@@ -1,7 +1,10 @@
 //! Several nodes over one store: a session has one owner at a time, its work ends once, and a node that was stopped for
 //! too long records nothing and takes nothing back.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{
+    Arc, Mutex, Weak,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use async_trait::async_trait;
 use futures::{FutureExt as _, StreamExt as _, stream};
@@ -10,6 +13,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use super::{
     Rig, Subject, check_journal,
+    fakes::{self, Heard, calls, does, says},
     shared_store::{LEASE, NodeStore},
     ticks,
 };
@@ -29,6 +33,7 @@ use crate::{
     },
     session::event::Event,
     store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, Router, SessionIndex, StoreError},
+    tool::Effect,
 };
 
 /// A model that begins to answer with its node's name, and ends each time it is let.
@@ -181,6 +186,38 @@ async fn a_stopped_owner_that_goes_on_records_nothing_and_takes_nothing_back() {
     let events = a.history(session_id).await;
     check_journal(&events);
     assert_eq!((count(&events, "turn_interrupted"), count(&events, "turn_completed")), (1, 2));
+}
+
+/// The machine of a node sleeps between a call's intent and the call.
+#[tokio::test(start_paused = true)]
+async fn a_call_is_not_made_by_a_node_whose_turn_another_one_has_ended() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let nodes = NodeStore::of(["a", "b"]);
+    let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
+    let [a, b] = nodes.each_ref().map(|store| {
+        let work = does("work", Effect::Once, |_, _| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(())).boxed()
+        });
+        let model = Heard::new([calls([("work", "{}")]), says("Done.")]);
+        Arc::new(fakes::rig(model, 100_000, Arc::new(work)).stored(store.clone(), index.clone()))
+    });
+    b.ready().await.unwrap();
+    let session_id = a.create_session(CreateSession::default()).await.unwrap().session_id;
+    let wakes = nodes[0].sleeps_after_next(|event| matches!(event, Event::ToolStarted(_)));
+    let service = a.clone();
+    let turn = tokio::spawn(async move { service.start_turn(StartTurn::new(session_id, "Go.")).await });
+    ticks(100).await;
+    nodes[0].stop();
+    leases_end().await;
+    wakes.notify_one();
+    assert_eq!(turn.await.unwrap().unwrap().status, TurnStatus::Interrupted);
+    ticks(100).await;
+    assert_eq!(CALLS.load(Ordering::Relaxed), 0);
+    let events = Subject { service: PersistentSessionService::clone(&b), session_id }.events().await;
+    check_journal(&events);
+    let finished = events.iter().find(|event| event["type"] == "tool_finished").unwrap();
+    assert_eq!(finished["outcome"], "unknown", "{finished}");
 }
 
 /// The caller waits at the old owner while the new one runs the turn to its end.

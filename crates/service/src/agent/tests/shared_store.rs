@@ -17,8 +17,8 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
+    Seq, SessionId,
     clock::Timestamp,
-    ids::{Seq, SessionId},
     service::{SessionState, SessionSummary},
     session::event::{Event, Record},
     store::{
@@ -73,6 +73,8 @@ struct State {
     loses: Option<&'static str>,
     /// Node whose next records are stored, and which does not learn it.
     doubts: Option<&'static str>,
+    /// Record that is stored, and known at its node only when this is notified.
+    sleeps: Option<(IsMeant, Arc<Notify>)>,
     /// The store's word on lost records.
     lost: Option<oneshot::Sender<Result<Seq, StoreError>>>,
 }
@@ -192,6 +194,13 @@ impl NodeStore {
         self.state().fails_leasing = Some((other.name, times, error));
     }
 
+    /// The next such record is stored, and its node stands still until it is notified.
+    pub(super) fn sleeps_after_next(&self, is_meant: IsMeant) -> Arc<Notify> {
+        let wakes = Arc::<Notify>::default();
+        self.state().sleeps = Some((is_meant, wakes.clone()));
+        wakes
+    }
+
     /// Returns true if a letter lies there, or is being answered.
     pub(super) fn has_letters(&self) -> bool {
         !self.state().letters.is_empty()
@@ -220,11 +229,12 @@ impl NodeStore {
     /// Stages as a process does that compares with what it knows itself, before the store knows better.
     fn staged(&self, state: &mut State, lease: &Lease, batch: &[Record]) -> Result<Ticket, StoreError> {
         let staged = state.staged.entry((lease.session_id, lease.epoch)).or_insert(lease.tail);
-        if batch.first().is_none_or(|first| first.seq != *staged + 1) {
+        if batch.first().is_some_and(|first| first.seq != *staged + 1) {
             return Err(StoreError::OutOfOrder);
         }
+        let ticket = self.shared.events.stage(lease, batch)?;
         *staged += batch.len() as u64;
-        self.shared.events.stage(lease, batch)
+        Ok(ticket)
     }
 
     fn expired(&self, is_own: bool) -> Vec<SessionId> {
@@ -291,6 +301,14 @@ impl EventStore for NodeStore {
         let ticket = self.staged(&mut state, lease, batch)?;
         if let Some(held) = state.held.get_mut(&lease.session_id) {
             held.is_idle = row.state == SessionState::Idle;
+        }
+        if let Some((_, wakes)) = state.sleeps.take_if(|(is_meant, _)| is_next(is_meant)) {
+            let (word, late) = Ticket::new();
+            tokio::spawn(async move {
+                wakes.notified().await;
+                drop(word.send(ticket.durable().await));
+            });
+            return Ok(late);
         }
         let is_in_doubt = state.doubts.take_if(|node| *node == self.name).is_some();
         Ok(if is_in_doubt { Ticket::new().1 } else { ticket })
@@ -360,7 +378,11 @@ impl EventStore for NodeStore {
     }
 
     async fn delete(&self, session_id: SessionId) -> Result<(), StoreError> {
-        self.state().held.remove(&session_id);
+        {
+            let mut state = self.state();
+            state.held.remove(&session_id);
+            state.keys.retain(|_, key| key.session_id != session_id);
+        }
         self.shared.events.delete(session_id).await
     }
 

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{Seq, SessionId};
 
+/// Most sessions that the feed of a registered reader has; a scan finds the others when half of them are done.
+pub(super) const BEHIND_MAX: usize = if cfg!(test) { 16 } else { 10_000 };
+
 /// Sessions that a reader is behind in.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
@@ -16,8 +19,12 @@ pub(super) struct Feed {
     /// Deleted sessions that the reader has yet to forget, each with the number of its last deletion: an id may come
     /// back and be deleted again.
     deleted: BTreeMap<SessionId, u64>,
-    /// True for a reader that keeps something of each session.
+    /// True for a reader that keeps something of each session. There are few, and they wait for each session.
     keeps_deleted: bool,
+    /// True if there was no room for a session: a scan of all sessions finds it again.
+    pub(super) is_cut: bool,
+    /// Session, by the order of the rows, up to which a scan that did not end has come.
+    pub(super) scanned_to: Option<SessionId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -50,14 +57,24 @@ impl Feed {
         Self { keeps_deleted, ..Self::default() }
     }
 
-    /// Notes that a session has records up to `last_seq`.
-    pub(super) fn touched(&mut self, session_id: SessionId, last_seq: Seq) {
+    /// Notes that a session has records up to `last_seq`; returns false if there is no room for it.
+    pub(super) fn touched(&mut self, session_id: SessionId, last_seq: Seq) -> bool {
         if let Some(behind) = self.behind.get_mut(&session_id) {
             behind.last_seq = behind.last_seq.max(last_seq);
-            return;
+            return true;
+        }
+        if !self.keeps_deleted && self.behind.len() >= BEHIND_MAX {
+            self.is_cut = true;
+            return false;
         }
         let place = self.place(session_id);
         self.behind.insert(session_id, Behind { place, last_seq, checkpoint: None });
+        true
+    }
+
+    /// Returns true if there is room for sessions for which there was none.
+    pub(super) fn has_room_again(&self) -> bool {
+        self.is_cut && self.behind.len() <= BEHIND_MAX / 2
     }
 
     /// Makes the reader begin again with a session that has records up to `last_seq`.

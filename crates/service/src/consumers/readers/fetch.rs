@@ -21,7 +21,6 @@ impl Readers {
     /// Reads at most `limit` records that a reader is not done with; if there are none, waits for one.
     pub(crate) async fn fetch(&self, reader: &str, limit: usize, wait_ms: u64) -> Result<RecordPage, SessionError> {
         self.refresh().await?;
-        self.scan(reader).await?;
         let mut touched = self.touched.subscribe();
         let mut deadline = self.clock.sleep(Duration::from_millis(wait_ms));
         loop {
@@ -41,7 +40,6 @@ impl Readers {
     /// Lists at most `limit` sessions with records that a built-in reader is not done with; then others are next. One
     /// that cannot be read keeps no other waiting: its turn comes again.
     pub(crate) async fn due_sessions(&self, reader: &str, limit: usize) -> Result<Vec<SessionId>, SessionError> {
-        self.scan(reader).await?;
         loop {
             let (due, mut sessions, mut failed) = (self.due(reader, limit).await?, Vec::new(), None);
             for due in &due {
@@ -146,6 +144,7 @@ impl Readers {
 
     /// Lists the sessions whose turn it is, with their checkpoints.
     async fn due(&self, reader: &str, limit: usize) -> Result<Vec<Due>, SessionError> {
+        self.scan(reader).await?;
         self.look_at(reader, limit).await?;
         self.with(reader, |known| known.feed.due(limit))
     }
@@ -166,10 +165,10 @@ impl Readers {
         }
     }
 
-    /// Finds, once per process, the sessions that a reader was behind in before. It looks at rows and never at
-    /// journals.
+    /// Finds, once per process and again for a feed that was too small, the sessions that a reader is behind in. It looks
+    /// at rows and never at journals.
     pub(super) async fn scan(&self, reader: &str) -> Result<(), SessionError> {
-        let is_scanned = || self.with(reader, |known| known.is_scanned);
+        let is_scanned = || self.with(reader, |known| known.is_scanned && !known.feed.has_room_again());
         if is_scanned()? {
             return Ok(());
         }
@@ -177,23 +176,54 @@ impl Readers {
         if is_scanned()? {
             return Ok(());
         }
-        let mut before = None;
+        let mut before = self.with(reader, |known| {
+            known.feed.is_cut &= known.feed.scanned_to.is_some();
+            known.feed.scanned_to
+        })?;
         loop {
-            let rows = self.index.sessions(before, SESSIONS_READ).await?;
-            let ids: Vec<SessionId> = rows.iter().map(|row| row.session_id).collect();
-            let checkpoints = self.checkpoints(reader, &ids).await?;
-            self.with(reader, |known| {
-                for (row, checkpoint) in rows.iter().zip(checkpoints) {
-                    if checkpoint < row.last_seq {
-                        known.feed.touched(row.session_id, row.last_seq);
-                        known.feed.set_checkpoint(row.session_id, checkpoint);
+            let rows = self.rows(reader, before).await?;
+            let is_over = self.with(reader, |known| {
+                for (session_id, last_seq, checkpoint) in &rows {
+                    if checkpoint < last_seq {
+                        if !known.feed.touched(*session_id, *last_seq) {
+                            known.is_scanned = true;
+                            return true;
+                        }
+                        known.feed.set_checkpoint(*session_id, *checkpoint);
                     }
+                    known.feed.scanned_to = Some(*session_id);
                 }
+                if rows.is_empty() {
+                    (known.feed.scanned_to, known.is_scanned) = (None, true);
+                }
+                rows.is_empty()
             })?;
-            before = ids.last().copied();
-            if before.is_none() {
-                return self.with(reader, |known| known.is_scanned = true);
+            if is_over {
+                return Ok(());
+            }
+            before = rows.last().map(|(session_id, ..)| *session_id);
+        }
+    }
+
+    /// Counts the sessions and records that a reader is not done with, by the rows of all sessions.
+    pub(super) async fn count_behind(&self, reader: &str) -> Result<(u64, u64), SessionError> {
+        let (mut counts, mut before) = ((0, 0), None);
+        loop {
+            let rows = self.rows(reader, before).await?;
+            let Some((last, ..)) = rows.last() else { return Ok(counts) };
+            before = Some(*last);
+            for (_, last_seq, checkpoint) in rows {
+                counts.0 += u64::from(checkpoint < last_seq);
+                counts.1 += last_seq.saturating_sub(checkpoint);
             }
         }
+    }
+
+    /// Reads some rows of sessions before `before`, each with its last record and the reader's checkpoint.
+    async fn rows(&self, reader: &str, before: Option<SessionId>) -> Result<Vec<(SessionId, Seq, Seq)>, SessionError> {
+        let rows = self.index.sessions(before, SESSIONS_READ).await?;
+        let ids: Vec<SessionId> = rows.iter().map(|row| row.session_id).collect();
+        let checkpoints = self.checkpoints(reader, &ids).await?;
+        Ok(rows.iter().zip(checkpoints).map(|(row, checkpoint)| (row.session_id, row.last_seq, checkpoint)).collect())
     }
 }

@@ -67,7 +67,7 @@ struct Known {
     created_at: Timestamp,
     is_built_in: bool,
     feed: Feed,
-    /// True if the feed has the sessions from before this process.
+    /// True if the feed has the sessions from before this process, or as many as it may have.
     is_scanned: bool,
     /// True if it has what its checkpoints say; until then nothing is pruned that it may want again.
     is_trusted: bool,
@@ -181,7 +181,7 @@ impl Readers {
             known.is_trusted = true;
             if is_lost {
                 known.feed.forget_checkpoints();
-                known.is_scanned = false;
+                (known.is_scanned, known.feed.scanned_to) = (false, None);
             }
         })
     }
@@ -248,7 +248,9 @@ impl Readers {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        self.known().values_mut().for_each(|known| known.feed.touched(session_id, last_seq));
+        for known in self.known().values_mut() {
+            known.feed.touched(session_id, last_seq);
+        }
         notify(&self.touched);
     }
 
@@ -321,8 +323,12 @@ impl Readers {
     async fn view(&self, reader: &str) -> Result<ReaderView, SessionError> {
         self.scan(reader).await?;
         self.look_at(reader, usize::MAX).await?;
+        let counted = match self.with(reader, |known| known.feed.is_cut)? {
+            true => Some(self.count_behind(reader).await?),
+            false => None,
+        };
         self.with(reader, |known| {
-            let (sessions_behind, records_behind) = known.feed.lag();
+            let (sessions_behind, records_behind) = counted.unwrap_or_else(|| known.feed.lag());
             let (reader, created_at, built_in) = (reader.to_owned(), known.created_at, known.is_built_in);
             ReaderView { reader, created_at, built_in, sessions_behind, records_behind }
         })

@@ -123,6 +123,38 @@ fn wait(reader: &str, n: u8, seq: Seq, wait_ms: u64) -> WaitReader {
     WaitReader { reader: reader.to_owned(), session_id: id(n), seq, wait_ms }
 }
 
+/// A reader that is made late, or whose checkpoints went lost, is behind in all sessions.
+#[tokio::test]
+async fn a_reader_that_is_behind_in_many_sessions_has_few_in_memory_and_is_given_all() {
+    let place = Place::new().await;
+    for n in 1..=60 {
+        place.append(n, 2, "x").await;
+    }
+    place.readers.create("late").await.unwrap();
+    let held = || place.readers.with("late", |known| known.feed.behind().len()).unwrap();
+    let mut due: BTreeMap<u8, Seq> = (1..=60).map(|n| (n, 2)).collect();
+    let mut given: BTreeMap<u8, Seq> = (1..=60).map(|n| (n, 0)).collect();
+    for n in 0.. {
+        let behind: Vec<Seq> = due.iter().map(|(n, due)| due - given[n]).filter(|behind| *behind > 0).collect();
+        assert_eq!(place.lag("late").await, (behind.len() as u64, behind.iter().sum()));
+        let page = place.fetch("late", 3).await;
+        assert!(held() <= feed::BEHIND_MAX, "{}", held());
+        if page.is_empty() {
+            break;
+        }
+        for (session, seq) in page {
+            assert_eq!(given.insert(session, seq), Some(seq - 1), "{session}");
+            place.acknowledge("late", session, seq).await.unwrap();
+        }
+        // One goes on meanwhile, whether it has room or not.
+        if n < 10 {
+            place.append(1, 1, "x").await;
+            *due.entry(1).or_default() += 1;
+        }
+    }
+    assert_eq!((given[&1], given), (12, due));
+}
+
 /// Somebody lists the readers while memory still finds out that it has lost what its checkpoints say.
 #[tokio::test]
 async fn a_reader_that_begins_anew_is_behind_in_all_sessions_also_where_it_was_looked_at_before() {

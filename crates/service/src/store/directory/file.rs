@@ -73,7 +73,8 @@ type Waiter = oneshot::Sender<Result<(), StoreError>>;
 struct State {
     dirty: Arc<Changes>,
     dirty_bytes: usize,
-    /// Changes that the committer is writing: newer than the file, older than `dirty`.
+    /// Changes that the committer is writing, or could not write yet: newer than the file, older than `dirty`. Many may
+    /// gather here, and no new change copies them, whoever reads.
     committing: Arc<Changes>,
     /// Callers that wait for the next commit.
     waiters: Vec<Waiter>,
@@ -330,19 +331,16 @@ impl Shared {
             let Some(waiters) = self.next_batch(has_failed) else { return };
             let changes = self.state().committing.clone();
             let done = if changes.is_empty() { Ok(()) } else { self.commit(&changes, &mut expiry) };
+            drop(changes);
             let had_failed = std::mem::replace(&mut has_failed, done.is_err());
-            {
-                let mut state = self.state();
-                state.committing = Arc::default();
-                if let Err(error) = &done {
+            match &done {
+                Ok(()) => self.state().committing = Arc::default(),
+                Err(error) => {
                     match had_failed {
                         false => tracing::warn!(%error, "the index was not written; it is tried again"),
                         true => tracing::debug!(%error, "the index was not written; it is tried again"),
                     }
-                    let newer = std::mem::replace(&mut state.dirty, changes);
-                    let dirty = Arc::make_mut(&mut state.dirty);
-                    dirty.extend(newer.iter().map(|(key, value)| (key.clone(), value.clone())));
-                    drop_snapshots(dirty);
+                    drop_snapshots(Arc::make_mut(&mut self.state().committing));
                 }
             }
             for waiter in waiters {
@@ -355,7 +353,9 @@ impl Shared {
     /// Waits until there is something to commit; `None` when the file is closed. After a failure it waits the full
     /// time.
     fn next_batch(&self, has_failed: bool) -> Option<Vec<Waiter>> {
-        let idle = |state: &mut State| !state.is_closing && state.waiters.is_empty() && state.dirty.is_empty();
+        let idle = |state: &mut State| {
+            !state.is_closing && state.waiters.is_empty() && state.dirty.is_empty() && state.committing.is_empty()
+        };
         let state = self.wake.wait_while(self.state(), idle).unwrap_or_else(PoisonError::into_inner);
         let gathering = |state: &mut State| {
             !state.is_closing && !state.is_urgent && (has_failed || state.dirty_bytes < COMMIT_BYTES)
@@ -365,7 +365,11 @@ impl Shared {
         if state.is_closing {
             return None;
         }
-        state.committing = std::mem::take(&mut state.dirty);
+        let newer = std::mem::take(&mut state.dirty);
+        match state.committing.is_empty() {
+            true => state.committing = newer,
+            false => Arc::make_mut(&mut state.committing).extend(Arc::unwrap_or_clone(newer)),
+        }
         (state.dirty_bytes, state.is_urgent) = (0, false);
         Some(std::mem::take(&mut state.waiters))
     }
@@ -506,6 +510,25 @@ mod tests {
         assert_eq!(committed.await.expect("it waits for ever"), Ok(()));
     }
 
+    /// A list that is being read keeps what it sees: a change beside it must not copy all that waits for room.
+    #[tokio::test]
+    async fn a_change_on_a_full_disk_copies_none_of_those_that_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = IndexFile::new(dir.path().join("index.redb"));
+        file.commits_while(|| false);
+        let row = |n: u32| ((Table::Sessions, n.to_be_bytes().to_vec()), Some(Bytes::from_static(b"row")));
+        file.change((0..1000).map(row));
+        assert_eq!(file.committed(true).await, Err(StoreError::Full));
+        let view = file.shared.view().unwrap();
+        file.change([row(1000)]);
+        assert_eq!(file.shared.state().dirty.len(), 1);
+        assert_eq!(view.get(Table::Sessions, &1000u32.to_be_bytes()).unwrap(), None);
+        for n in [0, 999, 1000_u32] {
+            let found = file.read(move |view| view.get(Table::Sessions, &n.to_be_bytes())).await.unwrap();
+            assert_eq!(found.as_deref(), Some(&b"row"[..]), "{n}");
+        }
+    }
+
     /// Snapshots are large, and each is made again from its journal.
     #[tokio::test]
     async fn an_index_that_cannot_be_written_holds_little_memory() {
@@ -518,7 +541,7 @@ mod tests {
             put(Table::Keys, n, 100);
             assert_eq!(file.committed(true).await, Err(StoreError::Full));
         }
-        let held: usize = file.shared.state().dirty.values().flatten().map(Bytes::len).sum();
+        let held: usize = file.shared.state().committing.values().flatten().map(Bytes::len).sum();
         assert!(held <= 2 * COMMIT_BYTES, "{held} bytes");
         for n in 0..32 {
             let key = file.read(move |view| view.get(Table::Keys, &[n])).await.unwrap();

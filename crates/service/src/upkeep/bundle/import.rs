@@ -10,6 +10,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     sha256,
@@ -56,6 +57,8 @@ struct Waiting {
     writer: Box<dyn BlobWriter>,
     bytes: u64,
     touched: Duration,
+    /// Cancelled when the caller has left, if nobody else can continue it.
+    cancel: Option<CancellationToken>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -98,14 +101,22 @@ impl Uploads {
     /// Keeps an upload for its next piece.
     fn keep(&self, engine: &Engine, id: SessionId, upload: Waiting) {
         let mut state = self.waiting();
+        if upload.cancel.as_ref().is_some_and(CancellationToken::is_cancelled) {
+            return;
+        }
         state.uploads.insert(id, upload);
         if !std::mem::replace(&mut state.is_watched, true) {
             tokio::spawn(watch(Arc::downgrade(&self.waiting), engine.world.clock.clone()));
         }
     }
 
-    /// Takes the upload of a piece; for the first piece, a new one.
-    fn take(&self, engine: &Engine, request: &ImportBundle) -> Result<(SessionId, Waiting), SessionError> {
+    /// Takes the upload of a piece; for the first piece, a new one, which ends with `cancel`.
+    fn take(
+        &self,
+        engine: &Engine,
+        request: &ImportBundle,
+        cancel: Option<CancellationToken>,
+    ) -> Result<(SessionId, Waiting), SessionError> {
         let now = engine.world.clock.elapsed();
         let mut state = self.waiting();
         state.sweep(now);
@@ -119,7 +130,16 @@ impl Uploads {
             let full = |_| SessionError::Limit { what: "uploads", limit: UPLOADS_MAX as u64 };
             let room = self.room.clone().try_acquire_owned().map_err(full)?;
             let id = engine.world.ids.next_session_id(engine.world.clock.now());
-            return Ok((id, Waiting { writer: engine.blobs.writer(id), bytes: 0, touched: now, _room: room }));
+            if let Some(cancel) = cancel.clone() {
+                let waiting = Arc::downgrade(&self.waiting);
+                tokio::spawn(async move {
+                    cancel.cancelled().await;
+                    let Some(waiting) = waiting.upgrade() else { return };
+                    waiting.lock().unwrap_or_else(PoisonError::into_inner).uploads.remove(&id);
+                });
+            }
+            let writer = engine.blobs.writer(id);
+            return Ok((id, Waiting { writer, bytes: 0, touched: now, cancel, _room: room }));
         };
         let id = name.parse::<SessionId>().ok().filter(|id| waiting.contains_key(id));
         let gone = "there is no such upload, or it was abandoned for too long; begin again without one";
@@ -129,11 +149,16 @@ impl Uploads {
     }
 }
 
-/// Takes a piece; the last one creates the sessions.
-pub(crate) async fn piece(engine: &Engine, uploads: &Uploads, request: ImportBundle) -> Result<Imported, SessionError> {
+/// Takes a piece; the last one creates the sessions. With `cancel`, the upload ends when that is cancelled.
+pub(crate) async fn piece(
+    engine: &Engine,
+    uploads: &Uploads,
+    request: ImportBundle,
+    cancel: Option<CancellationToken>,
+) -> Result<Imported, SessionError> {
     let data = BASE64_STANDARD.decode(&request.data);
     let data = data.map_err(|_| SessionError::invalid("data", "it is not base64 with padding"))?;
-    let (id, mut upload) = uploads.take(engine, &request)?;
+    let (id, mut upload) = uploads.take(engine, &request, cancel)?;
     let (bytes, limit) = (upload.bytes + data.len() as u64, engine.options.limits.bundle_bytes);
     if bytes > limit {
         return Err(SessionError::PayloadTooLarge { what: "bundle", bytes, limit });

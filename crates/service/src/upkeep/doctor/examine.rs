@@ -34,8 +34,8 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, End, Format, OwnerLock, RealDisk, check, check_directory, format_of, look,
-                session_dir, sessions_on,
+                Checked, Damage, Disk as _, End, FREE_FILES_MIN, Format, OwnerLock, RealDisk, check, check_directory,
+                format_of, look, session_dir, sessions_on,
             },
             knows, own,
         },
@@ -48,6 +48,8 @@ use reading::Reading;
 const FREE_BYTES_MIN: u64 = 16 * 1024 * 1024;
 /// With less, the next turn may not fit.
 const FULL_BYTES: u64 = 1024 * 1024;
+/// Least number of files that can still be made.
+const INODES_MIN: u64 = 1024;
 /// Age at which every reader should have acknowledged a record.
 const ACKNOWLEDGED_WITHIN_MS: i64 = 7 * 24 * 60 * 60 * 1000;
 /// Bytes of a blob to read at once.
@@ -70,7 +72,8 @@ pub async fn examine(what: Examination, progress: Progress<'_>) -> Result<Diagno
     let keeps_sessions = Capabilities::compiled().require(Capability::SessionStore).is_ok();
     let mut doctor = Doctor::enter(what, keeps_sessions)?;
     doctor.permissions();
-    doctor.room(rustix::fs::statvfs(&doctor.what.data_dir).map(|found| found.f_bavail * found.f_frsize).ok());
+    doctor.room(doctor.disk.free_bytes().ok());
+    doctor.files(doctor.disk.free_files().ok());
     if keeps_sessions {
         let ahead = doctor.read_ahead(progress)?;
         let rows = doctor.rows();
@@ -228,6 +231,20 @@ impl Doctor {
             );
             self.find(Check::DiskSpace, severity, None, what, &remedy);
         }
+    }
+
+    /// Finds a disk on which no file can be made, although bytes are free.
+    fn files(&mut self, free: Option<u64>) {
+        let Some(free) = free.filter(|free| *free < INODES_MIN) else { return };
+        let (severity, has) = if free < FREE_FILES_MIN { (Severity::Error, "no") } else { (Severity::Warning, "few") };
+        let dir = self.what.data_dir.display();
+        let what = format!("the disk of {dir} has {has} inodes left: {free} are free, and should be {INODES_MIN}");
+        let remedy = format!(
+            "Delete or move {} files or more on that disk, wherever they are (`df -i` counts them); turns that were \
+             refused are taken again without a restart.",
+            INODES_MIN - free
+        );
+        self.find(Check::DiskSpace, severity, None, what, &remedy);
     }
 
     /// Reads every journal while others may use the directory, and then owns it again. Returns the sound ones: another
@@ -521,5 +538,17 @@ mod tests {
         assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Warning));
         assert!(found.what.contains("is nearly full: 8495104 bytes are free"), "{found:?}");
         assert!(found.remedy.contains("Free 8 MiB or more"), "{found:?}");
+        // Bytes are free, and no file can be made.
+        doctor.files(Some(INODES_MIN));
+        assert_eq!(doctor.diagnosis.findings.len(), 2);
+        doctor.files(Some(1000));
+        let found = &doctor.diagnosis.findings[2];
+        assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Warning));
+        assert!(found.what.contains("has few inodes left: 1000 are free"), "{found:?}");
+        doctor.files(Some(0));
+        let found = &doctor.diagnosis.findings[3];
+        assert_eq!((found.check, found.severity), (Check::DiskSpace, Severity::Error));
+        assert!(found.what.contains("has no inodes left: 0 are free"), "{found:?}");
+        assert!(found.remedy.contains("Delete or move 1024 files or more"), "{found:?}");
     }
 }

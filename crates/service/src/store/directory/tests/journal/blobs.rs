@@ -5,7 +5,7 @@ use std::path::Path;
 use super::common::{Rig, SMALL, Steps, session};
 use crate::{
     store::directory::journal::{
-        Limits,
+        Disk as _, Limits,
         simulated::{Fault, Random, SimulatedDisk},
     },
     store::{BlobStore as _, EventStore as _, StoreError},
@@ -63,4 +63,39 @@ fn r6_only_what_a_session_says_that_is_there_may_use_the_reserve() {
     assert_eq!((reserve(), rig.steps.drive(rig.store.room())), (SMALL.reserve_bytes, Ok(())));
     rig.blob(session(1), &[b'x'; 1000]).unwrap();
     assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
+}
+
+/// For want of bytes or of inodes, or because whoever wrote it has left meanwhile.
+#[test]
+fn a_blob_that_gets_no_name_leaves_no_file() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 1);
+    let left = || {
+        while rig.steps.step() {}
+        rig.disk.list(Path::new("new")).unwrap()
+    };
+    // One of a bundle may not use the reserve.
+    rig.disk.limit(Some(rig.disk.used() + 100));
+    assert_eq!(rig.blob(session(2), &[b'x'; 1000]), Err(StoreError::Full));
+    assert_eq!(left(), Vec::<String>::new());
+    rig.disk.limit(None);
+    // The second inode would be that of the folder.
+    rig.disk.limit_files(Some(1));
+    assert_eq!(rig.blob(session(2), &[b'x'; 1000]), Err(StoreError::Full));
+    rig.disk.limit_files(None);
+    assert_eq!(left(), Vec::<String>::new());
+    for steps in 0..4 {
+        let mut writer = rig.blobs().writer(session(1));
+        rig.steps.drive(writer.write(&[b'x'; 1000])).unwrap();
+        let mut finish = writer.finish();
+        for _ in 0..steps {
+            assert!(Steps::peek(finish.as_mut()).is_none());
+            assert!(rig.steps.step());
+        }
+        let is_over = steps == 3 && Steps::peek(finish.as_mut()).is_some();
+        assert_eq!(is_over, steps == 3, "written, synced and named");
+        // The next job is taken, and nobody waits for it.
+        drop(finish);
+        assert_eq!(left(), Vec::<String>::new(), "after {steps} steps");
+    }
 }

@@ -22,6 +22,7 @@ struct Told {
     forked: Option<bool>,
     deleted: Option<bool>,
     was_refused: bool,
+    refusals: Vec<StoreError>,
 }
 
 /// Creates, appends over a rollover, writes a blob, forks, deletes, rests, and comes back.
@@ -51,19 +52,29 @@ fn script(rig: &Rig) -> Told {
                     break;
                 }
                 Err(error) => {
-                    told.was_refused = true;
                     assert!(!matches!(error, StoreError::Corrupted { .. } | StoreError::FormatNewer(_)), "{error}");
+                    told.was_refused = true;
+                    told.refusals.push(error);
                     lease = None;
                 }
             }
         }
         match seq {
-            3 => told.was_refused |= rig.blob(session(1), b"blob").is_err(),
+            3 => {
+                let blob = rig.blob(session(1), b"blob");
+                told.was_refused |= blob.is_err();
+                told.refusals.extend(blob.err());
+            }
             5 => {
                 let forked = rig.steps.drive(rig.store.fork(session(1), 2, &[of(session(2), 3)]));
                 told.forked = Some(forked.is_ok());
+                told.refusals.extend(forked.err());
             }
-            7 => told.deleted = Some(rig.steps.drive(rig.store.delete(session(2))).is_ok()),
+            7 => {
+                let deleted = rig.steps.drive(rig.store.delete(session(2)));
+                told.deleted = Some(deleted.is_ok());
+                told.refusals.extend(deleted.err());
+            }
             9 => {
                 if let Some(lease) = lease.take() {
                     rig.release(lease);
@@ -131,6 +142,49 @@ fn a_disk_that_is_full_at_any_size_keeps_what_was_acknowledged_and_goes_on_when_
         assert_eq!(tail, told.acked, "room {room}");
         let crashed = Rig::on(rig.disk.crashed(&mut Random(room)), SMALL, None);
         assert_eq!(crashed.seqs(session(1)).len() as u64, tail + 1, "room {room}");
+    }
+}
+
+/// Bytes are free, and no file can be made any more.
+#[test]
+fn a_disk_that_has_no_inode_left_keeps_what_was_acknowledged_and_goes_on_when_there_is_one() {
+    let prepared = Rig::on(SimulatedDisk::new(), SMALL, None).disk.clone();
+    let mut was_refused = 0;
+    for files in 0.. {
+        let what = format!("{files} files");
+        let rig = Rig::on(prepared.copy(), SMALL, None);
+        rig.disk.limit_files(Some(files));
+        let told = script(&rig);
+        assert!(told.refusals.iter().all(|refusal| *refusal == StoreError::Full), "{what}: {:?}", told.refusals);
+        check(&rig, &told, &what);
+        if told.refusals.is_empty() {
+            break;
+        }
+        was_refused += 1;
+        rig.disk.limit_files(None);
+        assert_eq!(rig.steps.drive(rig.store.room()), Ok(()), "{what}");
+        let tail = rig.filled(session(1), 1).tail;
+        assert_eq!(tail, told.acked, "{what}");
+        while rig.steps.step() {}
+        assert_eq!(rig.disk.list(Path::new("new")).unwrap(), Vec::<String>::new(), "{what}");
+        let crashed = Rig::on(rig.disk.crashed(&mut Random(files as u64)), SMALL, None);
+        assert_eq!(crashed.seqs(session(1)).len() as u64, tail + 1, "{what}");
+    }
+    assert!(was_refused > 5, "{was_refused}");
+}
+
+/// The reserve has one inode, which the mark of a session gets that comes to work again.
+#[test]
+fn r6_without_inodes_nothing_begins_before_those_that_run_have_enough() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.release(rig.filled(session(1), 1));
+    while rig.steps.step() {}
+    rig.disk.limit_files(Some(0));
+    let lease = rig.lease(session(1)).unwrap();
+    assert_eq!(rig.append(&lease, &[of(session(1), 2)]), Ok(2));
+    for (files, room) in [(0, Err(StoreError::Full)), (63, Err(StoreError::Full)), (64, Ok(()))] {
+        rig.disk.limit_files(Some(files));
+        assert_eq!(rig.steps.drive(rig.store.room()), room, "{files}");
     }
 }
 
