@@ -48,7 +48,7 @@ use std::{
 };
 
 use meerkat_service::{SessionService, wire::Answers};
-use meerkat_surface_mcp::{HttpOptions, McpHttpService};
+use meerkat_surface_mcp::{HttpOptions, McpHttpService, StateKey};
 use meerkat_surface_rest::{RestOptions, router};
 use meerkat_surface_rpc::{RpcOptions, RpcService};
 use rustix::process::{Resource, getrlimit};
@@ -268,13 +268,15 @@ impl Builder {
             bundle_bytes_max: limits.bundle_bytes,
         };
         let (ending, answers) = (Ending::default(), Answers::default());
+        // Whoever has the token may do what a state lets a client do; servers behind one address have one token.
+        let state_key = guard.token.as_ref().map_or_else(StateKey::default, |token| StateKey::of(token.text()));
         let front = Front {
             guard,
             console,
             streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
-            surfaces: self.surfaces(&ending, public, &answers),
+            surfaces: self.surfaces(&ending, public, &answers, state_key),
             body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };
@@ -291,7 +293,7 @@ impl Builder {
     }
 
     /// Makes the chosen surfaces.
-    fn surfaces(&self, ending: &Ending, public: Option<Public>, answers: &Answers) -> Surfaces {
+    fn surfaces(&self, ending: &Ending, public: Option<Public>, answers: &Answers, state_key: StateKey) -> Surfaces {
         let (service, limits) = (&self.service, &self.limits);
         let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
         let rest = RestOptions {
@@ -315,6 +317,7 @@ impl Builder {
             max_message_bytes: bytes,
             answers: answers.clone(),
             shutdown: ending.answered.clone(),
+            state_key: state_key.clone(),
             ..HttpOptions::default()
         };
         Surfaces {

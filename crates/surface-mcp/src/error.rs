@@ -30,6 +30,14 @@ pub(crate) fn unknown_tool(name: &str) -> ErrorData {
     protocol(RpcCode::INVALID_PARAMS, &SessionError::UnknownOperation(name.to_owned()).body())
 }
 
+/// A protocol error for a call that is sent again with a state that is none of it, or with none.
+pub(crate) fn unknown_state() -> ErrorData {
+    let message = "this server gave no such state for this call, or not since it was started: a repeated call has the \
+                   arguments of the first one and the state of its latest answer. The turn of the first call may still \
+                   go on: read it with `session_events` or `session_history`";
+    protocol(RpcCode::INVALID_PARAMS, &SessionError::invalid("requestState", message).body())
+}
+
 /// A protocol error for a method that does not exist, or whose parameters are not those of the protocol.
 pub(crate) fn unknown_method(method: &str, is_known: bool) -> ErrorData {
     let error = match is_known {

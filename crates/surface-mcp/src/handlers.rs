@@ -23,7 +23,14 @@ use rmcp::{
     service::{NotificationContext, RequestContext},
 };
 
-use crate::{McpServer, error, http::Held, stream, tools::Toolset, wire};
+use crate::{
+    McpServer, error,
+    http::Held,
+    rounds::Rounds,
+    stream::{self, Answer},
+    tools::Toolset,
+    wire,
+};
 
 /// Instructions for a client's model, for each set of tools.
 const INSTRUCTIONS: &str = "meerkat keeps agent sessions. Create one with `session_create`, run turns on it with \
@@ -74,19 +81,24 @@ impl McpServer {
         &self,
         operation: Operation,
         params: &str,
+        rounds: Option<Rounds>,
         context: &RequestContext<RoleServer>,
-    ) -> Result<CallToolResult, SessionError> {
+    ) -> Result<CallToolResponse, SessionError> {
         let service = self.service.as_ref();
-        let request = self.cancellations.begin(context);
-        let begun = match operation {
-            Operation::Resume => service_wire::begin_resume(service, params).await?,
-            _ => service_wire::begin_turn(service, params).await?,
+        let request = self.cancellations.begin(context, &self.ending);
+        let begun = match (rounds.as_ref().and_then(|rounds| rounds.place.as_ref()), operation) {
+            (Some(place), _) => stream::go_on(self.service.clone(), place.accepted.clone()),
+            (None, Operation::Resume) => service_wire::begin_resume(service, params).await?,
+            (None, _) => service_wire::begin_turn(service, params).await?,
         };
-        let (answer, is_failed) = stream::answer(service, begun, &request, context).await?;
+        let (answer, is_failed) = match stream::answer(service, begun, rounds, &request, context).await? {
+            Answer::Ask(asked) => return Ok(asked.into()),
+            Answer::End { body, is_failed } => (body, is_failed),
+        };
         let mut result = wire::result(&answer)?;
         // A client that looks at nothing else must not take a failed turn for a good one.
         result.is_error = Some(is_failed);
-        Ok(result)
+        Ok(result.into())
     }
 
     async fn compact(
@@ -94,7 +106,7 @@ impl McpServer {
         params: &str,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, SessionError> {
-        let request = self.cancellations.begin(context);
+        let request = self.cancellations.begin(context, &self.ending);
         wire::result(&stream::compact(self.service.as_ref(), service_wire::decode_params(params)?, &request).await?)
     }
 }
@@ -119,10 +131,11 @@ impl ServerHandler for McpServer {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let operation = self.offer.operation(&request.name).ok_or_else(|| error::unknown_tool(&request.name))?;
+        let rounds = Rounds::of(&self.state_key, &mut request, &context)?;
         let is_allowing = request.arguments.as_ref().is_some_and(|arguments| arguments.contains_key("allow"));
         let params = wire::params(request.arguments);
         let work = async {
@@ -131,19 +144,19 @@ impl ServerHandler for McpServer {
                 return Err(SessionError::invalid("allow", message));
             }
             match operation {
-                Operation::StartTurn | Operation::Resume => self.turn(operation, &params, &context).await,
-                Operation::Compact => self.compact(&params, &context).await,
+                Operation::StartTurn | Operation::Resume => self.turn(operation, &params, rounds, &context).await,
+                Operation::Compact => self.compact(&params, &context).await.map(Into::into),
                 // A long poll ends with its client.
                 Operation::Events | Operation::Changes => tokio::select! {
-                    result = self.call(operation, &params, &context) => result,
+                    result = self.call(operation, &params, &context) => result.map(Into::into),
                     () = context.ct.cancelled() => Err(SessionError::Internal("the client cancelled the request".to_owned())),
                 },
-                _ => self.call(operation, &params, &context).await,
+                _ => self.call(operation, &params, &context).await.map(Into::into),
             }
         };
         // Boxed, because the library moves the future.
         let answer = service_wire::in_span("mcp", operation, &params, Box::pin(work)).await;
-        Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal)).into())
+        Ok(answer.unwrap_or_else(|refusal| error::refused(&refusal).into()))
     }
 
     refuse! {

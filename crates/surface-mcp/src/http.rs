@@ -42,6 +42,8 @@ use tower::{BoxError, Service};
 use crate::{
     MESSAGE_BYTES_MAX, McpServer,
     error::{self, HttpAnswer, JSON},
+    head,
+    rounds::StateKey,
     tools::Offer,
 };
 
@@ -51,6 +53,10 @@ const SESSIONS_MAX: usize = 1000;
 const SESSION_IDLE_MAX: Duration = Duration::from_secs(2 * 60 * 60);
 /// The header that names a session of the protocol.
 const SESSION_HEADER: &str = "mcp-session-id";
+/// The header that names the revision of a request.
+const REVISION_HEADER: &str = "mcp-protocol-version";
+/// The first revision without sessions.
+const NO_SESSIONS_SINCE: &str = "2026-07-28";
 
 /// Options of the protocol over HTTP.
 #[derive(Clone, Debug)]
@@ -67,6 +73,8 @@ pub struct HttpOptions {
     pub answers: Answers,
     /// Ends every stream when it is cancelled.
     pub shutdown: CancellationToken,
+    /// Signs the states of calls that ask. Servers behind one address need the same.
+    pub state_key: StateKey,
 }
 
 impl Default for HttpOptions {
@@ -77,6 +85,7 @@ impl Default for HttpOptions {
             max_message_bytes: MESSAGE_BYTES_MAX,
             answers: Answers::default(),
             shutdown: CancellationToken::new(),
+            state_key: StateKey::default(),
         }
     }
 }
@@ -266,7 +275,10 @@ impl McpHttpService {
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, options: HttpOptions) -> Self {
         let (offer, answers) = (options.offer, options.answers.clone());
-        Self::over(move || McpServer::new(service.clone(), offer, answers.clone()), options)
+        let (state_key, ending) = (options.state_key.clone(), options.shutdown.clone());
+        let server =
+            move || McpServer::within(service.clone(), offer, answers.clone(), state_key.clone(), ending.clone());
+        Self::over(server, options)
     }
 }
 
@@ -293,6 +305,12 @@ impl<S: ServerHandler> McpHttpService<S> {
             options,
         }))
     }
+}
+
+/// Whether a request is of a revision without sessions, in which its stream begins with its first message.
+fn is_newest(headers: &HeaderMap) -> bool {
+    // Revisions are dates.
+    headers.get(REVISION_HEADER).is_some_and(|revision| revision.as_bytes() >= NO_SESSIONS_SINCE.as_bytes())
 }
 
 impl<S: ServerHandler> Inner<S> {
@@ -332,7 +350,13 @@ impl<S: ServerHandler> Inner<S> {
         let is_end = parts.method == Method::DELETE;
         let held = Held::default();
         parts.extensions.insert(held.clone());
+        let is_newest = parts.method == Method::POST && is_newest(&parts.headers);
         let request = Request::from_parts(parts, Full::new(message.clone()));
+        if is_newest {
+            let service = self.with_sessions.clone();
+            let answer = async move { error::with_body(service.handle(request).await, is_json, &message).await };
+            return head::soon(answer).await.map(|body| Sent { body, held, _running: None }.boxed());
+        }
         let mut running = None;
         let mut response = match self.options.has_sessions {
             false => self.without_sessions.handle(request).await,

@@ -3,8 +3,8 @@
 //!
 //! In reading order: [`tools`] is the table of spellings, `handlers` decodes, calls and encodes, `wire` makes
 //! results, `error` is the one place where a code becomes an error of the protocol, `stream` follows a turn until it
-//! ends or its client cancels it, `questions` asks the client about its calls, `http` is the service that a listener
-//! mounts, `lines` the framing of stdio.
+//! ends or its client cancels it, `questions` asks the client about its calls by requests, `rounds` by the answer,
+//! `http` is the service that a listener mounts, `head` the beginning of its slow answers, `lines` the framing of stdio.
 //!
 //! It must never decide what the service decides, look inside an event that is not about a call, guard a listener (its
 //! owner does), or write anything but the protocol to standard output.
@@ -13,9 +13,11 @@ pub mod tools;
 
 mod error;
 mod handlers;
+mod head;
 mod http;
 mod lines;
 mod questions;
+mod rounds;
 mod stream;
 mod wire;
 
@@ -27,6 +29,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 pub use http::{HttpOptions, McpHttpService};
+pub use rounds::StateKey;
 
 use crate::{lines::Lines, stream::Cancellations, tools::Offer};
 
@@ -39,13 +42,27 @@ pub struct McpServer {
     offer: Offer,
     answers: Answers,
     cancellations: Cancellations,
+    state_key: StateKey,
+    /// Cancelled when the server ends, which is no client's wish.
+    ending: CancellationToken,
 }
 
 impl McpServer {
     /// Makes a server with these tools and this room for its answers.
     #[must_use]
     pub fn new(service: Arc<dyn SessionService>, offer: Offer, answers: Answers) -> Self {
-        Self { service, offer, answers, cancellations: Cancellations::default() }
+        Self::within(service, offer, answers, StateKey::default(), CancellationToken::new())
+    }
+
+    /// Makes one of a server that ends with `ending`.
+    fn within(
+        service: Arc<dyn SessionService>,
+        offer: Offer,
+        answers: Answers,
+        state_key: StateKey,
+        ending: CancellationToken,
+    ) -> Self {
+        Self { service, offer, answers, cancellations: Cancellations::default(), state_key, ending }
     }
 }
 

@@ -21,7 +21,10 @@ use meerkat_service::{
 };
 use rmcp::{
     RoleServer,
-    model::{ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction, ServerRequest},
+    model::{
+        ClientCapabilities, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
+        ServerRequest,
+    },
     service::{Peer, PeerRequestOptions},
 };
 use serde_json::{Value, json};
@@ -43,10 +46,7 @@ pub(crate) struct Questions<'a> {
 impl<'a> Questions<'a> {
     /// Makes the questions of a turn; `None` if its client shows no forms.
     pub(crate) fn new(service: &'a dyn SessionService, peer: &Peer<RoleServer>, session_id: SessionId) -> Option<Self> {
-        let client = peer.peer_info()?;
-        let capability = client.capabilities.elicitation.as_ref()?;
-        // A client of an older revision names no kind and means forms.
-        let has_forms = capability.form.is_some() || capability.url.is_none();
+        let has_forms = has_forms(&peer.peer_info()?.capabilities);
         let (asked, settled) = (FuturesUnordered::new(), HashMap::new());
         has_forms.then(|| Self { service, peer: peer.clone(), session_id, asked, settled })
     }
@@ -100,10 +100,7 @@ async fn ask(
     call: ApprovalRequested,
     settled: CancellationToken,
 ) {
-    let form: ElicitRequestParams = match serde_json::from_value(form(&call)) {
-        Ok(form) => form,
-        Err(error) => return tracing::warn!(%error, "a question cannot be asked"),
-    };
+    let Some(form) = form_of(&call) else { return };
     let request = ServerRequest::ElicitRequest(ElicitRequest::new(form));
     let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
     let mut handle = match sent {
@@ -123,13 +120,34 @@ async fn ask(
     let Ok(Ok(ClientResult::ElicitResult(answer))) = answer else {
         return tracing::debug!("a client gave no answer to a question");
     };
-    let decided = match call.form {
-        None => decision(session_id, call.call_id, &answer),
-        Some(_) => passed_on(session_id, call.call_id, answer),
-    };
-    let Some(decided) = decided else { return };
+    let Some(decided) = decided(session_id, call.call_id, call.form.is_some(), answer) else { return };
     if let Err(error) = service.decide_approval(decided).await {
         tracing::info!(%error, "a call had been decided before the answer came");
+    }
+}
+
+/// Whether a client shows forms.
+pub(crate) fn has_forms(client: &ClientCapabilities) -> bool {
+    // A client of an older revision names no kind and means forms.
+    client.elicitation.as_ref().is_some_and(|kinds| kinds.form.is_some() || kinds.url.is_none())
+}
+
+/// Makes the form about a call, as the library knows it.
+pub(crate) fn form_of(call: &ApprovalRequested) -> Option<ElicitRequestParams> {
+    let form = serde_json::from_value(form(call));
+    form.inspect_err(|error| tracing::warn!(%error, "a question cannot be asked")).ok()
+}
+
+/// Reads an answer about a call, or to a server's question; `None` if it decides nothing.
+pub(crate) fn decided(
+    session_id: SessionId,
+    call_id: String,
+    is_of_server: bool,
+    answer: ElicitResult,
+) -> Option<DecideApproval> {
+    match is_of_server {
+        false => decision(session_id, call_id, &answer),
+        true => passed_on(session_id, call_id, answer),
     }
 }
 

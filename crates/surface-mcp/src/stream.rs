@@ -1,31 +1,38 @@
 //! Turns that are followed while they run, and cancelled with their request, like compactions.
 //!
-//! Only `notifications/cancelled` cancels a turn, not a connection that drops or a stream that closes. The library
-//! cancels a request's context for all of them, so the notification itself is listened to.
+//! In the newest revision over HTTP a stream that closes cancels its request. Everywhere else only
+//! `notifications/cancelled` does, and not a connection that drops or a stream that closes: the library cancels a
+//! request's context for all of them, so the notification itself is listened to.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    future::pending,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use ::http::request::Parts;
+use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
     follow::{
         FollowedLine,
-        turn::{FollowedTurn, TurnStep, from_acceptance},
+        turn::{FollowedTurn, TurnStep, result},
     },
     service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
     wire,
 };
 use rmcp::{
     RoleServer,
-    model::{NotificationMetaObject, ProgressNotificationParam, ProgressToken, RequestId},
+    model::{InputRequiredResult, NotificationMetaObject, ProgressNotificationParam, ProgressToken, RequestId},
     service::{Peer, RequestContext},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::questions::{Questions, carry_on};
+use crate::{
+    questions::{Questions, carry_on},
+    rounds::{Place, Rounds, is_newest, question},
+};
 
 /// Cancelled ids that are kept for requests that have not begun. The library hands on both in any order.
 const EARLY_MAX: usize = 64;
@@ -50,19 +57,34 @@ pub(crate) struct Request<'a> {
     all: &'a Cancellations,
     id: RequestId,
     cancelled: CancellationToken,
+    ending: CancellationToken,
+}
+
+impl Request<'_> {
+    /// Waits until the client cancels it. A server that ends closes its streams too, and that cancels nothing.
+    async fn cancelled(&self) {
+        self.cancelled.cancelled().await;
+        if self.ending.is_cancelled() {
+            pending().await
+        }
+    }
 }
 
 impl Cancellations {
-    /// Begins a request.
-    pub(crate) fn begin(&self, context: &RequestContext<RoleServer>) -> Request<'_> {
-        let cancelled = CancellationToken::new();
+    /// Begins a request to a server that ends with `ending`.
+    pub(crate) fn begin(&self, context: &RequestContext<RoleServer>, ending: &CancellationToken) -> Request<'_> {
+        let is_over_http = context.extensions.get::<Parts>().is_some();
+        let cancelled = match is_over_http && is_newest(context) {
+            true => context.ct.child_token(),
+            false => CancellationToken::new(),
+        };
         let mut asked = self.lock();
         // If an earlier request with this id was cancelled too late, this request's context is not cancelled.
         if context.ct.is_cancelled() && asked.early.contains(&context.id) {
             cancelled.cancel();
         }
         asked.running.insert(context.id.clone(), cancelled.clone());
-        Request { all: self, id: context.id.clone(), cancelled }
+        Request { all: self, id: context.id.clone(), cancelled, ending: ending.clone() }
     }
 
     /// Cancels a request.
@@ -111,31 +133,71 @@ impl Progress {
     }
 }
 
-/// Answers for a turn: at once, or when it has ended and its events are sent. Returns also whether it failed.
+/// The answer for a turn.
+pub(crate) enum Answer {
+    /// It has ended, or is not waited for.
+    End {
+        /// The answer's bytes.
+        body: Vec<u8>,
+        /// It failed.
+        is_failed: bool,
+    },
+    /// The client's person has to answer first.
+    Ask(InputRequiredResult),
+}
+
+/// The turn of an earlier call, which the client waits for.
+pub(crate) fn go_on(service: Arc<dyn SessionService>, accepted: TurnAccepted) -> TurnHandle {
+    let of = accepted.clone();
+    let result = async move { result(service.as_ref(), of).await }.boxed();
+    TurnHandle { accepted, wait: true, result }
+}
+
+/// Answers for a turn: at once, or when it has ended and its events are sent, or when a person has to be asked.
 pub(crate) async fn answer(
     service: &dyn SessionService,
     turn: TurnHandle,
+    mut rounds: Option<Rounds>,
     request: &Request<'_>,
     context: &RequestContext<RoleServer>,
-) -> Result<(Vec<u8>, bool), SessionError> {
+) -> Result<Answer, SessionError> {
     if !turn.wait {
-        return Ok((turn.answer().await?, false));
+        return Ok(Answer::End { body: turn.answer().await?, is_failed: false });
     }
     let accepted = turn.accepted.clone();
     let token = context.meta.get_progress_token();
     let mut progress = token.map(|token| Progress { peer: context.peer.clone(), token, sent: 0 });
-    let mut questions = Questions::new(service, &context.peer, accepted.session_id);
-    let follower = match progress.is_some() || questions.is_some() {
+    let mut questions = match is_newest(context) {
+        true => None,
+        false => Questions::new(service, &context.peer, accepted.session_id),
+    };
+    let mut seen = accepted.seq.saturating_sub(1);
+    // What waits is looked at when a call begins to, and when the client has answered: from the first question on.
+    let mut due = None;
+    if let Some(rounds) = &mut rounds {
+        rounds.decide(service).await?;
+        if let Some(place) = &rounds.place {
+            (seen, due) = (place.seen, Some(place.before));
+        }
+    }
+    let follower = match progress.is_some() || questions.is_some() || rounds.is_some() {
         // The turn has its answer even if it cannot be followed.
-        true => from_acceptance(service, &accepted).await.ok(),
+        true => service.follow(&accepted.session_id, seen).await.ok(),
         false => None,
     };
     let mut turn = FollowedTurn::new(turn, follower);
     let mut is_cancelled = false;
     loop {
+        if let Some(rounds) = &rounds
+            && let Some(before) = due.take()
+            && let Some(asked) = rounds.ask(service, Place { accepted: accepted.clone(), seen, before }).await?
+            && !request.cancelled.is_cancelled()
+        {
+            return Ok(Answer::Ask(asked));
+        }
         tokio::select! {
             biased;
-            () = request.cancelled.cancelled(), if !is_cancelled => {
+            () = request.cancelled(), if !is_cancelled => {
                 is_cancelled = true;
                 // Nothing may follow a cancellation.
                 turn.stop_lines();
@@ -144,6 +206,8 @@ pub(crate) async fn answer(
             never = carry_on(&mut questions) => match never {},
             step = turn.next() => match step {
                 TurnStep::Line(line) => {
+                    seen = line.seq.unwrap_or(seen);
+                    due = rounds.as_ref().and_then(|_| question(&accepted, &line.line)).map(|seq| seq - 1);
                     if let Some(questions) = &mut questions {
                         questions.see(&line.line);
                     }
@@ -165,7 +229,7 @@ pub(crate) async fn answer(
                     if let Some(questions) = questions {
                         questions.withdraw().await;
                     }
-                    return Ok((wire::encode(&end)?, end.status == TurnStatus::Failed));
+                    return Ok(Answer::End { body: wire::encode(&end)?, is_failed: end.status == TurnStatus::Failed });
                 }
             }
         }
@@ -178,7 +242,17 @@ pub(crate) async fn compact(
     asked: CompactSession,
     request: &Request<'_>,
 ) -> Result<Vec<u8>, SessionError> {
-    wire::encode(&service.compact_until(asked, request.cancelled.clone()).await?)
+    let ends = CancellationToken::new();
+    let compaction = service.compact_until(asked, ends.clone());
+    tokio::pin!(compaction);
+    let compacted = tokio::select! {
+        compacted = &mut compaction => compacted,
+        () = request.cancelled() => {
+            ends.cancel();
+            compaction.await
+        }
+    };
+    wire::encode(&compacted?)
 }
 
 /// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted.

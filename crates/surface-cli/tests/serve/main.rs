@@ -15,6 +15,7 @@ mod numbers;
 mod origins;
 mod proxy;
 
+mod asked;
 mod backup;
 mod disconnects;
 mod ending;

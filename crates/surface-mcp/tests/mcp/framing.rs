@@ -108,16 +108,21 @@ impl Http {
         let mut headers = vec![("mcp-protocol-version", version)];
         if !self.version.has_initialize() {
             headers.extend([("mcp-method", method), ("mcp-name", &name)]);
-            for (key, value) in [
-                ("protocolVersion", json!(version)),
-                ("clientInfo", json!({ "name": "t", "version": "0" })),
-                ("clientCapabilities", json!({})),
-            ] {
-                params["_meta"][format!("io.modelcontextprotocol/{key}")] = value;
-            }
+            describe(&mut params, &json!({}));
         }
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         self.send(Method::POST, &headers, body.to_string()).await
+    }
+}
+
+/// Puts into a request of the newest revision what it says of its client.
+pub(crate) fn describe(params: &mut Value, capabilities: &Value) {
+    for (key, value) in [
+        ("protocolVersion", json!(ProtocolVersion::V_2026_07_28)),
+        ("clientInfo", json!({ "name": "t", "version": "0" })),
+        ("clientCapabilities", capabilities.clone()),
+    ] {
+        params["_meta"][format!("io.modelcontextprotocol/{key}")] = value;
     }
 }
 

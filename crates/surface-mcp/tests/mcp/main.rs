@@ -5,6 +5,7 @@
 mod calls;
 mod framing;
 mod questions;
+mod rounds;
 mod table;
 mod turns;
 

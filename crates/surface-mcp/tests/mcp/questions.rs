@@ -96,9 +96,9 @@ fn answer(action: ElicitationAction, content: Value) -> Option<ElicitResult> {
     Some(ElicitResult::new(action).with_content(content))
 }
 
-/// Whether a server can ask: in revisions in which it sends requests, over a connection that lasts.
+/// Whether a server can ask: by requests of its own over a connection that lasts, or else by the answer to a call.
 fn can_be_asked(way: Way, version: &ProtocolVersion) -> bool {
-    version.has_initialize() && way != Way::HttpWithout
+    !version.has_initialize() || way != Way::HttpWithout
 }
 
 /// The outcome of the call, and the reason for the decision.
@@ -171,7 +171,7 @@ async fn a_question_is_withdrawn_when_the_call_is_decided_elsewhere() {
     }
 }
 
-/// Where a server cannot ask, the call waits for a decision on another way.
+/// A server without a lasting connection sends no requests, so the call waits for a decision on another way.
 #[tokio::test]
 async fn a_client_that_cannot_be_asked_is_answered_as_before() {
     for (way, version) in everywhere().filter(|(way, version)| !can_be_asked(*way, version)) {

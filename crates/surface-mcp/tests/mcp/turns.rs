@@ -84,7 +84,7 @@ async fn a_request_that_is_cancelled_at_once_is_interrupted_all_the_same() {
 }
 
 /// A session with enough to compact, whose summary stalls.
-async fn compactable(agent: &Agent) -> SessionCreated {
+pub(super) async fn compactable(agent: &Agent) -> SessionCreated {
     let session = agent.create_session().await.unwrap();
     let talk = "We went through all of it once more. ".repeat(20);
     for turn in 0..2 {
@@ -94,7 +94,7 @@ async fn compactable(agent: &Agent) -> SessionCreated {
     session
 }
 
-fn compact(session: &SessionCreated) -> Value {
+pub(super) fn compact(session: &SessionCreated) -> Value {
     json!({ "session_id": session.session_id, "compaction": { "recent_turn_budget": 1 } })
 }
 
@@ -216,9 +216,11 @@ async fn a_connection_that_drops_interrupts_nothing() {
     }
 }
 
+/// In revisions with sessions of the protocol. In the newest one it cancels its request: see `rounds`.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_closes_interrupts_nothing() {
-    for (way, version) in everywhere().filter(|(way, _)| *way != Way::Streams) {
+    let has_streams = |way: Way, version: &ProtocolVersion| way != Way::Streams && version.has_initialize();
+    for (way, version) in everywhere().filter(|(way, version)| has_streams(*way, version)) {
         let agent = agent();
         let wire = super::framing::Http::open(http(&agent, way == Way::HttpWithSessions), &version).await;
         let session = agent.create_session().await.unwrap();
