@@ -270,6 +270,8 @@ mod tests {
             json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }),
             json!({ "jsonrpc": "2.0", "id": 1, "method": "nobody/knows" }),
         ] {
+            // So that it is never the runtime that lets others go first.
+            tokio::task::yield_now().await;
             let clock = Arc::new(SystemClock::new());
             let mut marking = Marking::new("t", Talking(said.clone(), 0), clock, Why::default());
             let mut open = Vec::new();
