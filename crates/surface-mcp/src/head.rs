@@ -80,3 +80,56 @@ impl Body for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ::http::StatusCode;
+    use meerkat_testkit::in_time;
+    use rmcp::model::ServerJsonRpcMessage;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::error;
+
+    fn refusal() -> HttpAnswer {
+        let message: ServerJsonRpcMessage =
+            serde_json::from_str(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}"#).unwrap();
+        error::over_http(StatusCode::NOT_FOUND, &message)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_in_time_is_as_it_is_and_a_late_one_is_an_event() {
+        let in_time = soon(async { refusal() }).await;
+        assert_eq!(in_time.status(), StatusCode::NOT_FOUND);
+        let message = in_time.into_body().collect().await.unwrap().to_bytes();
+        let late = soon(async {
+            tokio::time::sleep(HEAD_MAX * 2).await;
+            refusal()
+        });
+        let late = late.await;
+        assert_eq!((late.status(), &late.headers()[header::CONTENT_TYPE]), (StatusCode::OK, &STREAM));
+        let body = late.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, [b":\n\ndata: ", message.as_ref(), b"\n\n"].concat());
+    }
+
+    /// Its drop is how the library learns that the client has left.
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_is_dropped_drops_the_answer_that_has_not_come() {
+        struct Dropped(Arc<Notify>);
+        impl Drop for Dropped {
+            fn drop(&mut self) {
+                self.0.notify_one();
+            }
+        }
+        let gone = Arc::new(Notify::new());
+        let held = Dropped(gone.clone());
+        let answer = soon(async move {
+            let _held = held;
+            std::future::pending().await
+        });
+        drop(answer.await);
+        in_time("the answer is dropped", gone.notified()).await;
+    }
+}

@@ -451,7 +451,6 @@ async fn the_head_of_an_answer_comes_soon_and_comments_keep_its_stream_alive() {
     assert_eq!(message["result"]["structuredContent"]["text"], "Done.");
 }
 
-/// An error of the protocol that comes later than the head is a message of its stream.
 #[tokio::test(start_paused = true)]
 async fn an_error_that_comes_soon_has_its_status() {
     let agent = agent();

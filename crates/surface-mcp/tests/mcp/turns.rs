@@ -1,4 +1,4 @@
-//! A cancelled request ends its turn; a client that leaves does not.
+//! A cancelled request ends its turn; a client that leaves does not, but in the newest revision over HTTP (`rounds`).
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ use super::{
     listing::TOOLS_MAX,
     process::{self, Context, LastWords, Program},
     questions::{self, Askers},
-    transport::{Lines, MESSAGE_BYTES_MAX, Marking, Taken},
+    transport::{Lines, MESSAGE_BYTES_MAX, Marking, Taken, Why},
 };
 
 /// Pages of a list of tools.
@@ -171,6 +171,7 @@ pub(super) struct Link {
     peer: Peer<RoleClient>,
     notices: Arc<Notices>,
     last_words: LastWords,
+    why: Why,
     account: Option<Arc<Account>>,
     /// Asks the connection to end.
     close: CancellationToken,
@@ -205,7 +206,7 @@ impl Link {
         tasks: &TaskTracker,
     ) -> Result<Self, String> {
         let notices = Arc::new(Notices::default());
-        let close = CancellationToken::new();
+        let (close, why) = (CancellationToken::new(), Why::default());
         // A start that fails or is given up ends the process.
         let unopened = close.clone().drop_guard();
         let handler = Handler { server: server.to_owned(), notices: notices.clone() };
@@ -214,8 +215,8 @@ impl Link {
                 let context =
                     Context { server: server.to_owned(), clock: clock.clone(), secrets, tasks: tasks.clone() };
                 let started = process::start(program, context, close.clone())?;
-                let lines = Lines::new(server.to_owned(), started.output, started.input);
-                let opened = handler.serve(Marking::new(lines)).await;
+                let lines = Lines::new(server.to_owned(), started.output, started.input, why.clone());
+                let opened = handler.serve(Marking::new(server, lines, why.clone())).await;
                 if opened.is_err() {
                     // What it said before its end explains the failure. It ends at once, as its input is closed.
                     started.ended.cancelled().await;
@@ -237,7 +238,8 @@ impl Link {
                 config.retry_config = Arc::new(Reconnects);
                 let open = |lifecycle| {
                     let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
-                    handler.clone().serve_with_lifecycle(Marking::new(transport), lifecycle)
+                    let marking = Marking::new(server, transport, why.clone());
+                    handler.clone().serve_with_lifecycle(marking, lifecycle)
                 };
                 let preferred_versions = vec![ProtocolVersion::LATEST];
                 let (first, second) = match wants_session {
@@ -278,6 +280,7 @@ impl Link {
             peer,
             notices,
             last_words,
+            why,
             account,
             close,
             ended,
@@ -431,7 +434,10 @@ impl Link {
                     _ => self.unknown(&error.error.to_string()),
                 }
             }
-            ServiceError::TransportClosed => self.unknown(&format!("it ended{}", self.last_words.quote())),
+            ServiceError::TransportClosed => match self.why.get() {
+                Some(why) => self.unknown(why),
+                None => self.unknown(&format!("it ended{}", self.last_words.quote())),
+            },
             other => self.unknown(&other.to_string()),
         }
     }

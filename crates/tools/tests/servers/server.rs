@@ -237,8 +237,8 @@ pub(crate) fn main(arguments: &[String]) {
             }
             tested.note("ended", "by itself");
         }
-        manner @ ("careless" | "deaf" | "endless" | "flooding" | "rambling" | "rubbish" | "stalling" | "talkative"
-        | "telling") => by_hand(&tested, manner),
+        manner @ ("asking" | "careless" | "changing" | "chatty" | "deaf" | "endless" | "flooding" | "logging"
+        | "rambling" | "rubbish" | "stalling" | "talkative" | "telling") => by_hand(&tested, manner),
         _ => serve(tested),
     }
 }
@@ -251,6 +251,27 @@ fn serve(tested: Tested) {
     });
 }
 
+/// A message that nobody asked for, as a line.
+fn unasked(manner: &str) -> String {
+    let message = match manner {
+        "logging" => {
+            json!({ "method": "notifications/message", "params": { "level": "info", "data": "x".repeat(100) } })
+        }
+        "changing" => json!({ "method": "notifications/tools/list_changed" }),
+        _ => json!({ "id": 1, "method": "nobody/knows" }),
+    };
+    let mut line = json!({ "jsonrpc": "2.0" });
+    line.as_object_mut().unwrap().extend(message.as_object().unwrap().clone());
+    format!("{line}\n")
+}
+
+/// Says the same without end, and takes what it is answered.
+fn talk(manner: &str) {
+    std::thread::spawn(|| std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()));
+    let lines = unasked(manner).repeat(100);
+    while std::io::stdout().write_all(lines.as_bytes()).is_ok() {}
+}
+
 /// Answers by hand, as no library would.
 fn by_hand(tested: &Tested, manner: &str) {
     match manner {
@@ -260,7 +281,8 @@ fn by_hand(tested: &Tested, manner: &str) {
     }
     for line in std::io::stdin().lock().lines() {
         let request: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        let result = match (request["method"].as_str().unwrap(), manner) {
+        let Some(method) = request["method"].as_str() else { continue };
+        let result = match (method, manner) {
             ("initialize", "rambling") => json!({ "protocolVersion": "x".repeat(LONG_BYTES) }),
             ("initialize", _) => json!({
                 "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": { "name": "c", "version": "1" },
@@ -305,7 +327,14 @@ fn by_hand(tested: &Tested, manner: &str) {
                 println!("{}", asked.collect::<Vec<_>>().join("\n"));
                 break;
             }
-            ("tools/call", _) => json!({ "content": [{ "type": "text", "text": "done" }] }),
+            ("tools/call", "asking" | "changing" | "logging") => return talk(manner),
+            ("tools/call", _) => {
+                if manner == "chatty" {
+                    let lines = [("logging", 5000), ("changing", 5000), ("asking", 100)];
+                    lines.into_iter().for_each(|(kind, times)| print!("{}", unasked(kind).repeat(times)));
+                }
+                json!({ "content": [{ "type": "text", "text": "done" }] })
+            }
             _ => continue,
         };
         println!("{}", json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
