@@ -95,8 +95,9 @@ impl<T> Marking<T> {
         }
         let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         self.unasked = if is_answer { 0 } else { self.unasked + 1 };
-        (self.unasked > UNASKED_MAX)
-            .then(|| format!("it sent more than {UNASKED_MAX} messages that nobody asked for, and no answer between them"))
+        (self.unasked > UNASKED_MAX).then(|| {
+            format!("it sent more than {UNASKED_MAX} messages that nobody asked for, and no answer between them")
+        })
     }
 }
 

@@ -68,7 +68,7 @@ async fn an_answer_without_end_ends_the_call() {
 
 /// Broken once: whatever nobody had dealt with yet waited in memory, and there were 3 GB of it after half a minute.
 async fn a_server_that_never_stops_talking_is_ended_with_a_reason() {
-    for manner in ["logging", "changing", "asking"] {
+    for manner in ["logging", "changing"] {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path(), manner, json!({ "env": { "TESTED": folder.path() } }));
         let pool = servers(options(config)).unwrap();

@@ -237,8 +237,8 @@ pub(crate) fn main(arguments: &[String]) {
             }
             tested.note("ended", "by itself");
         }
-        manner @ ("asking" | "careless" | "changing" | "chatty" | "deaf" | "endless" | "flooding" | "logging"
-        | "rambling" | "rubbish" | "stalling" | "talkative" | "telling") => by_hand(&tested, manner),
+        manner @ ("careless" | "changing" | "chatty" | "deaf" | "endless" | "flooding" | "logging" | "rambling"
+        | "rubbish" | "stalling" | "talkative" | "telling") => by_hand(&tested, manner),
         _ => serve(tested),
     }
 }
@@ -327,7 +327,7 @@ fn by_hand(tested: &Tested, manner: &str) {
                 println!("{}", asked.collect::<Vec<_>>().join("\n"));
                 break;
             }
-            ("tools/call", "asking" | "changing" | "logging") => return talk(manner),
+            ("tools/call", "changing" | "logging") => return talk(manner),
             ("tools/call", _) => {
                 if manner == "chatty" {
                     let lines = [("logging", 5000), ("changing", 5000), ("asking", 100)];
