@@ -80,6 +80,11 @@ impl Server {
         })
     }
 
+    /// Where the system tells of its process.
+    pub(crate) fn process(&self) -> std::path::PathBuf {
+        std::path::PathBuf::from(format!("/proc/{}", self.child.id()))
+    }
+
     pub(crate) fn kill(&self) {
         let pid = rustix::process::Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

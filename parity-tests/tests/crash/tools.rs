@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -55,11 +55,33 @@ fn with_tools(approval: &str) -> Stage {
     stage
 }
 
-/// Counts the processes with this in their command line: the server of a stage has its folder there.
+/// The processes with this in their command line: the server of a stage has its folder there.
+fn with(mark: &str) -> Vec<PathBuf> {
+    let of = |process: &PathBuf| {
+        fs::read(process.join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+    };
+    fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(of).collect()
+}
+
 fn running(mark: &str) -> usize {
-    let lines =
-        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    lines.filter(|line| String::from_utf8_lossy(line).contains(mark)).count()
+    with(mark).len()
+}
+
+/// The parent of a process that lives, and when it began, which tells it from a later one with its number.
+fn parent_and_start(process: &Path) -> Option<(PathBuf, String)> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    (fields[0] != "Z").then(|| (Path::new("/proc").join(fields[1]), fields[19].to_owned()))
+}
+
+/// A process and those above it up to this one, each with its start.
+fn up_to(ancestor: &Path, process: &Path) -> Vec<(PathBuf, String)> {
+    let (mut above, mut at) = (Vec::new(), process.to_owned());
+    while at != ancestor {
+        let Some((parent, start)) = parent_and_start(&at) else { break };
+        above.push((std::mem::replace(&mut at, parent), start));
+    }
+    above
 }
 
 fn server_of(stage: &Stage) -> String {
@@ -275,14 +297,18 @@ fn nothing_that_a_killed_program_started_lives_for_long() {
     let (_, page) = server.get(&format!("/v1/sessions/{id}/events"));
     let events = page["items"].as_array().unwrap();
     assert_eq!(running(&server_of(&stage)), 2, "{events:#?}");
+    let mut started = Vec::new();
     // A kernel that gives no namespaces runs no command in the background.
     if outcomes(events)["shell"] == ["succeeded"] {
-        // The keeper, the entrance and the command.
-        until("its processes run", || running(&sleep) >= 3);
+        until("the command runs", || running(&sleep) == 1);
+        started = up_to(&server.process(), &with(&sleep)[0]);
+        // The keeper, the entrance and the command: only the last one shows the text.
+        assert!(started.len() >= 3, "{started:?}");
     }
     server.kill();
     is_left_by_all(&server_of(&stage));
-    is_left_by_all(&sleep);
+    let lives = |(process, start): &(PathBuf, String)| parent_and_start(process).is_some_and(|it| it.1 == *start);
+    until("what it started has ended", || !started.iter().any(lives));
 }
 
 #[test]

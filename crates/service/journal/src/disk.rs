@@ -154,6 +154,14 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Returns true if no more files may be open for now, of this process or on this machine. Then nothing was written, and
+/// the disk is well.
+pub(super) fn is_out_of_files(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(Errno::MFILE) || is(Errno::NFILE)
+}
+
 /// Reason that nothing more may be written: somebody else has changed the directory under a running store.
 #[derive(Debug)]
 pub(super) struct Displaced(pub(super) &'static str);

@@ -16,7 +16,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    disk::{Disk, create_anew, failed, is_displaced, is_full, is_missing, write_all},
+    disk::{Disk, create_anew, failed, is_displaced, is_full, is_missing, is_out_of_files, write_all},
     layout::RESERVE,
     lock,
 };
@@ -77,6 +77,9 @@ impl Health {
     /// another process by now nothing more is written at all.
     pub(super) fn failed(&self, what: impl std::fmt::Display, error: &io::Error) {
         tracing::error!(%what, %error, "a write to the store failed");
+        if is_out_of_files(error) {
+            return;
+        }
         let before = lock(&self.last_failure).replace(Instant::now());
         if is_displaced(error) || before.is_some_and(|before| before.elapsed() < FAILING) {
             self.end_writing(&format!("{what}: {error}"));
@@ -177,6 +180,18 @@ mod tests {
             health.failed("a session", &io::Error::other("an error"));
         }
         health.check_writable().is_err()
+    }
+
+    /// A crowd of connections for a moment kept the store from writing until a restart.
+    #[test]
+    fn too_many_open_files_end_no_writing() {
+        for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE] {
+            let health = Health::new(0);
+            for _ in 0..3 {
+                health.failed("a session", &errno.into());
+            }
+            assert_eq!(health.check_writable(), Ok(()), "{errno:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use meerkat_testkit::until;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
@@ -268,4 +269,32 @@ fn messages_on_pipes_have_the_limit_of_bodies() {
         let answer = over_pipes(command, &env, std::slice::from_ref(&long));
         assert_eq!(answer["error"]["data"]["code"], "PAYLOAD_TOO_LARGE", "{command}: {answer}");
     }
+}
+
+/// A moment without free descriptors kept the store from writing until a restart: it counted as a failing disk.
+#[test]
+fn a_server_that_could_open_no_files_for_a_while_works_again() {
+    let server = Server::start(&[]);
+    let (session, mut socket) = (server.session(), server.websocket());
+    let limits = |current| {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(Some(Pid::from_child(&server.child)), Resource::Nofile, limit).unwrap().current
+    };
+    // What is open stays so.
+    let before = limits(Some(3));
+    for id in 1..=4 {
+        ask(&mut socket, id, "session/create", &json!({}));
+        assert_eq!(rpc_code(&socket.read().unwrap()).1, "STORE_FAILED");
+    }
+    limits(before);
+    let other = server.session();
+    for (id, text) in [(&session, "Later here."), (&other, "Later there.")] {
+        let answer = server.rpc("turn/start", &json!({ "session_id": id, "prompt": format!("@say {text}") }));
+        assert_eq!(answer["result"]["text"], text, "{answer}");
+    }
+    until("memory has both", || {
+        let found = server.send_with_token("GET", "/v1/memory/search?query=later&role=assistant", &[], "");
+        found.status == 200 && found.json()["items"].as_array().unwrap().len() == 2
+    });
+    assert_eq!(server.send_with_token("GET", "/readyz", &[], "").status, 200);
 }
