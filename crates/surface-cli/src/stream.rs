@@ -201,7 +201,12 @@ impl RunningTurn {
         Ok(match record.event {
             Event::AssistantMessage(message) => {
                 let window = message.context.and_then(|split| Some(split.used() + split.free?));
-                self.fill = Some((message.usage.input_tokens, window));
+                // A server that counts no tokens says 0.
+                let used = match (message.usage.input_tokens, message.context) {
+                    (0, Some(split)) => split.used(),
+                    (counted, _) => counted,
+                };
+                self.fill = Some((used, window));
                 let calls = message.blocks.into_iter().filter_map(|block| match block {
                     Block::ToolCall(call) => Some((call.call_id, call.arguments.as_str().to_owned())),
                     Block::Text { .. } | Block::Reasoning { .. } => None,

@@ -103,7 +103,7 @@ fn play(typed: &mut Typed, model: &Model, random: &mut Random, (moment, number, 
     early(typed, random, 3);
     let asked = json!({ "name": format!("made-{number}"), "line": "x", "lasting": true });
     model.answer("Asking. ", Some(("test_ask", asked)));
-    typed.wait("(you may add why): ");
+    typed.question();
     if is_chat {
         typed.prompt();
     }
@@ -137,6 +137,8 @@ fn what_is_typed_before_a_question_is_shown_never_answers_it() {
     }
     check(typed.folder(), typed.screen());
     assert_eq!(typed.screen().matches("Allow test_ask").count() as u64, EARLY - 10, "{}", typed.screen());
+    // This model counts no tokens.
+    assert!(!typed.screen().contains("local/x, 0 of"), "{}", typed.screen());
     typed.leave();
 
     for number in EARLY - 10..EARLY {
@@ -174,7 +176,7 @@ fn a_question_that_a_former_chat_left_is_asked_again_at_once() {
     let mut typed = Typed::begin(chat(&home, &["chat"]), home);
     typed.prompt();
     typed.keys("@say Before. @call test_ask {\"name\":\"asked\",\"line\":\"x\"} @say After.\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     let home = typed.killed();
     let refused = ran(&mut chat(&home, &["run", "--session", "last", "hello"]));
     refused.refused(meerkat_errors::ErrorCode::SessionBusy, "Turn 0 waits for a decision about test_ask (call_");
@@ -184,7 +186,7 @@ fn a_question_that_a_former_chat_left_is_asked_again_at_once() {
     typed.wait("Turn 0 waits for your decision");
     typed.wait("Before.");
     typed.wait("Allow test_ask");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     assert!(!typed.folder().join("asked").exists());
     typed.keys("y\r");
@@ -203,7 +205,7 @@ fn an_interrupt_at_a_question_ends_it_and_the_next_line_is_a_prompt() {
     let mut typed = Typed::start();
     typed.prompt();
     typed.keys("@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     typed.keys("\x03");
     typed.wait("Interrupting");
@@ -230,7 +232,7 @@ fn a_dumb_terminal_shows_the_question_as_a_plain_line() {
     let mut typed = Typed::begin_at("dumb", command, home);
     typed.wait("Ctrl-D leaves.");
     typed.keys("@call test_ask {\"name\":\"asked\",\"line\":\"x\"} @say After.\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     let lines = typed.lines();
     let question = r#"Allow test_ask {"name":"asked","line":"x"}? y = once, n = no (you may add why):"#;
     assert!(lines.iter().any(|line| line == question), "{lines:#?}");
@@ -258,12 +260,12 @@ fn every_line_of_a_long_change_can_be_seen_before_it_is_allowed() {
     let content: String = (1..=1003).map(|number| format!("line {number} of it\n")).collect();
     let mut typed = calling("write", &json!({ "path": "long.txt", "content": content }));
     typed.wait(" lines are shown, v shows them all. y = once, ");
-    typed.wait("(you may add why): ");
+    typed.question();
     assert!(typed.lines().iter().any(|line| line == "line 1003 of it"), "{:#?}", typed.lines());
     loop {
         typed.keys("v\r");
         typed.wait("Allow write? Lines ");
-        typed.wait("(you may add why): ");
+        typed.question();
         let lines = typed.lines();
         let question = lines.iter().rfind(|line| line.starts_with("Allow write?")).unwrap();
         if question.contains("v begins again") {
@@ -284,7 +286,7 @@ fn every_line_of_a_long_change_can_be_seen_before_it_is_allowed() {
 fn no_part_of_a_command_is_moved_off_the_screen() {
     let mut typed = calling("shell", &json!({ "command": format!("ls{}echo the end", "\n".repeat(200)) }));
     typed.wait(" of 202 lines are shown, v shows them all. ");
-    typed.wait("(you may add why): ");
+    typed.question();
     let lines = typed.lines();
     assert!(lines.iter().any(|line| line == "ls") && lines.iter().any(|line| line == "echo the end"), "{lines:#?}");
     typed.keys("n\r");
@@ -297,7 +299,7 @@ fn characters_that_nobody_sees_are_escapes_in_a_question_and_refused_in_a_comman
     let content = "a\u{200b}b\u{202e}c\u{e0041}";
     let mut typed = calling("write", &json!({ "path": "odd.txt", "content": content }));
     typed.wait("+a\\u{200b}b\\u{202e}c\\u{e0041}");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.keys("y\r");
     let (screen, home) = typed.end();
     assert_eq!(fs::read_to_string(home.path().join("project/odd.txt")).unwrap(), content, "{screen}");

@@ -126,10 +126,10 @@ fn terminal() -> (String, TempDir, bool) {
     path(command.current_dir(home.path().join("stats")));
     let mut typed = Typed::begin(command, home);
     typed.wait("Allow edit?");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.keys("y\r");
     typed.wait("Allow shell?");
-    typed.wait("(you may add why): ");
+    typed.question();
     let is_whole = typed.screen().contains(WHOLE);
     typed.keys(if is_whole { "always\r" } else { "y\r" });
     let (screen, home) = typed.end();

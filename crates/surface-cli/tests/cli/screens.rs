@@ -28,7 +28,7 @@ fn a_screen_stays_in_order_through_a_paste_an_interrupt_a_resize_and_a_question(
     typed.prompt();
     typed.resize(50, 60);
     typed.keys("@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     typed.keys("y\r");
     typed.prompt();
@@ -122,7 +122,7 @@ fn the_files_of_the_last_turn_are_put_back_once_somebody_agrees() {
     let mut typed = Typed::begin(command, home);
     typed.prompt();
     typed.keys("@call write {\"path\":\"new.txt\",\"content\":\"made\"} @say Copy me.\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     typed.keys("y\r");
     typed.prompt();
@@ -201,17 +201,17 @@ fn a_line_that_was_begun_for_one_question_answers_no_other() {
             typed.prompt();
             typed.keys(&format!("{asks}\r"));
         }
-        typed.wait("(you may add why): ");
+        typed.question();
         if is_chat {
             typed.prompt();
         }
         typed.keys("y");
         deny_elsewhere(typed.folder());
         typed.wait("answered elsewhere");
-        typed.wait("(you may add why): ");
+        typed.question();
         typed.keys("\r");
         typed.wait("That question is closed");
-        typed.wait("(you may add why): ");
+        typed.question();
         if is_chat {
             typed.prompt();
         }
@@ -256,7 +256,7 @@ fn a_prompt_after_a_command_that_was_begun_beside_a_question_is_taken() {
     let mut typed = Typed::begin(chat(&home, &[("MEERKAT_TOOLS__TEST_DIR", tools.as_str())]), home);
     typed.prompt();
     typed.keys("@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     typed.keys("/mod");
     deny_elsewhere(typed.folder());
@@ -285,7 +285,7 @@ fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
     typed.keys("/new\r");
     typed.prompt();
     typed.keys("@call write {\"path\":\"new.txt\",\"content\":\"made\"} @say Made.\r");
-    typed.wait("(you may add why): ");
+    typed.question();
     typed.prompt();
     typed.keys("y\r");
     typed.prompt();
@@ -307,7 +307,7 @@ fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
     typed.keys("y\r");
     typed.wait("Done one.");
     // The end of the first turn leaves the second one its question, which may be shown before.
-    typed.in_order(&["Allow test_ask {\"name\":\"two\"", "(you may add why): ", "\x1b[?2004h"]);
+    typed.in_order(&["Allow test_ask {\"name\":\"two\"", "(you may add why):", "\x1b[?2004h"]);
     typed.in_order(&["Done one.", "tokens, session"]);
     typed.keys("y\r");
     typed.wait("\x1b[?2004l");

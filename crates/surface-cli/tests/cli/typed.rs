@@ -149,6 +149,13 @@ impl Typed {
         self.wait("\x1b[?2004h");
     }
 
+    /// Waits until a question can be answered. The terminal may show keys that were typed before within its line.
+    #[track_caller]
+    pub(crate) fn question(&mut self) {
+        self.wait("(you may add why):");
+        self.wait(" ");
+    }
+
     /// Returns all that was shown so far.
     pub(crate) fn screen(&self) -> &str {
         &self.screen
@@ -272,7 +279,7 @@ fn an_interrupt_clears_what_is_half_typed_and_leaves_nothing() {
 fn a_chat_ends_when_its_terminal_is_gone() {
     let call = "@call test_ask {\"name\":\"asked\",\"line\":\"x\"}\r";
     for (typed_before, shown) in
-        [("", None), (call, Some("(you may add why): ")), ("@say Wait. @stall\r", Some("Wait."))]
+        [("", None), (call, Some("(you may add why):")), ("@say Wait. @stall\r", Some("Wait."))]
     {
         let mut typed = Typed::start();
         typed.prompt();
@@ -362,7 +369,7 @@ fn an_answer_decides_about_a_call_and_without_a_rule_about_no_other() {
     ] {
         typed.keys(&format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}\r"));
         for answer in answers {
-            typed.wait("(you may add why): ");
+            typed.question();
             typed.prompt();
             typed.keys(&format!("{answer}\r"));
         }
@@ -383,7 +390,8 @@ fn an_answer_may_allow_a_rule_for_the_session_or_for_always() {
     for (name, answer) in [("first", "session"), ("second", "always")] {
         typed.keys(&call(name));
         typed.wait("+x");
-        typed.wait(&format!("session or always = every `test_ask: {name}`, n = no (you may add why): "));
+        typed.wait(&format!("session or always = every `test_ask: {name}`, "));
+        typed.question();
         typed.prompt();
         typed.keys(&format!("{answer}\r"));
         if answer == "always" {
