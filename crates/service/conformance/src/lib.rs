@@ -312,7 +312,7 @@ async fn a_watch_follows_and_ends(_: &dyn Harness, pair: Pair) -> Result<(), Str
 
 async fn a_fork_is_the_beginning_and_what_is_its_own(harness: &dyn Harness, pair: Pair) -> Result<(), String> {
     let parent = fill(&pair, 1, 7).await?;
-    let first = session(1, 4)?.fork_record(4, id(2), time(900), None);
+    let first = session(1, 4)?.fork_record(4, id(2), time(900));
     let own = [first, record(2, 6)];
     said(pair.events.fork(id(1), 4, &own).await, "fork")?;
     let due = encoded((1..=4).map(|seq| record(1, seq)).chain(own))?;

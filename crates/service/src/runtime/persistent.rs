@@ -244,7 +244,7 @@ impl Sessions {
                 return Err(SessionError::HistoryPruned);
             }
             let now = engine.world.clock.now();
-            let first = session.fork_record(at, engine.world.ids.next_session_id(now), now, None);
+            let first = session.fork_record(at, engine.world.ids.next_session_id(now), now);
             let (session_id, seq) = (first.session_id, first.seq);
             let imported = session.fork_import_record(at, &first);
             let last = imported.as_ref().map_or(seq, |imported| imported.seq);

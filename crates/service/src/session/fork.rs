@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Session,
-    event::{Event, Key, Record, SessionForked, SessionUpdated},
+    event::{Event, Record, SessionForked, SessionUpdated},
 };
 use crate::{
     SessionError,
@@ -65,8 +65,8 @@ impl Session {
 
     /// The first record of a fork's own: it follows this session's record `at`.
     #[must_use]
-    pub fn fork_record(&self, at: Seq, fork: SessionId, time: Timestamp, key: Option<Key>) -> Record {
-        let event = Event::SessionForked(SessionForked { parent: self.id, at, key });
+    pub fn fork_record(&self, at: Seq, fork: SessionId, time: Timestamp) -> Record {
+        let event = Event::SessionForked(SessionForked { parent: self.id, at, key: None });
         Record { session_id: fork, seq: at + 1, turn: None, time, event }
     }
 

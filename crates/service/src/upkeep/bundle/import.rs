@@ -278,7 +278,7 @@ fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> R
         };
         session_id = engine.world.ids.next_session_id(now);
         until = at;
-        added.push(session.fork_record(at, session_id, now, None));
+        added.push(session.fork_record(at, session_id, now));
     }
     let last = added.last().map_or(until, |record| record.seq);
     // A bundle may take back at its end, behind the cut, what it brings before.

@@ -286,7 +286,7 @@ impl Journal {
                 continue;
             }
             let own = uuid::Uuid::from_u128(u128::from(end.seq) + 7);
-            let first = whole.fork_record(end.seq, crate::SessionId::from_uuid(own), end.time, None);
+            let first = whole.fork_record(end.seq, crate::SessionId::from_uuid(own), end.time);
             let mut due = whole;
             due.apply(&first).unwrap();
             let mut fork = fold(kept.iter().filter(|record| record.seq <= end.seq).copied());
