@@ -12,7 +12,7 @@ use std::{
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::message::RawJson;
+use crate::message::{RawJson, string_bytes};
 
 pub use keys::{KeyStream, redact_key_shapes};
 
@@ -161,7 +161,7 @@ fn bytes(secret: &SecretString) -> &[u8] {
 fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a, str>) -> String {
     let (mut out, mut rest) = (String::with_capacity(json.len()), json);
     while let Some(first) = rest.chars().next() {
-        let end = if first == '"' { string_end(rest) } else { token_end(rest) };
+        let end = if first == '"' { string_bytes(rest) } else { token_end(rest) };
         let (token, after) = rest.split_at(end);
         let value: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
         match replace(&value, first == '"') {
@@ -171,18 +171,6 @@ fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a,
         rest = after;
     }
     out
-}
-
-/// Length of the JSON string at the beginning of the text.
-fn string_end(text: &str) -> usize {
-    let mut is_escaped = false;
-    for (at, byte) in text.bytes().enumerate().skip(1) {
-        match byte {
-            b'"' if !is_escaped => return at + 1,
-            byte => is_escaped = byte == b'\\' && !is_escaped,
-        }
-    }
-    text.len()
 }
 
 /// Length of the number, word or punctuation at the beginning of the text.
