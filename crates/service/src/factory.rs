@@ -27,7 +27,7 @@ use crate::{
         validate,
     },
     service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
-    store::{DirectoryOwner, MemoryUse, Router, Stores, open_stores, own_directory},
+    store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
     tool::{RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
 
@@ -52,7 +52,6 @@ pub struct AgentBuildConfig {
     notes: Option<Arc<dyn WorkspaceNotes>>,
     world: Option<World>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
-    router: Option<Arc<dyn Router>>,
 }
 
 /// Source of the memory.
@@ -145,14 +144,6 @@ impl AgentBuildConfig {
     #[must_use]
     pub const fn ephemeral(mut self) -> Self {
         self.is_store_enabled = Some(false);
-        self
-    }
-
-    /// Sets the way to the other nodes that share the stores of [`Self::stores`]. Without it, a request for a session of
-    /// another node is refused with the node's name.
-    #[must_use]
-    pub fn router(mut self, router: Arc<dyn Router>) -> Self {
-        self.router = Some(router);
         self
     }
 
@@ -305,7 +296,6 @@ impl AgentBuildConfig {
             observer: derived.clone(),
             capabilities,
             held,
-            router: self.router,
             inbox,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,

@@ -48,7 +48,7 @@ use crate::{
     service::TurnResult,
     session::{Session, TurnEnd, event::Event, message::Body},
     store::{
-        BlobStore, EventStore, Inbox, MemoryUse, ReadLimit, Router, SessionStore, StoreError,
+        BlobStore, EventStore, Inbox, MemoryUse, ReadLimit, SessionStore, StoreError,
         restore::{self, decode},
     },
     tool::{RuleKeeper, ToolRegistry, ToolScope, Toolbox, WorkspaceNotes},
@@ -73,8 +73,6 @@ pub(crate) struct Ports {
     pub(crate) capabilities: Capabilities,
     /// Bytes that the service holds in memory, and their limit.
     pub(crate) held: Arc<MemoryUse>,
-    /// Finds the services of other nodes that share the store.
-    pub(crate) router: Option<Arc<dyn Router>>,
     /// Letters between the nodes that share the store.
     pub(crate) inbox: Option<Arc<dyn Inbox>>,
     /// True if the service takes no new work.

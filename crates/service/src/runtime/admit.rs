@@ -37,7 +37,7 @@ impl Sessions {
 
     /// Returns true if no request can be handed to another node.
     fn is_alone(&self) -> bool {
-        self.engine().router.is_none() && self.engine().inbox.is_none()
+        self.engine().inbox.is_none()
     }
 
     /// Makes the handle of a turn that another node accepted: its events say how it ends.
@@ -47,28 +47,14 @@ impl Sessions {
         let result = async move { turn::result(&service, begun).await };
         Ok(TurnHandle { accepted, wait, result: result.boxed() })
     }
-
-    /// Returns the service of the node that has the session of a refused request, to hand the request to.
-    async fn elsewhere(&self, refusal: Option<&SessionError>) -> Option<Arc<dyn SessionService>> {
-        match (&self.engine().router, refusal) {
-            (Some(router), Some(SessionError::HeldBy { session_id, holder })) => {
-                router.route(*session_id, &holder.node).await
-            }
-            _ => None,
-        }
-    }
 }
 
-/// Asks here and, if another node has the session, there: over the router, or by its inbox. `$ask` is written once for
-/// both services; `$read` makes the answer of what the inbox brought.
+/// Asks here and, if another node has the session, there, by its inbox. `$read` makes the answer of what the inbox brought.
 macro_rules! wherever_it_is {
-    ($sessions:expr, $here:expr, |$there:ident| $ask:expr, $operation:ident, $params:expr, $read:expr) => {
+    ($sessions:expr, $here:expr, $operation:ident, $params:expr, $read:expr) => {
         loop {
             let here = $here;
             let Err(refusal @ SessionError::HeldBy { .. }) = here else { return here };
-            if let Some($there) = $sessions.elsewhere(Some(&refusal)).await {
-                return $ask;
-            }
             if let Some(answer) = $sessions.by_inbox(Operation::$operation, &$params, refusal).await? {
                 return $read(answer);
             }
@@ -113,7 +99,6 @@ macro_rules! declare {
                 wherever_it_is!(
                     self,
                     self.accept(request.clone(), false).await,
-                    |there| there.begin_turn(request).await,
                     StartTurn,
                     json!(StartTurn { wait: false, ..request.clone() }),
                     |accepted| self.begun(accepted, request.wait)
@@ -131,7 +116,6 @@ macro_rules! declare {
                 wherever_it_is!(
                     self,
                     self.accept(request.clone().on(*session_id), is_continuation).await,
-                    |there| there.begin_resume(session_id, request).await,
                     Resume,
                     params,
                     |accepted| self.begun(accepted, request.wait)
@@ -143,11 +127,6 @@ macro_rules! declare {
                 self.admit(Operation::Events).await?;
                 self.check_exists(session_id).await?;
                 // Durable events are seen from here too; those of a running step only where it runs.
-                if self.engine().router.is_some()
-                    && let Some(there) = self.elsewhere(self.check_here(session_id).await.err().as_ref()).await
-                {
-                    return there.follow_events(request).await;
-                }
                 let (engine, hub) = (self.engine(), self.inner.registry.hub(session_id));
                 Follower::new(&request, engine.events.clone(), engine.world.clock.clone(), hub).await
             }
@@ -158,11 +137,6 @@ macro_rules! declare {
                 turn: TurnNumber,
                 since_seq: u64,
             ) -> Result<Follower, SessionError> {
-                if self.engine().router.is_some()
-                    && let Some(there) = self.elsewhere(self.check_here(*session_id).await.err().as_ref()).await
-                {
-                    return there.follow_turn(session_id, turn, since_seq).await;
-                }
                 let follower = self.follow(session_id, since_seq).await?.waiting();
                 self.go_on(*session_id, turn, since_seq).await;
                 Ok(follower)
@@ -182,7 +156,6 @@ macro_rules! declare {
                 wherever_it_is!(
                     self,
                     admitted.compact_until(request.clone(), cancel.clone()).await,
-                    |there| there.compact_until(request, cancel).await,
                     Compact,
                     json!(request),
                     |receipt| Reply::read(&receipt)
@@ -214,7 +187,6 @@ macro_rules! declare {
                     wherever_it_is!(
                         self,
                         admitted.$name($( Clone::clone(&$argument) ),*).await,
-                        |there| there.$name($( $argument ),*).await,
                         $operation,
                         json!(crate::request_of!($request $( $argument )*)),
                         |answer| Reply::read(&answer)

@@ -2,8 +2,6 @@
 //!
 //! An operation whose capability is absent answers with that capability's code, before it looks at anything else.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
@@ -131,10 +129,3 @@ macro_rules! declare {
 }
 
 crate::operations!(plain declare);
-
-/// Finds the services of other nodes that share the store.
-#[async_trait]
-pub trait Router: Send + Sync {
-    /// Returns the service of the node that has the session, to hand the request to; `None` if it cannot be reached.
-    async fn route(&self, session_id: SessionId, node: &str) -> Option<Arc<dyn SessionService>>;
-}

@@ -44,10 +44,7 @@ pub use memory::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionSt
 pub(crate) use readers::BUILT_IN_READERS;
 pub use readers::{MemoryReaders, ReaderStore};
 
-pub use crate::{
-    service::Router,
-    session::{KEY_KEPT_MS, SessionMeta},
-};
+pub use crate::session::{KEY_KEPT_MS, SessionMeta};
 
 use crate::{
     clock::Timestamp,

@@ -32,13 +32,7 @@ async fn a_letter_to_a_node_that_ends_in_order_is_run_by_its_sender() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_is_handed_to_the_node_that_has_the_session() {
-    for way in [Way::Router, Way::Inbox] {
-        handed_over(way).await;
-    }
-}
-
-async fn handed_over(way: Way) {
-    let [a, b] = Node::pair(way).await;
+    let [a, b] = Node::pair(Way::Inbox).await;
     let session_id = a.creates().await;
     let turn = a.begins(session_id).await;
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "Then this.") };

@@ -50,7 +50,7 @@ use crate::{
     service::{CreateSession, ReadEvents, SessionService as _, SessionState, StartTurn, TurnResult},
     store::{
         BlobStore, EventStore, Inbox, MemoryBlobStore, MemoryEventStore, MemoryIndex, MemorySessionStore, ReaderStore,
-        Router, SessionIndex, SessionStore, Stores,
+        SessionIndex, SessionStore, Stores,
     },
     tool::{RuleKeeper, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
@@ -105,7 +105,6 @@ struct Rig {
     compactor: Option<SharedCompactor>,
     rule_keeper: Option<Arc<dyn RuleKeeper>>,
     notes: Option<Arc<dyn WorkspaceNotes>>,
-    router: Option<Arc<dyn Router>>,
     inbox: Option<Arc<dyn Inbox>>,
     /// Registrations that services share; each has its own if `None`.
     readers: Option<Arc<dyn ReaderStore>>,
@@ -126,7 +125,6 @@ impl Rig {
             compactor: None,
             rule_keeper: None,
             notes: None,
-            router: None,
             inbox: None,
             readers: None,
         }
@@ -191,7 +189,6 @@ impl Rig {
             is_stored,
             observer: derived.clone(),
             held: Arc::default(),
-            router: self.router,
             inbox: self.inbox,
             is_shutting_down: AtomicBool::new(false),
             compaction: self.compaction,

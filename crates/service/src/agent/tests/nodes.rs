@@ -2,7 +2,7 @@
 //! too long records nothing and takes nothing back.
 
 use std::sync::{
-    Arc, Mutex, Weak,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -32,7 +32,7 @@ use crate::{
         NamedReader, PinFact, SessionQuery, SessionService, SessionState, StartTurn, TurnResult, TurnStatus, Unpin,
     },
     session::event::Event,
-    store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, Router, SessionIndex, StoreError},
+    store::{EventStore as _, Inbox, MemoryIndex, MemoryReaders, SessionIndex, StoreError},
     tool::Effect,
 };
 
@@ -58,24 +58,10 @@ impl ModelClient for Gated {
     }
 }
 
-/// Services by the names of their nodes.
-#[derive(Default)]
-struct Roads(Mutex<Vec<(&'static str, Weak<PersistentSessionService>)>>);
-
-#[async_trait]
-impl Router for Roads {
-    async fn route(&self, _: SessionId, node: &str) -> Option<Arc<dyn SessionService>> {
-        let roads = self.0.lock().unwrap();
-        let (_, service) = roads.iter().find(|(name, _)| *name == node)?;
-        service.upgrade().map(|service| service as Arc<dyn SessionService>)
-    }
-}
-
 /// Way from one node to the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     None,
-    Router,
     Inbox,
 }
 
@@ -88,7 +74,6 @@ pub(super) struct Node {
 impl Node {
     /// Two nodes over one store, with this way from one to the other.
     pub(super) async fn pair(way: Way) -> [Self; 2] {
-        let roads = Arc::<Roads>::default();
         let readers = Arc::<MemoryReaders>::default();
         let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
         let [a, b] = NodeStore::of(["a", "b"]);
@@ -97,11 +82,9 @@ impl Node {
             let model = Arc::new(Gated(name, Semaphore::new(0).into()));
             let mut rig = Rig::new(Vec::new());
             rig.models = Arc::new(StaticModels::new("gated", model.clone(), 100_000));
-            rig.router = (way == Way::Router).then(|| roads.clone() as Arc<dyn Router>);
             rig.readers = Some(readers.clone());
             rig.inbox = (way == Way::Inbox).then(|| store.clone() as Arc<dyn Inbox>);
             let service = Arc::new(rig.stored(store.clone(), index.clone()));
-            roads.0.lock().unwrap().push((name, Arc::downgrade(&service)));
             service.ready().await.unwrap();
             Self { store, model, service }
         };
