@@ -49,7 +49,8 @@ impl Sessions {
     }
 }
 
-/// Asks here and, if another node has the session, there, by its inbox. `$read` makes the answer of what the inbox brought.
+/// Asks here and, if another node has the session, there, by its inbox. `$read` makes the answer of what the inbox
+/// brought.
 macro_rules! wherever_it_is {
     ($sessions:expr, $here:expr, $operation:ident, $params:expr, $read:expr) => {
         loop {

@@ -75,31 +75,6 @@ fn digits(json: &str) -> String {
     out
 }
 
-/// Parameters of `resume`, with the session among them.
-#[derive(serde::Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ResumeParams {
-    session_id: crate::SessionId,
-    #[serde(default)]
-    prompt: Option<String>,
-    #[serde(default)]
-    model: Option<String>,
-    #[serde(default)]
-    policy: crate::options::Policy,
-    #[serde(default, deserialize_with = "object")]
-    budgets: crate::options::Budgets,
-    #[serde(default, deserialize_with = "object_or_null")]
-    compaction: Option<crate::compaction::CompactionConfig>,
-    #[serde(default)]
-    attended: bool,
-    #[serde(default)]
-    allow: Vec<String>,
-    #[serde(default)]
-    wait: Option<bool>,
-    #[serde(default)]
-    idempotency_key: Option<String>,
-}
-
 /// Asks a service for one row of the table.
 macro_rules! ask {
     ($service:ident.$method:ident(), $params:ident, $request:ident) => {{
@@ -176,7 +151,7 @@ pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<Tu
 /// # Errors
 /// Those of the operation.
 pub async fn begin_resume(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
-    let (session_id, request) = resume_request(params)?;
+    let (session_id, request) = decode_params::<ResumeParams>(params)?.request();
     service.begin_resume(&session_id, request).await
 }
 
@@ -191,25 +166,8 @@ pub async fn begin_for_command(
     search_path: Option<String>,
 ) -> Result<TurnHandle, SessionError> {
     if is_resume {
-        let (session_id, request) = resume_request(params)?;
+        let (session_id, request) = decode_params::<ResumeParams>(params)?.request();
         return service.begin_resume(&session_id, ResumeTurn { search_path, ..request }).await;
     }
     service.begin_turn(StartTurn { search_path, ..decode_params(params)? }).await
-}
-
-fn resume_request(params: &str) -> Result<(crate::SessionId, ResumeTurn), SessionError> {
-    let params: ResumeParams = decode_params(params)?;
-    let request = ResumeTurn {
-        prompt: params.prompt,
-        model: params.model,
-        policy: params.policy,
-        budgets: params.budgets,
-        compaction: params.compaction,
-        attended: params.attended,
-        allow: params.allow,
-        search_path: None,
-        wait: params.wait.unwrap_or(true),
-        idempotency_key: params.idempotency_key,
-    };
-    Ok((params.session_id, request))
 }

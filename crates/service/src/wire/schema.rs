@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use meerkat_words::reply::{Reply as _, turn_schema, written};
 
-use super::{bounds, call::ResumeParams};
+use super::bounds;
 use crate::{CapabilitiesView, Operation, clock::Timestamp, ids::SessionId, service::*, session::event::EventKind};
 
 /// The schema of one kind's line: the head, then the payload.

@@ -95,42 +95,117 @@ impl MemoryScope {
     }
 }
 
-/// Request of `start_turn`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StartTurn {
-    /// The session.
-    pub session_id: SessionId,
-    /// The user's prompt.
-    pub prompt: String,
+/// Declares the requests that begin a turn. They share these terms, so a new one is written once.
+///
+/// A term has its comment, how it is read in the first brackets, and in the second ones when it is left out.
+macro_rules! turn_requests {
+    ($( $( #[doc = $doc:literal] )+ $term:ident: $type:ty [ $( $read:tt )* ] $( [ $is_left_out:literal ] )?; )+) => {
+        /// Request of `start_turn`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct StartTurn {
+            /// The session.
+            pub session_id: SessionId,
+            /// The user's prompt.
+            pub prompt: String,
+            $(
+                $( #[doc = $doc] )+
+                #[serde(default, $( $read )*)]
+                $( #[serde(skip_serializing_if = $is_left_out)] )?
+                pub $term: $type,
+            )+
+            /// Folders in which its commands look for programs, as in `PATH`; those of the process if `None`. Only a
+            /// command on the process's machine may send it, in its greeting: no request in JSON has it.
+            #[serde(skip)]
+            pub search_path: Option<String>,
+            /// If true, answer with the result; else at once.
+            #[serde(default = "yes")]
+            pub wait: bool,
+            /// Key that makes a repeated request return the first one's turn.
+            #[serde(default)]
+            pub idempotency_key: Option<String>,
+        }
+
+        /// Request of `resume`, without its session. A continued turn keeps the model, the budgets and the compaction
+        /// settings that are left out.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        pub struct ResumeTurn {
+            /// The user's prompt; `null` continues the interrupted turn.
+            pub prompt: Option<String>,
+            $(
+                $( #[doc = $doc] )+
+                $( #[serde(skip_serializing_if = $is_left_out)] )?
+                pub $term: $type,
+            )+
+            /// As in [`StartTurn`].
+            #[serde(skip)]
+            pub search_path: Option<String>,
+            /// If true, answer with the result; else at once.
+            pub wait: bool,
+            /// Key that makes a repeated request return the first one's turn.
+            pub idempotency_key: Option<String>,
+        }
+
+        impl Default for ResumeTurn {
+            fn default() -> Self {
+                let (prompt, search_path, idempotency_key) = (None, None, None);
+                Self { prompt, $( $term: Default::default(), )+ search_path, wait: true, idempotency_key }
+            }
+        }
+
+        impl ResumeTurn {
+            /// Makes the turn's request; a continuation has an empty prompt.
+            #[must_use]
+            pub fn on(self, session_id: SessionId) -> StartTurn {
+                let Self { prompt, $( $term, )+ search_path, wait, idempotency_key } = self;
+                let prompt = prompt.unwrap_or_default();
+                StartTurn { session_id, prompt, $( $term, )+ search_path, wait, idempotency_key }
+            }
+        }
+
+        /// Parameters of `resume`, with the session among them.
+        #[expect(missing_docs, reason = "the schema has the comments of `start_turn`, for the same terms")]
+        #[derive(Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct ResumeParams {
+            pub session_id: SessionId,
+            #[serde(default)]
+            pub prompt: Option<String>,
+            $(
+                #[serde(default, $( $read )*)]
+                pub $term: $type,
+            )+
+            #[serde(default)]
+            pub wait: Option<bool>,
+            #[serde(default)]
+            pub idempotency_key: Option<String>,
+        }
+
+        impl ResumeParams {
+            /// Returns the session and the request.
+            #[must_use]
+            pub fn request(self) -> (SessionId, ResumeTurn) {
+                let Self { session_id, prompt, $( $term, )+ wait, idempotency_key } = self;
+                let wait = wait.unwrap_or(true);
+                (session_id, ResumeTurn { prompt, $( $term, )+ search_path: None, wait, idempotency_key })
+            }
+        }
+    };
+}
+
+turn_requests! {
     /// Model to use instead of the session's.
-    #[serde(default)]
-    pub model: Option<String>,
+    model: Option<String> [];
     /// Policy if a turn is already running.
-    #[serde(default)]
-    pub policy: Policy,
+    policy: Policy [];
     /// Its budgets.
-    #[serde(default, deserialize_with = "object")]
-    pub budgets: Budgets,
+    budgets: Budgets [deserialize_with = "object"];
     /// Compaction settings; the session's if `null`.
-    #[serde(default, deserialize_with = "object_or_null")]
-    pub compaction: Option<CompactionConfig>,
+    compaction: Option<CompactionConfig> [deserialize_with = "object_or_null"];
     /// An approver is present.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub attended: bool,
+    attended: bool [] ["is_false"];
     /// Rules that allow its calls.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs, as in `PATH`; those of the process if `None`. Only a command on
-    /// the process's machine may send it, in its greeting: no request in JSON has it.
-    #[serde(skip)]
-    pub search_path: Option<String>,
-    /// If true, answer with the result; else at once.
-    #[serde(default = "yes")]
-    pub wait: bool,
-    /// Key that makes a repeated request return the first one's turn.
-    #[serde(default)]
-    pub idempotency_key: Option<String>,
+    allow: Vec<String> [] ["Vec::is_empty"];
 }
 
 impl StartTurn {
@@ -151,76 +226,6 @@ const fn is_false(flag: &bool) -> bool {
 
 const fn is_true(flag: &bool) -> bool {
     *flag
-}
-
-/// Request of `resume`, without its session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ResumeTurn {
-    /// The user's prompt; `null` continues the interrupted turn.
-    pub prompt: Option<String>,
-    /// Model to use instead of the session's, or of the interrupted turn's if that is continued.
-    pub model: Option<String>,
-    /// Policy if a turn is already running.
-    pub policy: Policy,
-    /// Budgets of this turn; a continued turn keeps those that are left out.
-    pub budgets: Budgets,
-    /// Compaction settings of this turn; a continued turn keeps its own if `null`.
-    pub compaction: Option<CompactionConfig>,
-    /// An approver is present.
-    #[serde(skip_serializing_if = "is_false")]
-    pub attended: bool,
-    /// Rules that allow its calls.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs, as in `PATH`; those of the process if `None`. Only a command on
-    /// the process's machine may send it, in its greeting: no request in JSON has it.
-    #[serde(skip)]
-    pub search_path: Option<String>,
-    /// If true, answer with the result; else at once.
-    pub wait: bool,
-    /// Key that makes a repeated request return the first one's turn.
-    pub idempotency_key: Option<String>,
-}
-
-impl Default for ResumeTurn {
-    fn default() -> Self {
-        Self {
-            prompt: None,
-            model: None,
-            policy: Policy::Reject,
-            budgets: Budgets::default(),
-            compaction: None,
-            attended: false,
-            allow: Vec::new(),
-            search_path: None,
-            wait: true,
-            idempotency_key: None,
-        }
-    }
-}
-
-impl ResumeTurn {
-    /// Makes the turn's request; a continuation has an empty prompt.
-    #[must_use]
-    pub fn on(self, session_id: SessionId) -> StartTurn {
-        let Self { prompt, model, policy, budgets, compaction, attended, allow, search_path, wait, idempotency_key } =
-            self;
-        let prompt = prompt.unwrap_or_default();
-        StartTurn {
-            session_id,
-            prompt,
-            model,
-            policy,
-            budgets,
-            compaction,
-            attended,
-            allow,
-            search_path,
-            wait,
-            idempotency_key,
-        }
-    }
 }
 
 /// Request of `interrupt`.
