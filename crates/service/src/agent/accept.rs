@@ -160,19 +160,10 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn();
-        let prompt = || Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
-        let started = TurnStarted {
-            prompt: continues.is_none().then(prompt),
-            model: model.name,
-            budgets: self.budgets(request.budgets),
-            queued: None,
-            continues,
-            compaction: request.compaction,
-            attended: request.attended,
-            allow: self.clean_rules(&request.allow),
-            search_path: self.clean_path(request),
-            key,
-        };
+        let mut started = self.terms(request, key).start(model.name, self.budgets(request.budgets));
+        if continues.is_some() {
+            (started.prompt, started.continues) = (None, continues);
+        }
         let recorded = self.stage(Some(turn), vec![Event::TurnStarted(started)]).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
@@ -186,20 +177,26 @@ impl Actor {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn();
-        let queued = TurnQueued {
-            prompt: Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned()),
-            model: request.model.clone(),
-            budgets: request.budgets,
-            compaction: request.compaction,
-            attended: request.attended,
-            allow: self.clean_rules(&request.allow),
-            search_path: self.clean_path(request),
-            policy: request.policy,
-            key,
-        };
+        let queued = self.terms(request, key);
         let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
         Ok(self.accepted(turn, seq, request.wait))
+    }
+
+    /// Makes the terms of a request's turn, without secrets: a rule that holds one then allows nothing.
+    fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
+        let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
+        TurnQueued {
+            prompt: Body::Inline(clean(&request.prompt)),
+            model: request.model.clone(),
+            budgets: request.budgets,
+            compaction: request.compaction,
+            policy: request.policy,
+            attended: request.attended,
+            allow: request.allow.iter().map(clean).collect(),
+            search_path: request.search_path.as_ref().map(clean),
+            key,
+        }
     }
 
     /// Makes the handle of a recorded turn.
@@ -219,27 +216,13 @@ impl Actor {
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, model, budgets, compaction, attended, allow, search_path, .. }) =
-            self.session.queue().front().cloned()
-        else {
-            return Ok(());
-        };
+        let Some(QueuedTurn { turn, seq, terms, .. }) = self.session.queue().front().cloned() else { return Ok(()) };
         // The name was checked when the turn was accepted. If the model was removed since, the model call fails with
         // it.
-        let name = model.unwrap_or_else(|| self.session.model().to_owned());
+        let name = terms.model.clone().unwrap_or_else(|| self.session.model().to_owned());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
-        let started = TurnStarted {
-            prompt: None,
-            model,
-            budgets: self.budgets(budgets),
-            queued: Some(seq),
-            continues: None,
-            compaction,
-            attended,
-            allow,
-            search_path,
-            key: None,
-        };
+        let budgets = self.budgets(terms.budgets);
+        let started = TurnStarted { prompt: None, queued: Some(seq), key: None, ..terms.start(model, budgets) };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
         self.turn_begins();
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::Budget,
-    service::{Changed, StartTurn, TurnStatus},
+    service::{Changed, TurnStatus},
     session::{
         event::{
             AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress,
@@ -77,7 +77,7 @@ impl Actor {
         let (turn, step) = (open.turn, open.totals.steps);
         // The set that the model is offered is the set that its calls are run by.
         self.running.tools = self.ports.tools_of(&self.session);
-        let rendered = self.ports.models.resolve(&open.model).map_err(|error| error.body()).and_then(|model| {
+        let rendered = self.ports.models.resolve(&open.terms.model).map_err(|error| error.body()).and_then(|model| {
             render(&self.session, &model, &self.running.tools, &self.ports.options).map(|rendered| (model, rendered))
         });
         match rendered {
@@ -89,7 +89,7 @@ impl Actor {
                 self.running.offered = self.running.tools.fingerprint(&rendered.request.tools);
                 self.running.context = Some(context);
                 self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
-                let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.model);
+                let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.terms.model);
                 let (ports, session_id) = (self.ports.clone(), self.session.id());
                 let effect = ModelEffect { ports, session_id, model, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
@@ -125,7 +125,7 @@ impl Actor {
             arguments: call.arguments.clone(),
             workspace: self.session.workspace().map(Path::to_owned),
             is_approved: calls.any(|state| state.call.call_id == call.call_id && state.is_approved()),
-            search_path: self.session.open_turn().and_then(|open| open.search_path.clone()),
+            search_path: self.session.open_turn().and_then(|open| open.terms.search_path.clone()),
             cancel: CancellationToken::new(),
         }
     }
@@ -281,7 +281,7 @@ impl Actor {
     async fn answered(&mut self, answer: ModelAnswer) -> Result<(), StoreError> {
         self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
-        let (turn, step, model) = (open.turn, open.totals.steps, open.model.clone());
+        let (turn, step, model) = (open.turn, open.totals.steps, open.terms.model.clone());
         let vendor =
             self.ports.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
         let seq = self.session.last_seq() + 1;
@@ -377,16 +377,6 @@ impl Actor {
         // Nobody who waits for the turn waits for this.
         self.take_snapshot().await;
         Ok(())
-    }
-
-    /// Rules without configured secrets: one that holds a secret then allows nothing.
-    pub(super) fn clean_rules(&self, rules: &[String]) -> Vec<String> {
-        rules.iter().map(|rule| self.ports.secrets.replace(rule).into_owned()).collect()
-    }
-
-    /// The turn's own `PATH`, without secrets.
-    pub(super) fn clean_path(&self, request: &StartTurn) -> Option<String> {
-        request.search_path.as_ref().map(|path| self.ports.secrets.replace(path).into_owned())
     }
 
     fn clean_paths(&self, files: &mut [ChangedFile]) {

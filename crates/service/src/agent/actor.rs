@@ -410,7 +410,7 @@ impl Actor {
     /// Milliseconds until the turn's deadline, or until draining turns into interrupting.
     fn wall_left_ms(&self) -> u64 {
         let lone = || self.lone_wall_ms();
-        let wall = self.session.open_turn().map_or_else(lone, |open| open.budgets.wall_ms.unwrap_or(u64::MAX));
+        let wall = self.session.open_turn().map_or_else(lone, |open| open.terms.budgets.wall_ms.unwrap_or(u64::MAX));
         let drain = self.drain_until.map_or(u64::MAX, |until| {
             u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
         });

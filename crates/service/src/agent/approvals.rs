@@ -72,7 +72,7 @@ impl Actor {
         let (Question { server, message, schema }, secrets) = (question, &self.ports.secrets);
         let (message, shown) = (secrets.replace(&message).into_owned(), secrets.replace_json(&schema));
         let form = Some(Form { call_id, server, message, schema: shown });
-        let is_attended = open.attended || self.ports.options.approval.unattended == Unattended::Wait;
+        let is_attended = open.terms.attended || self.ports.options.approval.unattended == Unattended::Wait;
         let (arguments, id) = (String::new(), form_id.clone());
         let asked = ApprovalRequested { call_id: id, name, arguments, preview: None, rule: None, form };
         let declined = (!is_attended).then(|| declined(form_id.clone(), "nobody attends the turn"));

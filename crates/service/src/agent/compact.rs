@@ -69,7 +69,7 @@ impl Actor {
 
     /// The model that answers next.
     pub(super) fn answering(&self) -> Result<ResolvedModel, SessionError> {
-        let name = self.session.open_turn().map_or(self.session.model(), |open| &open.model);
+        let name = self.session.open_turn().map_or(self.session.model(), |open| &open.terms.model);
         self.ports.models.resolve(name)
     }
 
@@ -257,7 +257,7 @@ impl Actor {
 
     /// Returns true if a summary may take another call: a turn's token budget pays for it.
     fn may_go_round(&self, rounds: u32) -> bool {
-        let limit = |open: &OpenTurn| Some((open.budgets.tokens?, open.totals.usage.total()));
+        let limit = |open: &OpenTurn| Some((open.terms.budgets.tokens?, open.totals.usage.total()));
         let is_paid_up = self.session.open_turn().and_then(limit);
         rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_usage.total() < limit)
     }

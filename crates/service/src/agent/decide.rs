@@ -145,7 +145,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         // The turn is answered: an interrupt that comes now is too late.
         return Action::End(Ending::Completed);
     }
-    let budgets = open.budgets;
+    let budgets = open.terms.budgets;
     if let Some(ending) = forced_ending(open, control) {
         let why = match &ending {
             Ending::Interrupted(PROCESS_ENDED) => "the process ended before a decision",
@@ -203,7 +203,7 @@ fn forced_ending(open: &OpenTurn, control: &Control) -> Option<Ending> {
 
 /// Finds a budget that leaves no room for the turn's next action.
 fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
-    if let Some(limit) = open.budgets.wall_ms
+    if let Some(limit) = open.terms.budgets.wall_ms
         && control.elapsed_ms >= limit
     {
         return Some(exhausted(Budget::WallMs, limit, limit));
@@ -211,7 +211,7 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     let is_settled = |call: &CallState| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_));
     let proposed = open.calls.iter().filter(|call| call.progress == CallProgress::Proposed).count();
     let wanted = u64::from(open.totals.tool_calls) + proposed as u64;
-    let limit = open.budgets.tool_calls?;
+    let limit = open.terms.budgets.tool_calls?;
     let used = u64::from(open.totals.tool_calls);
     (wanted > limit && open.calls.iter().all(is_settled)).then(|| exhausted(Budget::ToolCalls, used, limit))
 }
@@ -280,14 +280,14 @@ fn ids(open: &OpenTurn, is_wanted: impl Fn(&CallState) -> bool) -> Vec<String> {
 
 /// The configuration's decision on a call, together with the rules that its session and its turn allow.
 fn approval(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
-    let of_turn = session.open_turn().into_iter().flat_map(|open| &open.allow);
+    let of_turn = session.open_turn().into_iter().flat_map(|open| &open.terms.allow);
     let granted = session.allowed_rules().iter().chain(of_turn).map(String::as_str);
     rules.tools.approval().decide(&call.call.name, plan, granted)
 }
 
 /// Returns true if the call asks, and nobody is there to decide.
 fn is_left_alone(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> bool {
-    let is_attended = session.open_turn().is_some_and(|open| open.attended);
+    let is_attended = session.open_turn().is_some_and(|open| open.terms.attended);
     let may_wait = is_attended || rules.unattended == Unattended::Wait || call.progress != CallProgress::Proposed;
     !may_wait && approval(session, call, plan, rules) == Approval::Ask
 }

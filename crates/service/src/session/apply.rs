@@ -245,7 +245,7 @@ impl Session {
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {
         self.use_key(record, turn, queued.key.as_ref());
         let queued = QueuedTurn::of(record, queued);
-        match queued.policy {
+        match queued.terms.policy {
             Policy::Interrupt => Arc::make_mut(&mut self.queue).push_front(queued),
             Policy::Reject | Policy::Queue => Arc::make_mut(&mut self.queue).push_back(queued),
         }
@@ -266,8 +266,8 @@ impl Session {
         if let Some(at) = self.queue.iter().position(|queued| Some(queued.seq) == started.queued)
             && let Some(queued) = Arc::make_mut(&mut self.queue).remove(at)
         {
-            prompt = Some(queued.prompt);
-            key = queued.key;
+            prompt = Some(queued.terms.prompt);
+            key = queued.terms.key;
         }
         if let Some(content) = prompt {
             self.first_line = self.first_line.take().or_else(|| heading_of(&content));
@@ -374,7 +374,7 @@ impl Session {
         let Some(open) = self.open_turn.take() else { return };
         let Some(end) = open.end(record) else { return };
         // A turn can wait for longer than its key is kept; the key may then belong to another turn.
-        let used = open.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
+        let used = open.terms.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
         if let Some(used) = used {
             // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
             used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });

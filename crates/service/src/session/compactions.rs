@@ -16,7 +16,7 @@ impl Session {
     /// Returns the compaction config of the open turn, or else of the session.
     #[must_use]
     pub fn compaction(&self) -> Option<CompactionConfig> {
-        self.open_turn.as_ref().and_then(|open| open.compaction).or(self.compaction)
+        self.open_turn.as_ref().and_then(|open| open.terms.compaction).or(self.compaction)
     }
 
     /// The `compaction_started` of the compaction that is neither completed nor failed yet.

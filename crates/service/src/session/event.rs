@@ -8,6 +8,7 @@ mod files;
 mod finished;
 mod live;
 mod lost;
+mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,13 +30,14 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets},
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
+pub use turns::{TurnQueued, TurnStarted};
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -366,67 +368,11 @@ pub struct Key {
     pub request: String,
 }
 
-/// A turn was accepted and waits.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TurnQueued {
-    /// The user's message.
-    pub prompt: Body,
-    /// The model, if the turn names one.
-    pub model: Option<String>,
-    /// The budgets.
-    pub budgets: Budgets,
-    /// The turn's own compaction config.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compaction: Option<CompactionConfig>,
-    /// Policy that it was accepted with: `interrupt` goes to the head.
-    pub policy: Policy,
-    /// An approver is present.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub attended: bool,
-    /// Rules that allow calls of this turn.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search_path: Option<String>,
-    /// The idempotency key.
-    pub key: Option<Key>,
-}
-
 /// A waiting turn left the queue without starting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnDequeued {
     /// Reason: `cancelled`, or `shutting_down`.
     pub reason: String,
-}
-
-/// A turn started.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct TurnStarted {
-    /// The user's message; `null` if the turn was queued (see `queued`) or continues another (see `continues`).
-    pub prompt: Option<Body>,
-    /// The model that answers.
-    pub model: String,
-    /// The budgets.
-    pub budgets: Budgets,
-    /// The seq of the `turn_queued` that holds the prompt.
-    pub queued: Option<Seq>,
-    /// The interrupted turn that this one takes over.
-    pub continues: Option<TurnNumber>,
-    /// The turn's own compaction config.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compaction: Option<CompactionConfig>,
-    /// An approver is present.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub attended: bool,
-    /// Rules that allow calls of this turn.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search_path: Option<String>,
-    /// The idempotency key.
-    pub key: Option<Key>,
 }
 
 /// The model answered a step.

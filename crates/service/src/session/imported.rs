@@ -21,13 +21,14 @@ impl Session {
             queued.imported();
         }
         if let Some(open) = &mut self.open_turn {
-            (open.attended, open.allow, open.search_path, open.is_imported) = (false, Vec::new(), None, true);
+            open.is_imported = true;
+            (open.terms.attended, open.terms.allow, open.terms.search_path) = (false, Vec::new(), None);
         }
     }
 
     /// Makes the record with which the session begins here, if a tool could run without it; it follows `last`.
     pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
-        let has_rules = !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.allow.is_empty());
+        let has_rules = !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
         let may_run = self.workspace.is_some()
             || has_rules
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);

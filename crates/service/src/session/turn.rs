@@ -17,7 +17,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets},
     tool::Form,
 };
 
@@ -30,44 +30,25 @@ pub struct QueuedTurn {
     pub seq: Seq,
     /// Time of queueing.
     pub time: Timestamp,
-    /// The user's message.
-    pub prompt: Body,
-    /// The model it names.
-    pub model: Option<String>,
-    /// Budgets.
-    pub budgets: Budgets,
-    /// The turn's own compaction config.
-    pub compaction: Option<CompactionConfig>,
-    /// An approver is present.
-    pub attended: bool,
-    /// Rules that allow calls of this turn.
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs.
-    pub search_path: Option<String>,
-    /// Policy that it was accepted with.
-    pub policy: Policy,
-    /// Idempotency key.
-    pub key: Option<Key>,
+    /// What it was asked for.
+    pub terms: TurnQueued,
 }
 
 impl QueuedTurn {
     /// The turn that a `turn_queued` makes wait.
     pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
-        let TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key } =
-            queued.clone();
-        let (turn, seq, time) = (record.turn.unwrap_or(0), record.seq, record.time);
-        Self { turn, seq, time, prompt, model, budgets, compaction, attended, allow, search_path, policy, key }
+        Self { turn: record.turn.unwrap_or(0), seq: record.seq, time: record.time, terms: queued.clone() }
     }
 
     /// Takes away what would let its calls run, because it came in a bundle.
     pub(super) fn imported(&mut self) {
-        (self.attended, self.allow, self.search_path) = (false, Vec::new(), None);
+        (self.terms.attended, self.terms.allow, self.terms.search_path) = (false, Vec::new(), None);
     }
 
     /// Returns its entry in a list.
     #[must_use]
     pub fn item(&self) -> QueueItem {
-        QueueItem { turn: self.turn, seq: self.seq, prompt: self.prompt.clone(), queued_at: self.time }
+        QueueItem { turn: self.turn, seq: self.seq, prompt: self.terms.prompt.clone(), queued_at: self.time }
     }
 }
 
@@ -76,29 +57,12 @@ impl QueuedTurn {
 pub struct OpenTurn {
     /// Number.
     pub turn: TurnNumber,
-    /// The event that started it; 0 in snapshots of former versions.
-    #[serde(default)]
+    /// The event that started it.
     pub seq: Seq,
-    /// The model that answers.
-    pub model: String,
-    /// Budgets.
-    pub budgets: Budgets,
-    /// The turn's own compaction config.
-    pub compaction: Option<CompactionConfig>,
-    /// An approver is present.
-    #[serde(default)]
-    pub attended: bool,
-    /// Rules that allow calls of this turn.
-    #[serde(default)]
-    pub allow: Vec<String>,
-    /// Folders in which its commands look for programs.
-    #[serde(default)]
-    pub search_path: Option<String>,
+    /// How it started: without its prompt, which is in the context, and with the key of its `turn_queued`.
+    pub terms: TurnStarted,
     /// True if it came in a bundle, so that no decision in it counts.
-    #[serde(default)]
     pub is_imported: bool,
-    /// Idempotency key.
-    pub key: Option<Key>,
     /// Counts and cost so far.
     pub totals: TurnTotals,
     /// Calls of the last answer, in call order; empty once their results are in the context, and in a snapshot.
@@ -120,7 +84,6 @@ pub struct OpenTurn {
     #[serde(skip)]
     pub partial: Option<Body>,
     /// The event that holds it.
-    #[serde(default)]
     pub partial_seq: Option<Seq>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
@@ -247,10 +210,8 @@ pub struct TurnEnd {
     /// The model that answered.
     pub model: String,
     /// Budgets, which a turn that continues it takes over.
-    #[serde(default)]
     pub budgets: Budgets,
     /// Its own compaction config, which is taken over too.
-    #[serde(default)]
     pub compaction: Option<CompactionConfig>,
     /// Last text of the model; empty in a key's use, and in a snapshot.
     #[serde(skip)]
@@ -327,19 +288,8 @@ impl OpenTurn {
 
     /// Opens the turn of a `turn_started`, which is the event `seq`.
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
-        let TurnStarted { model, budgets, compaction, attended, allow, search_path, .. } = started;
-        Self {
-            turn,
-            seq,
-            model: model.clone(),
-            budgets: *budgets,
-            compaction: *compaction,
-            attended: *attended,
-            allow: allow.clone(),
-            search_path: search_path.clone(),
-            key,
-            ..Self::default()
-        }
+        let terms = TurnStarted { key, prompt: None, ..started.clone() };
+        Self { turn, seq, terms, ..Self::default() }
     }
 
     /// Takes the text of an answer, and the reason for its end.
@@ -367,9 +317,9 @@ impl OpenTurn {
             turn: self.turn,
             seq: record.seq,
             status,
-            model: self.model.clone(),
-            budgets: self.budgets,
-            compaction: self.compaction,
+            model: self.terms.model.clone(),
+            budgets: self.terms.budgets,
+            compaction: self.terms.compaction,
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,

@@ -1,0 +1,78 @@
+//! Events with a turn's terms: what it was asked for.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Key;
+use crate::{
+    compaction::CompactionConfig,
+    ids::{Seq, TurnNumber},
+    options::{Budgets, Policy},
+    session::message::Body,
+};
+
+/// Declares both events. They share these terms, so a new one is written once.
+macro_rules! turn_events {
+    ($( $( #[$attribute:meta] )+ $term:ident: $type:ty, )+) => {
+        /// A turn was accepted and waits.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        pub struct TurnQueued {
+            /// The user's message.
+            pub prompt: Body,
+            /// The model, if the turn names one.
+            pub model: Option<String>,
+            /// The budgets.
+            pub budgets: Budgets,
+            /// The turn's own compaction config.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub compaction: Option<CompactionConfig>,
+            /// Policy that it was accepted with: `interrupt` goes to the head.
+            pub policy: Policy,
+            $( $( #[$attribute] )+ pub $term: $type, )+
+            /// The idempotency key.
+            pub key: Option<Key>,
+        }
+
+        /// A turn started.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        pub struct TurnStarted {
+            /// The user's message; `null` if the turn was queued (see `queued`) or continues another (see `continues`).
+            pub prompt: Option<Body>,
+            /// The model that answers.
+            pub model: String,
+            /// The budgets.
+            pub budgets: Budgets,
+            /// The seq of the `turn_queued` that holds the prompt.
+            pub queued: Option<Seq>,
+            /// The interrupted turn that this one takes over.
+            pub continues: Option<TurnNumber>,
+            /// The turn's own compaction config.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub compaction: Option<CompactionConfig>,
+            $( $( #[$attribute] )+ pub $term: $type, )+
+            /// The idempotency key.
+            pub key: Option<Key>,
+        }
+
+        impl TurnQueued {
+            /// Makes the start of this turn, by a model and with all budgets.
+            pub(crate) fn start(self, model: String, budgets: Budgets) -> TurnStarted {
+                let Self { prompt, compaction, $( $term, )+ key, .. } = self;
+                let (prompt, queued, continues) = (Some(prompt), None, None);
+                TurnStarted { prompt, model, budgets, queued, continues, compaction, $( $term, )+ key }
+            }
+        }
+    };
+}
+
+turn_events! {
+    /// An approver is present.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    attended: bool,
+    /// Rules that allow calls of this turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
+    /// Folders in which its commands look for programs, as in `PATH`; those of the process if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    search_path: Option<String>,
+}
