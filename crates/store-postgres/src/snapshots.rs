@@ -36,7 +36,7 @@ impl PostgresSnapshots {
 #[async_trait]
 impl SessionStore for PostgresSnapshots {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
-        let (id, bytes) = (session.id(), load::encode(session)?);
+        let (id, bytes) = (session.id, load::encode(session)?);
         if let Some(stored) = self.stored(&id).await? {
             load::guard(session, &stored)?;
         }

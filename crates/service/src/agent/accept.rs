@@ -62,7 +62,7 @@ impl Actor {
         });
         let request = continued.as_ref().unwrap_or(request);
         let continues = interrupted.map(|end| end.turn);
-        let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(self.session.model()))?;
+        let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(&self.session.model))?;
         self.check_compaction(request.compaction, &model)?;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
@@ -74,7 +74,7 @@ impl Actor {
             };
         }
         let handle = match (running, request.policy) {
-            (None, _) if self.session.queue().is_empty() && self.running.asked.is_none() => {
+            (None, _) if self.session.queue.is_empty() && self.running.asked.is_none() => {
                 return self.start_now(request, None, model, key).await;
             }
             (_, Policy::Reject) => {
@@ -105,7 +105,7 @@ impl Actor {
     pub(super) fn check_takes_work(&self) -> Result<(), SessionError> {
         self.check_archived(false)?;
         if !self.waiting.deletions.is_empty() {
-            return Err(SessionError::NotFound(self.session.id()));
+            return Err(SessionError::NotFound(self.session.id));
         }
         if self.control.is_draining || self.ports.is_shutting_down.load(Ordering::Acquire) {
             return Err(SessionError::ShuttingDown);
@@ -140,7 +140,7 @@ impl Actor {
         let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
             // The caller may have left; the journal has the turn.
-            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id(), end).await)),
+            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id, end).await)),
             None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
             None => {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
@@ -159,7 +159,7 @@ impl Actor {
         model: ResolvedModel,
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
-        let turn = self.session.next_turn();
+        let turn = self.session.next_turn;
         let mut started = self.terms(request, key).start(model.name, self.budgets(request.budgets));
         if continues.is_some() {
             (started.prompt, started.continues) = (None, continues);
@@ -173,10 +173,10 @@ impl Actor {
 
     async fn enqueue(&mut self, request: &StartTurn, key: Option<Key>) -> Result<TurnHandle, SessionError> {
         let limit = self.ports.options.turn.max_queued;
-        if self.session.queue().len() >= limit {
+        if self.session.queue.len() >= limit {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
-        let turn = self.session.next_turn();
+        let turn = self.session.next_turn;
         let queued = self.terms(request, key);
         let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
@@ -210,16 +210,16 @@ impl Actor {
         let (waiter, result) = oneshot::channel();
         let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
         let result = async move { result.await.map_err(lost)? }.boxed();
-        let accepted = TurnAccepted { session_id: self.session.id(), turn, seq };
+        let accepted = TurnAccepted { session_id: self.session.id, turn, seq };
         (TurnHandle { accepted, wait, result }, waiter)
     }
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, terms, .. }) = self.session.queue().front().cloned() else { return Ok(()) };
+        let Some(QueuedTurn { turn, seq, terms, .. }) = self.session.queue.front().cloned() else { return Ok(()) };
         // The name was checked when the turn was accepted. If the model was removed since, the model call fails with
         // it.
-        let name = terms.model.clone().unwrap_or_else(|| self.session.model().to_owned());
+        let name = terms.model.clone().unwrap_or_else(|| self.session.model.to_owned());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let budgets = self.budgets(terms.budgets);
         let started = TurnStarted { prompt: None, queued: Some(seq), key: None, ..terms.start(model, budgets) };
@@ -229,7 +229,7 @@ impl Actor {
     }
 
     fn budgets(&self, asked: Budgets) -> Budgets {
-        self.ports.options.turn.budgets(asked.or(self.session.budgets()))
+        self.ports.options.turn.budgets(asked.or(self.session.budgets))
     }
 }
 

@@ -88,9 +88,10 @@ impl Actor {
             Ok((model, (rendered, context))) => {
                 self.running.offered = self.running.tools.fingerprint(&rendered.request.tools);
                 self.running.context = Some(context);
-                self.shared.live.begin_step(self.session.last_seq(), turn, step, self.ports.world.clock.now());
-                let span = tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.terms.model);
-                let (ports, session_id) = (self.ports.clone(), self.session.id());
+                self.shared.live.begin_step(self.session.last_seq, turn, step, self.ports.world.clock.now());
+                let span =
+                    tracing::info_span!(parent: &self.running.turn_span, "model_call", step, model = open.terms.model);
+                let (ports, session_id) = (self.ports.clone(), self.session.id);
                 let effect = ModelEffect { ports, session_id, model, is_shown: true };
                 // The model is connected to while the turn's start becomes durable; nothing of it is taken before.
                 let effect = Effect::spawn(span, |outcomes, cancel| call_model(effect, rendered, outcomes, cancel));
@@ -119,7 +120,7 @@ impl Actor {
         let open = self.session.open_turn();
         let mut calls = open.into_iter().flat_map(|open| &open.calls);
         Invocation {
-            session_id: self.session.id(),
+            session_id: self.session.id,
             turn: open.map_or(0, |open| open.turn),
             call_id: call.call_id.clone(),
             arguments: call.arguments.clone(),
@@ -220,13 +221,13 @@ impl Actor {
             // The intent must outlive the process before the effect can happen.
             self.record_durably(Some(turn), events).await?;
             // This process may have stood still meanwhile: then another node has ended the turn.
-            if !self.ports.events.holds(self.session.id()).await? {
+            if !self.ports.events.holds(self.session.id).await? {
                 return Err(StoreError::Fenced);
             }
         } else {
             self.record(Some(turn), events).await?;
         }
-        let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id(), calls };
+        let effect = ToolEffect { ports: self.ports.clone(), session_id: self.session.id, calls };
         let span = self.running.turn_span.clone();
         self.drive(Effect::spawn(span, |outcomes, cancel| run_tools(effect, outcomes, cancel))).await?;
         let may_change = |plan: &Plan| plan.effect != ToolEffectClass::ReadOnly;
@@ -243,12 +244,11 @@ impl Actor {
         }
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step) = (open.turn, open.totals.steps);
-        let show = |event: LiveEvent| {
-            self.shared.live.show(self.session.last_seq(), turn, self.ports.world.clock.now(), &event)
-        };
+        let show =
+            |event: LiveEvent| self.shared.live.show(self.session.last_seq, turn, self.ports.world.clock.now(), &event);
         match outcome {
             Outcome::Delta { is_reasoning, text } => {
-                self.shared.live.delta(self.session.last_seq(), is_reasoning, text);
+                self.shared.live.delta(self.session.last_seq, is_reasoning, text);
             }
             Outcome::Retrying { attempt, wait_ms, error } => {
                 show(LiveEvent::Retrying(Retrying { step, attempt, wait_ms, error: error.body() }));
@@ -284,7 +284,7 @@ impl Actor {
         let (turn, step, model) = (open.turn, open.totals.steps, open.terms.model.clone());
         let vendor =
             self.ports.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
-        let seq = self.session.last_seq() + 1;
+        let seq = self.session.last_seq + 1;
         // Ids are ours: a vendor's may come again in another step, and a decision must never hit another call.
         let blocks = answer
             .blocks
@@ -353,7 +353,7 @@ impl Actor {
         };
         self.running.turn_span.record("outcome", event.type_name());
         let seq = self.record_durably(Some(turn), vec![event]).await?;
-        self.ports.observer.turn_ended(&self.ports, self.session.id());
+        self.ports.observer.turn_ended(&self.ports, self.session.id);
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
@@ -362,12 +362,12 @@ impl Actor {
         // An interrupt behind the last answer came too late.
         let is_late = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Completed);
         for reply in self.waiting.interrupters.drain(..) {
-            let changed = Changed { session_id: self.session.id(), seq };
+            let changed = Changed { session_id: self.session.id, seq };
             drop(reply.send(if is_late { Err(SessionError::NotRunning { turn: Some(turn) }) } else { Ok(changed) }));
         }
         if let Some(waiters) = self.waiting.waiters.remove(&turn) {
             let result = match self.session.last_end() {
-                Some(end) => self.ports.result(self.session.id(), end).await,
+                Some(end) => self.ports.result(self.session.id, end).await,
                 None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
             };
             for waiter in waiters {

@@ -183,7 +183,7 @@ impl Actor {
         mailbox: mpsc::Receiver<Command>,
     ) -> Self {
         let idle = ports.idle();
-        let snapshot_seq = session.last_seq();
+        let snapshot_seq = session.last_seq;
         let ended = session.open_turn().filter(|open| !open.outlives_its_process());
         let is_left_decided = session.open_turn().is_some_and(OpenTurn::is_left_decided);
         // A program that does not stay would only cut the turns off. Where nodes share a store, the callers of queued
@@ -192,7 +192,7 @@ impl Actor {
         let is_queue_run = turns_go_on && (queue_goes_on || ports.events.node().is_some());
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
-            is_queue_held: !session.queue().is_empty() && !is_queue_run,
+            is_queue_held: !session.queue.is_empty() && !is_queue_run,
             is_turn_held: is_left_decided && !turns_go_on,
             ..Control::default()
         };
@@ -293,7 +293,7 @@ impl Actor {
     /// Records a repair of the journal's end, if there was one. The bytes that were cut off had never been
     /// acknowledged, and are kept in quarantine.
     async fn report_repair(&mut self) -> Result<(), StoreError> {
-        let Some(TailRepair { bytes, quarantine }) = self.ports.events.tail_repair(self.session.id()) else {
+        let Some(TailRepair { bytes, quarantine }) = self.ports.events.tail_repair(self.session.id) else {
             return Ok(());
         };
         let repaired = Event::LogTailRepaired(LogTailRepaired { bytes, quarantine });
@@ -363,7 +363,7 @@ impl Actor {
         let Ports { is_stored, held, options, observer, .. } = self.ports.as_ref();
         let limits = &options.ephemeral;
         let has_room = registry.len() <= limits.max_sessions / 2 && held.bytes() <= limits.max_bytes / 2;
-        !is_stored && has_room && observer.owes(self.session.id(), self.session.last_seq())
+        !is_stored && has_room && observer.owes(self.session.id, self.session.last_seq)
     }
 
     /// No turn runs: those who waited for that go on.
@@ -499,7 +499,7 @@ impl Actor {
         let Some(turn) = self.session.open_turn().map(|open| open.turn) else { return };
         let now = self.ports.world.clock.elapsed();
         (self.running.turn_started, self.running.asked_at) = (now, now);
-        let (session_id, outcome) = (self.session.id(), tracing::field::Empty);
+        let (session_id, outcome) = (self.session.id, tracing::field::Empty);
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
     }
 
@@ -529,7 +529,7 @@ impl Actor {
 
     /// Publishes everything that was recorded, which is durable now: lists show it, and older views are dropped.
     pub(super) async fn publish(&mut self) {
-        let durable = self.session.last_seq();
+        let durable = self.session.last_seq;
         self.ports.observer.published(&self.shared, durable).await;
     }
 
@@ -545,7 +545,7 @@ impl Actor {
         if is_fenced && self.ports.is_stored && self.departure.is_none() {
             self.departure = self.registry.upgrade().map(|registry| registry.depart(&self.shared));
         }
-        SessionError::TakenOver(self.session.id())
+        SessionError::TakenOver(self.session.id)
     }
 }
 

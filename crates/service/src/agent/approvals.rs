@@ -119,7 +119,7 @@ impl Actor {
         let Some((_, reply)) = self.running.forms.remove(&call_id) else {
             return Err(SessionError::ItemNotFound("call"));
         };
-        let seq = self.session.last_seq() + 1;
+        let seq = self.session.last_seq + 1;
         let decided = Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope, reason, answer });
         self.record_durably(Some(turn), vec![decided]).await.map_err(|error| self.discard(&error))?;
         // The call may have ended meanwhile.
@@ -162,7 +162,7 @@ impl Actor {
                 SessionError::invalid("scope", message)
             })?),
         };
-        let known = self.session.allowed_rules();
+        let known = &self.session.allowed_rules;
         let is_new = rule.as_ref().is_some_and(|rule| !known.contains(rule));
         if is_new && known.len() >= RULES_MAX {
             return Err(SessionError::QueueFull { what: "allowed rules", limit: RULES_MAX });
@@ -173,7 +173,7 @@ impl Actor {
         let reason = reason.map(|reason| self.ports.secrets.replace(&reason).into_owned());
         let call = call_id.clone();
         let decided = Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope, reason, answer: None });
-        let seq = self.session.last_seq() + 1;
+        let seq = self.session.last_seq + 1;
         let events = std::iter::once(decided).chain(allowed).collect();
         self.record_durably(Some(turn), events).await.map_err(|error| self.discard(&error))?;
         self.release_turn();

@@ -69,7 +69,7 @@ impl Actor {
 
     /// The model that answers next.
     pub(super) fn answering(&self) -> Result<ResolvedModel, SessionError> {
-        let name = self.session.open_turn().map_or(self.session.model(), |open| &open.terms.model);
+        let name = self.session.open_turn().map_or(&self.session.model, |open| &open.terms.model);
         self.ports.models.resolve(name)
     }
 
@@ -198,7 +198,7 @@ impl Actor {
         if failure.code == ErrorCode::TurnInterrupted || (!is_exceeded && self.fits()) {
             return Err(failure);
         }
-        tracing::warn!(session_id = %self.session.id(), code = ?failure.code, "a context is compacted without a model");
+        tracing::warn!(session_id = %self.session.id, code = ?failure.code, "a context is compacted without a model");
         let summary = guarded(|| mechanical_summary(&self.session, compactor))?;
         rebuilt(&self.session, &summary, CompactionMode::Mechanical)
     }
@@ -224,7 +224,7 @@ impl Actor {
         };
         let model = model.map_err(|error| error.body())?;
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
-        let mut former = self.session.context().summary().map(|summary| summary.message.clone());
+        let mut former = self.session.context.summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
             match render_summary(&self.session, &model, &self.ports.tools_of(&self.session), said) {
@@ -247,7 +247,7 @@ impl Actor {
             return Err(unreadable(&model));
         }
         if !unread.is_empty() {
-            let entries = self.session.context().entries();
+            let entries = self.session.context.entries();
             let rest: Vec<Message> = unread.iter().map(|place| Message::clone(&entries[*place].message)).collect();
             let rest = guarded(|| summary_of_the_rest(&rest, &text, compactor))?;
             text = format!("{text}\n\n{rest}");
@@ -270,7 +270,7 @@ impl Actor {
             return Err(interrupted());
         }
         let span = tracing::info_span!(parent: &self.running.turn_span, "summary_call", model = model.name);
-        let (ports, session_id) = (self.ports.clone(), self.session.id());
+        let (ports, session_id) = (self.ports.clone(), self.session.id);
         let effect = ModelEffect { ports, session_id, model, is_shown: false };
         self.running.summary = Summary::Awaited;
         if let Err(error) =
@@ -302,7 +302,7 @@ impl Actor {
                 let Some(open) = self.session.open_turn() else { return };
                 let retrying = Retrying { step: open.totals.steps, attempt, wait_ms, error: error.body() };
                 let now = self.ports.world.clock.now();
-                self.shared.live.show(self.session.last_seq(), open.turn, now, &LiveEvent::Retrying(retrying));
+                self.shared.live.show(self.session.last_seq, open.turn, now, &LiveEvent::Retrying(retrying));
             }
             Outcome::Delta { .. }
             | Outcome::Planned { .. }
@@ -318,7 +318,7 @@ impl Actor {
     /// the messages that leave; the fold counts the cost.
     async fn replace_context(&mut self, rebuilt: Rebuilt) -> Result<CompactionReceipt, StoreError> {
         let Rebuilt { mut event, completed, .. } = rebuilt;
-        event.compaction = self.session.last_seq() + 2;
+        event.compaction = self.session.last_seq + 2;
         event.receipt.compaction = Some(event.compaction);
         event.receipt.usage = std::mem::take(&mut self.running.summary_usage);
         let receipt = event.receipt.clone();

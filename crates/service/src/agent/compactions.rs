@@ -112,9 +112,9 @@ impl Actor {
             // Callers are answered when it is known what the journal holds.
             return Ok(());
         }
-        let seq = self.session.last_seq();
+        let seq = self.session.last_seq;
         for reply in self.waiting.interrupters.drain(..) {
-            drop(reply.send(Ok(Changed { session_id: self.session.id(), seq })));
+            drop(reply.send(Ok(Changed { session_id: self.session.id, seq })));
         }
         if let Some(asked) = self.running.asked.take() {
             drop(asked.reply.send(done.map_err(failed)));
@@ -146,7 +146,7 @@ impl Actor {
                 Err(SessionError::NotNewest { first })
             }
             // A summary without compactions to undo comes from one that can no longer be undone.
-            (None, None) if self.session.context().summary().is_some() => Err(SessionError::HistoryPruned),
+            (None, None) if self.session.context.summary().is_some() => Err(SessionError::HistoryPruned),
             (None, None) => Err(SessionError::ItemNotFound("compaction")),
             (Some(asked), _) => Err(self.why_not_undoable(asked).await?),
         }
@@ -156,13 +156,13 @@ impl Actor {
     /// anything else is not a compaction.
     async fn why_not_undoable(&mut self, asked: Seq) -> Result<SessionError, SessionError> {
         let is_older = self.session.undoable().next().is_none_or(|oldest| asked < oldest)
-            && self.session.context().summary().is_some();
+            && self.session.context.summary().is_some();
         let Some(after) = asked.checked_sub(1).filter(|_| is_older) else {
             return Ok(SessionError::ItemNotFound("compaction"));
         };
         let (mut after, mut is_compaction) = (after, false);
         // From the compaction on: it may have been undone since.
-        while let Some(page) = self.ports.events.read(self.session.id(), after, ReadLimit::frames(FRAMES_READ)).await?
+        while let Some(page) = self.ports.events.read(self.session.id, after, ReadLimit::frames(FRAMES_READ)).await?
             && let Some(last) = page.frames.last()
         {
             after = last.seq;
@@ -200,12 +200,12 @@ impl Actor {
 
     /// Reads the whole journal for the context before the newest compactions, which a snapshot does not have.
     async fn learn_context_before(&mut self) -> Result<(), SessionError> {
-        let whole = replay_whole(self.ports.events.as_ref(), self.session.id()).await.map_err(|error| {
-            tracing::warn!(session_id = %self.session.id(), %error, "a journal does not say what was compacted");
+        let whole = replay_whole(self.ports.events.as_ref(), self.session.id).await.map_err(|error| {
+            tracing::warn!(session_id = %self.session.id, %error, "a journal does not say what was compacted");
             SessionError::HistoryPruned
         })?;
         let same = |whole: &crate::session::Session| {
-            whole.last_seq() == self.session.last_seq()
+            whole.last_seq == self.session.last_seq
                 && whole.context_before_is_known()
                 && whole.messages() == self.session.messages()
         };

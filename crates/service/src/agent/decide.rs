@@ -139,7 +139,7 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             return Action::Compact;
         }
         let is_held = control.is_draining || control.is_queue_held;
-        return if session.queue().is_empty() || is_held { Action::Rest } else { Action::StartQueued };
+        return if session.queue.is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
     if open.is_answered && open.calls.is_empty() {
         // The turn is answered: an interrupt that comes now is too late.
@@ -281,7 +281,7 @@ fn ids(open: &OpenTurn, is_wanted: impl Fn(&CallState) -> bool) -> Vec<String> {
 /// The configuration's decision on a call, together with the rules that its session and its turn allow.
 fn approval(session: &Session, call: &CallState, plan: &Plan, rules: &Rules<'_>) -> Approval {
     let of_turn = session.open_turn().into_iter().flat_map(|open| &open.terms.allow);
-    let granted = session.allowed_rules().iter().chain(of_turn).map(String::as_str);
+    let granted = session.allowed_rules.iter().chain(of_turn).map(String::as_str);
     rules.tools.approval().decide(&call.call.name, plan, granted)
 }
 
@@ -320,7 +320,7 @@ fn answer_without_running(
             let Some(tool) = rules.tools.get(name).filter(|_| session.may_use(name)) else {
                 let mut known: Vec<&str> = rules
                     .tools
-                    .offered(session.context().has_blobs())
+                    .offered(session.context.has_blobs())
                     .iter()
                     .map(|spec| spec.name.as_str())
                     .filter(|name| session.may_use(name))

@@ -25,7 +25,7 @@ impl Actor {
             // The state in memory is invalid, and must not answer the command. Nothing was done for it: its caller asks
             // again.
             self.discard(&error);
-            return command.refuse(&SessionError::TakenOver(self.session.id()));
+            return command.refuse(&SessionError::TakenOver(self.session.id));
         }
         match command {
             Command::StartTurn { request, hash, is_continuation, refusal, reply } => {
@@ -61,7 +61,7 @@ impl Actor {
                 self.waiting.drains.push(reply);
                 // A queue that outlives the process needs no end.
                 let is_kept = self.ports.is_stored;
-                while let (false, Some(turn)) = (is_kept, self.session.queue().front().map(|queued| queued.turn)) {
+                while let (false, Some(turn)) = (is_kept, self.session.queue.front().map(|queued| queued.turn)) {
                     if self.cancel_queued(turn, "shutting_down").await.is_err() {
                         break;
                     }
@@ -74,11 +74,11 @@ impl Actor {
     async fn drop_blobs(&mut self, names: &BTreeSet<String>, last_seq: Seq) -> Result<(), SessionError> {
         self.shared.check_writable()?;
         let runs_call = self.session.open_turn().is_some_and(|open| !open.calls.is_empty());
-        if runs_call || self.session.last_seq() != last_seq {
+        if runs_call || self.session.last_seq != last_seq {
             // The next compaction finds them.
             return Ok(());
         }
-        Ok(self.ports.blobs.remove(self.session.id(), names).await?)
+        Ok(self.ports.blobs.remove(self.session.id, names).await?)
     }
 
     /// Deletes the session as soon as nothing runs.
@@ -105,7 +105,7 @@ impl Actor {
         let mut of_turn = None;
         let event = match change {
             Change::Remind(event, kind) => {
-                if !self.session.has_reminder(&kind) && self.session.reminders().len() >= limits.reminders {
+                if !self.session.has_reminder(&kind) && self.session.reminders.len() >= limits.reminders {
                     return Err(SessionError::QueueFull { what: "reminders", limit: limits.reminders });
                 }
                 *event
@@ -121,26 +121,26 @@ impl Actor {
                     if self.session.open_turn().map(|open| open.turn) != turn {
                         return Err(SessionError::NotRunning { turn });
                     }
-                    if let Some(pin) = self.session.pins().iter().find(|pin| pin.text == text) {
-                        return Ok(Changed { session_id: self.session.id(), seq: pin.seq });
+                    if let Some(pin) = self.session.pins.iter().find(|pin| pin.text == text) {
+                        return Ok(Changed { session_id: self.session.id, seq: pin.seq });
                     }
                 }
                 of_turn = turn;
-                if self.session.pins().len() >= limits.pins {
+                if self.session.pins.len() >= limits.pins {
                     return Err(SessionError::QueueFull { what: "pins", limit: limits.pins });
                 }
                 Event::Pinned(Pinned { text })
             }
             Change::Unpin(pin) => {
-                if !self.session.pins().iter().any(|known| known.seq == pin) {
+                if !self.session.pins.iter().any(|known| known.seq == pin) {
                     return Err(SessionError::ItemNotFound("pin"));
                 }
                 Event::Unpinned(Unpinned { pin })
             }
             Change::Update { title, labels } => {
                 let updated = self.session.updated(title, labels);
-                if updated.title.as_deref() == self.session.given_title() && updated.labels == *self.session.labels() {
-                    return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
+                if updated.title == self.session.given_title && updated.labels == self.session.labels {
+                    return Ok(Changed { session_id: self.session.id, seq: self.shared.shown_seq() });
                 }
                 Event::SessionUpdated(updated)
             }
@@ -149,8 +149,8 @@ impl Actor {
                 Event::HistorySnapshot(self.session.history_snapshot(pruned_to, keys_up_to).ok_or(limit)?)
             }
             // The state is already recorded.
-            Change::Archive(is_archived) if self.session.is_archived() == is_archived => {
-                return Ok(Changed { session_id: self.session.id(), seq: self.shared.shown_seq() });
+            Change::Archive(is_archived) if self.session.is_archived == is_archived => {
+                return Ok(Changed { session_id: self.session.id, seq: self.shared.shown_seq() });
             }
             Change::Archive(is_archived) => {
                 if let Some(turn) = self.session.pending_turn() {
@@ -170,7 +170,7 @@ impl Actor {
 
     async fn cancel_queued(&mut self, turn: TurnNumber, reason: &str) -> Result<Changed, SessionError> {
         self.shared.check_writable()?;
-        if !self.session.queue().iter().any(|queued| queued.turn == turn) {
+        if !self.session.queue.iter().any(|queued| queued.turn == turn) {
             return Err(SessionError::ItemNotFound("turn"));
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
@@ -183,12 +183,12 @@ impl Actor {
 
     pub(super) async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {
         let seq = self.record_durably(turn, vec![event]).await.map_err(|error| self.discard(&error))?;
-        Ok(Changed { session_id: self.session.id(), seq })
+        Ok(Changed { session_id: self.session.id, seq })
     }
 
     /// An archived session is only read, and brought back.
     pub(super) fn check_archived(&self, is_archiving: bool) -> Result<(), SessionError> {
-        let is_refused = self.session.is_archived() && !is_archiving;
-        if is_refused { Err(SessionError::Archived(self.session.id())) } else { Ok(()) }
+        let is_refused = self.session.is_archived && !is_archiving;
+        if is_refused { Err(SessionError::Archived(self.session.id)) } else { Ok(()) }
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn first_sent(images: &[&Image]) -> usize {
 
 /// Counts the bytes that images are estimated at which a request with the context from `start` on leaves out.
 pub(super) fn unsent_bytes(session: &Session, model: &ResolvedModel, start: usize) -> u64 {
-    let context = session.context();
+    let context = &session.context;
     let unsent = match context.images_from(start) {
         0 => 0,
         images if !model.client.sees_images(&model.vendor_model) => images,

@@ -126,10 +126,10 @@ impl Ports {
 
     /// Returns the tools of a session's next step.
     pub(crate) fn tools_of(&self, session: &Session) -> ToolRegistry {
-        let model = session.open_turn().map_or(session.model(), |open| &open.terms.model);
+        let model = session.open_turn().map_or(&session.model, |open| &open.terms.model);
         // A model that cannot be found answers no step.
         let window_tokens = self.models.resolve(model).map_or(0, |model| model.window_tokens);
-        self.tools.of(&ToolScope { session_id: session.id(), workspace: session.workspace() }).within(window_tokens)
+        self.tools.of(&ToolScope { session_id: session.id, workspace: session.workspace() }).within(window_tokens)
     }
 
     /// How long an actor stays in memory without requests.

@@ -29,7 +29,7 @@ impl Actor {
         let workspace = self.session.workspace().map(Path::to_owned);
         let notes = self.ports.notes.clone().zip(workspace.clone());
         if notes.is_some() || !self.ports.tools.has_no_sources() {
-            let (ports, session_id) = (self.ports.clone(), self.session.id());
+            let (ports, session_id) = (self.ports.clone(), self.session.id);
             let work = move |outcomes: mpsc::Sender<Outcome>, cancel: CancellationToken| async move {
                 let scope = ToolScope { session_id, workspace: workspace.as_deref() };
                 let noted = async {
@@ -65,11 +65,11 @@ impl Actor {
     pub(super) async fn note(&mut self, notes: Vec<(SystemReminderType, Option<String>)>) -> Result<(), StoreError> {
         let limits = &self.ports.options.limits;
         let most = usize::try_from(limits.reminder_bytes).unwrap_or(usize::MAX);
-        let mut room = limits.reminders.saturating_sub(self.session.reminders().len());
+        let mut room = limits.reminders.saturating_sub(self.session.reminders.len());
         let mut events = Vec::new();
         for (kind, text) in notes {
             let text = text.map(|text| prefix(&self.ports.secrets.replace(&text), most).to_owned());
-            let known = self.session.reminders().iter().find(|reminder| reminder.kind == kind);
+            let known = self.session.reminders.iter().find(|reminder| reminder.kind == kind);
             let is_same = known.map(|known| &known.text) == text.as_ref();
             if is_same || known.is_some_and(|known| !known.automatic) {
                 continue;

@@ -53,7 +53,7 @@ impl Actor {
             let ticket = self.ports.events.stage_listed(&self.lease, &batch, &view.summary)?;
             Ok((view, ticket))
         })?;
-        Ok((self.session.last_seq(), ticket))
+        Ok((self.session.last_seq, ticket))
     }
 
     /// Defers an event that the turn's end follows at once, so that one sync makes both durable. Until then only the
@@ -70,10 +70,10 @@ impl Actor {
     async fn records(&mut self, turn: Option<TurnNumber>, events: Vec<Event>) -> Result<Vec<Record>, StoreError> {
         let mut records = Vec::with_capacity(events.len());
         for mut event in events {
-            externalise(self.ports.blobs.as_ref(), self.session.id(), &mut event).await?;
-            let seq = self.session.last_seq() + 1 + records.len() as u64;
+            externalise(self.ports.blobs.as_ref(), self.session.id, &mut event).await?;
+            let seq = self.session.last_seq + 1 + records.len() as u64;
             let time = self.ports.world.clock.now();
-            records.push(Record { session_id: self.session.id(), seq, turn, time, event });
+            records.push(Record { session_id: self.session.id, seq, turn, time, event });
         }
         Ok(records)
     }
@@ -100,8 +100,8 @@ impl Actor {
 
     /// Saves a snapshot if many more events were recorded since the last one than it would hold.
     pub(super) async fn take_snapshot(&mut self) {
-        let since = self.session.last_seq() - self.journalled.snapshot_seq;
-        let held = self.session.context().entries().len() as u64;
+        let since = self.session.last_seq - self.journalled.snapshot_seq;
+        let held = self.session.context.entries().len() as u64;
         if since >= (held * SNAPSHOT_SHARE).max(SNAPSHOT_EVENTS_MIN) {
             self.save_snapshot().await;
         }
@@ -113,7 +113,7 @@ impl Actor {
             return;
         }
         match self.ports.snapshots.save(&self.session).await {
-            Ok(()) => self.journalled.snapshot_seq = self.session.last_seq(),
+            Ok(()) => self.journalled.snapshot_seq = self.session.last_seq,
             Err(error) => tracing::warn!(%error, "a snapshot could not be saved"),
         }
     }

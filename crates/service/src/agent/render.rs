@@ -43,11 +43,11 @@ pub(crate) fn render(
     let tools = Offer::of(session).shown(tools);
     let fixed_bytes = fixed_bytes(session, &tools) + tail_bytes;
     let start = start(session, model, fixed_bytes, options)?;
-    let context = session.context();
+    let context = &session.context;
     let unsent_bytes = unsent_bytes(session, model, start);
     let result_bytes = context.result_bytes_from(start);
     let tokens = ContextTokens {
-        system: session.system_prompt().map_or(0, Body::len) / 4,
+        system: session.system_prompt.as_ref().map_or(0, Body::len) / 4,
         tools: spec_bytes(&tools) / 4,
         reminders: (tail_bytes - pin_bytes) / 4,
         pins: pin_bytes / 4,
@@ -65,7 +65,7 @@ pub(crate) fn render(
 /// Returns what follows the messages, and the bytes in it that are pins.
 fn tail(session: &Session) -> (Option<String>, u64) {
     let (tail, pin_bytes) = session.tail_with_pins();
-    if !session.context().entries().last().is_some_and(|last| last.message.is_cut_off()) {
+    if !session.context.entries().last().is_some_and(|last| last.message.is_cut_off()) {
         return (tail, pin_bytes);
     }
     (Some(tail.map_or_else(|| GO_ON.to_owned(), |tail| format!("{tail}\n{GO_ON}"))), pin_bytes)
@@ -86,9 +86,9 @@ fn start(
     let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
     let start = match options.context.overflow {
         Overflow::Fail => 0,
-        Overflow::Slide => session.context().start_within(room_bytes),
+        Overflow::Slide => session.context.start_within(room_bytes),
     };
-    let bytes = session.context().bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
+    let bytes = session.context.bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
     if bytes > room_bytes {
         return Err(overflow((bytes + fixed_bytes) / 4, window, &model.name));
     }
@@ -123,12 +123,12 @@ pub(crate) fn render_summary(
     let Said { former, from, prompt, max_summary_tokens } = said;
     let tools = Offer::of(session).shown(tools);
     let former_bytes = former.as_deref().map_or(0, json_bytes);
-    let system_bytes = session.system_prompt().map_or(0, Body::len);
+    let system_bytes = session.system_prompt.as_ref().map_or(0, Body::len);
     let fixed_bytes = system_bytes + former_bytes + spec_bytes(&tools) + prompt.len() as u64;
     let thinking_tokens = THINKING_TOKENS_MAX.min(model.window_tokens / 16);
     let window = model.window_tokens.saturating_sub(u64::from(max_summary_tokens)).saturating_sub(thinking_tokens);
     let Some(room_bytes) = bytes_within(window).checked_sub(fixed_bytes) else {
-        return Err(overflow((session.context().bytes_from(from) + fixed_bytes) / 4, window, &model.name));
+        return Err(overflow((session.context.bytes_from(from) + fixed_bytes) / 4, window, &model.name));
     };
     let end = end_within(session, from, room_bytes);
     let mut rendered = rendered(session, model, tools, (former, from..end), None, Some(max_summary_tokens));
@@ -147,7 +147,7 @@ pub(crate) fn unreadable(model: &ResolvedModel) -> ErrorBody {
 /// Finds the end of the longest part of the context from `from` that has at most `bytes` and no calls without their
 /// results.
 fn end_within(session: &Session, from: usize, bytes: u64) -> usize {
-    let (context, entries) = (session.context(), session.context().entries());
+    let (context, entries) = (&session.context, session.context.entries());
     let whole = context.bytes_from(from);
     let places: Vec<usize> = (from..=entries.len()).collect();
     let fitting = places.partition_point(|end| whole - context.bytes_from(*end) <= bytes);
@@ -157,7 +157,7 @@ fn end_within(session: &Session, from: usize, bytes: u64) -> usize {
 
 /// Finds the end of the step that begins at `from`: calls stay with their results.
 pub(crate) fn step_end(session: &Session, from: usize) -> usize {
-    let rest = session.context().entries().get(from + 1..).unwrap_or_default();
+    let rest = session.context.entries().get(from + 1..).unwrap_or_default();
     from + 1 + rest.iter().take_while(|entry| is_results(&entry.message)).count()
 }
 
@@ -168,7 +168,7 @@ const fn is_results(message: &Message) -> bool {
 /// Bytes of the next request, whole. It walks over no message, unless there are images.
 pub(crate) fn request_bytes(session: &Session, model: &ResolvedModel, tools: &ToolRegistry) -> u64 {
     let tail_bytes = tail_bytes(session);
-    let said_bytes = session.context().bytes_from(0).saturating_sub(unsent_bytes(session, model, 0));
+    let said_bytes = session.context.bytes_from(0).saturating_sub(unsent_bytes(session, model, 0));
     fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes + said_bytes
 }
 
@@ -189,7 +189,7 @@ const fn bytes_within(tokens: u64) -> u64 {
 
 /// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
-    session.system_prompt().map_or(0, Body::len) + session.context().summary_bytes() + spec_bytes(tools)
+    session.system_prompt.as_ref().map_or(0, Body::len) + session.context.summary_bytes() + spec_bytes(tools)
 }
 
 fn spec_bytes(tools: &[ToolSpec]) -> u64 {
@@ -214,7 +214,7 @@ fn rendered(
     tail: Option<Arc<str>>,
     max_output_tokens: Option<u32>,
 ) -> Rendered {
-    let said = session.context().entries().get(said).unwrap_or_default().iter().map(|entry| entry.message.clone());
+    let said = session.context.entries().get(said).unwrap_or_default().iter().map(|entry| entry.message.clone());
     let request = ModelRequest {
         model: model.vendor_model.clone(),
         system: None,
@@ -227,5 +227,5 @@ fn rendered(
         attempt: 0,
         images: Arc::default(),
     };
-    Rendered { request, system: session.system_prompt().cloned() }
+    Rendered { request, system: session.system_prompt.clone() }
 }

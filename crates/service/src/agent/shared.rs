@@ -53,10 +53,10 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(session: &Session, live: Arc<LiveHub>) -> Arc<Self> {
         Arc::new(Self {
-            session_id: session.id(),
+            session_id: session.id,
             live,
             views: Mutex::new(VecDeque::from([View::of(session)])),
-            listed: AsyncMutex::new(session.last_seq()),
+            listed: AsyncMutex::new(session.last_seq),
             interrupts: Mutex::new(Some(Vec::new())),
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),

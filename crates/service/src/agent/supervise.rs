@@ -24,7 +24,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
     let mut reloaded_at: Option<Seq> = None;
     loop {
         let exit = AssertUnwindSafe(actor.run()).catch_unwind().await;
-        let (session_id, seq) = (actor.session.id(), actor.session.last_seq());
+        let (session_id, seq) = (actor.session.id, actor.session.last_seq);
         let (lost, failed) = match exit {
             Ok(Exit::Left) => return actor.depart().await,
             Ok(Exit::Discarded(StoreError::Fenced)) if actor.ports.is_stored => return actor.be_taken_over().await,
@@ -39,7 +39,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         if matches!(reloaded, Ok(Err(StoreError::Fenced))) && actor.ports.is_stored {
             return actor.be_taken_over().await;
         }
-        if actor.session.open_turn().is_some() || !actor.session.queue().is_empty() {
+        if actor.session.open_turn().is_some() || !actor.session.queue.is_empty() {
             // Callers that follow a turn by its events are notified behind everything durable. A lease that could not
             // be renewed does not know the durable seq.
             let tail = actor.ports.durable(session_id).await.unwrap_or(actor.lease.tail);
@@ -124,7 +124,7 @@ impl Actor {
 
     /// Leaves memory: a stored session is settled; a deleted one, or one that is not stored, is dropped.
     async fn depart(&mut self) {
-        let (ports, session_id, seq) = (self.ports.clone(), self.session.id(), self.session.last_seq());
+        let (ports, session_id, seq) = (self.ports.clone(), self.session.id, self.session.last_seq);
         let is_deleted = !self.waiting.deletions.is_empty();
         let done = if ports.is_stored && !is_deleted {
             if self.journalled.snapshot_seq < seq && !self.shared.is_read_only.load(Ordering::Acquire) {
@@ -132,7 +132,7 @@ impl Actor {
             }
             // The next start, or another node, loads a session with something to do: a turn's deadline comes, and the
             // queue goes on.
-            match self.session.open_turn().is_some() || !self.session.queue().is_empty() {
+            match self.session.open_turn().is_some() || !self.session.queue.is_empty() {
                 true => ports.events.give_up(self.lease).await,
                 false => ports.observer.rests(&ports, self.lease),
             }
@@ -161,10 +161,10 @@ impl Actor {
     /// Leaves memory because another owner has the session by now, and records nothing: what is left of its work is the
     /// other's to end. Callers that wait are notified, and ask or follow the session again wherever it is.
     async fn be_taken_over(&mut self) {
-        let session_id = self.session.id();
-        tracing::warn!(%session_id, seq = self.session.last_seq(), "a session was taken over by another owner");
+        let session_id = self.session.id;
+        tracing::warn!(%session_id, seq = self.session.last_seq, "a session was taken over by another owner");
         let lost = self.discard(&StoreError::Fenced);
-        if self.session.open_turn().is_some() || !self.session.queue().is_empty() {
+        if self.session.open_turn().is_some() || !self.session.queue.is_empty() {
             let tail = self.ports.durable(session_id).await.unwrap_or(self.lease.tail);
             // First: a caller that is released below may follow the session at once.
             self.shared.live.lose(tail, &lost);
@@ -184,7 +184,7 @@ impl Actor {
         self.mailbox.close();
         while let Ok(command) = self.mailbox.try_recv() {
             // Nothing was done for it: its caller asks again.
-            command.refuse(&SessionError::TakenOver(self.session.id()));
+            command.refuse(&SessionError::TakenOver(self.session.id));
         }
         for reply in self.waiting.deletions.drain(..) {
             drop(reply.send(Err(error.clone())));
@@ -204,11 +204,11 @@ impl Actor {
         let Control { is_draining, is_queue_held, is_turn_held, .. } = self.control;
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, is_turn_held, interrupt: left_open, ..Control::default() };
-        let session_id = self.session.id();
+        let session_id = self.session.id;
         self.lease = self.ports.events.lease(session_id).await?;
         // If applied records never became durable, only the journal is right. Where other nodes append too, a tail that
         // is as far shows nothing: it may be that of records in their place.
-        let is_ahead = self.lease.tail < self.session.last_seq();
+        let is_ahead = self.lease.tail < self.session.last_seq;
         let replayed = match is_ahead || self.ports.events.node().is_some() {
             true => Err(Trouble::Torn),
             false => replay(self.ports.events.as_ref(), session_id, &mut self.session).await,
@@ -221,7 +221,7 @@ impl Actor {
             }
         }
         // Another owner has had the lease since.
-        if self.session.last_seq() > self.lease.tail {
+        if self.session.last_seq > self.lease.tail {
             return Err(StoreError::Fenced);
         }
         // What failed may have been the end of that turn, and be durable all the same.

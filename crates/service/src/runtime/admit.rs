@@ -1,6 +1,6 @@
 //! The door of the service: every operation is admitted first, in one place, by its row of the table.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;

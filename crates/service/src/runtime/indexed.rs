@@ -219,8 +219,8 @@ impl Sessions {
     pub(super) async fn index_left(&self, found: Option<(Session, bool)>) -> Option<SessionState> {
         let engine = self.inner.engine.clone();
         let session = self.index_outline(found).await?;
-        let session_id = session.id();
-        let (state, last_seq) = (session.state(), session.last_seq());
+        let session_id = session.id;
+        let (state, last_seq) = (session.state(), session.last_seq);
         if state == SessionState::Idle {
             engine.derived.settling.clone().spawn(async move {
                 if engine.derived.index.committed().await.is_ok() {
@@ -234,9 +234,9 @@ impl Sessions {
     /// Puts the row of a session without its messages into the index, if there is one.
     async fn index_outline(&self, found: Option<(Session, bool)>) -> Option<Session> {
         let (session, is_whole) = found?;
-        let session_id = session.id();
+        let session_id = session.id;
         self.index(&session, false).await;
-        if is_whole && session.last_seq() >= SNAPSHOT_EVENTS_MIN {
+        if is_whole && session.last_seq >= SNAPSHOT_EVENTS_MIN {
             // The next caller need not pass through the whole journal again.
             if let Err(error) = self.engine().snapshots.save(&session).await {
                 tracing::debug!(%session_id, %error, "a snapshot could not be saved");

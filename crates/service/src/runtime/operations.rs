@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{admit::Admitted, sessions::Sessions, validate};
 use crate::{
-    Session, SessionError,
+    SessionError,
     agent::{
         command::{Change, Command},
         registry::Reservation,
@@ -137,7 +137,7 @@ impl Admitted<'_> {
             let is_named = turn.is_none_or(|turn| turn == end.turn);
             is_named && end.seq > left.last_seq && end.status == TurnStatus::Interrupted
         };
-        let end = loaded.as_ref().and_then(Session::last_end).filter(is_it);
+        let end = loaded.as_ref().and_then(|session| session.last_end()).filter(is_it);
         end.map_or(answer, |end| Ok(Changed { session_id, seq: end.seq }))
     }
 

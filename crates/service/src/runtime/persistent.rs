@@ -45,7 +45,7 @@ impl Sessions {
         let left = unsettled.map(async |session_id| (session_id, engine.outline(session_id).await));
         let mut left: Vec<_> = left.buffer_unordered(SCANS).collect().await;
         // The last one to change comes first in lists.
-        left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at()), *id));
+        left.sort_by_key(|(id, found)| (found.as_ref().map(|(session, _)| session.updated_at), *id));
         let (count, mut unread, mut open) = (left.len(), Vec::new(), Vec::new());
         for (session_id, found) in left {
             match self.index_left(found).await {
@@ -234,13 +234,13 @@ impl Sessions {
             let at = match session.fork_at(turn)? {
                 ForkPoint::After(seq) => seq,
                 ForkPoint::EndOf { turn, from } => {
-                    let is_whole = session.pruned_to() == 0;
+                    let is_whole = session.pruned_to == 0;
                     let missing =
                         if is_whole { SessionError::ItemNotFound("turn") } else { SessionError::HistoryPruned };
                     self.end_of(parent, turn, from).await?.ok_or(missing)?
                 }
             };
-            if at < session.pruned_to() {
+            if at < session.pruned_to {
                 return Err(SessionError::HistoryPruned);
             }
             let now = engine.world.clock.now();
@@ -248,10 +248,10 @@ impl Sessions {
             let (session_id, seq) = (first.session_id, first.seq);
             let imported = session.fork_import_record(at, &first);
             let last = imported.as_ref().map_or(seq, |imported| imported.seq);
-            let labelled = session.labels_record(at, session.labels(), (session_id, last, now));
+            let labelled = session.labels_record(at, &session.labels, (session_id, last, now));
             let mut records = vec![first];
             records.extend(imported.into_iter().chain(labelled));
-            if session.pruned_to() > 0
+            if session.pruned_to > 0
                 && let Some(snapshot) = self.history_at(parent, at).await?
             {
                 let event = Event::HistorySnapshot(snapshot);
@@ -270,10 +270,10 @@ impl Sessions {
 
     /// Checks that a session to fork was not read up to damage only, unless the turn is before that.
     async fn check_whole(&self, session: &Session, turn: Option<TurnNumber>) -> Result<(), SessionError> {
-        if turn.is_some_and(|turn| turn < session.next_turn()) {
+        if turn.is_some_and(|turn| turn < session.next_turn) {
             return Ok(());
         }
-        let (events, session_id, last_seq) = (&self.engine().events, session.id(), session.last_seq());
+        let (events, session_id, last_seq) = (&self.engine().events, session.id, session.last_seq);
         match events.read(session_id, last_seq, ReadLimit::frames(1)).await {
             Err(error @ StoreError::Corrupted { .. }) => Err(error.into()),
             // Others may have been appended since, and are not in the fork.

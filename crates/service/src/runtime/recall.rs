@@ -162,7 +162,7 @@ impl Sessions {
         if self.inner.registry.shared(session_id).is_none()
             && let Some((session, _)) = self.engine().outline(session_id).await
         {
-            return Ok(session.labels().get(name) == value);
+            return Ok(session.labels.get(name) == value);
         }
         match self.look(session_id).await {
             Ok(view) => Ok(view.summary.labels.get(name) == value),

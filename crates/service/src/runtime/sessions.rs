@@ -180,7 +180,7 @@ impl Sessions {
         }
         let lease = engine.events.lease(session_id).await?;
         let session = match engine.restore(session_id).await {
-            Ok(Some(session)) if session.last_seq() <= lease.tail => session,
+            Ok(Some(session)) if session.last_seq <= lease.tail => session,
             restored => {
                 engine.events.give_up(lease).await;
                 return restored?.map(|_| None).ok_or(SessionError::NotFound(session_id));
@@ -198,7 +198,7 @@ impl Sessions {
     /// Makes the actor of a session whose records are all applied.
     fn actor(&self, session: Session, lease: Lease) -> (Arc<Shared>, mpsc::Sender<Command>, Actor) {
         let registry = &self.inner.registry;
-        let shared = Shared::new(&session, registry.hub(session.id()));
+        let shared = Shared::new(&session, registry.hub(session.id));
         let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
         let (ports, registry) = (self.inner.engine.ports.clone(), Arc::downgrade(registry));
         let actor = Actor::new(session, lease, ports, shared.clone(), registry, commands);
@@ -544,7 +544,7 @@ impl Sessions {
             Creation::Exists(known) => {
                 // Its blobs have no session.
                 engine.blobs.forget(session_id).await;
-                return answer_of(&known, session.created_key());
+                return answer_of(&known, session.created_key.as_ref());
             }
         };
         let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
@@ -565,7 +565,7 @@ impl Sessions {
             done = derived.index.put_key(key).await;
         }
         if let Err(error) = done {
-            tracing::error!(session_id = %session.id(), %error, "could not update the session index; the next start will");
+            tracing::error!(session_id = %session.id, %error, "could not update the session index; the next start will");
         }
     }
 }

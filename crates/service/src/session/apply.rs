@@ -1,10 +1,9 @@
-//! [`Session::apply`]: the only function that changes a session.
+//! [`Session::apply`](super::Session::apply): the only function that changes a session.
 //!
 //! Live turns, resume, replay, projection and fork all use it, so they cannot differ. It reads no clock, no disk and no
 //! option: a record means the same wherever it is applied.
 
 use std::{
-    collections::VecDeque,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
@@ -12,8 +11,7 @@ use std::{
 use meerkat_errors::ErrorCode;
 
 use super::{
-    Session,
-    context::Context,
+    SessionFields,
     event::{
         ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated, ToolFinished,
         ToolOutcome, TurnQueued, TurnStarted,
@@ -44,12 +42,9 @@ pub struct ApplyError {
     pub why: &'static str,
 }
 
-impl Session {
-    /// Starts a session from its first record.
-    ///
-    /// # Errors
-    /// If no session can begin with the record.
-    pub fn begin(record: &Record) -> Result<Self, ApplyError> {
+impl SessionFields {
+    /// The session of a first record.
+    pub(super) fn begin(record: &Record) -> Result<Self, ApplyError> {
         let refusal = |why| ApplyError { seq: record.seq, why };
         let Event::SessionCreated(created) = &record.event else {
             return Err(refusal("a session begins with session_created"));
@@ -64,50 +59,24 @@ impl Session {
             id: record.session_id,
             created_at: record.time,
             updated_at: record.time,
-            title,
-            first_line: None,
+            given_title: title,
             labels,
-            is_archived: false,
-            forked_from: None,
             model,
             system_prompt,
             tools: tools.map(Arc::from),
             workspace,
-            imported_at: 0,
             labelled_at: 1,
             memory,
             budgets,
             compaction,
             created_key: key,
-            counters: Default::default(),
-            open_compaction: None,
-            context: Context::default(),
-            reminders: Arc::default(),
-            pins: Arc::default(),
-            queue: Arc::default(),
-            open_turn: None,
-            last_end: None,
-            keys: Default::default(),
-            keys_by_age: VecDeque::new(),
-            keyed_bytes: 0,
-            decisions: Default::default(),
-            allowed_rules: Arc::default(),
-            found_tools: Arc::default(),
-            usage: Default::default(),
-            message_count: 0,
-            next_turn: 0,
-            pruned_to: 0,
-            gaps: Default::default(),
             last_seq: 1,
+            ..Self::default()
         })
     }
 
-    /// Applies the next record. If its seq skips some, journal compaction dropped the records between, or they are lost
-    /// (see `lost.rs`): the store's chain proves that no others are missing.
-    ///
-    /// # Errors
-    /// If the record cannot follow; the session is then unchanged.
-    pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
+    /// Applies the next record.
+    pub(super) fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
         let refusal = |why| Err(ApplyError { seq: record.seq, why });
         if record.seq <= self.last_seq {
             return refusal("its seq does not rise");
@@ -129,7 +98,7 @@ impl Session {
             Event::SessionForked(forked) => self.forked(record, forked),
             Event::SessionImported(_) => self.imported(record.seq),
             Event::SessionUpdated(updated) => {
-                self.title.clone_from(&updated.title);
+                self.given_title.clone_from(&updated.title);
                 if self.labels != updated.labels {
                     self.labels.clone_from(&updated.labels);
                     self.labelled_at = record.seq;

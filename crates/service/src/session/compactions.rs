@@ -5,14 +5,14 @@
 use super::{
     event::{CompactionAttempt, Record},
     message::{Body, Message},
-    state::{OpenCompaction, Session},
+    state::{OpenCompaction, SessionFields},
 };
 use crate::{
     compaction::{CompactionConfig, CompactionContext, message_bytes},
     ids::Seq,
 };
 
-impl Session {
+impl SessionFields {
     /// Returns the compaction config of the open turn, or else of the session.
     #[must_use]
     pub fn compaction(&self) -> Option<CompactionConfig> {

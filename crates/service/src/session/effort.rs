@@ -1,14 +1,14 @@
-//! Work that a record makes: [`Session::apply`] searches lists that are short in every session that was made here, and
-//! may be long in one that comes from elsewhere.
+//! Work that a record makes: [`Session::apply`](super::Session::apply) searches lists that are short in every session
+//! that was made here, and may be long in one that comes from elsewhere.
 
 use super::{
-    Session,
+    SessionFields,
     event::{Event, Record},
     message::Block,
     state::KEYS_KEPT,
 };
 
-impl Session {
+impl SessionFields {
     /// Estimates the steps that applying a record takes, beyond a few and those that its own length explains.
     pub(crate) fn effort(&self, record: &Record) -> u64 {
         let open = self.open_turn.as_ref();

@@ -3,13 +3,13 @@
 use meerkat_words::answers::TurnStatus;
 
 use super::{
-    Session,
+    SessionFields,
     event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted, of_session},
     turn::CallProgress,
 };
 use crate::ids::{Seq, TurnNumber};
 
-impl Session {
+impl SessionFields {
     /// Explains why a record with the right seq still cannot follow; `None` if it can.
     pub(super) fn obstacle(&self, record: &Record) -> Option<&'static str> {
         let open = self.open_turn.as_ref();

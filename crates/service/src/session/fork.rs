@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Session,
+    SessionFields,
     event::{Event, Record, SessionForked, SessionUpdated},
 };
 use crate::{
@@ -39,7 +39,7 @@ impl ForkPoint {
     }
 }
 
-impl Session {
+impl SessionFields {
     /// Finds the point of a fork with everything up to the end of `turn`; `None` for everything except an open turn or
     /// compaction.
     ///
@@ -74,7 +74,7 @@ impl Session {
     #[must_use]
     pub fn updated(&self, title: Option<String>, labels: Option<BTreeMap<String, String>>) -> SessionUpdated {
         SessionUpdated {
-            title: title.map_or_else(|| self.title.clone(), |title| (!title.is_empty()).then_some(title)),
+            title: title.map_or_else(|| self.given_title.clone(), |title| (!title.is_empty()).then_some(title)),
             labels: labels.unwrap_or_else(|| self.labels.clone()),
         }
     }

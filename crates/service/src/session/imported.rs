@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    OpenTurn, Session,
+    OpenTurn, SessionFields,
     event::{Event, Record, SessionImported},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     ids::{Seq, SessionId},
 };
 
-impl Session {
+impl SessionFields {
     /// Takes away all that would let a tool run.
     pub(super) fn imported(&mut self, seq: Seq) {
         self.imported_at = seq;
@@ -28,7 +28,8 @@ impl Session {
 
     /// Makes the record with which the session begins here, if a tool could run without it; it follows `last`.
     pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
-        let has_rules = !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
+        let has_rules =
+            !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
         let may_run = self.workspace.is_some()
             || has_rules
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);

@@ -6,7 +6,7 @@
 use meerkat_words::message::Body;
 
 use super::{
-    Session,
+    SessionFields,
     event::{
         Event, Key, LostKey, MemoryScope, Record, RecordsLost, SessionCreated, SessionForked, SessionMemory,
         ToolFinished, ToolOutcome, TurnInterrupted, TurnTotals,
@@ -22,13 +22,9 @@ const REASON: &str = "records_lost";
 /// Result of a call whose own is lost.
 const UNKNOWN: &str = "The result was lost to damage, and the outcome is unknown; verify before repeating.";
 
-impl Session {
-    /// Starts a session from its first record that is left. What the lost ones said of it is unknown: it has no
-    /// workspace, may use no tool, and has no part in memory.
-    ///
-    /// # Errors
-    /// As [`Self::begin`].
-    pub fn begin_anywhere(record: &Record) -> Result<Self, ApplyError> {
+impl SessionFields {
+    /// The session of a first record that is left.
+    pub(super) fn begin_anywhere(record: &Record) -> Result<Self, ApplyError> {
         if record.seq <= 1 {
             return Self::begin(record);
         }

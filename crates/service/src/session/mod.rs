@@ -34,7 +34,7 @@ pub use history::HistoryFold;
 pub(crate) use pruned::{CONTEXT_RUNS_MAX, ForkedHistory};
 pub use state::KEY_KEPT_MS;
 pub(crate) use state::RULES_MAX;
-pub use state::{Decided, KeyUse, Session};
+pub use state::{Decided, KeyUse, Session, SessionFields};
 pub(crate) use turn::TurnFold;
 pub use turn::{Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd};
 pub use view::{SessionMeta, View};

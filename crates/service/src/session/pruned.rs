@@ -3,7 +3,7 @@
 //! If nothing is missing, a snapshot changes nothing, except that it forgets expired keys.
 
 use super::{
-    Session,
+    Session, SessionFields,
     event::{CompactionAttempt, CompactionCounters, Event, HistorySnapshot, Record},
     human::heading,
 };
@@ -16,7 +16,7 @@ use crate::{
 /// Runs of the live context that a snapshot may name; limits the size of its event.
 pub(crate) const CONTEXT_RUNS_MAX: usize = 4096;
 
-impl Session {
+impl SessionFields {
     /// Collects the facts of the records up to `pruned_to` before some of them are dropped. `None` if the live context
     /// has too many runs.
     pub(crate) fn history_snapshot(&self, pruned_to: Seq, keys_up_to: Timestamp) -> Option<HistorySnapshot> {
@@ -52,7 +52,7 @@ impl Session {
         self.keys.retain(|_, used| used.time > snapshot.keys_up_to);
         let keys = &self.keys;
         self.keys_by_age.retain(|(time, name)| keys.get(name).is_some_and(|used| used.time == *time));
-        self.keyed_bytes = self.keys.values().map(super::KeyUse::bytes).sum();
+        self.count_keys();
     }
 }
 

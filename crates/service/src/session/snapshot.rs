@@ -4,31 +4,25 @@
 //! to [`Snapshot::restore`], which refuses a snapshot that the journal contradicts.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Session,
+    Session, SessionFields,
     apply::proposed,
     context::{Context, ContextEntry, Rebuilds},
-    event::{CompactionCounters, Event, Key, Record, SessionMemory, TurnStarted},
+    event::{Event, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
-    state::{Decided, Gaps, KeyUse, OpenCompaction},
-    turn::{OpenTurn, QueuedTurn, TurnEnd},
+    state::KeyUse,
+    turn::{OpenTurn, QueuedTurn},
     view::SessionMeta,
 };
-use crate::{
-    clock::Timestamp,
-    compaction::CompactionConfig,
-    ids::{Seq, SessionId, TurnNumber},
-    model::Usage,
-    options::Budgets,
-};
+use crate::ids::{Seq, SessionId, TurnNumber};
 
 /// Unwanted events that are read along, so that fewer reads are needed.
 const GAP_EVENTS_MAX: Seq = 16;
@@ -36,62 +30,19 @@ const GAP_EVENTS_MAX: Seq = 16;
 /// A session without its bodies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    id: SessionId,
-    created_at: Timestamp,
-    updated_at: Timestamp,
-    title: Option<String>,
-    first_line: Option<String>,
-    labels: BTreeMap<String, String>,
-    is_archived: bool,
-    forked_from: Option<SessionId>,
-    model: String,
-    tools: Option<Vec<String>>,
-    #[serde(default)]
-    workspace: Option<String>,
-    #[serde(default)]
-    imported_at: Seq,
-    #[serde(default)]
-    labelled_at: Seq,
-    #[serde(default)]
-    memory: SessionMemory,
-    budgets: Budgets,
-    compaction: Option<CompactionConfig>,
-    created_key: Option<Key>,
-    #[serde(default)]
-    counters: CompactionCounters,
-    #[serde(default)]
-    open_compaction: Option<OpenCompaction>,
+    /// Everything but what these seqs stand for.
+    fields: SessionFields,
     /// The `context_rebuilt` that holds the summary which the live context begins with.
-    #[serde(default)]
     summary: Option<Seq>,
     /// The live context, in order.
     context: Vec<Span>,
     /// The messages in it whose results are masked.
-    #[serde(default)]
     masked: Vec<Seq>,
-    #[serde(default)]
     rebuilds: Rebuilds,
     reminders: Vec<Seq>,
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
     queue: Vec<Seq>,
-    open_turn: Option<OpenTurn>,
-    last_end: Option<TurnEnd>,
-    keys: BTreeMap<String, KeyUse>,
-    keys_by_age: VecDeque<(Timestamp, String)>,
-    decisions: BTreeMap<String, Decided>,
-    #[serde(default)]
-    allowed_rules: Vec<String>,
-    #[serde(default)]
-    found_tools: Vec<String>,
-    usage: Usage,
-    message_count: u64,
-    next_turn: TurnNumber,
-    #[serde(default)]
-    pruned_to: Seq,
-    #[serde(default)]
-    gaps: Gaps,
-    last_seq: Seq,
 }
 
 /// Entries of the context between which nothing left it.
@@ -106,7 +57,6 @@ struct Span {
     /// The turn that the last entry belongs to: one that was interrupted may go on as another behind it.
     turn: TurnNumber,
     /// True if this turn did not fit, so that only a remainder of these entries and those before them is left.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_dropped: bool,
 }
 
@@ -117,34 +67,8 @@ pub(crate) struct Unfounded(pub(crate) Seq);
 impl Snapshot {
     /// Takes a session's small fields.
     pub(crate) fn of(session: &Session) -> Self {
-        let open = |open: &OpenTurn| OpenTurn {
-            calls: Vec::new(),
-            forms: Vec::new(),
-            text: Arc::default(),
-            partial: None,
-            ..open.clone()
-        };
-        let end = |end: &TurnEnd| TurnEnd { text: Arc::default(), ..end.clone() };
         Self {
-            id: session.id,
-            created_at: session.created_at,
-            updated_at: session.updated_at,
-            title: session.title.clone(),
-            first_line: session.first_line.clone(),
-            labels: session.labels.clone(),
-            is_archived: session.is_archived,
-            forked_from: session.forked_from,
-            model: session.model.clone(),
-            tools: session.tools.as_deref().map(<[String]>::to_vec),
-            workspace: session.workspace.clone(),
-            imported_at: session.imported_at,
-            labelled_at: session.labelled_at,
-            memory: session.memory,
-            budgets: session.budgets,
-            compaction: session.compaction,
-            created_key: session.created_key.clone(),
-            counters: session.counters,
-            open_compaction: session.open_compaction,
+            fields: session.without_bodies(),
             summary: session.context.summary().map(|summary| summary.seq),
             context: spans(&session.context),
             masked: masked(&session.context),
@@ -152,56 +76,37 @@ impl Snapshot {
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
-            open_turn: session.open_turn.as_ref().map(open),
-            last_end: session.last_end.as_ref().map(end),
-            keys: session.keys.iter().map(|(name, used)| (name.clone(), used.clone())).collect(),
-            keys_by_age: session.keys_by_age.clone(),
-            decisions: session.decisions.iter().map(|(call_id, decided)| (call_id.clone(), decided.clone())).collect(),
-            allowed_rules: session.allowed_rules.to_vec(),
-            found_tools: session.found_tools.to_vec(),
-            usage: session.usage,
-            message_count: session.message_count,
-            next_turn: session.next_turn,
-            pruned_to: session.pruned_to,
-            gaps: session.gaps,
-            last_seq: session.last_seq,
         }
     }
 
     /// Returns the keys that it knows, if it is of this session.
     pub(crate) fn keys(self, id: SessionId) -> Option<BTreeMap<String, KeyUse>> {
-        (self.id == id).then_some(self.keys)
+        (self.fields.id == id).then_some(self.fields.keys)
     }
 
     /// Returns its last seq.
     pub(crate) const fn last_seq(&self) -> Seq {
-        self.last_seq
+        self.fields.last_seq
     }
 
     /// Returns its entry in a list.
     pub(crate) fn meta(&self) -> SessionMeta {
-        SessionMeta {
-            id: self.id,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-            message_count: self.message_count,
-            last_seq: self.last_seq,
-            labels: self.labels.clone(),
-        }
+        let SessionFields { id, created_at, updated_at, message_count, last_seq, .. } = self.fields;
+        SessionMeta { id, created_at, updated_at, message_count, last_seq, labels: self.fields.labels.clone() }
     }
 
     /// The events to read, in order: first and last seq of each run.
     pub(crate) fn ranges(&self) -> Vec<(Seq, Seq)> {
         let single = |seq: &Seq| (*seq, *seq);
-        let texts = self.last_end.iter().filter_map(|end| end.text_seq);
-        let open = self.open_turn.iter().flat_map(|open| open.text_seq.into_iter().chain(open.partial_seq));
+        let texts = self.fields.last_end.iter().filter_map(|end| end.text_seq);
+        let open = self.fields.open_turn.iter().flat_map(|open| open.text_seq.into_iter().chain(open.partial_seq));
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
-        let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.last_seq, self.last_seq)];
+        let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.fields.last_seq, self.fields.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
         wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).chain(&self.summary).map(single));
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
-        let answered = self.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
-        wanted.extend(answered.map(|span| (span.to, self.last_seq)));
+        let answered = self.fields.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
+        wanted.extend(answered.map(|span| (span.to, self.fields.last_seq)));
         wanted.sort_unstable();
         let mut runs: Vec<(Seq, Seq)> = Vec::new();
         for (from, to) in wanted {
@@ -226,92 +131,64 @@ impl Snapshot {
     ///
     /// # Errors
     /// If a record contradicts the snapshot.
-    pub(crate) fn restore(mut self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
+    pub(crate) fn restore(self, records: &BTreeMap<Seq, Record>) -> Result<Session, Unfounded> {
+        let mut fields = self.fields;
         let find = |seq: Seq| records.get(&seq).ok_or(Unfounded(seq));
-        if (find(self.last_seq)?.time, find(self.last_seq)?.session_id) != (self.updated_at, self.id) {
-            return Err(Unfounded(self.last_seq));
+        let last = find(fields.last_seq)?;
+        if (last.time, last.session_id) != (fields.updated_at, fields.id) {
+            return Err(Unfounded(fields.last_seq));
         }
         let Event::SessionCreated(created) = &find(1)?.event else { return Err(Unfounded(1)) };
-        let mut context = context(&self.context, &self.masked, records)?.rebuilt_by(std::mem::take(&mut self.rebuilds));
-        context.mask(&self.masked);
+        fields.system_prompt.clone_from(&created.system_prompt);
+        fields.context = context(&self.context, &self.masked, records)?.rebuilt_by(self.rebuilds);
+        fields.context.mask(&self.masked);
         if let Some(seq) = self.summary {
             let Event::ContextRebuilt(rebuilt) = &find(seq)?.event else { return Err(Unfounded(seq)) };
-            context.summarise(seq, rebuilt.summary.as_ref().ok_or(Unfounded(seq))?);
+            fields.context.summarise(seq, rebuilt.summary.as_ref().ok_or(Unfounded(seq))?);
         }
-        let open_turn = self.open_turn.take().map(|open| open_turn(open, &context, records)).transpose()?;
-        let answered_at = open_turn.as_ref().and_then(|_| context.entries().last()).map(|entry| entry.seq);
-        let mut session = Session {
-            system_prompt: created.system_prompt.clone(),
-            context,
-            reminders: Arc::new(each(&self.reminders, records, reminder)?),
-            pins: Arc::new(each(&self.pins, records, pin)?),
-            queue: Arc::new(each(&self.queue, records, queued)?.into()),
-            open_turn,
-            ..self.small_fields()
-        };
+        fields.reminders = Arc::new(each(&self.reminders, records, reminder)?);
+        fields.pins = Arc::new(each(&self.pins, records, pin)?);
+        let mut queue: VecDeque<_> = each(&self.queue, records, queued)?.into();
         // What an import took away stays away.
-        let imported_at = session.imported_at;
-        if session.queue.iter().any(|queued| queued.seq < imported_at) {
-            let brought = Arc::make_mut(&mut session.queue).iter_mut().filter(|queued| queued.seq < imported_at);
-            brought.for_each(QueuedTurn::imported);
-        }
-        if let Some(end) = &mut session.last_end {
+        queue.iter_mut().filter(|queued| queued.seq < fields.imported_at).for_each(QueuedTurn::imported);
+        fields.queue = Arc::new(queue);
+        let open = fields.open_turn.take().map(|open| open_turn(open, &fields.context, records)).transpose()?;
+        fields.open_turn = open;
+        if let Some(end) = &mut fields.last_end {
             end.text = text(end.text_seq, records)?;
         }
-        let last = session.last_seq;
+        fields.count_keys();
+        let last = fields.last_seq;
+        let answered_at =
+            fields.open_turn.as_ref().and_then(|_| fields.context.entries().last()).map(|entry| entry.seq);
         for (_, record) in answered_at.into_iter().flat_map(|answer| records.range(answer..=last.max(answer))) {
-            session.progress(record);
+            fields.progress(record);
         }
-        Ok(session)
+        Ok(Session(fields))
     }
 
     /// Restores the session without its messages; `None` if a turn is open or queued, which only the journal has whole.
     pub(crate) fn outline(self) -> Option<Session> {
-        (self.open_turn.is_none() && self.queue.is_empty()).then(|| self.small_fields())
+        let mut fields = self.fields;
+        fields.count_keys();
+        (fields.open_turn.is_none() && self.queue.is_empty()).then_some(Session(fields))
     }
+}
 
-    fn small_fields(self) -> Session {
-        let keys: HashMap<_, _> = self.keys.into_iter().collect();
-        Session {
-            id: self.id,
-            created_at: self.created_at,
-            updated_at: self.updated_at,
-            title: self.title,
-            first_line: self.first_line,
-            labels: self.labels,
-            is_archived: self.is_archived,
-            forked_from: self.forked_from,
-            model: self.model,
-            system_prompt: None,
-            tools: self.tools.map(Arc::from),
-            workspace: self.workspace,
-            imported_at: self.imported_at,
-            labelled_at: self.labelled_at,
-            memory: self.memory,
-            budgets: self.budgets,
-            compaction: self.compaction,
-            created_key: self.created_key,
-            counters: self.counters,
-            open_compaction: self.open_compaction,
-            context: Context::default(),
-            reminders: Arc::default(),
-            pins: Arc::default(),
-            queue: Arc::default(),
-            open_turn: None,
-            last_end: self.last_end,
-            keyed_bytes: keys.values().map(KeyUse::bytes).sum(),
-            keys,
-            keys_by_age: self.keys_by_age,
-            decisions: self.decisions.into_iter().collect(),
-            allowed_rules: Arc::new(self.allowed_rules),
-            found_tools: Arc::new(self.found_tools),
-            usage: self.usage,
-            message_count: self.message_count,
-            next_turn: self.next_turn,
-            pruned_to: self.pruned_to,
-            gaps: self.gaps,
-            last_seq: self.last_seq,
+impl SessionFields {
+    /// A copy without what a snapshot reads from the journal.
+    fn without_bodies(&self) -> Self {
+        let mut fields = Self { keyed_bytes: 0, system_prompt: None, ..self.clone() };
+        (fields.context, fields.queue) = (Context::default(), Arc::default());
+        (fields.reminders, fields.pins) = (Arc::default(), Arc::default());
+        if let Some(open) = &mut fields.open_turn {
+            (open.calls, open.forms) = (Vec::new(), Vec::new());
+            (open.text, open.partial) = (Arc::default(), None);
         }
+        if let Some(end) = &mut fields.last_end {
+            end.text = Arc::default();
+        }
+        fields
     }
 }
 

@@ -1,9 +1,8 @@
-//! [`Session`]: the fold of a session's records.
-//!
-//! It has no public way to change but [`Session::apply`](super::Session::apply).
+//! [`Session`]: the fold of a session's records. Its fields can be read, and only [`Session::apply`] changes them.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
+    ops::Deref,
     path::Path,
     sync::Arc,
 };
@@ -13,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::SessionState;
 
 use super::{
+    ApplyError,
     context::Context,
-    event::{CompactionCounters, Decision, Key, MemoryScope, Scope, SessionMemory},
+    event::{CompactionCounters, Decision, Key, MemoryScope, Record, Scope, SessionMemory},
     message::{Body, Message, RawJson},
     reminder::{Pin, Reminder, SystemReminderType, tagged},
     turn::{OpenTurn, QueuedTurn, TurnEnd},
@@ -73,20 +73,71 @@ pub(super) struct OpenCompaction {
 
 /// A session as its records make it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Session {
-    pub(super) id: SessionId,
-    pub(super) created_at: Timestamp,
-    pub(super) updated_at: Timestamp,
-    /// As it was set.
-    pub(super) title: Option<String>,
+pub struct Session(pub(super) SessionFields);
+
+impl Deref for Session {
+    type Target = SessionFields;
+
+    fn deref(&self) -> &SessionFields {
+        &self.0
+    }
+}
+
+impl Session {
+    /// Starts a session from its first record.
+    ///
+    /// # Errors
+    /// If no session can begin with the record.
+    pub fn begin(record: &Record) -> Result<Self, ApplyError> {
+        SessionFields::begin(record).map(Self)
+    }
+
+    /// Starts a session from its first record that is left. What the lost ones said of it is unknown: it has no
+    /// workspace, may use no tool, and has no part in memory.
+    ///
+    /// # Errors
+    /// As [`Self::begin`].
+    pub fn begin_anywhere(record: &Record) -> Result<Self, ApplyError> {
+        SessionFields::begin_anywhere(record).map(Self)
+    }
+
+    /// Applies the next record. If its seq skips some, journal compaction dropped the records between, or they are lost
+    /// (see `lost.rs`): the store's chain proves that no others are missing.
+    ///
+    /// # Errors
+    /// If the record cannot follow; the session is then unchanged.
+    pub fn apply(&mut self, record: &Record) -> Result<(), ApplyError> {
+        self.0.apply(record)
+    }
+}
+
+/// What a [`Session`] knows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionFields {
+    /// Its id.
+    pub id: SessionId,
+    /// Time of creation.
+    pub created_at: Timestamp,
+    /// Time of its last change.
+    pub updated_at: Timestamp,
+    /// The title that was set; `None` if it is listed by its first line.
+    pub given_title: Option<String>,
     /// First line of the first prompt that has one: the title while none is set.
-    pub(super) first_line: Option<String>,
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) is_archived: bool,
-    pub(super) forked_from: Option<SessionId>,
-    pub(super) model: String,
-    pub(super) system_prompt: Option<Body>,
-    pub(super) tools: Option<Arc<[String]>>,
+    pub first_line: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// True if it is archived.
+    pub is_archived: bool,
+    /// The session that it was forked from.
+    pub forked_from: Option<SessionId>,
+    /// Model of turns that name none.
+    pub model: String,
+    /// Its system prompt.
+    #[serde(skip)]
+    pub system_prompt: Option<Body>,
+    /// The tools that it may use; `None` for all.
+    pub tools: Option<Arc<[String]>>,
     /// Folder that its tools work in.
     pub(super) workspace: Option<String>,
     /// The last `session_imported`; 0 if there is none.
@@ -94,41 +145,55 @@ pub struct Session {
     /// The event that set its labels.
     pub(super) labelled_at: Seq,
     /// Its part in the project's memory.
-    pub(super) memory: SessionMemory,
-    pub(super) budgets: Budgets,
+    pub memory: SessionMemory,
+    /// Budgets of turns that set none.
+    pub budgets: Budgets,
     /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,
-    pub(super) created_key: Option<Key>,
+    /// Key of its creation.
+    pub created_key: Option<Key>,
     /// Counters for the next compaction.
     pub(super) counters: CompactionCounters,
     pub(super) open_compaction: Option<OpenCompaction>,
-    pub(super) context: Context,
-    pub(super) reminders: Arc<Vec<Reminder>>,
-    pub(super) pins: Arc<Vec<Pin>>,
+    /// The live context, without system prompt, reminders and pins.
+    #[serde(skip)]
+    pub context: Context,
+    /// The reminders in the order in which they were set.
+    #[serde(skip)]
+    pub reminders: Arc<Vec<Reminder>>,
+    /// The pins in the order in which they were set.
+    #[serde(skip)]
+    pub pins: Arc<Vec<Pin>>,
     /// In the order in which they will run.
-    pub(super) queue: Arc<VecDeque<QueuedTurn>>,
-    pub(super) open_turn: Option<OpenTurn>,
-    pub(super) last_end: Option<TurnEnd>,
-    pub(super) keys: HashMap<String, KeyUse>,
+    #[serde(skip)]
+    pub queue: Arc<VecDeque<QueuedTurn>>,
+    /// The turn that runs.
+    pub open_turn: Option<OpenTurn>,
+    /// End of the last turn.
+    pub last_end: Option<TurnEnd>,
+    pub(super) keys: BTreeMap<String, KeyUse>,
     /// The keys in the order in which they were used, to forget the oldest first.
     pub(super) keys_by_age: VecDeque<(Timestamp, String)>,
     /// Bytes of the keys.
+    #[serde(skip)]
     pub(super) keyed_bytes: u64,
     /// Decisions on the calls of the running and the last turn.
-    pub(super) decisions: HashMap<String, Decided>,
+    pub(super) decisions: BTreeMap<String, Decided>,
     /// Rules by which calls run without a question, each once, at most [`RULES_MAX`].
-    pub(super) allowed_rules: Arc<Vec<String>>,
+    pub allowed_rules: Arc<Vec<String>>,
     /// Tools of servers that its model found by a search or called, each once, the newest last, at most [`FOUND_MAX`].
-    pub(super) found_tools: Arc<Vec<String>>,
-    pub(super) usage: Usage,
+    pub found_tools: Arc<Vec<String>>,
+    /// Its tokens so far.
+    pub usage: Usage,
     /// Messages in the full history; it never shrinks.
-    pub(super) message_count: u64,
-    /// The number of the next turn.
-    pub(super) next_turn: TurnNumber,
+    pub message_count: u64,
+    /// The number of the next turn, which is also how many were accepted.
+    pub next_turn: TurnNumber,
     /// Events up to here may be dropped with their messages.
-    pub(super) pruned_to: Seq,
+    pub pruned_to: Seq,
     pub(super) gaps: Gaps,
-    pub(super) last_seq: Seq,
+    /// Seq of its last event.
+    pub last_seq: Seq,
 }
 
 /// Notes if seqs were skipped. It makes no two sessions different: journal compaction skips seqs, too.
@@ -171,69 +236,11 @@ impl KeyUse {
     }
 }
 
-impl Session {
-    /// Returns its id.
-    #[must_use]
-    pub const fn id(&self) -> SessionId {
-        self.id
-    }
-
-    /// Returns the time of creation.
-    #[must_use]
-    pub const fn created_at(&self) -> Timestamp {
-        self.created_at
-    }
-
-    /// Returns the time of its last change.
-    #[must_use]
-    pub const fn updated_at(&self) -> Timestamp {
-        self.updated_at
-    }
-
+impl SessionFields {
     /// Returns its title; while none is set, the first line of its first prompt.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
-        self.title.as_deref().or(self.first_line.as_deref())
-    }
-
-    /// Returns the title that was set; `None` if it is listed by its first line.
-    pub(crate) fn given_title(&self) -> Option<&str> {
-        self.title.as_deref()
-    }
-
-    /// Returns true if it has a first line to be listed by.
-    pub(crate) const fn has_first_line(&self) -> bool {
-        self.first_line.is_some()
-    }
-
-    /// Returns true if it is archived.
-    #[must_use]
-    pub const fn is_archived(&self) -> bool {
-        self.is_archived
-    }
-
-    /// The session it was forked from.
-    #[must_use]
-    pub const fn forked_from(&self) -> Option<SessionId> {
-        self.forked_from
-    }
-
-    /// Returns its labels.
-    #[must_use]
-    pub const fn labels(&self) -> &BTreeMap<String, String> {
-        &self.labels
-    }
-
-    /// Returns the model of turns that name none.
-    #[must_use]
-    pub fn model(&self) -> &str {
-        &self.model
-    }
-
-    /// Returns its system prompt.
-    #[must_use]
-    pub const fn system_prompt(&self) -> Option<&Body> {
-        self.system_prompt.as_ref()
+        self.given_title.as_deref().or(self.first_line.as_deref())
     }
 
     /// Returns the folder that its tools work in.
@@ -242,41 +249,11 @@ impl Session {
         self.workspace.as_deref().map(Path::new)
     }
 
-    /// Returns the tools that it may use; `None` for all.
-    #[must_use]
-    pub fn tools(&self) -> Option<&[String]> {
-        self.tools.as_deref()
-    }
-
     /// Returns true if it may use a tool.
     #[must_use]
     pub fn may_use(&self, tool: &str) -> bool {
         self.tools.as_ref().is_none_or(|tools| tools.iter().any(|allowed| allowed == tool))
             && !(tool == RECALL_TOOL && self.memory.scope == MemoryScope::None)
-    }
-
-    /// Returns its part in the project's memory.
-    #[must_use]
-    pub const fn memory(&self) -> SessionMemory {
-        self.memory
-    }
-
-    /// Returns the budgets of turns that set none.
-    #[must_use]
-    pub const fn budgets(&self) -> Budgets {
-        self.budgets
-    }
-
-    /// The key of its creation.
-    #[must_use]
-    pub const fn created_key(&self) -> Option<&Key> {
-        self.created_key.as_ref()
-    }
-
-    /// The live context, without system prompt, reminders and pins.
-    #[must_use]
-    pub const fn context(&self) -> &Context {
-        &self.context
     }
 
     /// Returns the whole live context: system prompt, summary, reminders and pins, then the conversation.
@@ -306,16 +283,9 @@ impl Session {
         ((!parts.is_empty()).then(|| parts.join("\n")), pin_bytes)
     }
 
-    /// Counts the messages of the full history; compaction does not reduce it.
-    #[must_use]
-    pub const fn message_count(&self) -> u64 {
-        self.message_count
-    }
-
-    /// The reminders in the order in which they were set.
-    #[must_use]
-    pub const fn reminders(&self) -> &Arc<Vec<Reminder>> {
-        &self.reminders
+    /// Counts the bytes of its keys again.
+    pub(super) fn count_keys(&mut self) {
+        self.keyed_bytes = self.keys.values().map(KeyUse::bytes).sum();
     }
 
     /// Bytes that it holds in memory, roughly: its context, undoable former contexts, and keys. A shared message counts
@@ -329,18 +299,6 @@ impl Session {
     #[must_use]
     pub fn has_reminder(&self, kind: &SystemReminderType) -> bool {
         self.reminders.iter().any(|reminder| reminder.kind == *kind)
-    }
-
-    /// The pins in the order in which they were set.
-    #[must_use]
-    pub const fn pins(&self) -> &Arc<Vec<Pin>> {
-        &self.pins
-    }
-
-    /// The turns that wait, in the order in which they will run.
-    #[must_use]
-    pub const fn queue(&self) -> &Arc<VecDeque<QueuedTurn>> {
-        &self.queue
     }
 
     /// The turn that runs.
@@ -380,18 +338,6 @@ impl Session {
         self.decisions.get(call_id)
     }
 
-    /// Returns the rules by which its calls run without a question, in the order in which they were allowed.
-    #[must_use]
-    pub fn allowed_rules(&self) -> &[String] {
-        &self.allowed_rules
-    }
-
-    /// Returns the tools of servers that its model found or called, the newest last.
-    #[must_use]
-    pub fn found_tools(&self) -> &[String] {
-        &self.found_tools
-    }
-
     /// Remembers a tool of a server as the newest.
     pub(super) fn find_tool(&mut self, name: &str) {
         // No tool has a longer name; an imported event may.
@@ -406,33 +352,9 @@ impl Session {
         found.push(name.to_owned());
     }
 
-    /// Returns its tokens so far.
-    #[must_use]
-    pub const fn usage(&self) -> Usage {
-        self.usage
-    }
-
-    /// The number of the next turn, which is also how many were accepted.
-    #[must_use]
-    pub const fn next_turn(&self) -> TurnNumber {
-        self.next_turn
-    }
-
-    /// Returns the last event that may be dropped with its messages; 0 if all messages are there.
-    #[must_use]
-    pub const fn pruned_to(&self) -> Seq {
-        self.pruned_to
-    }
-
     /// Returns true if some of its records do not follow, and none says that others are lost.
     pub(crate) const fn has_unexplained_gap(&self) -> bool {
         self.gaps.is_unexplained
-    }
-
-    /// Returns the seq of its last event.
-    #[must_use]
-    pub const fn last_seq(&self) -> Seq {
-        self.last_seq
     }
 
     /// Returns its state.

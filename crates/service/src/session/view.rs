@@ -11,7 +11,7 @@ use meerkat_words::{
 };
 
 use super::{
-    Asked, CallProgress, FormState, QueuedTurn, Session,
+    Asked, CallProgress, FormState, QueuedTurn, Session, SessionFields,
     reminder::{Pin, Reminder},
 };
 use crate::{
@@ -125,7 +125,7 @@ impl View {
     }
 }
 
-impl Session {
+impl SessionFields {
     /// Refuses what this turn excludes; the message says what the turn waits for.
     pub(crate) fn busy_with(&self, turn: TurnNumber) -> SessionError {
         let waits = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);

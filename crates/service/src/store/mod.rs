@@ -415,11 +415,11 @@ impl From<serde_json::Error> for SessionStoreError {
 /// # Errors
 /// [`SessionStoreError::MonotonicityViolation`].
 pub fn append_only_save_guard(incoming: &Session, previous: Option<&Session>) -> Result<(), SessionStoreError> {
-    guard_count(incoming, previous.map_or(0, Session::message_count))
+    guard_count(incoming, previous.map_or(0, |previous| previous.message_count))
 }
 
 fn guard_count(incoming: &Session, prev_len: u64) -> Result<(), SessionStoreError> {
-    let (id, new_len) = (incoming.id(), incoming.message_count());
+    let (id, new_len) = (incoming.id, incoming.message_count);
     if new_len < prev_len { Err(SessionStoreError::MonotonicityViolation { id, prev_len, new_len }) } else { Ok(()) }
 }
 
@@ -534,8 +534,8 @@ pub struct IndexedKey {
 impl IndexedKey {
     /// Makes the entry of the key that a session was created with.
     pub(crate) fn of(session: &Session) -> Option<Self> {
-        let (key, time) = (session.created_key()?.clone(), session.created_at());
-        Some(Self { scope: None, key, session_id: session.id(), turn: None, time })
+        let (key, time) = (session.created_key.as_ref()?.clone(), session.created_at);
+        Some(Self { scope: None, key, session_id: session.id, turn: None, time })
     }
 
     /// Returns true if it replaces the stored one: the latest use wins, in whatever order they are put.

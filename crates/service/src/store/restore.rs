@@ -99,9 +99,9 @@ async fn begin_anew(
         Err(Trouble::Failed(StoreError::Corrupted { .. })) if ends_at_damage => {}
         replayed => replayed?,
     }
-    if session.id() != session_id {
+    if session.id != session_id {
         // A damaged fork ends before its own first record: only its parent's beginning is left, not a session.
-        let last_good_seq = session.last_seq();
+        let last_good_seq = session.last_seq;
         let why = "its own first record is missing".to_owned();
         return Err(StoreError::Corrupted { session_id, last_good_seq, why }.into());
     }
@@ -123,7 +123,7 @@ pub(crate) async fn replay(
     session: &mut Session,
 ) -> Result<(), Trouble> {
     let mut version = None;
-    while let Some(page) = events.read(session_id, session.last_seq(), ReadLimit::frames(FRAMES_READ)).await? {
+    while let Some(page) = events.read(session_id, session.last_seq, ReadLimit::frames(FRAMES_READ)).await? {
         if *version.get_or_insert(page.version) != page.version {
             return Err(Trouble::Torn);
         }
@@ -150,7 +150,7 @@ pub(crate) async fn outline(
         return None;
     }
     // The last record of a snapshot proves that it belongs to this journal.
-    let after = before.as_ref().map_or(0, |before| before.last_seq() - 1);
+    let after = before.as_ref().map_or(0, |before| before.last_seq - 1);
     let fold = Arc::new(Mutex::new(Outline { session: before, is_proven: is_whole, is_broken: false }));
     let sink = fold.clone();
     let see = move |line: &Bytes| sink.lock().unwrap_or_else(PoisonError::into_inner).push(line);
@@ -163,7 +163,7 @@ pub(crate) async fn outline(
         }
     }
     let session = fold.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-    (session.id() == session_id).then_some((session, is_whole))
+    (session.id == session_id).then_some((session, is_whole))
 }
 
 /// Folds lines without their messages.
@@ -183,7 +183,7 @@ impl Outline {
 
     fn fold(&mut self, line: &Bytes) -> Option<()> {
         // Lists show the beginning of the first prompt.
-        let keeps_prompt = self.session.as_ref().is_some_and(|session| !session.has_first_line());
+        let keeps_prompt = self.session.as_ref().is_some_and(|session| session.first_line.is_none());
         let record = decode_outline(std::str::from_utf8(line).ok()?, keeps_prompt).ok()?;
         let Some(session) = &mut self.session else {
             self.session = Some(Session::begin_anywhere(&record).ok()?);
@@ -192,7 +192,7 @@ impl Outline {
         if self.is_proven {
             return session.apply(&record).ok();
         }
-        let known = (session.last_seq(), session.updated_at(), session.id());
+        let known = (session.last_seq, session.updated_at, session.id);
         self.is_proven = known == (record.seq, record.time, record.session_id);
         self.is_proven.then_some(())
     }

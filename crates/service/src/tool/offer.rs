@@ -27,9 +27,9 @@ pub(crate) struct Offer<'a> {
 impl<'a> Offer<'a> {
     /// Returns that of a session.
     pub(crate) fn of(session: &'a Session) -> Self {
-        let (named, has_blobs) = (session.tools(), session.context().has_blobs());
-        let is_without_memory = session.memory().scope == MemoryScope::None;
-        Self { named, is_without_memory, has_blobs, found: session.found_tools() }
+        let (named, has_blobs) = (session.tools.as_deref(), session.context.has_blobs());
+        let is_without_memory = session.memory.scope == MemoryScope::None;
+        Self { named, is_without_memory, has_blobs, found: &session.found_tools }
     }
 
     /// The definitions of a request. If they took too much of the window, those of servers that the session has not found

@@ -313,7 +313,7 @@ impl Reading {
     }
 
     fn last_seq(&self) -> Seq {
-        self.session.as_ref().map_or(0, Session::last_seq)
+        self.session.as_ref().map_or(0, |session| session.last_seq)
     }
 }
 

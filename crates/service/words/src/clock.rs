@@ -20,7 +20,7 @@ use uuid::{ContextV7, Timestamp as UuidTimestamp, Uuid};
 use crate::SessionId;
 
 /// Wall-clock time in milliseconds, written as RFC 3339 in UTC. It orders nothing: the seq does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(jiff::Timestamp);
 
 impl Timestamp {

@@ -14,8 +14,8 @@ pub type TurnNumber = u32;
 /// An event's place in its session's journal, from 1, without gaps, never shifted or reused.
 pub type Seq = u64;
 
-/// Session id: a UUIDv7 that the server mints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Session id: a UUIDv7 that the server mints. The default is no session's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
 impl SessionId {

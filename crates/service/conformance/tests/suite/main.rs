@@ -245,12 +245,12 @@ impl EventStore for Naive {
 impl SessionStore for Naive {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
         let mut snapshots = self.snapshots();
-        let previous = snapshots.get(&session.id());
+        let previous = snapshots.get(&session.id);
         if self.fault != Fault::SavesWhatShrinks {
             append_only_save_guard(session, previous)?;
         }
         if previous.is_none() || self.fault != Fault::LoadsTheFirstOnly {
-            snapshots.insert(session.id(), session.clone());
+            snapshots.insert(session.id, session.clone());
         }
         Ok(())
     }
@@ -264,8 +264,8 @@ impl SessionStore for Naive {
         let is_not = |fault| self.fault != fault;
         let is_wanted = |session: &&Session| {
             !is_not(Fault::IgnoresTheFilter)
-                || filter.created_after.is_none_or(|time| session.created_at() > time)
-                    && filter.updated_after.is_none_or(|time| session.updated_at() > time)
+                || filter.created_after.is_none_or(|time| session.created_at > time)
+                    && filter.updated_after.is_none_or(|time| session.updated_at > time)
         };
         let offset = if is_not(Fault::IgnoresTheOffset) { filter.offset.unwrap_or(0) } else { 0 };
         let limit = if is_not(Fault::IgnoresTheLimit) { filter.limit.unwrap_or(usize::MAX) } else { usize::MAX };
@@ -273,12 +273,12 @@ impl SessionStore for Naive {
         let (first, then) = if is_not(Fault::CountsTheOffsetFirst) { (0, offset) } else { (offset, 0) };
         let wanted = snapshots.values().skip(first).filter(is_wanted).skip(then).take(limit);
         let meta = |session: &Session| SessionMeta {
-            id: session.id(),
-            created_at: session.created_at(),
-            updated_at: session.updated_at(),
-            message_count: session.message_count(),
-            last_seq: session.last_seq(),
-            labels: session.labels().clone(),
+            id: session.id,
+            created_at: session.created_at,
+            updated_at: session.updated_at,
+            message_count: session.message_count,
+            last_seq: session.last_seq,
+            labels: session.labels.clone(),
         };
         Ok(wanted.map(meta).collect())
     }

@@ -455,7 +455,7 @@ async fn a_session_that_can_only_be_read_keeps_its_blobs() {
     for is_read_only in [false, true] {
         let stores = Stores::in_memory(u64::MAX, &Arc::default());
         let session = Session::begin(&record(1, None, created())).unwrap();
-        let session_id = session.id();
+        let session_id = session.id;
         let mut writer = stores.blobs.writer(session_id);
         writer.write(b"a body").await.unwrap();
         let names = BTreeSet::from([writer.finish().await.unwrap().0]);

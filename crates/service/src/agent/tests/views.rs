@@ -31,8 +31,8 @@ async fn a_turn_does_not_keep_the_views_that_newer_ones_replaced() {
         let pin = Event::Pinned(Pinned { text: "a fact".to_owned() });
         actor.record(None, vec![pin]).await.unwrap();
         // Each view shares the reminders with the session.
-        let views = Arc::strong_count(actor.session.reminders()) - 1;
+        let views = Arc::strong_count(&actor.session.reminders) - 1;
         assert!(views <= 2, "{views} views are kept");
     }
-    assert_eq!(shared.view(actor.session.last_seq()).unwrap().pins.len(), 50);
+    assert_eq!(shared.view(actor.session.last_seq).unwrap().pins.len(), 50);
 }

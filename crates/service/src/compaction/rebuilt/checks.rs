@@ -25,10 +25,10 @@ impl Partition {
     /// # Errors
     /// If the compactor's messages are not a context of this session.
     pub(super) fn of(session: &Session, source: &[Message], result: &CompactionResult) -> Result<Self, ErrorBody> {
-        let entries = session.context().entries();
+        let entries = session.context.entries();
         let begin = source.len() - entries.len();
-        let system = usize::from(session.system_prompt().is_some());
-        let former = usize::from(session.context().summary().is_some());
+        let system = usize::from(session.system_prompt.is_some());
+        let former = usize::from(session.context.summary().is_some());
         let state: Vec<&Message> = source[system + former..begin].iter().collect();
         if result.messages.iter().filter(|message| is_state(message)).ne(state.iter().copied()) {
             let message = "The compacted context does not have the session's reminders and pins in their order.";
@@ -66,7 +66,7 @@ impl Partition {
     /// Retains everything.
     pub(super) fn unchanged(session: &Session, source: &[Message]) -> Self {
         let bytes: u64 = source.iter().map(message_bytes).sum();
-        let kept = (0..session.context().entries().len()).collect();
+        let kept = (0..session.context.entries().len()).collect();
         Self { summary: String::new(), kept, discarded: 0, bytes_before: bytes, bytes_after: bytes }
     }
 
@@ -139,7 +139,7 @@ fn check_pairs(said: &[&Message], kept: &[usize]) -> Result<(), ErrorBody> {
 fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let interrupted = session.last_end().filter(|end| end.status == TurnStatus::Interrupted).map(|end| end.turn);
     let Some(turn) = session.open_turn().map(|open| open.turn).or(interrupted) else { return Ok(()) };
-    let entries = session.context().entries();
+    let entries = session.context.entries();
     let is_of_turn = |entry: &ContextEntry| entry.turn == turn;
     let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
     let is_prompt = |entry: &ContextEntry| matches!(*entry.message, Message::User { .. });

@@ -53,7 +53,7 @@ pub(crate) fn rebuild(
     }
     let anchor = anchor(session, compactor, &source, &partition.kept);
     let receipt = partition.receipt(session, mode, anchor);
-    let context = session.context();
+    let context = &session.context;
     let completed = CompactionCompleted {
         summary_tokens: (partition.summary.len() as u64).div_ceil(4),
         messages_before: context.message_count() as u64,
@@ -67,7 +67,7 @@ pub(crate) fn rebuild(
 
 /// Masks the context's stale tool results; `None` if nothing would get smaller.
 pub(crate) fn mask(session: &Session) -> Option<Rebuilt> {
-    let (context, entries) = (session.context(), session.context().entries());
+    let (context, entries) = (&session.context, session.context.entries());
     let (mut masked, mut saved, mut fresh) = (Vec::new(), 0, FRESH_RESULTS);
     for entry in entries.iter().rev() {
         let Message::ToolResults { results } = &*entry.message else { continue };
@@ -123,7 +123,7 @@ pub(crate) fn preview(session: &Session, compactor: &dyn Compactor) -> Result<Co
 pub(crate) fn leaving(session: &Session, compactor: &dyn Compactor) -> Result<Vec<usize>, ErrorBody> {
     let source = session.messages();
     let partition = Partition::of(session, &source, &with_longest_summary(&source, compactor).0)?;
-    let entries = session.context().entries().len();
+    let entries = session.context.entries().len();
     Ok((0..entries).filter(|at| partition.kept.binary_search(at).is_err()).collect())
 }
 
@@ -154,7 +154,7 @@ fn with_longest_summary(source: &[Message], compactor: &dyn Compactor) -> (Compa
 
 /// Finds the turn that the cut moved back to; the compactor's claim counts only if the retained messages begin there.
 fn anchor(session: &Session, compactor: &dyn Compactor, source: &[Message], kept: &[usize]) -> Option<TurnNumber> {
-    let entries = session.context().entries();
+    let entries = session.context.entries();
     let at = compactor.anchor(source)?.checked_sub(source.len() - entries.len())?;
     let begins = kept.binary_search(&at).is_ok() && at.checked_sub(1).is_none_or(|at| kept.binary_search(&at).is_err());
     entries.get(at).filter(|_| begins).map(|entry| entry.turn)
@@ -184,8 +184,8 @@ impl Partition {
             retained: self.kept.len() as u64,
             masked: 0,
             discarded: self.discarded as u64,
-            reminders: session.reminders().len() as u64,
-            pins: session.pins().len() as u64,
+            reminders: session.reminders.len() as u64,
+            pins: session.pins.len() as u64,
             anchor,
             tokens_before: self.bytes_before / 4,
             tokens_after: self.bytes_after / 4,

@@ -37,14 +37,14 @@ fn assert_state_is_typed(session: &Session) {
     let reminder =
         |it: &Reminder| (it.seq, Message::SystemReminder { kind: it.kind.clone(), content: it.text.as_str().into() });
     let pin = |it: &Pin| (it.seq, Message::Pin { n: it.seq, content: it.text.as_str().into() });
-    let (reminders, pins) = (session.reminders().iter().map(reminder), session.pins().iter().map(pin));
+    let (reminders, pins) = (session.reminders.iter().map(reminder), session.pins.iter().map(pin));
     let mut due: Vec<(Seq, Message)> = reminders.chain(pins).collect();
     due.sort_by_key(|(seq, _)| *seq);
-    let from = usize::from(session.context().summary().is_some());
+    let from = usize::from(session.context.summary().is_some());
     let messages = session.messages();
     let (state, said) = messages[from..].split_at(due.len());
     assert!(state.iter().eq(due.iter().map(|(_, message)| message)));
-    assert!(said.iter().eq(session.context().entries().iter().map(|entry| &*entry.message)));
+    assert!(said.iter().eq(session.context.entries().iter().map(|entry| &*entry.message)));
 }
 
 /// Every call has its one result right behind it; of a turn that runs, the last answer may still wait.
@@ -202,7 +202,7 @@ fn assert_compactor_is_told(session: &Session, walk: &Walk) {
     let (records, messages) = (&walk.records, session.messages());
     let told = session.compaction_context(4000, 7);
     let bytes: u64 = messages.iter().map(size).sum();
-    let beside = usize::from(session.system_prompt().is_some()) + session.reminders().len() + session.pins().len();
+    let beside = usize::from(session.system_prompt.is_some()) + session.reminders.len() + session.pins.len();
     assert_eq!((told.message_count, told.estimated_history_tokens), (messages.len() - beside, bytes / 4));
     assert_eq!((told.request_bytes, told.request_tokens, told.window_tokens), (4000, 1000, 7));
     let is_start = |record: &&Record| matches!(record.event, Event::TurnStarted(_));
@@ -239,10 +239,10 @@ fn assert_undoable(session: &Session, walk: &Walk) {
     let event = Event::CompactionUndone(CompactionUndone { compaction });
     undone.apply(&Record { seq: last.seq + 1, turn: None, event, ..last.clone() }).unwrap();
     let naive = Naive::without(&walk.records, Some(compaction));
-    let entries = undone.context().entries().iter();
+    let entries = undone.context.entries().iter();
     let entries: Vec<_> = entries.map(|entry| (entry.seq, entry.turn, Message::clone(&entry.message))).collect();
     assert_eq!(entries, naive.entries);
-    assert_eq!(undone.context().summary().map(|summary| Message::clone(&summary.message)), naive.summary);
+    assert_eq!(undone.context.summary().map(|summary| Message::clone(&summary.message)), naive.summary);
     let bytes: u64 = undone.messages().iter().map(size).sum();
     assert_eq!(session.tokens_if_undone(), bytes / 4);
     assert_eq!(undone.undoable().collect::<Vec<_>>(), undoable[..undoable.len() - 1]);
@@ -252,7 +252,7 @@ fn assert_undoable(session: &Session, walk: &Walk) {
 
 /// Events of compactions that cannot follow, with one open or without.
 fn illegal_of_a_compaction(session: &Session, walk: &Walk) -> Vec<(Option<TurnNumber>, Event)> {
-    let (open, seq) = (walk.open.as_ref().map(|open| open.turn), session.last_seq() + 1);
+    let (open, seq) = (walk.open.as_ref().map(|open| open.turn), session.last_seq + 1);
     let started = CompactionStarted { input_tokens: 0, estimated_history_tokens: 0, message_count: 0 };
     let completed = CompactionCompleted { summary_tokens: 0, messages_before: 2, messages_after: 1 };
     let failed = CompactionFailed { code: ErrorCode::ModelTimeout, message: String::new() };
@@ -273,7 +273,7 @@ fn illegal_of_a_compaction(session: &Session, walk: &Walk) -> Vec<(Option<TurnNu
     }
     if walk.compacting.is_some() {
         illegal.extend([(other, failed), (other, context_rebuilt(vec![(1, seq)], Vec::new()))]);
-        illegal.extend(open.is_none().then(|| self::started(session.next_turn(), None, None)));
+        illegal.extend(open.is_none().then(|| self::started(session.next_turn, None, None)));
         illegal.extend(open.iter().flat_map(|_| of_an_open_turn().into_iter().take(2).map(|event| (open, event))));
     }
     illegal.extend(open.iter().flat_map(|_| [(None, started.clone()), (other, started.clone())]));
@@ -282,7 +282,7 @@ fn illegal_of_a_compaction(session: &Session, walk: &Walk) -> Vec<(Option<TurnNu
 
 /// Records that cannot follow: each is refused and changes nothing.
 fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
-    let (id, last) = (session.id(), session.last_seq());
+    let (id, last) = (session.id, session.last_seq);
     let record = |seq, turn, event| Record { session_id: id, ..record(seq, turn, event) };
     let other = SessionId::from_uuid(uuid::Uuid::nil());
     let mut illegal: Vec<Record> =
@@ -318,7 +318,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         add(Some(open.map_or(0, |turn| turn + 1)), event);
     }
     if open.is_some() {
-        let (turn, event) = started(session.next_turn(), None, None);
+        let (turn, event) = started(session.next_turn, None, None);
         add(turn, event);
     }
     let unheard = walk.records.iter().map(|record| record.seq).filter(|seq| walk.queue.iter().all(|(_, at)| at != seq));
@@ -329,7 +329,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     let whole = (1, last);
     let mut ranges = vec![vec![(2, 1)], vec![(1, 1), (1, last)], vec![whole, (1, 1)]];
     // The last message of the open turn must stay.
-    ranges.extend(walk.open.as_ref().and(session.context().entries().last()).map(|_| Vec::new()));
+    ranges.extend(walk.open.as_ref().and(session.context.entries().last()).map(|_| Vec::new()));
     for retained in ranges {
         add(open, context_rebuilt(retained, Vec::new()));
     }
@@ -378,36 +378,36 @@ proptest! {
         let walk = Walk::new(&choices);
         let mut session = Session::begin(&walk.records[0]).unwrap();
         for record in &walk.records[1..] {
-            let before = session.message_count();
+            let before = session.message_count;
             session.apply(record).unwrap();
-            prop_assert!(session.message_count() >= before);
-            prop_assert_eq!(session.last_seq(), record.seq);
-            prop_assert_eq!(session.updated_at(), record.time);
+            prop_assert!(session.message_count >= before);
+            prop_assert_eq!(session.last_seq, record.seq);
+            prop_assert_eq!(session.updated_at, record.time);
         }
 
         let naive = Naive::read(&walk.records);
-        prop_assert_eq!(session.message_count(), naive.count);
-        let entries = session.context().entries().iter();
+        prop_assert_eq!(session.message_count, naive.count);
+        let entries = session.context.entries().iter();
         let entries: Vec<_> = entries.map(|entry| (entry.seq, entry.turn, Message::clone(&entry.message))).collect();
         prop_assert_eq!(&entries, &naive.entries);
-        let summary = session.context().summary().map(|summary| Message::clone(&summary.message));
+        let summary = session.context.summary().map(|summary| Message::clone(&summary.message));
         prop_assert_eq!(&summary, &naive.summary);
         prop_assert!(summary.is_none() || session.messages().first() == summary.as_ref());
         assert_state_is_typed(&session);
         for start in 0..=entries.len() {
             let bytes = naive.bytes_from(start);
-            prop_assert_eq!(session.context().bytes_from(start), bytes);
+            prop_assert_eq!(session.context.bytes_from(start), bytes);
             for limit in [bytes.saturating_sub(1), bytes, bytes + 1] {
-                prop_assert_eq!(session.context().start_within(limit), naive.start_within(limit));
+                prop_assert_eq!(session.context.start_within(limit), naive.start_within(limit));
             }
         }
         assert_paired(&session.messages(), walk.open.is_some());
 
         prop_assert_eq!(session.open_turn().map(|open| open.turn), walk.open.as_ref().map(|open| open.turn));
-        let queue: Vec<_> = session.queue().iter().map(|queued| (queued.turn, queued.seq)).collect();
+        let queue: Vec<_> = session.queue.iter().map(|queued| (queued.turn, queued.seq)).collect();
         prop_assert_eq!(queue, walk.queue.clone());
-        prop_assert_eq!(session.pins().iter().map(|pin| pin.seq).collect::<Vec<_>>(), walk.pins.clone());
-        let reminders: Vec<_> = session.reminders().iter().map(|reminder| reminder.kind.clone()).collect();
+        prop_assert_eq!(session.pins.iter().map(|pin| pin.seq).collect::<Vec<_>>(), walk.pins.clone());
+        let reminders: Vec<_> = session.reminders.iter().map(|reminder| reminder.kind.clone()).collect();
         prop_assert_eq!(reminders, walk.reminders.clone());
         assert_keys(&session, &walk.records);
 
@@ -436,7 +436,7 @@ proptest! {
 /// Undoes every compaction of a life right behind it; counts those between turns.
 fn undo_right_away(walk: &Walk) -> usize {
     let context = |session: &Session| {
-        let context = session.context();
+        let context = &session.context;
         let summary = context.summary().map(|summary| serde_json::to_string(&*summary.message).unwrap());
         let said = context.entries().iter().map(|entry| serde_json::to_string(&*entry.message).unwrap());
         (summary, said.collect::<Vec<_>>(), context.clone())
@@ -488,7 +488,7 @@ fn lives_compact_in_all_ways() {
 fn a_session_begins_with_its_creation() {
     assert!(Session::begin(&pinned(1, "x")).is_err());
     assert!(Session::begin(&record(2, None, created())).is_err());
-    assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq(), 1);
+    assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq, 1);
 }
 
 /// A record some hours after the first one.

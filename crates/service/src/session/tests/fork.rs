@@ -62,7 +62,7 @@ proptest! {
         let at = match (&walk.open, started) {
             (Some(_), _) => ended,
             (None, Some(started)) => Some(started.seq - 1),
-            (None, None) => Some(session.last_seq()),
+            (None, None) => Some(session.last_seq),
         };
         prop_assert_eq!(point(&session, None), at.map(ForkPoint::After).ok_or(ErrorCode::SessionBusy));
         if let Some(at) = at {
@@ -83,14 +83,14 @@ proptest! {
             let parent = fold(&walk.records[..usize::try_from(at).unwrap()]);
             let mut child = parent.clone();
             child.apply(&first).unwrap();
-            prop_assert_eq!((child.id(), child.forked_from(), child.last_seq()), (CHILD, Some(session.id()), at + 1));
+            prop_assert_eq!((child.id, child.forked_from, child.last_seq), (CHILD, Some(session.id), at + 1));
             prop_assert_eq!(child.messages(), parent.messages());
-            prop_assert_eq!((child.message_count(), child.next_turn()), (parent.message_count(), parent.next_turn()));
-            prop_assert_eq!((child.title(), child.labels()), (parent.title(), parent.labels()));
-            prop_assert!(child.queue().is_empty() && child.open_turn().is_none() && !child.is_archived());
-            prop_assert!(child.key("a").is_none() && child.created_key().is_none());
+            prop_assert_eq!((child.message_count, child.next_turn), (parent.message_count, parent.next_turn));
+            prop_assert_eq!((child.title(), &child.labels), (parent.title(), &parent.labels));
+            prop_assert!(child.queue.is_empty() && child.open_turn().is_none() && !child.is_archived);
+            prop_assert!(child.key("a").is_none() && child.created_key.is_none());
         }
-        let unstarted = walk.queue.iter().map(|&(turn, _)| turn).chain([session.next_turn(), TurnNumber::MAX]);
+        let unstarted = walk.queue.iter().map(|&(turn, _)| turn).chain([session.next_turn, TurnNumber::MAX]);
         for turn in unstarted {
             prop_assert_eq!(point(&session, Some(turn)), Err(ErrorCode::ItemNotFound));
         }

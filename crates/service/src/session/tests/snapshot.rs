@@ -31,7 +31,7 @@ fn read(snapshot: &Snapshot, records: &[Record]) -> BTreeMap<Seq, Record> {
 
 /// A restored session goes on like the journal, up to an undo whose context the snapshot lacks.
 fn assert_goes_on(mut restored: Session, records: &[Record]) {
-    let from = restored.last_seq();
+    let from = restored.last_seq;
     let mut whole = restored.clone();
     for record in records {
         // The end of a compaction follows right behind its rebuilt context.
@@ -82,11 +82,11 @@ proptest! {
         let mut session = Session::begin(&records[0]).unwrap();
         for record in &records[1..] {
             session.apply(record).unwrap();
-            outline.apply(&outlined(record, !outline.has_first_line())).unwrap();
+            outline.apply(&outlined(record, outline.first_line.is_none())).unwrap();
             prop_assert_eq!(outline.summary(), session.summary());
         }
         // Hashes of results differ; a turn that is loaded does not run on.
-        if let (Some(open), Some(outlined)) = (&mut session.open_turn, &outline.open_turn) {
+        if let (Some(open), Some(outlined)) = (&mut session.0.open_turn, &outline.open_turn) {
             open.signatures.clone_from(&outlined.signatures);
         }
         let snapshot = Snapshot::of(&outline);
@@ -94,7 +94,7 @@ proptest! {
         prop_assert!(snapshot.clone().restore(&read(&snapshot, &records)).unwrap() == session);
         match snapshot.outline() {
             Some(outline) => prop_assert_eq!(outline.summary(), session.summary()),
-            None => prop_assert!(session.open_turn().is_some() || !session.queue().is_empty()),
+            None => prop_assert!(session.open_turn().is_some() || !session.queue.is_empty()),
         }
     }
 
@@ -136,18 +136,18 @@ proptest! {
         let whole = read(&snapshot, &records);
 
         let mut short = whole.clone();
-        short.remove(&session.last_seq());
-        prop_assert_eq!(snapshot.clone().restore(&short), Err(Unfounded(session.last_seq())));
+        short.remove(&session.last_seq);
+        prop_assert_eq!(snapshot.clone().restore(&short), Err(Unfounded(session.last_seq)));
         let mut other = whole.clone();
-        other.get_mut(&session.last_seq()).unwrap().session_id = crate::SessionId::from_uuid(uuid::Uuid::nil());
-        prop_assert_eq!(snapshot.clone().restore(&other), Err(Unfounded(session.last_seq())));
+        other.get_mut(&session.last_seq).unwrap().session_id = crate::SessionId::from_uuid(uuid::Uuid::nil());
+        prop_assert_eq!(snapshot.clone().restore(&other), Err(Unfounded(session.last_seq)));
 
         // Removes any record: it was read along, or the session is not restored without it.
         let gone = *which.get(&whole.keys().copied().collect::<Vec<_>>());
         let mut holed = whole;
         holed.remove(&gone);
         if let Ok(restored) = snapshot.restore(&holed) {
-            let last = session.context().entries().last().map_or(0, |entry| entry.seq);
+            let last = session.context.entries().last().map_or(0, |entry| entry.seq);
             let is_of_a_call = session.open_turn().is_some() && gone > last;
             // Holes in a journal are found by the store; this test checks that no message is lost.
             let is_silent = match &records[usize::try_from(gone).unwrap() - 1].event {

@@ -43,10 +43,10 @@ fn failed(error: StoreError) -> SessionStoreError {
 impl SessionStore for RedbSessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
         let bytes = load::encode(session)?;
-        if let Some(stored) = self.stored(&session.id()).await? {
+        if let Some(stored) = self.stored(&session.id).await? {
             load::guard(session, &stored)?;
         }
-        self.put(&session.id(), Some(Bytes::from(bytes)));
+        self.put(&session.id, Some(Bytes::from(bytes)));
         Ok(())
     }
 

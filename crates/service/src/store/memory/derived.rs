@@ -44,10 +44,10 @@ impl SessionStore for MemorySessionStore {
     async fn save(&self, session: &Session) -> Result<(), SessionStoreError> {
         let bytes = load::encode(session)?;
         let mut snapshots = self.snapshots();
-        if let Some(stored) = snapshots.get(&session.id()) {
+        if let Some(stored) = snapshots.get(&session.id) {
             load::guard(session, stored)?;
         }
-        snapshots.insert(session.id(), bytes);
+        snapshots.insert(session.id, bytes);
         Ok(())
     }
 

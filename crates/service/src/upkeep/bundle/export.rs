@@ -24,10 +24,7 @@ use crate::{
     ids::{Seq, SessionId},
     redact::BodyRedactor,
     service::{BundlePage, ExportSession},
-    session::{
-        Session,
-        event::{Event, Record, RecordsLost},
-    },
+    session::event::{Event, Record, RecordsLost},
     store::{Frame, ReadLimit, StoreError, hex, restore::decode},
     tool::{IMAGE_BYTES_MAX, Picture, is_copy},
     wire::encode_event,
@@ -334,7 +331,7 @@ impl Planner {
             return Ok(None);
         }
         let snapshot = engine.snapshots.outline(&session_id).await.ok().flatten();
-        let known = snapshot.as_ref().map_or(0, Session::last_seq);
+        let known = snapshot.as_ref().map_or(0, |session| session.last_seq);
         if is_end_lost && known > last.seq {
             self.lost.push((last.seq + 1, known));
         }

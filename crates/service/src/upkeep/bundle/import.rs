@@ -262,13 +262,13 @@ struct Planned {
 /// Plans the session of a checked section, perhaps under a new id.
 fn plan(engine: &Engine, upload: &Upload, section: Section, choice: Choice) -> Result<Planned, SessionError> {
     let Section { session, events, blobs, lost, .. } = section;
-    let (imported_from, mut session_id, mut last_seq) = (session.id(), session.id(), session.last_seq());
+    let (imported_from, mut session_id, mut last_seq) = (session.id, session.id, session.last_seq);
     let (mut until, mut added) = (last_seq, Vec::new());
     let now = engine.world.clock.now();
     if choice.new_ids {
         // Later events count the compacted ones, so none of them may be left out.
         let at = match session.fork_at(None) {
-            Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to() == 0 => at,
+            Ok(ForkPoint::After(at)) if at == last_seq || session.pruned_to == 0 => at,
             _ => {
                 let why = format!(
                     "session {imported_from} has an unfinished turn, so it can only be imported under its own id"
@@ -305,7 +305,7 @@ fn labels_here(
     session_id: SessionId,
     keeps_scope: bool,
 ) -> BTreeMap<String, String> {
-    let mut labels = session.labels().clone();
+    let mut labels = session.labels.clone();
     if let Some(value) = labels.get_mut(&engine.options.memory.scope_label).filter(|_| !keeps_scope) {
         *value = format!("imported:{session_id}");
     }
@@ -315,13 +315,13 @@ fn labels_here(
 /// Checks that a session can be created under its own id. Returns it if it is here already, with the bundle's last
 /// event: then it has all that the bundle would bring.
 async fn known(engine: &Engine, section: &Section, latest: Timestamp) -> Result<Option<ImportedSession>, SessionError> {
-    let session_id = section.session.id();
+    let session_id = section.session.id;
     let refuse = |reason, why: &str| {
         let why = format!("session {session_id} {why} import it with new ids");
         Err(SessionError::BundleInvalid { reason, why })
     };
     if let Some(last_seq) = engine.events.tail(session_id).await? {
-        return match holds(engine, session_id, section.session.last_seq(), &section.last_sha256).await {
+        return match holds(engine, session_id, section.session.last_seq, &section.last_sha256).await {
             true => Ok(Some(ImportedSession {
                 session_id,
                 imported_from: session_id,

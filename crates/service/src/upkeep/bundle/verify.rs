@@ -156,8 +156,8 @@ impl<'a> Sections<'a> {
         }
         self.entries = 0;
         let section = self.section().await?;
-        if !self.ids.insert(section.session.id()) {
-            return Err(damaged(format!("it holds session {} twice", section.session.id())));
+        if !self.ids.insert(section.session.id) {
+            return Err(damaged(format!("it holds session {} twice", section.session.id)));
         }
         Ok(Some(section))
     }
@@ -277,7 +277,7 @@ fn check(
         return Err(damaged(format!("some events of session {folder} do not follow those before them")));
     }
     let says = (found.session_id, found.session_id, found.last_seq);
-    if says == (folder, session.id(), session.last_seq()) {
+    if says == (folder, session.id, session.last_seq) {
         return Ok(found.lost);
     }
     Err(damaged(format!("session {folder} has other events than its manifest says")))
@@ -286,25 +286,25 @@ fn check(
 /// Checks that a session has no more than one that was made here.
 fn check_limits(session: &Session, limits: &Limits) -> Result<(), SessionError> {
     // Those of the workspace come beside those that people set.
-    let (automatic, set): (Vec<_>, Vec<_>) = session.reminders().iter().partition(|reminder| reminder.automatic);
+    let (automatic, set): (Vec<_>, Vec<_>) = session.reminders.iter().partition(|reminder| reminder.automatic);
     let bytes = |reminders: &[&Reminder]| reminders.iter().map(|reminder| reminder.text.len()).sum::<usize>() as u64;
-    let pin_bytes = session.pins().iter().map(|pin| pin.text.len()).sum::<usize>() as u64;
+    let pin_bytes = session.pins.iter().map(|pin| pin.text.len()).sum::<usize>() as u64;
     let most = |count: usize, bytes: u64| (count as u64).saturating_mul(bytes);
     let held = [
         ("reminders", set.len() as u64, limits.reminders as u64),
         ("reminders of its workspace", automatic.len() as u64, limits.reminders as u64),
         ("bytes of reminders", bytes(&set).max(bytes(&automatic)), most(limits.reminders, limits.reminder_bytes)),
-        ("pins", session.pins().len() as u64, limits.pins as u64),
+        ("pins", session.pins.len() as u64, limits.pins as u64),
         ("bytes of pins", pin_bytes, most(limits.pins, limits.pin_bytes)),
     ];
     let too_many = held.into_iter().find(|(_, count, limit)| count > limit);
     let is_listed = session.title().map_or(Ok(()), |title| validate::title(title, limits));
-    let why = match (too_many, is_listed.and_then(|()| validate::labels(session.labels(), limits))) {
+    let why = match (too_many, is_listed.and_then(|()| validate::labels(&session.labels, limits))) {
         (None, Ok(())) => return Ok(()),
         (Some((what, count, limit)), _) => format!("it has {count} {what}, and the limits here allow {limit}"),
         (None, Err(error)) => error.to_string(),
     };
-    Err(SessionError::BundleInvalid { reason: "limit", why: format!("session {}: {why}", session.id()) })
+    Err(SessionError::BundleInvalid { reason: "limit", why: format!("session {}: {why}", session.id) })
 }
 
 /// Folds a file of lines into their session. Missing seqs are those of compacted records.
@@ -327,7 +327,7 @@ fn fold(folded: &mut Folded, lines: &[u8], (from, to): (Seq, Seq), rules: &Rules
         applied.map_err(|error| damaged(error.to_string()))?;
         first.get_or_insert(record.seq);
     }
-    let last = folded.session.as_ref().map_or(0, Session::last_seq);
+    let last = folded.session.as_ref().map_or(0, |session| session.last_seq);
     if (Some(from), to) == (first, last) { Ok(()) } else { Err(damaged(format!("{from}-{to} are other events"))) }
 }
 

@@ -404,7 +404,7 @@ impl Doctor {
 
     /// Finds calls without a result, from a process that ended. A turn that waits for approval goes on.
     fn dangling(&mut self, id: SessionId, session: Option<&Session>) {
-        let open = session.and_then(Session::open_turn).filter(|open| !open.outlives_its_process());
+        let open = session.and_then(|session| session.open_turn()).filter(|open| !open.outlives_its_process());
         let Some(open) = open else { return };
         let unanswered = open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_)));
         let calls = unanswered.map(|call| format!("`{}`", call.call.name)).collect::<Vec<_>>().join(", ");

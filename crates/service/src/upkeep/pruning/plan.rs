@@ -215,7 +215,7 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
         let is_of_the_open_turn = open_from.is_some_and(|from| record.seq >= from);
         let is_graceful = matches!(record.what, What::Request(_)) && record.time > grace;
         let is_old = record.time < bounds.older_than() && !is_graceful;
-        is_old && record.seq < session.last_seq() && !is_of_the_open_turn
+        is_old && record.seq < session.last_seq && !is_of_the_open_turn
     };
     let (mut dropped, mut is_early) = (BTreeSet::new(), false);
     // Of one key the older ones are dropped first: a fork between two dropped ones must not find one that did not count
@@ -297,10 +297,10 @@ fn history(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTreeS
         }
         chains.entry(first_of.get(&turn).copied().unwrap_or(turn)).or_default().add(record);
     }
-    let live: HashSet<TurnNumber> = session.context().entries().iter().map(|entry| entry.turn).collect();
+    let live: HashSet<TurnNumber> = session.context.entries().iter().map(|entry| entry.turn).collect();
     chains.retain(|_, chain| {
         let is_live = chain.turns.iter().any(|turn| live.contains(turn));
-        !is_live && !chain.records.iter().any(|record| session.context().may_return(record.seq))
+        !is_live && !chain.records.iter().any(|record| session.context.may_return(record.seq))
     });
     let replies = chains.values().flat_map(|chain| &chain.records).filter(|record| record.what == What::Reply);
     let mut newest: Vec<Seq> = replies.map(|record| record.seq).collect();

@@ -75,7 +75,7 @@ pub(crate) async fn survey(
     let now = engine.world.clock.now();
     // Memory without turns takes in discarded messages from the records before their compaction.
     let reads_back = engine.derived.memory.is_some() && !engine.options.memory.index_turns;
-    let drops_history = request.drop_history && !(reads_back && session.context().floor() >= Some(safe_up_to));
+    let drops_history = request.drop_history && !(reads_back && session.context.floor() >= Some(safe_up_to));
     let bounds = Bounds { policy, now, parts: &parts, drops_history };
     let plan = plan(&records, &session, &bounds);
     let (older_than, scanned) = (bounds.older_than(), records.len() as u64);

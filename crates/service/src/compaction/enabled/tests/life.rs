@@ -45,7 +45,7 @@ impl Life {
 
     /// Applies the next event.
     pub(crate) fn add(&mut self, turn: Option<TurnNumber>, event: Event) -> Seq {
-        let seq = self.session.last_seq() + 1;
+        let seq = self.session.last_seq + 1;
         let record = record(seq, turn, event);
         self.session.apply(&record).unwrap();
         self.records.push(record);
@@ -85,11 +85,11 @@ impl Life {
             policy,
             key: None,
         };
-        self.add(Some(self.session.next_turn()), Event::TurnQueued(queued));
+        self.add(Some(self.session.next_turn), Event::TurnQueued(queued));
     }
 
     fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
-        let (turn, queued) = waiting.map_or((self.session.next_turn(), None), |(turn, seq)| (turn, Some(seq)));
+        let (turn, queued) = waiting.map_or((self.session.next_turn, None), |(turn, seq)| (turn, Some(seq)));
         let (model, budgets) = ("scripted".to_owned(), Budgets::default());
         let started = TurnStarted { prompt, model, budgets, queued, continues, ..TurnStarted::default() };
         self.add(Some(turn), Event::TurnStarted(started));
@@ -171,7 +171,7 @@ impl Life {
 
     /// Messages of the live context.
     pub(crate) fn said(&self) -> Vec<Message> {
-        self.session.context().entries().iter().map(|entry| Message::clone(&entry.message)).collect()
+        self.session.context.entries().iter().map(|entry| Message::clone(&entry.message)).collect()
     }
 
     /// A life as these choices make it.
@@ -195,8 +195,8 @@ impl Life {
             (5..=8 | 20..=23, true) => self.answer(&text(detail)),
             (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
             (_, true) => self.call(detail),
-            (_, false) if !self.session.queue().is_empty() => {
-                let waiting = self.session.queue().front().map(|queued| (queued.turn, queued.seq));
+            (_, false) if !self.session.queue.is_empty() => {
+                let waiting = self.session.queue.front().map(|queued| (queued.turn, queued.seq));
                 self.start_turn(None, None, waiting);
             }
             (10, false) => self.start(Body::Blob(BlobRef {

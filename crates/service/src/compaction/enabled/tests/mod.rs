@@ -39,7 +39,7 @@ fn the_newest_turns_stay_by_reference_and_the_rest_leaves() {
     let mut life = turns(6);
     let before = life.session.messages();
     let rebuilt = rebuild(&life.session, &keeping(2), "All went well.", CompactionMode::Summary).unwrap();
-    let entries = life.session.context().entries();
+    let entries = life.session.context.entries();
     assert_eq!(rebuilt.event.retained, [(entries[8].seq, entries[11].seq)]);
     assert_eq!(rebuilt.event.summary, Some("All went well.".into()));
     let receipt = rebuilt.event.receipt.clone();
@@ -85,7 +85,7 @@ fn results_beyond_the_newest_three_are_masked_unless_the_reference_is_longer() {
     for (nth, bytes) in [500, 2, 500, 500, 500, 500].into_iter().enumerate() {
         life.step(&format!("Step {nth}"), &[("read", nth == 0, "x".repeat(bytes))]);
     }
-    let seqs: Vec<_> = life.session.context().entries().iter().map(|entry| entry.seq).collect();
+    let seqs: Vec<_> = life.session.context.entries().iter().map(|entry| entry.seq).collect();
     let masked = mask(&life.session).unwrap();
     assert_eq!(masked.event.masked, [seqs[2], seqs[6]]);
     assert_eq!(masked.event.retained, [(seqs[0], seqs[12])]);

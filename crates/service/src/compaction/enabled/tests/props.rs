@@ -47,7 +47,7 @@ fn pairs_are_whole(messages: &[Message]) -> bool {
 fn must_stay(session: &Session) -> Vec<Message> {
     let Some(open) = session.open_turn() else { return Vec::new() };
     let of_turn: Vec<Message> = session
-        .context()
+        .context
         .entries()
         .iter()
         .filter(|entry| entry.turn == open.turn)
@@ -67,10 +67,10 @@ fn must_stay(session: &Session) -> Vec<Message> {
 fn check(life: &mut Life, compactor: &DefaultCompactor, summary: &str, mode: CompactionMode) -> bool {
     let before = life.session.messages();
     let said: Vec<(Seq, Message)> =
-        life.session.context().entries().iter().map(|entry| (entry.seq, Message::clone(&entry.message))).collect();
+        life.session.context.entries().iter().map(|entry| (entry.seq, Message::clone(&entry.message))).collect();
     let must_stay = must_stay(&life.session);
     let result = compactor.rebuild_history(&before, summary);
-    let summary_before = life.session.context().summary().map(|summary| Message::clone(&summary.message));
+    let summary_before = life.session.context.summary().map(|summary| Message::clone(&summary.message));
     assert_eq!(result.discarded.len() + result.messages.len(), before.len() + 1);
     let foretold = preview(&life.session, compactor).unwrap();
     let rebuilt = match rebuild(&life.session, compactor, summary, mode) {
@@ -100,7 +100,7 @@ fn check(life: &mut Life, compactor: &DefaultCompactor, summary: &str, mode: Com
     assert_eq!((receipt.retained + receipt.discarded) as usize, said.len());
     assert_eq!(receipt.retained as usize, stays.len());
     // Messages that leave are those not retained, in order, behind the former summary.
-    let stays: Vec<Seq> = life.session.context().entries().iter().map(|entry| entry.seq).collect();
+    let stays: Vec<Seq> = life.session.context.entries().iter().map(|entry| entry.seq).collect();
     let leaves = said.into_iter().filter(|(seq, _)| !stays.contains(seq)).map(|(_, message)| message);
     let leaves: Vec<Message> = summary_before.into_iter().chain(leaves).collect();
     assert_eq!(leaves, result.discarded);

@@ -60,7 +60,7 @@ impl Reading {
             Some(session) => session.apply(&record),
             None => Session::begin_anywhere(&record).map(|session| self.session = Some(session)),
         };
-        if self.own_seq == 0 && self.session.as_ref().map(Session::id) == self.id {
+        if self.own_seq == 0 && self.session.as_ref().map(|session| session.id) == self.id {
             self.own_seq = record.seq;
         }
         self.copies.extend(files(&record.event).iter().filter_map(ChangedFile::copy).map(str::to_owned));

@@ -166,8 +166,8 @@ impl Journal {
         self.gone.extend(&plan.dropped);
         let after = self.check();
         assert_eq!(restored(&saved, &self.kept()), saved, "a snapshot that was saved before");
-        assert_eq!((after.message_count(), after.usage()), (before.message_count(), before.usage()));
-        assert_eq!(after.found_tools(), before.found_tools());
+        assert_eq!((after.message_count, after.usage), (before.message_count, before.usage));
+        assert_eq!(&after.found_tools, &before.found_tools);
         let again = self.plan(up_to, &bounds, &after);
         assert_eq!((again.dropped, again.history), (BTreeSet::new(), None), "a second compaction drops something");
         self.check_forks(&after, Seq::from(how.rewritten % 4));
@@ -198,7 +198,7 @@ impl Journal {
             }
         }
         let before = |seq: Seq| fold(&self.walk.records[..usize::try_from(seq).unwrap() - 1]);
-        let entries = |session: Session| session.context().entries().iter().map(|it| it.seq).collect::<Vec<_>>();
+        let entries = |session: Session| session.context.entries().iter().map(|it| it.seq).collect::<Vec<_>>();
         newest.into_iter().flat_map(|seq| entries(before(seq))).collect()
     }
 
@@ -211,7 +211,7 @@ impl Journal {
         for (_, to) in parts {
             let is_left = |record: &&&Record| record.seq > *to || !plan.dropped.contains(&record.seq);
             let left: Vec<&Record> = kept.iter().filter(is_left).copied().collect();
-            self.check_reminders(&left, whole.pruned_to());
+            self.check_reminders(&left, whole.pruned_to);
         }
     }
 
@@ -219,14 +219,14 @@ impl Journal {
     fn check(&self) -> Session {
         let (cold, live) = (fold(self.kept()), fold(&self.walk.records));
         assert_eq!(cold, live);
-        assert!(live.context().entries().iter().all(|entry| !self.gone.contains(&entry.seq)));
+        assert!(live.context.entries().iter().all(|entry| !self.gone.contains(&entry.seq)));
         let again = restored(&live, &self.kept());
         assert_eq!(again, live, "a snapshot that is saved afterwards");
         assert_eq!(Snapshot::of(&again), Snapshot::of(&live), "and one that is saved of that");
         // What an undo has brought back may be counted without what is gone.
         if !self.walk.records.iter().any(|record| matches!(record.event, Event::CompactionUndone(_))) {
             let numbers =
-                |of: &Session| of.context().entries().iter().map(|entry| entry.history_index).collect::<Vec<_>>();
+                |of: &Session| of.context.entries().iter().map(|entry| entry.history_index).collect::<Vec<_>>();
             assert_eq!(numbers(&cold), numbers(&live));
         }
         self.check_undo(&cold, &live);
@@ -240,9 +240,9 @@ impl Journal {
             return;
         }
         while let Some(compaction) = latest(&live) {
-            let seq = live.last_seq() + 1;
+            let seq = live.last_seq + 1;
             let event = Event::CompactionUndone(CompactionUndone { compaction });
-            let record = Record { session_id: live.id(), seq, turn: None, time: live.updated_at(), event };
+            let record = Record { session_id: live.id, seq, turn: None, time: live.updated_at, event };
             live.apply(&record).unwrap();
             cold.apply(&record).unwrap();
             assert_eq!(cold, live, "{compaction} undone");
@@ -268,18 +268,18 @@ impl Journal {
             if record.seq < pruned_to {
                 continue;
             }
-            let is_there = |reminder: &Reminder| now.reminders().contains(reminder);
+            let is_there = |reminder: &Reminder| now.reminders.contains(reminder);
             let is_replaced = |reminder: &Reminder| replaced[&reminder.kind] > record.seq;
-            assert!(whole.reminders().iter().all(|it| is_there(it) || is_replaced(it)), "missing at {}", record.seq);
-            let did_count = now.reminders().iter().all(|reminder| whole.reminders().contains(reminder));
-            assert!(did_count, "{:?} did not count at {}", now.reminders(), record.seq);
+            assert!(whole.reminders.iter().all(|it| is_there(it) || is_replaced(it)), "missing at {}", record.seq);
+            let did_count = now.reminders.iter().all(|reminder| whole.reminders.contains(reminder));
+            assert!(did_count, "{:?} did not count at {}", &now.reminders, record.seq);
         }
     }
 
     /// A fork anywhere behind what is gone is what it would have been; but for reminders that had been replaced since.
     fn check_forks(&self, session: &Session, some: Seq) {
         let kept = self.kept();
-        let is_tried = |record: &&&Record| record.seq >= session.pruned_to().max(1) && record.seq % 4 == some;
+        let is_tried = |record: &&&Record| record.seq >= session.pruned_to.max(1) && record.seq % 4 == some;
         for end in kept.iter().filter(is_tried) {
             let whole = fold(&self.walk.records[..usize::try_from(end.seq).unwrap()]);
             if whole.open_turn().is_some() || whole.open_compaction().is_some() {
@@ -296,9 +296,9 @@ impl Journal {
                 let event = Event::HistorySnapshot(snapshot);
                 fork.apply(&Record { seq: first.seq + 1, event, ..first }).unwrap();
             }
-            let parts = |of: &Session| (of.message_count(), of.usage(), of.next_turn(), of.pins().clone());
+            let parts = |of: &Session| (of.message_count, of.usage, of.next_turn, of.pins.clone());
             assert_eq!(parts(&fork), parts(&due), "forked behind {}", end.seq);
-            assert_eq!(fork.found_tools(), due.found_tools(), "forked behind {}", end.seq);
+            assert_eq!(&fork.found_tools, &due.found_tools, "forked behind {}", end.seq);
             assert_eq!(said(&fork), said(&due), "forked behind {}", end.seq);
             self.check_fork_compactions(fork, due);
         }
@@ -313,9 +313,9 @@ impl Journal {
         assert_eq!(told.last_compaction_turn.is_some(), whole.last_compaction_turn.is_some());
         assert!((whole.last_compaction_turn..=Some(told.current_turn)).contains(&told.last_compaction_turn));
         while let Some(compaction) = latest(&fork) {
-            let seq = fork.last_seq().max(due.last_seq()) + 1;
+            let seq = fork.last_seq.max(due.last_seq) + 1;
             let event = Event::CompactionUndone(CompactionUndone { compaction });
-            let record = Record { session_id: fork.id(), seq, turn: None, time: fork.updated_at(), event };
+            let record = Record { session_id: fork.id, seq, turn: None, time: fork.updated_at, event };
             fork.apply(&record).unwrap();
             due.apply(&record).unwrap();
             assert_eq!(said(&fork), said(&due), "{compaction} undone in a fork");
@@ -325,7 +325,7 @@ impl Journal {
 
 /// The live context, but for how it was rebuilt before.
 fn said(session: &Session) -> (Option<&Summary>, &[ContextEntry]) {
-    (session.context().summary(), session.context().entries())
+    (session.context.summary(), session.context.entries())
 }
 
 /// The call of a record that alone names files, or what a decision answers.

@@ -122,8 +122,8 @@ fn of_a_cut_off_answer_the_latest_text_stays() {
     let (plan, whole) = (planned(&life.records, 99, HOUR_MS, STRICT, false), fold(&life.records));
     assert_eq!((dropped(&plan), plan.keep.contains(&latest)), (vec![first], true));
     assert_eq!(fold(kept(&life.records, &plan)), whole);
-    let said: Vec<String> = whole.context().entries().iter().map(|entry| entry.message.text()).collect();
-    assert_eq!((said.as_slice(), whole.message_count()), (&["Go.", "Half [cut off]"].map(str::to_owned)[..], 2));
+    let said: Vec<String> = whole.context.entries().iter().map(|entry| entry.message.text()).collect();
+    assert_eq!((said.as_slice(), whole.message_count), (&["Go.", "Half [cut off]"].map(str::to_owned)[..], 2));
 }
 
 /// Replies: exactly the last K stay, and older ones go; without `drop_history` none goes.
@@ -160,7 +160,7 @@ fn of_the_replies_outside_the_context_the_last_stay() {
     let snapshot = before.history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
     life.add(None, Event::HistorySnapshot(snapshot));
     assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
-    assert_eq!(fold(kept(&life.records, &plan)).message_count(), before.message_count());
+    assert_eq!(fold(kept(&life.records, &plan)).message_count, before.message_count);
 }
 
 /// Broken once: they stayed without their turn, and the session could not be read any more.
@@ -344,7 +344,7 @@ fn sparing(count: usize, replaced: usize, others: usize) -> Vec<Seq> {
     let briefs: Vec<Brief> = life.records.iter().map(|it| Brief::of(it, bytes(it.seq))).collect();
     let session = fold(&life.records);
     let policy = CompactionPolicy { is_sparing: true, ..STRICT };
-    let now = Timestamp::from_millis(session.updated_at().as_millis() + 1);
+    let now = Timestamp::from_millis(session.updated_at.as_millis() + 1);
     let bounds = Bounds { policy, now, parts: &[(1, 10), (11, 20), (21, 20)], drops_history: false };
     dropped(&plan(&briefs, &session, &bounds))
 }

@@ -50,7 +50,7 @@ pub(super) fn planned(
 ) -> Plan {
     let session = fold(records);
     let briefs: Vec<Brief> = records.iter().filter(|it| it.seq <= safe_up_to).map(|it| Brief::of(it, 100)).collect();
-    let now = Timestamp::from_millis(session.updated_at().as_millis() + i64::try_from(age_ms).unwrap());
+    let now = Timestamp::from_millis(session.updated_at.as_millis() + i64::try_from(age_ms).unwrap());
     plan(&briefs, &session, &Bounds { policy, now, parts: &[(1, Seq::MAX)], drops_history })
 }
 
