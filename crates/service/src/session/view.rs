@@ -96,31 +96,16 @@ impl View {
     /// The answer of `read`. Its model's window is `window_tokens`.
     #[must_use]
     pub fn session_view(&self, window_tokens: u64) -> SessionView {
-        let summary = SessionSummary::clone(&self.summary);
         let (messages, estimated_tokens) = (self.context_messages, self.context_tokens);
         SessionView {
-            session_id: summary.session_id,
-            title: summary.title,
-            labels: summary.labels,
-            model: summary.model,
-            state: summary.state,
-            archived: summary.archived,
-            created_at: summary.created_at,
-            updated_at: summary.updated_at,
-            turn_count: summary.turn_count,
-            message_count: summary.message_count,
-            last_seq: summary.last_seq,
-            context: ContextView { messages, estimated_tokens, window_tokens },
-            usage: summary.usage,
             reminders: self.reminders.to_vec(),
             pins: self.pins.to_vec(),
             queue: self.queue.iter().map(QueuedTurn::item).collect(),
             pending_approvals: self.pending_approvals.iter().map(|(_, asked)| asked.clone()).collect(),
             allowed_rules: self.allowed_rules.to_vec(),
-            forked_from: summary.forked_from,
-            last_error: summary.last_error,
             workspace: self.workspace.clone(),
             memory: self.memory,
+            ..SessionSummary::clone(&self.summary).view(ContextView { messages, estimated_tokens, window_tokens })
         }
     }
 }

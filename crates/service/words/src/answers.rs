@@ -190,91 +190,92 @@ pub struct PendingApproval {
     pub form: Option<Form>,
 }
 
-/// Answer of `read`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionView {
-    /// The session.
-    pub session_id: SessionId,
-    /// Its title; if none is set, the first line of its first prompt.
-    pub title: Option<String>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Its model.
-    pub model: String,
-    /// Its activity.
-    pub state: SessionState,
-    /// True if it is archived.
-    pub archived: bool,
-    /// Time of creation.
-    pub created_at: Timestamp,
-    /// Time of the last change.
-    pub updated_at: Timestamp,
-    /// Turns that were accepted.
-    pub turn_count: u64,
-    /// Messages in its full history.
-    pub message_count: u64,
-    /// Its last event.
-    pub last_seq: Seq,
-    /// Its live context.
-    pub context: ContextView,
-    /// Tokens used.
-    pub usage: Usage,
-    /// Its reminders.
-    pub reminders: Vec<Reminder>,
-    /// Its pins.
-    pub pins: Vec<Pin>,
-    /// The turns that wait.
-    pub queue: Vec<QueueItem>,
-    /// The calls that wait for a decision.
-    pub pending_approvals: Vec<PendingApproval>,
-    /// Rules by which the session's calls run without a question.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub allowed_rules: Vec<String>,
-    /// The session it was forked from.
-    pub forked_from: Option<SessionId>,
-    /// Code of its last turn's failure; left out if the turn did not fail.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<ErrorCode>,
-    /// Folder that its tools work in; left out if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workspace: Option<String>,
-    /// Its part in the project's memory; left out if it is the default.
-    #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
-    pub memory: SessionMemory,
+/// Declares the answers that describe a session. They share these fields, so a new one is written once: those before
+/// `;` come first, the others after what only `read` answers.
+macro_rules! session_answers {
+    ($( $( #[$attribute:meta] )+ $field:ident: $type:ty, )+; $( $( #[$later_attribute:meta] )+ $later:ident: $later_type:ty, )+) => {
+        /// Answer of `read`.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        pub struct SessionView {
+            $( $( #[$attribute] )+ pub $field: $type, )+
+            /// Its live context.
+            pub context: ContextView,
+            /// Tokens used.
+            pub usage: Usage,
+            /// Its reminders.
+            pub reminders: Vec<Reminder>,
+            /// Its pins.
+            pub pins: Vec<Pin>,
+            /// The turns that wait.
+            pub queue: Vec<QueueItem>,
+            /// The calls that wait for a decision.
+            pub pending_approvals: Vec<PendingApproval>,
+            /// Rules by which the session's calls run without a question.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            pub allowed_rules: Vec<String>,
+            $( $( #[$later_attribute] )+ pub $later: $later_type, )+
+            /// Folder that its tools work in; left out if there is none.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub workspace: Option<String>,
+            /// Its part in the project's memory; left out if it is the default.
+            #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
+            pub memory: SessionMemory,
+        }
+
+        /// Session in a list.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+        pub struct SessionSummary {
+            $( $( #[$attribute] )+ pub $field: $type, )+
+            /// Tokens used.
+            pub usage: Usage,
+            $( $( #[$later_attribute] )+ pub $later: $later_type, )+
+        }
+
+        impl SessionSummary {
+            /// Makes the answer of `read`, without what no list says of a session.
+            #[must_use]
+            pub fn view(self, context: ContextView) -> SessionView {
+                let Self { $( $field, )+ usage, $( $later, )+ } = self;
+                let (reminders, pins, queue, pending_approvals) = Default::default();
+                let (allowed_rules, workspace, memory) = Default::default();
+                SessionView {
+                    $( $field, )+ context, usage, reminders, pins, queue, pending_approvals, allowed_rules,
+                    $( $later, )+ workspace, memory,
+                }
+            }
+        }
+    };
 }
 
-/// Session in a list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionSummary {
+session_answers! {
     /// The session.
-    pub session_id: SessionId,
+    session_id: SessionId,
     /// Its title; if none is set, the first line of its first prompt.
-    pub title: Option<String>,
+    title: Option<String>,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
     /// Its model.
-    pub model: String,
+    model: String,
     /// Its activity.
-    pub state: SessionState,
+    state: SessionState,
     /// True if it is archived.
-    pub archived: bool,
+    archived: bool,
     /// Time of creation.
-    pub created_at: Timestamp,
+    created_at: Timestamp,
     /// Time of the last change.
-    pub updated_at: Timestamp,
+    updated_at: Timestamp,
     /// Turns that were accepted.
-    pub turn_count: u64,
+    turn_count: u64,
     /// Messages in its full history.
-    pub message_count: u64,
+    message_count: u64,
     /// Its last event.
-    pub last_seq: Seq,
-    /// Tokens used.
-    pub usage: Usage,
+    last_seq: Seq,
+    ;
     /// The session it was forked from.
-    pub forked_from: Option<SessionId>,
+    forked_from: Option<SessionId>,
     /// Code of its last turn's failure; left out if the turn did not fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<ErrorCode>,
+    last_error: Option<ErrorCode>,
 }
 
 /// Message of a session's history.
