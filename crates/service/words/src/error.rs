@@ -14,40 +14,91 @@ use crate::{
     store::{Holder, StoreError},
 };
 
-/// Reason that an operation was refused or failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionError {
+/// Declares the errors. A row has an error's message, its fields, its code, and the details of its body; those behind
+/// `maybe` are left out if there are none.
+macro_rules! session_errors {
+    ($(
+        $( #[$meta:meta] )+
+        $error:ident $( ( $name:ident: $inner:ty ) )? $( { $( $( #[$doc:meta] )+ $field:ident: $type:ty, )+ } )?
+        = $code:ident [$( $key:literal = $value:expr ),*] $( maybe [$( $maybe:literal = $optional:expr ),*] )?;
+    )+) => {
+        /// Reason that an operation was refused or failed.
+        #[derive(Clone, Debug, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum SessionError {
+            $( $( #[$meta] )+ $error $( ( $inner ) )? $( { $( $( #[$doc] )+ $field: $type, )+ } )?, )+
+            /// The operation failed; the body has the reason.
+            #[error("{}", .0.message)]
+            Failed(Box<ErrorBody>),
+            /// The model's vendor failed.
+            #[error("{0}")]
+            Model(ModelError),
+            /// The process that owns the data directory answered with this body.
+            #[error("{}", .0.message)]
+            Remote(Box<ErrorBody>),
+        }
+
+        impl SessionError {
+            /// Returns the stable code.
+            #[must_use]
+            pub const fn code(&self) -> ErrorCode {
+                match self {
+                    $( Self::$error { .. } => ErrorCode::$code, )+
+                    Self::Failed(body) | Self::Remote(body) => body.code,
+                    Self::Model(error) => error.code,
+                }
+            }
+
+            /// Returns the body that every surface sends.
+            #[must_use]
+            #[expect(unused_variables, reason = "not every field is a detail")]
+            pub fn body(&self) -> ErrorBody {
+                let body = || ErrorBody::with_message(self.code(), self.to_string());
+                match self {
+                    $( Self::$error $( ( $name ) )? $( { $( $field, )+ } )? => {
+                        let body = body()$( .detail($key, $value) )*;
+                        $( $( let body = $optional.into_iter().fold(body, |body, it| body.detail($maybe, it)); )* )?
+                        body
+                    } )+
+                    Self::Failed(body) | Self::Remote(body) => ErrorBody::clone(body),
+                    Self::Model(error) => error.body(),
+                }
+            }
+        }
+    };
+}
+
+session_errors! {
     /// The operation needs `session-store`, which is not built in or is switched off.
     #[error("{}", if *.configured { CONFIGURED_OFF } else { ErrorCode::SessionPersistenceDisabled.message() })]
     PersistenceDisabled {
         /// True if the build has it and the configuration switched it off.
         configured: bool,
-    },
+    } = SessionPersistenceDisabled [] maybe ["reason" = configured.then_some("configured")];
     /// The operation needs `session-compaction`, which is not built in.
     #[error("{}", ErrorCode::SessionCompactionDisabled.message())]
-    CompactionDisabled,
+    CompactionDisabled = SessionCompactionDisabled [];
     /// The operation needs `memory-store`.
     #[error("{}", if *.configured { MEMORY_CONFIGURED_OFF } else { ErrorCode::MemoryStoreDisabled.message() })]
     MemoryDisabled {
         /// True if the build has it, but the configuration or the SDK's config has not.
         configured: bool,
-    },
+    } = MemoryStoreDisabled [] maybe ["reason" = configured.then_some("configured")];
     /// The memory cannot be searched, or not now.
     #[error("The memory is not available: {}.", .why.trim_end_matches('.'))]
     MemoryUnavailable {
         /// Cause, and advice.
         why: String,
-    },
+    } = MemoryIndexUnavailable [];
     /// No such session.
     #[error("No session {0} is known here.")]
-    NotFound(SessionId),
+    NotFound(id: SessionId) = SessionNotFound ["session_id" = id.to_string()];
     /// The session runs something that excludes the request.
     #[error("The session is running turn {turn}; wait for it, interrupt it, or use the policy queue or interrupt.")]
     Busy {
         /// The running turn.
         turn: TurnNumber,
-    },
+    } = SessionBusy ["turn" = *turn];
     /// The session's running turn waits for a person, which excludes the request.
     #[error(
         "Turn {turn} waits for a decision about {name} ({call_id}); approve or deny that call, or interrupt the turn."
@@ -59,25 +110,22 @@ pub enum SessionError {
         name: String,
         /// The call, or the server's question.
         call_id: String,
-    },
+    } = SessionBusy ["turn" = *turn, "call_id" = call_id.clone()];
     /// The session compacts its context, which excludes the request.
     #[error("The session is compacting its context; wait for it, interrupt it, or use the policy queue or interrupt.")]
-    Compacting,
+    Compacting = SessionBusy [];
     /// Only the newest compaction can be undone.
     #[error("There is a newer compaction; undo {first} first.")]
     NotNewest {
         /// The newest compaction, by the seq of its completion.
         first: Seq,
-    },
-    /// The operation failed; the body has the reason.
-    #[error("{}", .0.message)]
-    Failed(Box<ErrorBody>),
+    } = SessionBusy ["first" = *first];
     /// There is nothing to interrupt.
     #[error("The session is not running {}.", .turn.map_or_else(|| "a turn".to_owned(), |turn| format!("turn {turn}")))]
     NotRunning {
         /// The turn that the interrupt named.
         turn: Option<TurnNumber>,
-    },
+    } = SessionNotRunning [] maybe ["turn" = *turn];
     /// The service has reached a limit.
     #[error("The service is at its limit of {limit} {what}; {}.", limit_advice(.what))]
     Limit {
@@ -85,7 +133,7 @@ pub enum SessionError {
         what: &'static str,
         /// The limit.
         limit: u64,
-    },
+    } = SessionLimit ["what" = *what, "limit" = *limit];
     /// The session can be read up to its damage, but no longer written.
     #[error("Session {session_id} is damaged{}; it can be read, but not changed.", after(*.last_good_seq))]
     Corrupted {
@@ -93,10 +141,10 @@ pub enum SessionError {
         session_id: SessionId,
         /// The last event before the damage, if that is known.
         last_good_seq: Option<Seq>,
-    },
+    } = SessionCorrupted ["session_id" = session_id.to_string()] maybe ["last_good_seq" = *last_good_seq];
     /// Another owner took the session over during the request; nothing of the request was stored.
     #[error("Another server took over session {0} during this request. Nothing was changed; retry.")]
-    TakenOver(SessionId),
+    TakenOver(id: SessionId) = SessionBusy ["session_id" = id.to_string()];
     /// Another node has the session.
     #[error(
         "Session {session_id} is in use by the node {:?}; ask that node, or ask again when it is done.", .holder.node
@@ -106,24 +154,24 @@ pub enum SessionError {
         session_id: SessionId,
         /// The node, and the end of its lease.
         holder: Holder,
-    },
+    } = SessionBusy ["session_id" = session_id.to_string(), "node" = holder.node.clone()];
     /// The session is archived.
     #[error("Session {0} is archived. Unarchive it first.")]
-    Archived(SessionId),
+    Archived(id: SessionId) = SessionArchived ["session_id" = id.to_string()];
     /// Too many answers wait for slow clients.
     #[error("The server is busy sending answers to slow clients. Retry later.")]
-    TooManyAnswers,
+    TooManyAnswers = TooManyConnections ["what" = "answers"];
     /// The session holds records that only a newer version understands.
     #[error(
         "Session {0} was written by a newer version of meerkat; it can be read, but only that version can change it."
     )]
-    FormatNewer(SessionId),
+    FormatNewer(id: SessionId) = SessionFormatNewer ["session_id" = id.to_string()];
     /// The turn was interrupted, or left the queue unstarted.
     #[error("Turn {turn} was interrupted.")]
     Interrupted {
         /// The turn.
         turn: TurnNumber,
-    },
+    } = TurnInterrupted ["turn" = *turn];
     /// A queue is full.
     #[error("The session already has {limit} {what}, which is its limit.")]
     QueueFull {
@@ -131,13 +179,13 @@ pub enum SessionError {
         what: &'static str,
         /// Its capacity.
         limit: usize,
-    },
+    } = QueueFull ["what" = *what, "limit" = *limit];
     /// A key was used again for a different request.
     #[error("The same {what} was used with another request; use a new one.")]
     IdempotencyConflict {
         /// `idempotency_key`.
         what: &'static str,
-    },
+    } = IdempotencyConflict ["what" = *what];
     /// The call has already got the other decision.
     #[error("The call {call_id:?} was already {}; a decision stays as it is.", match .decision {
         Decision::Approve => "approved",
@@ -148,12 +196,12 @@ pub enum SessionError {
         call_id: String,
         /// Its decision.
         decision: Decision,
-    },
+    } = IdempotencyConflict ["what" = "approval"];
     /// A resume without a prompt found no interrupted turn.
     #[error(
         "The session's last turn was not interrupted, so there is nothing to resume; give a prompt to start a new turn."
     )]
-    NothingToResume,
+    NothingToResume = ItemNotFound ["what" = "turn"];
     /// The request is not valid.
     #[error("{field}: {message}")]
     InvalidRequest {
@@ -161,16 +209,16 @@ pub enum SessionError {
         field: String,
         /// Mistake, and allowed values.
         message: String,
-    },
+    } = InvalidRequest ["field" = field.clone()];
     /// No such reader.
     #[error("There is no reader {0:?}.")]
-    ReaderNotFound(String),
+    ReaderNotFound(name: String) = ReaderNotFound ["reader" = name.clone()];
     /// No such operation.
     #[error("There is no operation {0:?}.")]
-    UnknownOperation(String),
+    UnknownOperation(name: String) = UnknownOperation ["operation" = name.clone()];
     /// The session has no such item.
     #[error("The session has no such {0}.")]
-    ItemNotFound(&'static str),
+    ItemNotFound(what: &'static str) = ItemNotFound ["what" = *what];
     /// The configuration is not valid.
     #[error("{key}: {message}")]
     ConfigInvalid {
@@ -178,7 +226,7 @@ pub enum SessionError {
         key: String,
         /// Mistake, and allowed values.
         message: String,
-    },
+    } = ConfigInvalid ["key" = key.clone()];
     /// A payload is over its size limit.
     #[error("The {what} has more than {limit} {}, which is the limit.", unit(.what))]
     PayloadTooLarge {
@@ -188,7 +236,7 @@ pub enum SessionError {
         bytes: u64,
         /// The limit in bytes.
         limit: u64,
-    },
+    } = PayloadTooLarge ["what" = *what, "bytes" = *bytes, "limit" = *limit];
     /// The cursor lies beyond the last event.
     #[error("The cursor lies beyond the last event, {last_seq}; use a seq from {oldest_seq} to {last_seq}.")]
     CursorOutOfRange {
@@ -196,22 +244,22 @@ pub enum SessionError {
         oldest_seq: Seq,
         /// The last seq.
         last_seq: Seq,
-    },
+    } = CursorOutOfRange ["oldest_seq" = *oldest_seq, "last_seq" = *last_seq];
     /// The requested events are no longer kept.
     #[error("That part of the history was pruned.")]
-    HistoryPruned,
+    HistoryPruned = HistoryPruned [];
     /// A write failed; it may or may not have happened.
     #[error("The store failed, and whether the change happened is unknown; ask again with the same idempotency key.")]
-    StoreFailed,
+    StoreFailed = StoreFailed [];
     /// Another process owns the data directory.
     #[error("{}", store_locked(*.pid))]
     StoreLocked {
         /// Process id of the owner, if known.
         pid: Option<u32>,
-    },
+    } = StoreLocked ["pid" = *pid];
     /// The disk is full.
     #[error("The disk is full. Free some space and retry. Reading still works.")]
-    StoreFull,
+    StoreFull = StoreFull [];
     /// The data directory cannot be written, or the database.
     #[error("{path} cannot be written: {}.{}", .why.trim_end_matches('.'), writable(.path))]
     StoreNotWritable {
@@ -219,7 +267,7 @@ pub enum SessionError {
         path: String,
         /// The system's message.
         why: String,
-    },
+    } = StoreNotWritable ["path" = path.clone(), "why" = why.clone()];
     /// A bundle is damaged, or cannot be imported here.
     #[error("The bundle is not valid: {}.", .why.trim_end_matches('.'))]
     BundleInvalid {
@@ -227,7 +275,7 @@ pub enum SessionError {
         reason: &'static str,
         /// Details, and advice.
         why: String,
-    },
+    } = BundleInvalid ["reason" = *reason];
     /// The data directory is in another format.
     #[error(
         "The data directory is in the format {found:?}, which this version does not know; use the version that wrote it, or name another data directory."
@@ -235,10 +283,10 @@ pub enum SessionError {
     StoreFormatUnsupported {
         /// Content of its file `format`.
         found: String,
-    },
+    } = StoreFormatUnsupported ["found" = found.clone()];
     /// The service is shutting down.
     #[error("The service is shutting down.")]
-    ShuttingDown,
+    ShuttingDown = ShuttingDown [];
     /// The model is unknown or lacks its key.
     #[error("{}", model_not_configured(.model, *.variable))]
     ModelNotConfigured {
@@ -246,19 +294,13 @@ pub enum SessionError {
         model: String,
         /// The environment variable that its key comes from.
         variable: Option<&'static str>,
-    },
-    /// The model's vendor failed.
-    #[error("{0}")]
-    Model(ModelError),
+    } = ModelNotConfigured ["model" = model.clone(), "variable" = *variable];
     /// There is no tool with this name.
     #[error("There is no tool {0:?}; `tools` names the tools that the session may use.")]
-    ToolNotFound(String),
-    /// The process that owns the data directory answered with this body.
-    #[error("{}", .0.message)]
-    Remote(Box<ErrorBody>),
+    ToolNotFound(name: String) = ToolNotFound ["tool" = name.clone()];
     /// An internal fault.
     #[error("An internal error occurred: {0}")]
-    Internal(String),
+    Internal(why: String) = Internal [];
 }
 
 /// Message if the configuration, not the build, switched persistence off.
@@ -312,118 +354,6 @@ impl SessionError {
     /// Makes an `INVALID_REQUEST` for one field.
     pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidRequest { field: field.into(), message: message.into() }
-    }
-
-    /// Returns the stable code.
-    #[must_use]
-    pub const fn code(&self) -> ErrorCode {
-        match self {
-            Self::PersistenceDisabled { .. } => ErrorCode::SessionPersistenceDisabled,
-            Self::CompactionDisabled => ErrorCode::SessionCompactionDisabled,
-            Self::MemoryDisabled { .. } => ErrorCode::MemoryStoreDisabled,
-            Self::MemoryUnavailable { .. } => ErrorCode::MemoryIndexUnavailable,
-            Self::NotFound(_) => ErrorCode::SessionNotFound,
-            Self::Busy { .. }
-            | Self::Undecided { .. }
-            | Self::Compacting
-            | Self::NotNewest { .. }
-            | Self::TakenOver(_)
-            | Self::HeldBy { .. } => ErrorCode::SessionBusy,
-            Self::NotRunning { .. } => ErrorCode::SessionNotRunning,
-            Self::Limit { .. } => ErrorCode::SessionLimit,
-            Self::TooManyAnswers => ErrorCode::TooManyConnections,
-            Self::Corrupted { .. } => ErrorCode::SessionCorrupted,
-            Self::Archived(_) => ErrorCode::SessionArchived,
-            Self::FormatNewer(_) => ErrorCode::SessionFormatNewer,
-            Self::Interrupted { .. } => ErrorCode::TurnInterrupted,
-            Self::QueueFull { .. } => ErrorCode::QueueFull,
-            Self::IdempotencyConflict { .. } | Self::AlreadyDecided { .. } => ErrorCode::IdempotencyConflict,
-            Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
-            Self::ReaderNotFound(_) => ErrorCode::ReaderNotFound,
-            Self::UnknownOperation(_) => ErrorCode::UnknownOperation,
-            Self::ItemNotFound(_) | Self::NothingToResume => ErrorCode::ItemNotFound,
-            Self::ConfigInvalid { .. } => ErrorCode::ConfigInvalid,
-            Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
-            Self::CursorOutOfRange { .. } => ErrorCode::CursorOutOfRange,
-            Self::HistoryPruned => ErrorCode::HistoryPruned,
-            Self::StoreFailed => ErrorCode::StoreFailed,
-            Self::StoreLocked { .. } => ErrorCode::StoreLocked,
-            Self::StoreFull => ErrorCode::StoreFull,
-            Self::StoreNotWritable { .. } => ErrorCode::StoreNotWritable,
-            Self::BundleInvalid { .. } => ErrorCode::BundleInvalid,
-            Self::StoreFormatUnsupported { .. } => ErrorCode::StoreFormatUnsupported,
-            Self::ShuttingDown => ErrorCode::ShuttingDown,
-            Self::ModelNotConfigured { .. } => ErrorCode::ModelNotConfigured,
-            Self::Model(error) => error.code,
-            Self::ToolNotFound(_) => ErrorCode::ToolNotFound,
-            Self::Remote(body) | Self::Failed(body) => body.code,
-            Self::Internal(_) => ErrorCode::Internal,
-        }
-    }
-
-    /// Returns the body that every surface sends.
-    #[must_use]
-    pub fn body(&self) -> ErrorBody {
-        let body = ErrorBody::with_message(self.code(), self.to_string());
-        match self {
-            Self::PersistenceDisabled { configured: true } | Self::MemoryDisabled { configured: true } => {
-                body.detail("reason", "configured")
-            }
-            Self::NotFound(id) | Self::Archived(id) | Self::FormatNewer(id) | Self::TakenOver(id) => {
-                body.detail("session_id", id.to_string())
-            }
-            Self::Corrupted { session_id, last_good_seq } => {
-                let body = body.detail("session_id", session_id.to_string());
-                last_good_seq.iter().fold(body, |body, seq| body.detail("last_good_seq", *seq))
-            }
-            Self::HeldBy { session_id, holder } => {
-                body.detail("session_id", session_id.to_string()).detail("node", holder.node.clone())
-            }
-            Self::StoreLocked { pid } => body.detail("pid", *pid),
-            Self::StoreNotWritable { path, why } => body.detail("path", path.clone()).detail("why", why.clone()),
-            Self::BundleInvalid { reason, .. } => body.detail("reason", *reason),
-            Self::StoreFormatUnsupported { found } => body.detail("found", found.clone()),
-
-            Self::Busy { turn } | Self::Interrupted { turn } | Self::NotRunning { turn: Some(turn) } => {
-                body.detail("turn", *turn)
-            }
-            Self::Undecided { turn, call_id, .. } => body.detail("turn", *turn).detail("call_id", call_id.clone()),
-            Self::TooManyAnswers => body.detail("what", "answers"),
-            Self::Limit { what, limit } => body.detail("what", *what).detail("limit", *limit),
-            Self::QueueFull { what, limit } => body.detail("what", *what).detail("limit", *limit),
-            Self::IdempotencyConflict { what } => body.detail("what", *what),
-            Self::AlreadyDecided { .. } => body.detail("what", "approval"),
-            Self::InvalidRequest { field, .. } => body.detail("field", field.clone()),
-            Self::ReaderNotFound(name) => body.detail("reader", name.clone()),
-            Self::UnknownOperation(name) => body.detail("operation", name.clone()),
-            Self::ItemNotFound(what) => body.detail("what", *what),
-            Self::NothingToResume => body.detail("what", "turn"),
-            Self::ConfigInvalid { key, .. } => body.detail("key", key.clone()),
-            Self::PayloadTooLarge { what, bytes, limit } => {
-                body.detail("what", *what).detail("bytes", *bytes).detail("limit", *limit)
-            }
-            Self::CursorOutOfRange { oldest_seq, last_seq } => {
-                body.detail("oldest_seq", *oldest_seq).detail("last_seq", *last_seq)
-            }
-            Self::ModelNotConfigured { model, variable } => {
-                body.detail("model", model.clone()).detail("variable", *variable)
-            }
-            Self::Model(error) => error.body(),
-            Self::NotNewest { first } => body.detail("first", *first),
-            Self::Remote(body) | Self::Failed(body) => (**body).clone(),
-            Self::ToolNotFound(name) => body.detail("tool", name.clone()),
-            Self::PersistenceDisabled { configured: false }
-            | Self::CompactionDisabled
-            | Self::MemoryDisabled { configured: false }
-            | Self::MemoryUnavailable { .. }
-            | Self::Compacting
-            | Self::NotRunning { turn: None }
-            | Self::HistoryPruned
-            | Self::StoreFailed
-            | Self::StoreFull
-            | Self::ShuttingDown
-            | Self::Internal(_) => body,
-        }
     }
 }
 
