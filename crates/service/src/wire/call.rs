@@ -12,7 +12,7 @@ use crate::{
     clock::Timestamp,
     operation::Operation,
     service::*,
-    session::message::{RawJson, string_bytes},
+    session::message::{RawJson, tokens},
 };
 use meerkat_words::reply::{Reply as _, encode};
 
@@ -51,28 +51,12 @@ fn misformed(params: &str) -> Option<SessionError> {
 /// Writes whole numbers in digits: to JSON `2.0` and `2e0` are the 2 that they are to a caller, and no parameter has
 /// a fraction.
 fn digits(json: &str) -> String {
-    let (mut out, mut rest) = (String::with_capacity(json.len()), json);
-    while let Some(first) = rest.chars().next() {
-        let (token, after) = rest.split_at(match first {
-            '"' => string_bytes(rest),
-            '-' | '0'..='9' => {
-                rest.find(|next: char| !next.is_ascii_digit() && !"+-.eE".contains(next)).unwrap_or(rest.len())
-            }
-            other => other.len_utf8(),
-        });
-        match token.parse::<f64>() {
-            Ok(number)
-                if number.fract() == 0.0
-                    && (0.0..u64::MAX as f64).contains(&number)
-                    && token.parse::<u64>().is_err() =>
-            {
-                out.push_str(&(number as u64).to_string());
-            }
-            _ => out.push_str(token),
-        }
-        rest = after;
-    }
-    out
+    let whole = |number: f64| number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number);
+    let in_digits = |token: &str| match token.parse::<f64>() {
+        Ok(number) if whole(number) && token.parse::<u64>().is_err() => (number as u64).to_string(),
+        _ => token.to_owned(),
+    };
+    tokens(json).map(in_digits).collect()
 }
 
 /// Asks a service for one row of the table.

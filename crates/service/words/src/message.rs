@@ -114,6 +114,19 @@ fn compact_json(text: &str) -> Result<String, String> {
     Ok(compact)
 }
 
+/// Splits JSON into strings, words with numbers, and single characters of everything else.
+pub fn tokens(json: &str) -> impl Iterator<Item = &str> {
+    let mut rest = json;
+    std::iter::from_fn(move || {
+        let first = rest.chars().next()?;
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+        let word_bytes = || rest.bytes().take_while(is_word).count().max(first.len_utf8());
+        let (token, after) = rest.split_at(if first == '"' { string_bytes(rest) } else { word_bytes() });
+        rest = after;
+        Some(token)
+    })
+}
+
 /// Length of the string that `json` begins with.
 pub fn string_bytes(json: &str) -> usize {
     let mut end = 1;

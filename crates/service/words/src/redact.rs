@@ -12,7 +12,7 @@ use std::{
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::message::{RawJson, string_bytes};
+use crate::message::{RawJson, tokens};
 
 pub use keys::{KeyStream, redact_key_shapes};
 
@@ -159,24 +159,15 @@ fn bytes(secret: &SecretString) -> &[u8] {
 
 /// Replaces JSON tokens. `replace` gets each token's value, and true if it is a string.
 fn replace_tokens(json: &str, replace: impl for<'a> Fn(&'a str, bool) -> Cow<'a, str>) -> String {
-    let (mut out, mut rest) = (String::with_capacity(json.len()), json);
-    while let Some(first) = rest.chars().next() {
-        let end = if first == '"' { string_bytes(rest) } else { token_end(rest) };
-        let (token, after) = rest.split_at(end);
+    let mut out = String::with_capacity(json.len());
+    for token in tokens(json) {
         let value: Cow<'_, str> = serde_json::from_str::<String>(token).map_or(Cow::Borrowed(token), Cow::Owned);
-        match replace(&value, first == '"') {
+        match replace(&value, token.starts_with('"')) {
             Cow::Borrowed(_) => out.push_str(token),
             Cow::Owned(clean) => out.push_str(&serde_json::Value::from(clean).to_string()),
         }
-        rest = after;
     }
     out
-}
-
-/// Length of the number, word or punctuation at the beginning of the text.
-fn token_end(text: &str) -> usize {
-    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
-    text.bytes().take_while(|byte| is_word(*byte)).count().max(text.chars().next().map_or(1, char::len_utf8))
 }
 
 /// Orders forms by length, equal ones side by side.
