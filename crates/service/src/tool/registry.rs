@@ -44,8 +44,8 @@ pub struct ToolRegistry {
     specs_without_blobs: Arc<[ToolSpec]>,
     approval: Arc<ApprovalRules>,
     left_out: Arc<[LeftOut]>,
-    /// Hash of the specs, with `read_blob` and without, if some come from a source.
-    fingerprints: Option<[Arc<str>; 2]>,
+    /// True if some come from a source.
+    is_joined: bool,
     /// Window of the model that is offered them; 0 if it is unknown.
     window_tokens: u64,
 }
@@ -105,18 +105,15 @@ impl ToolRegistry {
         let specs: Arc<[ToolSpec]> = shown.map(|registered| registered.tool.spec().clone()).collect();
         let specs_without_blobs = specs.iter().filter(|spec| spec.name != READ_BLOB).cloned().collect();
         let left_out = left_out.into();
-        let (tools, fingerprints, window_tokens) = (Arc::new(tools), None, 0);
-        Self { tools, specs, specs_without_blobs, approval, left_out, fingerprints, window_tokens }
+        let (tools, is_joined, window_tokens) = (Arc::new(tools), false, 0);
+        Self { tools, specs, specs_without_blobs, approval, left_out, is_joined, window_tokens }
     }
 
     /// Joins the tools with those of sets.
     pub(super) fn with(&self, sets: &[ToolSet]) -> Self {
         let (tools, left_out) = join(&self.tools, sets);
         let is_joined = tools.len() > self.tools.len();
-        let mut joined = Self::over(tools, self.approval.clone(), left_out);
-        let of = |specs: &[ToolSpec]| Arc::from(hash(specs));
-        joined.fingerprints = is_joined.then(|| [of(&joined.specs), of(&joined.specs_without_blobs)]);
-        joined
+        Self { is_joined, ..Self::over(tools, self.approval.clone(), left_out) }
     }
 
     /// Returns the tools for a model with this window.
@@ -162,14 +159,8 @@ impl ToolRegistry {
     }
 
     /// Returns the hash of what a step is offered of these tools; `None` if none of them comes from a source.
-    pub(crate) fn fingerprint(&self, offered: &Arc<[ToolSpec]>) -> Option<String> {
-        let [whole, without_blobs] = self.fingerprints.as_ref()?;
-        Some(match offered {
-            specs if Arc::ptr_eq(specs, &self.specs) => whole.as_ref().to_owned(),
-            specs if Arc::ptr_eq(specs, &self.specs_without_blobs) => without_blobs.as_ref().to_owned(),
-            // A session that may use some of them only, or is shown some only.
-            specs => hash(specs),
-        })
+    pub(crate) fn fingerprint(&self, offered: &[ToolSpec]) -> Option<String> {
+        self.is_joined.then(|| hash(offered))
     }
 
     /// Returns the configuration's rules.
@@ -188,7 +179,7 @@ fn join(own: &BTreeMap<String, Registered>, sets: &[ToolSet]) -> (BTreeMap<Strin
             let name = registered.name();
             if tools.contains_key(name) {
                 let reason = "another tool has its name".to_owned();
-                tracing::warn!(name, reason, "a tool cannot be offered");
+                tracing::debug!(name, reason, "a tool cannot be offered");
                 left_out.push(LeftOut { name: name.to_owned(), reason });
             } else {
                 tools.insert(name.to_owned(), registered.clone());

@@ -141,10 +141,6 @@ impl ToolSet {
     pub(super) fn registered(&self) -> &[Registered] {
         &self.0.tools
     }
-
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
 }
 
 impl Default for ToolSet {

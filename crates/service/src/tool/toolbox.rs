@@ -1,23 +1,18 @@
 //! Tools of a service and of its sources, joined for each session's next step.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::{Rule, ToolRegistry, ToolScope, ToolSet, ToolSource};
-
-/// Sets of tools that are kept joined with the service's own.
-const JOINED_MAX: usize = 16;
 
 /// The service's own tools, and its sources.
 pub(crate) struct Toolbox {
     pub(super) own: ToolRegistry,
     pub(super) sources: Vec<Arc<dyn ToolSource>>,
-    /// Sets that were offered, joined with the own tools, the newest last.
-    joined: Mutex<Vec<(Vec<ToolSet>, ToolRegistry)>>,
 }
 
 impl Toolbox {
     pub(crate) fn new(own: ToolRegistry, sources: Vec<Arc<dyn ToolSource>>) -> Self {
-        Self { own, sources, joined: Mutex::default() }
+        Self { own, sources }
     }
 
     /// Returns the tools of a session's next step.
@@ -26,20 +21,7 @@ impl Toolbox {
             return self.own.clone();
         }
         let sets: Vec<ToolSet> = self.sources.iter().map(|source| source.tools(scope)).collect();
-        let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |known: &Vec<ToolSet>| known.iter().zip(&sets).all(|(known, set)| known.is(set));
-        if let Some(at) = joined.iter().position(|(known, _)| is_same(known)) {
-            let found = joined.remove(at);
-            let registry = found.1.clone();
-            joined.push(found);
-            return registry;
-        }
-        let registry = self.own.with(&sets);
-        if joined.len() == JOINED_MAX {
-            joined.remove(0);
-        }
-        joined.push((sets, registry.clone()));
-        registry
+        self.own.with(&sets)
     }
 
     /// Returns true if the tools come from the service alone.

@@ -1,7 +1,7 @@
 //! Tools of sources: they change between steps, and never inside one.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -122,33 +122,4 @@ fn a_bad_tool_is_left_out_alone() {
     let left_out: Vec<&str> = tools.left_out().iter().map(|LeftOut { name, .. }| name.as_str()).collect();
     assert_eq!(left_out, ["far", "two words", "own"]);
     assert!(tools.left_out().iter().all(|LeftOut { reason, .. }| !reason.is_empty()));
-    assert!(Arc::ptr_eq(tools.specs(), toolbox.of(&scope).specs()), "a set that is the same is not joined again");
-}
-
-/// Two sets that take turns are each joined once; a set that is no longer offered is forgotten some time.
-#[test]
-fn few_joined_sets_are_kept() {
-    struct One(Mutex<ToolSet>);
-    impl ToolSource for One {
-        fn tools(&self, _: &ToolScope<'_>) -> ToolSet {
-            self.0.lock().unwrap().clone()
-        }
-    }
-    let source = Arc::new(One(Mutex::new(set(&["a"]))));
-    let toolbox = Toolbox::new(ToolRegistry::default(), vec![source.clone()]);
-    let scope = ToolScope { session_id: crate::SessionId::from_uuid(uuid::Uuid::nil()), workspace: None };
-    let first = source.0.lock().unwrap().clone();
-    let of_first = toolbox.of(&scope);
-    for name in 0..15 {
-        *source.0.lock().unwrap() = set(&[&format!("b{name}")]);
-        assert_eq!(toolbox.of(&scope).specs()[0].name, format!("b{name}"));
-    }
-    *source.0.lock().unwrap() = first.clone();
-    assert!(Arc::ptr_eq(of_first.specs(), toolbox.of(&scope).specs()));
-    for name in 0..16 {
-        *source.0.lock().unwrap() = set(&[&format!("c{name}")]);
-        toolbox.of(&scope);
-    }
-    *source.0.lock().unwrap() = first;
-    assert!(!Arc::ptr_eq(of_first.specs(), toolbox.of(&scope).specs()));
 }
