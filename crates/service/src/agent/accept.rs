@@ -219,7 +219,7 @@ impl Actor {
         let Some(QueuedTurn { turn, seq, terms, .. }) = self.session.queue.front().cloned() else { return Ok(()) };
         // The name was checked when the turn was accepted. If the model was removed since, the model call fails with
         // it.
-        let name = terms.model.clone().unwrap_or_else(|| self.session.model.to_owned());
+        let name = terms.model.clone().unwrap_or_else(|| self.session.model.clone());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let budgets = self.budgets(terms.budgets);
         let started = TurnStarted { prompt: None, queued: Some(seq), key: None, ..terms.start(model, budgets) };

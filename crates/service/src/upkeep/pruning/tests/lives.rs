@@ -272,7 +272,7 @@ impl Journal {
             let is_replaced = |reminder: &Reminder| replaced[&reminder.kind] > record.seq;
             assert!(whole.reminders.iter().all(|it| is_there(it) || is_replaced(it)), "missing at {}", record.seq);
             let did_count = now.reminders.iter().all(|reminder| whole.reminders.contains(reminder));
-            assert!(did_count, "{:?} did not count at {}", &now.reminders, record.seq);
+            assert!(did_count, "{:?} did not count at {}", now.reminders, record.seq);
         }
     }
 
