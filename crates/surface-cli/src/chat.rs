@@ -272,7 +272,7 @@ impl<'a> Chat<'a> {
                     self.document(id, json!({ "help": help }).to_string().as_bytes())?
                 }
                 Some(help) => self.app.out.text(&help)?,
-                None => self.refuse(id, &error::usage_of_line(&error))?,
+                None => self.refuse(id, &error::usage(&error))?,
             },
         }
         Ok(())

@@ -44,7 +44,7 @@ pub use private::keep_memory_private;
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
     args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand, StoreCommand},
-    commands::{completions::completions, doctor::doctor, local},
+    commands::{doctor::doctor, local},
     config::Config,
     error::CliError,
     output::Output,
@@ -101,9 +101,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
         Command::Doctor(args) => return doctor(out, env, &cli.globals, args),
-        Command::Completions { shell } => return completions(out, *shell),
-        Command::InstallFiles(args) => return commands::install::install_files(out, env, args),
-        Command::Man { folder } => return local::man(out, env, folder.as_deref()),
+        Command::Completions { shell } => return local::completions(out, *shell),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
         _ => {}
     }
@@ -111,15 +109,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     if let Command::Config { command: ConfigCommand::Trust { yes } } = cli.command {
         return local::trust_config(out, env, config, streams, yes);
     }
-    let is_completing = matches!(cli.command, Command::CompleteSessions { .. });
-    if !is_completing {
-        config.warnings().iter().for_each(|warning| out.note(warning));
-    }
-    // Completing makes nothing, not even the folder that it would look in.
-    let is_new = || config.data_dir(env).is_ok_and(|folder| !folder.exists());
-    if is_completing && (!config.keeps_sessions() || is_new()) {
-        return Ok(0);
-    }
+    config.warnings().iter().for_each(|warning| out.note(warning));
     match &cli.command {
         Command::Config { command: ConfigCommand::Show } => return local::show_config(out, env, &config),
         Command::Token { path } => return serve::token(out, env, &config, *path),
@@ -146,7 +136,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
         Command::Project { command: ProjectArgs::Adopt } => return local::adopt(out, env, &config),
         _ => {}
     }
-    if !is_completing && !out.is_quiet {
+    if !out.is_quiet {
         config.new_note(env).iter().for_each(|found| out.note(found));
     }
     let command = match cli.command {
@@ -248,7 +238,6 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
             }
         }
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
-        Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
         Command::Readers { command } => commands::show::print(app, wire::reader(&command, "")).await,
         Command::Journal { command } => commands::show::print(app, wire::journal(&command, "")).await,
@@ -267,8 +256,6 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         | Command::Store { .. }
         | Command::Nodes
         | Command::Config { .. }
-        | Command::Completions { .. }
-        | Command::InstallFiles(_)
-        | Command::Man { .. } => Ok(0),
+        | Command::Completions { .. } => Ok(0),
     }
 }

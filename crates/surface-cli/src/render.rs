@@ -8,7 +8,6 @@ pub(crate) mod memory;
 mod overview;
 pub(crate) mod receipt;
 pub(crate) mod tools;
-pub(crate) mod window_chart;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -24,7 +23,11 @@ use meerkat_service::{
 };
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::{commands::doctor, output::clean, wire::read};
+use crate::{
+    commands::doctor,
+    output::{bar, clean},
+    wire::read,
+};
 
 /// Digits of an id's end in a table.
 const ENDING_DIGITS: usize = 8;
@@ -257,8 +260,8 @@ fn fit(line: &str, width: Option<usize>) -> String {
     format!("{}…", cut.trim_end())
 }
 
-/// Renders one session.
-pub(crate) fn session(view: &SessionView) -> String {
+/// Renders one session; `used` are the tokens of its last model call.
+pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         // Writing to a string cannot fail.
@@ -273,6 +276,10 @@ pub(crate) fn session(view: &SessionView) -> String {
     let context = &view.context;
     let [messages, tokens, window] = [context.messages, context.estimated_tokens, context.window_tokens];
     row("context", format!("{messages} messages, about {tokens} of {window} tokens"));
+    if let Some(used) = used.filter(|_| window > 0) {
+        let percent = used.saturating_mul(100) / window;
+        row("window", format!("{} {percent} %, the last model call had {used} tokens", bar(used, window)));
+    }
     let usage = view.usage;
     let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
     row("used", format!("{input} tokens in ({cached} cached), {output} out"));
@@ -340,20 +347,6 @@ fn message(item: &HistoryItem) -> String {
     }
     text.push('\n');
     text
-}
-
-/// Lists completions of a word, each with a tab and a description: the end of an id, or all of it.
-pub(crate) fn candidates(sessions: &[SessionSummary], word: &str) -> String {
-    let mut lines = String::new();
-    if "last".starts_with(word) && !sessions.is_empty() {
-        lines += "last\tthe most recently changed session\n";
-    }
-    for session in sessions {
-        let (id, ending) = (session.session_id.to_string(), ending(&session.session_id));
-        let candidate = [ending, id].into_iter().find(|candidate| candidate.starts_with(word));
-        lines.extend(candidate.map(|candidate| format!("{candidate}\t{}\n", one_line(&title(session)))));
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -494,13 +487,14 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "pending_approvals": [{ "call_id": "c1", "name": "write", "arguments": "{}", "turn": 2, "seq": 9 }],
         });
         view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let text = session(&serde_json::from_value(view).unwrap());
+        let text = session(&serde_json::from_value(view).unwrap(), Some(250));
         for line in [
             "session     01900000-0000-7000-8000-0000aa12abcd",
             "title       T",
             "state       idle, archived",
             "turns       3, 7 messages, last event 12",
             "context     5 messages, about 250 of 1000 tokens",
+            "window      [#####---------------] 25 %, the last model call had 250 tokens",
             "used        100 tokens in (5 cached), 20 out",
             "reminder    git_status: clean as ever",
             "pin         4 a fact",
@@ -531,20 +525,5 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";
         assert_eq!((text.as_str(), next.as_deref()), (expected, Some("c")));
-    }
-
-    #[test]
-    fn a_word_becomes_the_end_of_an_id_or_a_whole_one() {
-        let names = |word| {
-            candidates(&sessions(), word)
-                .lines()
-                .map(|line| line.split('\t').next().unwrap().to_owned())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(names(""), ["last", "aa12abcd", "bb12abcd", "cc12abcd"]);
-        assert_eq!(names("bb"), ["bb12abcd"]);
-        assert_eq!(names("019"), sessions().iter().map(|session| session.session_id.to_string()).collect::<Vec<_>>());
-        assert_eq!(names("x"), Vec::<String>::new());
-        assert_eq!(candidates(&[], ""), "");
     }
 }

@@ -9,7 +9,6 @@ use meerkat_service::{
     compaction::CompactionConfig,
     options::Budgets,
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
-    session::event::ContextTokens,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -25,21 +24,13 @@ pub(crate) fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError
         .map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))
 }
 
-/// Fields of an event that the window's chart uses. A line without a `seq` says that earlier events are pruned.
+/// Fields of an event that say where it stands. A line without a `seq` says that earlier events are pruned.
 #[derive(Deserialize)]
 pub(crate) struct SeenEvent {
     pub(crate) seq: Option<Seq>,
     pub(crate) turn: Option<TurnNumber>,
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    pub(crate) usage: Option<SeenUsage>,
-    pub(crate) context: Option<ContextTokens>,
-}
-
-/// Cost of a model call.
-#[derive(Deserialize)]
-pub(crate) struct SeenUsage {
-    pub(crate) input_tokens: u64,
 }
 
 /// Operation and its parameters; `session_id` may still be a short name.

@@ -5,7 +5,6 @@
 pub(crate) mod chat;
 mod flags;
 mod operators;
-mod other_words;
 mod sessions;
 
 use std::path::PathBuf;
@@ -16,7 +15,6 @@ pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
 pub(crate) use operators::{
     CopyArgs, ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand, StoreCommand,
 };
-pub(crate) use other_words::{our_command, our_flag};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Runs an agent's turns on a language model, records every event, and continues sessions later.
@@ -187,25 +185,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// List the sessions that a word may mean, one per line, for a shell's completions
-    #[command(name = "__complete-sessions", hide = true)]
-    CompleteSessions {
-        /// The word so far
-        #[arg(default_value = "")]
-        word: String,
-    },
     /// Print a shell's completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
-    },
-    /// Install completions, manual pages and a systemd unit
-    #[command(after_help = INSTALL_HELP)]
-    InstallFiles(InstallArgs),
-    /// Print the manual page, or write those of all commands to a folder
-    Man {
-        /// An existing folder
-        folder: Option<PathBuf>,
     },
 }
 
@@ -258,36 +241,6 @@ impl ConsoleArgs {
         let (listen, console) = (self.listen.clone(), Some(self));
         ServeArgs { rest: true, rpc: false, mcp: false, tools: None, approve: false, listen, no_auth: false, console }
     }
-}
-
-const INSTALL_HELP: &str = "Asks nothing and lists every file. If it would overwrite a file that it did not write, or \
-    that was changed since, it writes nothing at all.\n\n\
-    Examples:\n  \
-        meerkat install-files                         completions and manual pages, below ~/.local\n  \
-        meerkat install-files --service user          also meerkat.service, for your own server\n  \
-        sudo meerkat install-files --service system   for the machine's server, below /usr/local";
-
-/// `install-files`.
-#[derive(Args)]
-pub(crate) struct InstallArgs {
-    /// Install below this folder [default: ~/.local, or /usr/local for root]
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) prefix: Option<PathBuf>,
-    /// Install the systemd unit meerkat.service too
-    #[arg(long, value_name = "WHOSE")]
-    pub(crate) service: Option<Service>,
-    /// List the files, and write nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-/// Whose server a unit of systemd starts.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Service {
-    /// A user's, with that user's folders
-    User,
-    /// The machine's, under the user "meerkat", confined to /var/lib/meerkat
-    System,
 }
 
 /// `mcp`.

@@ -280,11 +280,3 @@ fn bodies(message: &mut Message) -> Vec<&mut Body> {
         Message::ToolResults { results } => results.iter_mut().map(|result| &mut result.content).collect(),
     }
 }
-
-/// `__complete-sessions`: completions of a word. A shell shows no error, so there is none.
-pub(crate) async fn complete(app: &App, word: &str) -> Result<u8, CliError> {
-    if let Ok(page) = app.service.list(SessionQuery::default()).await {
-        app.out.readable(&render::candidates(&page.items, word))?;
-    }
-    Ok(0)
-}
