@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, EventsArgs, ReaderCommand, ResumeArgs, SessionCommand,
+        ChatArgs, EventsArgs, ResumeArgs,
         chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
     },
     commands::{
-        self,
+        self, call,
         compact::until,
         files::Plan,
         questions::Questions,
@@ -40,7 +40,7 @@ use crate::{
     input::{Line, Lines, Source},
     render::events::type_name,
     stream::{Progress, RunningTurn, Show, last_seq},
-    wire::{self, read},
+    wire::{self, Request, read},
 };
 
 /// Most lines that wait for a turn; then no more are read.
@@ -55,12 +55,23 @@ struct WaitingLine {
     command: SlashCommand,
 }
 
+/// Effect of an answer on the chat.
+#[derive(Clone, Copy, PartialEq)]
+enum Effect {
+    None,
+    /// It goes on with the session that was made.
+    Session,
+    /// Its compaction has ended.
+    Compaction,
+}
+
 /// Answer of a request that runs beside the turn.
 struct Answer {
     id: Option<String>,
     operation: Operation,
     /// True if later lines wait for it.
     is_in_order: bool,
+    effect: Effect,
     result: Result<Vec<u8>, SessionError>,
     /// Text for people in place of the answer.
     text: Option<String>,
@@ -325,7 +336,7 @@ impl<'a> Chat<'a> {
         let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
         let mut more = More::default();
         let request = match &command {
-            SlashCommand::New(args) => match app.workspace(&args.create) {
+            SlashCommand::New(args) => match app.workspace(args.create.workspace.as_deref()) {
                 Ok(folder) => {
                     (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
                 }
@@ -367,10 +378,15 @@ impl<'a> Chat<'a> {
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
             }
-            SlashCommand::Session(SessionCommand::Open { words }) => return self.open(id, words).await,
-            SlashCommand::Title { target, text } => {
-                (Operation::Update, json!({ "session_id": named(target), "title": text, "labels": null }))
-            }
+            SlashCommand::Open { words } => return self.open(id, words).await,
+            SlashCommand::Call(args) => match call::help(&app.out, args) {
+                Some(Err(CliError::Refused(body))) => return self.refuse(id, &body),
+                Some(done) => return done,
+                None => match call::request(app, args, Some(&here), || Box::new(std::io::empty())) {
+                    Ok(request) => request,
+                    Err(error) => return self.refuse(id, &error.body()),
+                },
+            },
             SlashCommand::Undo { yes } => match self.undo(*yes).await {
                 Ok(Some(command)) => {
                     more = More::of(&command);
@@ -393,9 +409,6 @@ impl<'a> Chat<'a> {
                 }
                 wire::memory(command)
             }
-            SlashCommand::Readers(command) => wire::reader(command, &here),
-            SlashCommand::Journal(command) => wire::journal(command, &here),
-            SlashCommand::Project(command) => wire::project(command),
             SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
             SlashCommand::Tools(args) => wire::tools(Some(args.session.as_deref().unwrap_or(&here)), false),
             SlashCommand::Servers => (Operation::ToolServers, json!({})),
@@ -413,7 +426,7 @@ impl<'a> Chat<'a> {
                 return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };
             }
         };
-        let is_in_order = !waits(&command);
+        let is_in_order = !waits(&command, &request);
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
         let undo = match &command {
@@ -423,11 +436,18 @@ impl<'a> Chat<'a> {
             }
             _ => String::new(),
         };
-        let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact);
+        let is_call = matches!(command, SlashCommand::Call(_));
+        let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact && !is_call);
+        let effect = match command {
+            SlashCommand::New(_) => Effect::Session,
+            SlashCommand::Compact(_) if cancel.is_some() => Effect::Compaction,
+            _ => Effect::None,
+        };
         let answer = async move {
             let performed = async {
                 let answer = match cancel {
                     Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
+                    None if is_call => call::perform(app, request).await?,
                     None => sessions::perform(app, request, more).await?,
                 };
                 let text = message(app, operation, &answer, &undo).await?;
@@ -435,7 +455,7 @@ impl<'a> Chat<'a> {
             };
             let (result, text) =
                 performed.await.map_or_else(|error| (Err(error), None), |(answer, text)| (Ok(answer), text));
-            Answer { id, operation, is_in_order, result, text }
+            Answer { id, operation, is_in_order, effect, result, text }
         };
         self.requests.push(answer.boxed_local());
         Ok(())
@@ -485,15 +505,15 @@ impl<'a> Chat<'a> {
 
     /// Prints the answer of a request.
     fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
-        let Answer { id, operation, is_in_order, result, text } = answer;
+        let Answer { id, operation, is_in_order, effect, result, text } = answer;
         self.in_order -= usize::from(is_in_order);
-        if operation == Operation::Compact {
+        if effect == Effect::Compaction {
             self.compacting = None;
             self.is_interrupted = false;
         }
         match result {
             Ok(answer) => {
-                if operation == Operation::CreateSession {
+                if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;
                 }
                 if self.app.out.is_json {
@@ -527,12 +547,12 @@ impl<'a> Chat<'a> {
 }
 
 /// Returns true if a line's answer may depend on later lines.
-const fn waits(command: &SlashCommand) -> bool {
+fn waits(command: &SlashCommand, (operation, params): &Request) -> bool {
     match command {
-        SlashCommand::Events(EventsArgs { wait_ms, .. })
-        | SlashCommand::Session(SessionCommand::Changes { wait_ms, .. })
-        | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
-            wait_ms.is_some()
+        SlashCommand::Events(EventsArgs { wait_ms, .. }) => wait_ms.is_some(),
+        SlashCommand::Call(_) => {
+            let has_wait = params["wait_ms"].as_u64().is_some_and(|wait_ms| wait_ms > 0);
+            has_wait || call::is_turn(*operation) || *operation == Operation::Compact
         }
         // A later line may interrupt it.
         SlashCommand::Compact(args) => !args.preview && args.undo.is_none(),
@@ -552,5 +572,12 @@ async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, u
         }
         Err(SessionError::NotFound(session_id))
     };
-    Answer { id, operation: Operation::Events, is_in_order: false, result: found.await, text: None }
+    Answer {
+        id,
+        operation: Operation::Events,
+        is_in_order: false,
+        effect: Effect::None,
+        result: found.await,
+        text: None,
+    }
 }

@@ -43,7 +43,7 @@ pub use private::keep_memory_private;
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
-    args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand, StoreCommand},
+    args::{Cli, Command, ConfigCommand, ProjectArgs, SessionCommand, StoreCommand},
     commands::{doctor::doctor, local},
     config::Config,
     error::CliError,
@@ -101,6 +101,11 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
         Command::Doctor(args) => return doctor(out, env, &cli.globals, args),
+        Command::Call(args) => {
+            if let Some(done) = commands::call::help(out, args) {
+                return done.map(|()| 0);
+            }
+        }
         Command::Completions { shell } => return local::completions(out, *shell),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
         _ => {}
@@ -132,7 +137,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
         Command::Store { command: StoreCommand::Copy(args) } => {
             return commands::store::store_copy(out, env, &config, args);
         }
-        Command::Nodes => return commands::store::nodes(out, env, &config),
+        Command::Store { command: StoreCommand::Nodes } => return commands::store::nodes(out, env, &config),
         Command::Project { command: ProjectArgs::Adopt } => return local::adopt(out, env, &config),
         _ => {}
     }
@@ -220,7 +225,7 @@ fn on_runtime(
 }
 
 /// Performs a command that needs the service.
-async fn perform(app: &App, env: &Environment, command: Command, mut streams: Streams) -> Result<u8, CliError> {
+async fn perform(app: &App, env: &Environment, command: Command, streams: Streams) -> Result<u8, CliError> {
     match command {
         Command::Tools(args) => commands::servers::tools(app, &args).await,
         Command::Servers(args) => commands::servers::servers(app, env, streams, args).await,
@@ -231,19 +236,9 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
-        Command::Sessions { command: SessionCommand::Open { words } } => {
-            match commands::open::pick(app, &mut streams, &words).await? {
-                Some(session_id) => chat::chat(app, streams, &ChatArgs::with(&session_id)).await,
-                None => Ok(0),
-            }
-        }
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
-        Command::Readers { command } => commands::show::print(app, wire::reader(&command, "")).await,
-        Command::Journal { command } => commands::show::print(app, wire::journal(&command, "")).await,
-        Command::Project { command: ProjectArgs::Files(ProjectCommand::Rebuild) } => {
-            commands::operators::rebuild(app).await
-        }
+        Command::Call(args) => commands::call::call(app, streams, &args).await,
         Command::Project { command: ProjectArgs::Adopt }
         | Command::Serve(_)
         | Command::Console(_)
@@ -254,7 +249,6 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         | Command::Errors(_)
         | Command::Doctor(_)
         | Command::Store { .. }
-        | Command::Nodes
         | Command::Config { .. }
         | Command::Completions { .. } => Ok(0),
     }

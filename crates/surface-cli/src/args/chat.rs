@@ -3,8 +3,8 @@
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
 
 use super::{
-    CompactArgs, Delivery, ErrorsArgs, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
-    ResumeArgs, SessionCommand, SessionFlags, Target, ToolsArgs, TurnFlags,
+    CallArgs, CompactArgs, Delivery, ErrorsArgs, EventsArgs, MemoryCommand, ResumeArgs, SessionCommand, SessionFlags,
+    Target, ToolsArgs, TurnFlags,
 };
 
 /// Text of `chat --help` after the flags.
@@ -12,7 +12,7 @@ pub(super) const PROTOCOL: &str = "\
 A line is a prompt. A line that begins with `/` is a command for the chat's session; --session names another session. \
 /help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double quotes\" \
 understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, /pin, \
-/title, /remind, /approve and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a \
+/title, /approve and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a \
 flag. Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C \
 leaves. When the input ends, the chat leaves after its last line is done.
 
@@ -49,15 +49,15 @@ pub(crate) enum SlashCommand {
     /// Search what was said in all sessions, or forget some of it
     #[command(subcommand)]
     Memory(MemoryCommand),
-    /// Manage readers: named positions from which programs receive every event
-    #[command(subcommand)]
-    Readers(ReaderCommand),
-    /// Drop old records from journals
-    #[command(subcommand)]
-    Journal(JournalCommand),
-    /// Rebuild the files that show the project's sessions
-    #[command(subcommand)]
-    Project(ProjectCommand),
+    /// Call any operation: /call OPERATION NAME=TEXT NAME:=JSON; alone it lists them
+    #[command(disable_help_flag = true)]
+    Call(CallArgs),
+    /// Continue with another session: its id, `last`, or words of its title
+    Open {
+        /// Its id, `last`, or words of its title
+        #[arg(value_name = "WORD")]
+        words: Vec<String>,
+    },
     /// List what this build can do
     Capabilities,
     /// List the tools that the model is offered, and those that are left out
@@ -68,14 +68,6 @@ pub(crate) enum SlashCommand {
     Doctor,
     /// List the error codes
     Errors(ErrorsArgs),
-    /// Set the session's title
-    Title {
-        #[command(flatten)]
-        target: Target,
-        /// The title
-        #[arg(value_name = "TEXT")]
-        text: String,
-    },
     /// Put the files back that the last turn changed
     Undo {
         /// Do not ask
@@ -151,7 +143,7 @@ pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
     // Words before the text.
     let before = match line.split_whitespace().next() {
         Some("turn" | "pin" | "title") => 1,
-        Some("remind" | "deny" | "approve") => 2,
+        Some("deny" | "approve") => 2,
         _ => return split(line),
     };
     let has_flag = line.split_whitespace().any(|word| word.starts_with("--"));
@@ -225,8 +217,7 @@ mod tests {
             (r#"pin "a\nb""#, "pin|a\nb"),
             (r#"pin "Never" on Fridays"#, r#"pin|"Never" on Fridays"#),
             ("pin --session x 'a b'", "pin|--session|x|a b"),
-            ("remind environment it's late", "remind|environment|it's late"),
-            ("remind --clear environment", "remind|--clear|environment"),
+            ("call session/pin text='a b'", "call|session/pin|text=a b"),
             ("deny call_1 not today", "deny|call_1|not today"),
             ("turn say it's so", "turn|say it's so"),
             ("title Don't 'stop' now", "title|Don't 'stop' now"),

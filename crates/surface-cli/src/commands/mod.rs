@@ -28,6 +28,8 @@ pub(crate) mod run;
 pub(crate) mod servers;
 pub(crate) mod store;
 
+pub(crate) mod call;
+
 pub(crate) mod memory;
 pub(crate) mod open;
 pub(crate) mod sessions;

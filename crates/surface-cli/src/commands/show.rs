@@ -39,15 +39,8 @@ pub(super) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
     }
     let mut answer: Value = read(answer)?;
     for item in answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-        match operation {
-            Operation::Events => *item = described(&item.to_string()).into(),
-            Operation::FetchReader => {
-                // A copied event names the session that it came from.
-                let key = item["idempotency_key"].as_str().unwrap_or_default();
-                let session = key.split(':').next().unwrap_or_default();
-                *item = format!("{session}{}", described(&item["event"].to_string())).into();
-            }
-            _ => break,
+        if operation == Operation::Events {
+            *item = described(&item.to_string()).into();
         }
     }
     Ok(app.out.answer(&answer)?)

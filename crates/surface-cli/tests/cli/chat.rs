@@ -7,7 +7,7 @@ use crate::drive::terminal::{Talk, cli};
 
 #[test]
 fn lines_from_a_pipe_are_turns_in_order_and_commands() {
-    let lines = "@say One.\n\n/remind environment \"first\\nsecond\"\n/pin 'the key is blue'\n@echo tail\n/frob\n/unpin 5\n@say Last.\n";
+    let lines = "@say One.\n\n/call session/remind kind=environment \"text=first\\nsecond\"\n/pin 'the key is blue'\n@echo tail\n/frob\n/call session/unpin pin=5\n@say Last.\n";
     let ran = cli(&["chat"]).stdin(lines).run();
     assert_eq!(ran.code, 0);
     // A command's answer may come before the text of the turn that runs beside it; the next turn knows what it did.
@@ -46,7 +46,7 @@ fn every_line_gets_one_document() {
     }
     assert_eq!(code(&talk.ask("/frob")), "UNKNOWN_OPERATION");
     // Nobody is asked about a file or a deletion that there is no capability for.
-    for line in ["/export -o file.tar", "/import file.tar", "/retain", "/delete --force", "/resume"] {
+    for line in ["/export -o file.tar", "/import file.tar", "/call session/retain", "/delete --force", "/resume"] {
         assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
     }
     assert!(talk.ask("/help")["help"].as_str().unwrap().contains("/<COMMAND>"));

@@ -70,7 +70,6 @@ const LINES: &[(&str, &str, Here)] = &[
     ("docs/sessions.md", "meerkat sessions restore-files", Here::Yes),
     ("docs/sessions.md", "meerkat sessions restore-files", Here::After(EDITS)),
     ("docs/sessions.md", "meerkat sessions delete", Here::Yes),
-    ("docs/sessions.md", "meerkat sessions retain", Here::Yes),
     ("docs/tools.md", "meerkat sessions restore-files", Here::Yes),
     ("docs/tools.md", "meerkat sessions restore-files", Here::After(EDITS)),
     ("docs/agent.md", "", Here::Not("the test of this page runs it and writes what it shows")),

@@ -5,8 +5,10 @@
 #[path = "../drive/mod.rs"]
 mod drive;
 
+mod advised;
 mod agent;
 mod asked;
+mod call;
 mod chat;
 mod compact;
 mod config;

@@ -150,19 +150,17 @@ fn the_files_of_the_last_turn_are_put_back_once_somebody_agrees() {
 }
 
 #[test]
-fn a_session_is_picked_by_typing_and_gone_on_with() {
+fn a_session_is_opened_by_words_of_its_title() {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data").display().to_string();
     for title in ["Fix the login", "Write docs", "Fix the docs"] {
         let done = ran(&mut meerkat(&home, &["--data-dir", &data, "run", "--title", title, "@say Done."]));
         assert_eq!(done.code, 0, "{}", done.err);
     }
-    let mut typed = Typed::begin(meerkat(&home, &["--data-dir", &data, "sessions", "open"]), home);
-    for words in ["nothing like it\r", "FIX\r", "login FIX\r"] {
-        typed.wait("or nothing to leave: ");
-        typed.keys(words);
-    }
-    typed.wait("/help lists");
+    let mut typed = Typed::begin(meerkat(&home, &["--data-dir", &data, "chat", "last"]), home);
+    typed.prompt();
+    typed.keys("/open login FIX\r");
+    typed.wait("from here on");
     typed.prompt();
     typed.keys("/show\r");
     typed.wait("title       Fix the login");
@@ -174,8 +172,7 @@ fn a_session_is_picked_by_typing_and_gone_on_with() {
     typed.prompt();
     typed.keys("/sessions\r");
     typed.wait("Don't stop");
-    let screen = typed.leave();
-    assert!(screen.contains("No session has \"nothing like it\""), "{screen}");
+    typed.leave();
 }
 
 /// Denies the first call that waits, from another process.

@@ -48,10 +48,7 @@ fn the_token_is_printed_and_never_made() {
 }
 
 #[test]
-fn a_session_is_picked_at_a_terminal_alone() {
-    cli(&["sessions", "open"]).run().refused(InvalidRequest, "`meerkat chat ID`");
-    let ran = cli(&["sessions", "open", "last", "--json"]).on_terminal().run();
-    assert_eq!((ran.code, &ran.json()["code"]), (InvalidRequest.exit_code(), &"INVALID_REQUEST".into()));
+fn a_chat_opens_the_session_whose_title_has_the_words() {
     let ran =
         cli(&["chat"]).stdin("/title One thing\n/new --title Another\n/open thing\n/show\n/open o\n/copy\n/undo\n");
     let ran = ran.run();
