@@ -75,7 +75,7 @@ pub(crate) fn usage(error: &clap::Error) -> ErrorBody {
     let what = text.strip_prefix("error: ").unwrap_or(&text).split("\n\nUsage:").next().unwrap_or(&text);
     let lines =
         what.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("For more information"));
-    let what = lines.collect::<Vec<_>>().join(" ");
+    let what = lines.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
     let what = redact_key_shapes(&what);
     match error.kind() {
         ErrorKind::InvalidSubcommand => {

@@ -9,9 +9,7 @@ use crate::drive::terminal::{Cli, cli};
 /// A word that is nothing here runs nothing, and the answer says what is near.
 #[test]
 fn a_mistyped_word_is_answered_with_what_is_near() {
-    cli(&["rum"])
-        .run()
-        .refused(UnknownOperation, "unrecognized subcommand 'rum' tip: some similar subcommands exist: ");
+    cli(&["rum"]).run().refused(UnknownOperation, "unrecognized subcommand 'rum'; some similar subcommands exist: ");
     cli(&["sessions", "lst"]).run().refused(UnknownOperation, "a similar subcommand exists: 'list'");
     cli(&["run", "--modle", "x", "y"]).run().refused(InvalidRequest, "a similar argument exists: '--model'");
     cli(&["say hello to me"]).run().refused(UnknownOperation, "--help lists the commands");
