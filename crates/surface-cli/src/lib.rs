@@ -200,6 +200,7 @@ fn on_runtime(
             Command::Sessions { command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } } => {
                 Some(ATTACHED_DRAIN_MS)
             }
+            Command::Call(args) if commands::call::decides(args) => Some(ATTACHED_DRAIN_MS),
             _ => config.opens_data_dir().then_some(0),
         };
         // Before the service is made, so that the first one of a project knows its token as a secret too.

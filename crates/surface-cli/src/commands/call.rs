@@ -90,6 +90,11 @@ pub(crate) async fn call(app: &App, mut streams: Streams, args: &CallArgs) -> Re
     Ok(exit_code(&error))
 }
 
+/// Returns true if a call decides about a turn that waits, which then goes on.
+pub(crate) fn decides(args: &CallArgs) -> bool {
+    args.operation.as_deref() == Some(Operation::DecideApproval.public_name())
+}
+
 /// Returns true if an operation runs a turn.
 pub(crate) fn is_turn(operation: Operation) -> bool {
     matches!(operation, Operation::StartTurn | Operation::Resume)
