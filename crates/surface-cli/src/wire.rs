@@ -14,7 +14,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::args::{
-    CompactArgs, CompactFlags, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, Target, TurnFlags,
+    CompactFlags, CompactHow, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
 /// Reads an answer.
@@ -126,7 +126,7 @@ pub(crate) fn events(args: &EventsArgs, session: &str) -> Request {
 }
 
 /// `compact`, its preview and its undoing.
-pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionConfig) -> Request {
+pub(crate) fn compact(args: &CompactHow, session: &str, configured: CompactionConfig) -> Request {
     match args.undo {
         Some(compaction) => (Operation::UndoCompaction, json!({ "session_id": session, "compaction": compaction })),
         None => {

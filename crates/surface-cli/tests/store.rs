@@ -255,13 +255,12 @@ fn a_chat_that_takes_the_place_of_the_owner_makes_sessions_in_its_folder() {
     let mut attached = stage.start(&["chat", "--json"]);
     attached.until("session_id");
     assert_eq!(owner.code(), Some(0));
-    let mut made = |id: &str| -> Value {
-        let line = format!("/id {id} /new --workspace project\n");
-        attached.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
-        let answer: Value = serde_json::from_str(&attached.until(&format!("\"id\":\"{id}\""))).unwrap();
+    let mut made = |id: u64| -> Value {
+        attached.child.stdin.as_mut().unwrap().write_all(b"/new --workspace project\n").unwrap();
+        let answer: Value = serde_json::from_str(&attached.until(&format!("\"line\":{id},"))).unwrap();
         answer["answer"].clone()
     };
-    for id in ["first", "second"] {
+    for id in 1..3 {
         let made = made(id);
         let session = made["session_id"].as_str().unwrap_or_else(|| panic!("{id}: {made}"));
         let shown = stage.json(&["sessions", "show", session]);

@@ -35,7 +35,7 @@ impl Cli {
     /// Makes a session: the first one with the chat itself, another one by `/call`.
     fn create(&mut self, params: &Map<String, Value>) -> Result<Pending, String> {
         let answer = match &mut self.chat {
-            Some(chat) => chat.ask(|id| line(id, &call("create_session", params)))?.wait()?,
+            Some(chat) => chat.ask(|_| line(&call("create_session", params)))?.wait()?,
             None => {
                 let mut command = meerkat(&self.place);
                 command.args(words("chat", params));
@@ -102,7 +102,7 @@ impl Driver for Cli {
         match &mut self.chat {
             _ if operation == "create_session" => self.create(params),
             _ if ["export_session", "import_bundle"].contains(&operation) => self.through_file(operation, params),
-            Some(chat) if is_live => chat.ask(|id| line(id, &call(operation, params))),
+            Some(chat) if is_live => chat.ask(|_| line(&call(operation, params))),
             _ if operation == "run" => Ok(self.perform(words("run", params))),
             _ => Ok(self.perform(call(operation, params))),
         }
@@ -110,8 +110,10 @@ impl Driver for Cli {
 
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let chat = self.chat.as_mut().ok_or("no chat runs")?;
-        let words = ["events", "--session", session_id, "--since", &since_seq.to_string(), "--until", until];
-        let line = chat.ask(|id| line(id, &words.map(str::to_owned)))?.wait()?;
+        let (session, since, until) =
+            (format!("session_id={session_id}"), format!("since_seq={since_seq}"), format!("until={until}"));
+        let words = ["call", "session/subscribe", &session, &since, &until].map(str::to_owned);
+        let line = chat.ask(|_| line(&words))?.wait()?;
         Ok(line.map(|line| vec![line]))
     }
 
@@ -225,29 +227,26 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A line of chat with these words, whose answer carries the number.
-fn line(number: u64, words: &[String]) -> String {
+/// A line of chat with these words. Its answer carries its number, which is that of the request: each sends one line.
+fn line(words: &[String]) -> String {
     let quote = |word: &String| {
         let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\t', "\\t");
         format!("\"{escaped}\"")
     };
-    format!("/id {number} /{}", words.iter().map(quote).collect::<Vec<_>>().join(" "))
+    format!("/{}", words.iter().map(quote).collect::<Vec<_>>().join(" "))
 }
 
 /// Reads a line that chat prints: an answer with its number, or the one that it begins with.
 fn read(line: &str) -> Read {
     #[derive(Deserialize)]
     struct Numbered<'a> {
-        id: String,
+        line: u64,
         #[serde(borrow)]
         answer: &'a RawValue,
     }
 
     match serde_json::from_str::<Numbered<'_>>(line) {
-        Ok(Numbered { id, answer }) => {
-            let number = id.parse().map_err(|error| format!("{line}: {error}"))?;
-            Ok(Some((number, document(answer.get())?)))
-        }
+        Ok(Numbered { line, answer }) => Ok(Some((line, document(answer.get())?))),
         Err(_) => Ok(Some((0, document(line)?))),
     }
 }

@@ -453,7 +453,7 @@ pub(crate) struct EventsArgs {
     /// Keep printing new events as they come
     #[arg(long, conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) follow: bool,
-    /// Follow until the first event of this type; in `chat`, print only that event
+    /// Follow until the first event of this type
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) until: Option<String>,
     /// Go on behind damage with the next good event
@@ -473,6 +473,13 @@ impl EventsArgs {
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) how: CompactHow,
+}
+
+/// What a compaction is to do, also in a line of `chat`.
+#[derive(Args)]
+pub(crate) struct CompactHow {
     /// Show what would happen, and change nothing
     #[arg(long, conflicts_with = "undo")]
     pub(crate) preview: bool,

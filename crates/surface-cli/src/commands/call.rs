@@ -9,10 +9,10 @@ use std::{
 };
 
 use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_service::{Operation, SessionError, redact::redact_key_shapes, wire::request_schema};
+use meerkat_service::{Operation, Seq, SessionError, redact::redact_key_shapes, wire::request_schema};
 use serde_json::{Map, Value, json};
 
-use super::{ask, run::refuse_detached, show::show};
+use super::{ask, events, run::refuse_detached, show::show};
 use crate::{
     app::{App, Streams},
     args::CallArgs,
@@ -29,6 +29,18 @@ Parameters: NAME=TEXT, NAME:=JSON, or an object of several in @FILE or - (standa
 the end of an id.
 ";
 
+/// Name of what follows a session's events. It answers in lines, so it is no operation.
+const SUBSCRIBE: &str = "session/subscribe";
+const SUBSCRIBE_SUMMARY: &str = "Follows a session's events, also those in passing, up to one of a type.";
+
+/// What is called.
+pub(crate) enum Call {
+    /// An operation.
+    Operation(Request),
+    /// The events of a session after a seq, up to the first of a type.
+    Follow { session: String, since: Seq, until: Option<String> },
+}
+
 /// Least likeness of a name that is suggested for a mistyped one.
 const LIKENESS_MIN: f64 = 0.7;
 
@@ -36,13 +48,14 @@ const LIKENESS_MIN: f64 = 0.7;
 pub(crate) fn help(out: &Output, args: &CallArgs) -> Option<Result<(), CliError>> {
     match &args.operation {
         None => Some(list(out)),
-        Some(name) if args.help => Some(named(name).map_err(Into::into).and_then(|operation| describe(out, operation))),
+        Some(name) if args.help => Some(callee(name).map_err(Into::into).and_then(|callee| describe(out, &callee))),
         Some(_) => None,
     }
 }
 
 fn list(out: &Output) -> Result<(), CliError> {
-    let rows = Operation::ALL.iter().map(|operation| [operation.public_name(), operation.summary()]);
+    let operations = Operation::ALL.iter().map(|operation| [operation.public_name(), operation.summary()]);
+    let rows = operations.chain([[SUBSCRIBE, SUBSCRIBE_SUMMARY]]);
     if out.is_json {
         let items = rows.map(|[operation, about]| json!({ "operation": operation, "about": about }));
         let document = json!({ "items": items.collect::<Vec<_>>() });
@@ -54,29 +67,31 @@ fn list(out: &Output) -> Result<(), CliError> {
     Ok(())
 }
 
-fn describe(out: &Output, operation: Operation) -> Result<(), CliError> {
-    let schema = request_schema(operation).to_value();
+fn describe(out: &Output, callee: &Callee) -> Result<(), CliError> {
+    let Callee { name, summary, schema, .. } = callee;
     if out.is_json {
         return Ok(out.document(schema.to_string().as_bytes())?);
     }
     let required = schema["required"].as_array().cloned().unwrap_or_default();
     let rows = members(&schema["properties"]).map(|(name, shape)| {
         let mut kinds = Vec::new();
-        collect_kinds(shape, &schema, &mut kinds);
+        collect_kinds(shape, schema, &mut kinds);
         kinds.retain(|kind| kind != "null");
         let is_required = if required.contains(&json!(name)) { "required" } else { "" };
         let about = shape["description"].as_str().unwrap_or_default();
         [name.clone(), kinds.join(" or "), is_required.to_owned(), about.to_owned()]
     });
     let rows = table(["PARAMETER", "TYPE", "", "ABOUT"], rows, out.width);
-    let (name, summary) = (operation.public_name(), operation.summary());
     out.readable(&format!("{summary}\n\nUsage: meerkat call {name} PARAMETER…\n\n{rows}\n{PARAMETERS}"))?;
     Ok(())
 }
 
 /// `call`: performs an operation and prints its answer.
 pub(crate) async fn call(app: &App, mut streams: Streams, args: &CallArgs) -> Result<u8, CliError> {
-    let request = request(app, args, None, || streams.take_stdin())?;
+    let request = match request(app, args, None, || streams.take_stdin())? {
+        Call::Operation(request) => request,
+        Call::Follow { session, since, until } => return events::follow(app, &session, since, until, false).await,
+    };
     let operation = request.0;
     if is_turn(operation) {
         refuse_detached(app, request.1["wait"] == false)?;
@@ -114,24 +129,64 @@ pub(crate) fn request(
     args: &CallArgs,
     session: Option<&str>,
     stdin: impl FnMut() -> Box<dyn BufRead + Send>,
-) -> Result<Request, SessionError> {
-    let operation = named(args.operation.as_deref().unwrap_or_default())?;
-    let schema = request_schema(operation).to_value();
+) -> Result<Call, SessionError> {
+    let callee = callee(args.operation.as_deref().unwrap_or_default())?;
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2);
-    let mut params = parameters(operation, &schema, &args.parameters, (&app.dir, limit), stdin)?;
-    let needs_session = schema["required"].as_array().is_some_and(|names| names.contains(&json!("session_id")));
+    let mut params = parameters(&callee, &args.parameters, (&app.dir, limit), stdin)?;
+    let needs_session = callee.schema["required"].as_array().is_some_and(|names| names.contains(&json!("session_id")));
     if let Some(session) = session.filter(|_| needs_session) {
         params.entry("session_id").or_insert_with(|| json!(session));
     }
-    Ok((operation, params.into()))
+    let Some(operation) = callee.operation else {
+        let session = params.get("session_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let since = params.get("since_seq").unwrap_or(&json!(0)).as_u64();
+        let since = since.ok_or_else(|| SessionError::invalid("since_seq", "it must be a whole number, 0 or more"))?;
+        let until = params.get("until").and_then(Value::as_str).map(str::to_owned);
+        return Ok(Call::Follow { session, since, until });
+    };
+    Ok(Call::Operation((operation, params.into())))
 }
 
-/// Finds the operation with a public name.
-fn named(name: &str) -> Result<Operation, SessionError> {
+/// What can be called: an operation, or the following of events.
+struct Callee {
+    operation: Option<Operation>,
+    name: &'static str,
+    summary: &'static str,
+    /// Schema of its parameters.
+    schema: Value,
+}
+
+impl Callee {
+    fn of(operation: Operation) -> Self {
+        let (name, summary) = (operation.public_name(), operation.summary());
+        Self { operation: Some(operation), name, summary, schema: request_schema(operation).to_value() }
+    }
+
+    fn subscribe() -> Self {
+        let schema = json!({
+            "type": "object",
+            "required": ["session_id"],
+            "properties": {
+                "session_id": { "type": "string", "description": "The session." },
+                "since_seq": { "type": "integer", "description": "Only events after this seq." },
+                "until": { "type": "string", "description": "The type of the last event." },
+            },
+        });
+        Self { operation: None, name: SUBSCRIBE, summary: SUBSCRIBE_SUMMARY, schema }
+    }
+}
+
+/// Finds what has a public name.
+fn callee(name: &str) -> Result<Callee, SessionError> {
+    if name == SUBSCRIBE {
+        return Ok(Callee::subscribe());
+    }
     let mut all = Operation::ALL.iter().copied();
-    all.find(|operation| operation.public_name() == name).ok_or_else(|| {
+    let found = all.find(|operation| operation.public_name() == name).map(Callee::of);
+    found.ok_or_else(|| {
         let name = redact_key_shapes(name);
-        let like = nearest(&name, Operation::ALL.iter().map(|operation| operation.public_name()));
+        let names = Operation::ALL.iter().map(|operation| operation.public_name());
+        let like = nearest(&name, names.chain([SUBSCRIBE]));
         let like = like.unwrap_or_else(|| "`meerkat call` lists them.".to_owned());
         let message = format!("There is no operation {name:?}; {like}");
         let body = ErrorBody::with_message(ErrorCode::UnknownOperation, message).detail("operation", &*name);
@@ -148,8 +203,7 @@ fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<Strin
 
 /// Reads parameters; the later of two with one name counts.
 fn parameters(
-    operation: Operation,
-    schema: &Value,
+    Callee { name: public, schema, .. }: &Callee,
     words: &[String],
     (dir, limit): (&Path, u64),
     mut stdin: impl FnMut() -> Box<dyn BufRead + Send>,
@@ -175,7 +229,6 @@ fn parameters(
     let known = |name: &str| !schema["properties"][name].is_null();
     if let Some(name) = params.keys().find(|name| !known(name)) {
         let names = members(&schema["properties"]).map(|(name, _)| name.as_str());
-        let public = operation.public_name();
         let like = nearest(name, names).unwrap_or_else(|| format!("`meerkat call {public} --help` lists them"));
         return Err(SessionError::invalid(redact_key_shapes(name), format!("{public} has no such parameter; {like}")));
     }
@@ -239,12 +292,11 @@ mod tests {
     use super::*;
 
     fn read(operation: Operation, words: &[&str]) -> Result<Value, SessionError> {
-        let schema = request_schema(operation).to_value();
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let stdin = || Box::new(Cursor::new(br#"{"limit":7}"#)) as Box<dyn BufRead + Send>;
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), r#"{"labels":{"a":"b"},"limit":1}"#).unwrap();
-        parameters(operation, &schema, &words, (dir.path(), 1000), stdin).map(Value::Object)
+        parameters(&Callee::of(operation), &words, (dir.path(), 1000), stdin).map(Value::Object)
     }
 
     #[test]
@@ -285,10 +337,10 @@ mod tests {
             assert_eq!(error.code(), ErrorCode::InvalidRequest);
             assert!(error.to_string().contains(expected), "{words:?}: {error}");
         }
-        let error = named("session/lst").unwrap_err();
+        let error = callee("session/lst").err().unwrap();
         assert_eq!(error.code(), ErrorCode::UnknownOperation);
         assert!(error.to_string().contains("did you mean `session/list`?"), "{error}");
-        assert!(named("frob").unwrap_err().to_string().contains("`meerkat call` lists them"));
+        assert!(callee("frob").err().unwrap().to_string().contains("`meerkat call` lists them"));
     }
 
     /// Each operation can be named, and each of its parameters has a type that a person can write.
@@ -297,7 +349,7 @@ mod tests {
         let names: BTreeSet<&str> = Operation::ALL.iter().map(|operation| operation.public_name()).collect();
         assert_eq!(names.len(), Operation::ALL.len());
         for operation in Operation::ALL.iter().copied() {
-            assert_eq!(named(operation.public_name()).unwrap(), operation);
+            assert_eq!(callee(operation.public_name()).unwrap().operation, Some(operation));
             let schema = request_schema(operation).to_value();
             for (name, shape) in members(&schema["properties"]) {
                 let mut kinds = Vec::new();

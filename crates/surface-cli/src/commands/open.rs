@@ -18,7 +18,10 @@ pub(crate) async fn find(app: &App, words: &[String]) -> Result<SessionId, Sessi
         found => {
             let what = if found.is_empty() { "no session has" } else { "several sessions have" };
             let words = words.join(" ");
-            Err(SessionError::invalid("session", format!("{what} {words:?} in the title; /sessions lists them")))
+            Err(SessionError::invalid(
+                "session",
+                format!("{what} {words:?} in the title; `/call session/list` lists them"),
+            ))
         }
     }
 }

@@ -12,7 +12,8 @@ fn every_operation_is_listed_and_describes_its_parameters() {
     let listed = cli(&["call", "--json"]).run().json();
     let listed: Vec<&str> =
         listed["items"].as_array().unwrap().iter().map(|item| item["operation"].as_str().unwrap()).collect();
-    assert_eq!(listed, Operation::ALL.iter().map(|operation| operation.public_name()).collect::<Vec<_>>());
+    let names = Operation::ALL.iter().map(|operation| operation.public_name());
+    assert_eq!(listed, names.chain(["session/subscribe"]).collect::<Vec<_>>());
     for name in &listed {
         let ran = cli(&["call", name, "--help"]).run();
         assert!(ran.code == 0 && ran.out.contains(&format!("meerkat call {name}")), "{}{}", ran.out, ran.err);
@@ -42,6 +43,17 @@ fn an_answer_is_a_document_or_names_and_values() {
     assert_eq!(ours(&["call", "session/update", "@labels.json"]).run().code, 0);
     let listed = ours(&["call", "session/list", "labels:={\"a\":\"b\"}", "limit=5", "--json"]).run().json();
     assert_eq!(listed["items"][0]["title"], "Here");
+}
+
+#[test]
+fn events_follow_as_lines_up_to_a_type() {
+    let dir = cli(&[]).dir;
+    cli(&["run", "@say One."]).in_dir(&dir).run();
+    let followed = ["call", "session/subscribe", "session_id=last", "since_seq=1", "until=turn_completed", "--json"];
+    let ran = cli(&followed).in_dir(&dir).run();
+    let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, .., last] = lines.as_slice() else { panic!("{}{}", ran.out, ran.err) };
+    assert_eq!((ran.code, &first["seq"], &last["type"]), (0, &json!(2), &json!("turn_completed")));
 }
 
 /// The exit code is that of a turn's error, as it is for `run`.
