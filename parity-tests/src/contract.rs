@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub struct Contract {
     /// Each operation, by its name.
     pub operations: BTreeMap<String, Spelling>,
-    /// Commands and methods besides the operations.
+    /// Methods besides the operations.
     pub beside: Beside,
     /// Each error, by its code.
     pub errors: BTreeMap<String, Numbers>,
@@ -22,13 +22,9 @@ pub struct Contract {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spelling {
-    /// As a command, with positional parameters in braces.
-    pub cli: String,
-    /// As a line of a chat.
-    pub chat: String,
     /// Method, path and query.
     pub rest: Route,
-    /// The method of JSON-RPC.
+    /// The method of JSON-RPC, and the name for `meerkat call`.
     pub rpc: String,
     /// The tool.
     pub mcp: Option<String>,
@@ -36,24 +32,12 @@ pub struct Spelling {
     pub no_mcp: Option<String>,
 }
 
-/// Commands and methods besides the operations.
+/// Methods besides the operations.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beside {
-    /// A session and its first turn, on the command line.
-    pub run: Command,
     /// Methods of JSON-RPC that are no operations.
     pub rpc: Vec<String>,
-}
-
-/// A command of its own.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Command {
-    /// As in [`Spelling`].
-    pub cli: String,
-    /// As in [`Spelling`].
-    pub chat: String,
 }
 
 /// The numbers of an error.
@@ -103,19 +87,4 @@ pub fn read() -> Result<Contract, String> {
 pub fn contract() -> &'static Contract {
     static CONTRACT: LazyLock<Contract> = LazyLock::new(|| read().unwrap_or_default());
     &CONTRACT
-}
-
-impl Contract {
-    /// An operation as a command, as a line of `chat`, and its positional parameters.
-    pub fn words(&self, operation: &str) -> Option<(String, &str, Vec<&str>)> {
-        let (cli, chat) = match self.operations.get(operation) {
-            Some(spelling) => (&spelling.cli, &spelling.chat),
-            None if operation == "run" => (&self.beside.run.cli, &self.beside.run.chat),
-            None => return None,
-        };
-        let position = |word: &'_ str| word.starts_with('{');
-        let words: Vec<&str> = cli.split(' ').filter(|word| !position(word)).collect();
-        let positions = cli.split(' ').filter(|word| position(word)).map(|word| word.trim_matches(['{', '}']));
-        Some((words.join(" "), chat, positions.collect()))
-    }
 }

@@ -8,7 +8,6 @@ use std::{fmt::Write as _, fs};
 use meerkat_errors::ErrorCode;
 use meerkat_parity_tests::{
     builds::{self, workspace},
-    contract::contract,
     expect::{ABSENCES, absence},
 };
 use meerkat_service::{Capability, Operation};
@@ -32,14 +31,6 @@ Every operation exists in every build, with the same fields. If its capability i
 capability's code before anything else in the request is checked. Only a server's token, host and size checks come earlier.
 
 ";
-
-/// What a command needs besides its positional parameters.
-const FLAGS: [(&str, &str); 4] = [
-    ("cancel_queued", " --cancel TURN"),
-    ("clear_reminder", " --clear KIND"),
-    ("export_session", " -o FILE"),
-    ("forget_memory", " --session SESSION"),
-];
 
 /// The feature of a capability.
 const fn feature(capability: Capability) -> &'static str {
@@ -102,36 +93,20 @@ fn absences(document: &mut String) {
     document.push('\n');
 }
 
-/// A command with its parameters in capitals, which come before its flags; a decision is one of two.
-fn line(begin: &str, spelt: &str, parameters: &[String], more: &str) -> String {
-    let (words, flags) = spelt.split_once(" --").unwrap_or((spelt, ""));
-    let flags = if flags.is_empty() { String::new() } else { format!(" --{flags}") };
-    let parameters: String = parameters.iter().map(|name| format!(" {name}")).collect();
-    let decisions: &[&str] = if spelt.contains("$decision") { &["approve", "deny"] } else { &[""] };
-    let written = |decision: &&str| {
-        let words = words.replace("$decision", decision);
-        format!("`{begin}{words}{parameters}{more}{flags}`")
-    };
-    decisions.iter().map(written).collect::<Vec<_>>().join(", ")
-}
-
 /// How each operation is spelt.
 fn spellings(document: &mut String) {
     document.push_str(
         "## How an operation is called\n\n\
          - **Rust**: `SessionService` has a method of the operation's name.\n\
-         - **Command line**: words in capitals are yours to fill in. `meerkat COMMAND --help` says which of them may be left \
-         out, and has all flags. `--yes` leaves out the question that the command asks a person. `chat` and `run` make \
-         a session first; `run --session SESSION` uses another.\n\
-         - **`meerkat chat`**: a line that begins with `/` is an operation on the chat's session; any other line is a \
-         prompt.\n\
+         - **Command line**: `meerkat call METHOD NAME=VALUE…`, where METHOD is that of JSON-RPC; `meerkat call METHOD \
+         --help` lists the parameters. `/call` in `meerkat chat` is the same, about the chat's session. What people type \
+         daily has commands of its own; `meerkat --help` lists them.\n\
          - **REST and JSON-RPC**: [openapi.json](openapi.json) and [openrpc.json](openrpc.json) describe the parameters.\n\
          - **MCP**: *operators only* means that there is no tool for it, because a model must not do it; use another \
          surface. `meerkat mcp` offers six of the tools; `--tools all` offers the others, and `--approve` offers `turn_approve`.\n\n\
-         | operation | CLI | `chat` | REST | JSON-RPC | MCP |\n|---|---|---|---|---|---|\n",
+         | operation | REST | JSON-RPC | MCP |\n|---|---|---|---|\n",
     );
     for &operation in Operation::ALL {
-        let (command, in_chat, parameters) = contract().words(operation.name()).unwrap();
         let routes: Vec<String> = meerkat_surface_rest::table()
             .iter()
             .filter(|route| route.operation == operation)
@@ -145,14 +120,8 @@ fn spellings(document: &mut String) {
             Spelling::Tool { name, .. } => format!("`{name}`"),
             Spelling::NoTool { reason } => reason.to_owned(),
         };
-        let capitals = |name: &&str| if *name == "session_id" { "SESSION".to_owned() } else { name.to_uppercase() };
-        let parameters: Vec<String> = parameters.iter().map(capitals).collect();
-        let of_chat: Vec<String> = parameters.iter().filter(|name| *name != "SESSION").cloned().collect();
-        let more = FLAGS.iter().find(|(name, _)| *name == operation.name()).map_or("", |(_, flags)| flags);
-        let command = line("meerkat ", &command, &parameters, more);
-        let (in_chat, routes) = (line("/", in_chat, &of_chat, more), routes.join(", "));
-        writeln!(document, "| `{}` | {command} | {in_chat} | {routes} | `{method}` | {tool} |", operation.name())
-            .unwrap();
+        let routes = routes.join(", ");
+        writeln!(document, "| `{}` | {routes} | `{method}` | {tool} |", operation.name()).unwrap();
     }
 }
 

@@ -25,7 +25,6 @@ use meerkat_tools::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::SessionFlags,
     config::{Config, Kept, UserFile},
     data_dir::DataDir,
     error::{CliError, refused},
@@ -238,13 +237,12 @@ impl App {
     }
 
     /// Returns the folder that a new session's tools work in: the named one, else the current one if it may be.
-    pub(crate) fn workspace(&self, flags: &SessionFlags) -> Result<Option<String>, SessionError> {
+    pub(crate) fn workspace(&self, named: Option<&Path>) -> Result<Option<String>, SessionError> {
         if self.config.values.tools.access == Access::Off {
             let message = "tools.access is \"off\", so a session cannot have a folder";
             let refusal = SessionError::invalid("--workspace", message);
-            return flags.workspace.as_ref().map_or(Ok(None), |_| Err(refusal));
+            return named.map_or(Ok(None), |_| Err(refusal));
         }
-        let named = flags.workspace.as_deref();
         let folder = named.map_or_else(|| self.dir.clone(), |named| self.dir.join(named));
         match self.kept.check(&folder) {
             Ok(folder) => folder.into_os_string().into_string().map(Some).map_err(|folder| {

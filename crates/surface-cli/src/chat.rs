@@ -1,4 +1,4 @@
-//! `chat`: turn after turn on one session, and every operation as a `/` line.
+//! `chat`: turn after turn on one session, and what people do beside turns as `/` lines.
 //!
 //! Lines are handled in order. A turn runs beside later lines; only the next turn waits for it.
 
@@ -14,7 +14,7 @@ use futures::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, SessionError, SessionId,
-    service::{SessionCreated, TurnHandle, TurnResult},
+    service::{SessionCreated, TurnResult},
     wire::encode,
 };
 use serde_json::json;
@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, EventsArgs, ReaderCommand, ResumeArgs, SessionCommand,
-        chat::{NewArgs, SlashCommand, TurnArgs, parse, words},
+        ChatArgs, Delivery, SessionCommand, Target, TurnFlags,
+        chat::{NewArgs, SlashCommand, parse, words},
     },
     commands::{
-        self,
+        call::{self, Call},
         compact::until,
         files::Plan,
         questions::Questions,
@@ -40,7 +40,7 @@ use crate::{
     input::{Line, Lines, Source},
     render::events::type_name,
     stream::{Progress, RunningTurn, Show, last_seq},
-    wire::{self, read},
+    wire::{self, Request, read},
 };
 
 /// Most lines that wait for a turn; then no more are read.
@@ -49,18 +49,35 @@ const HELD_MAX: usize = 64;
 /// Room in a line for quotes and escapes, besides the longest prompt.
 const LINE_BYTES_MORE: u64 = 1024 * 1024;
 
-/// Line that waits.
+/// Line that waits, and its number.
 struct WaitingLine {
-    id: Option<String>,
-    command: SlashCommand,
+    line: u64,
+    said: Said,
+}
+
+/// What a line says.
+enum Said {
+    Prompt(String),
+    Command(SlashCommand),
+}
+
+/// Effect of an answer on the chat.
+#[derive(Clone, Copy, PartialEq)]
+enum Effect {
+    None,
+    /// It goes on with the session that was made.
+    Session,
+    /// Its compaction has ended.
+    Compaction,
 }
 
 /// Answer of a request that runs beside the turn.
 struct Answer {
-    id: Option<String>,
+    line: u64,
     operation: Operation,
     /// True if later lines wait for it.
     is_in_order: bool,
+    effect: Effect,
     result: Result<Vec<u8>, SessionError>,
     /// Text for people in place of the answer.
     text: Option<String>,
@@ -72,9 +89,11 @@ struct Chat<'a> {
     session_id: SessionId,
     /// Model to use instead of the session's.
     model: Option<String>,
+    /// Number of the last line, from 1; 0 is none.
+    line: u64,
     held: VecDeque<WaitingLine>,
-    /// Running turns with their lines' ids: several only if a line names a policy.
-    turns: Vec<(Option<String>, RunningTurn)>,
+    /// Running turns with their lines' numbers: several only if another session's turn is taken up.
+    turns: Vec<(u64, RunningTurn)>,
     requests: FuturesUnordered<LocalBoxFuture<'a, Answer>>,
     /// Number of running requests that later lines wait for.
     in_order: usize,
@@ -105,6 +124,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         app,
         session_id,
         model: None,
+        line: 0,
         held: VecDeque::new(),
         turns: Vec::new(),
         requests: FuturesUnordered::new(),
@@ -209,7 +229,7 @@ async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
 }
 
 /// Waits for the next progress of any turn; returns the turn's index, too.
-async fn next_progress(turns: &mut [(Option<String>, RunningTurn)]) -> (usize, Result<Progress, CliError>) {
+async fn next_progress(turns: &mut [(u64, RunningTurn)]) -> (usize, Result<Progress, CliError>) {
     if turns.is_empty() {
         return std::future::pending().await;
     }
@@ -239,137 +259,103 @@ impl<'a> Chat<'a> {
     /// Handles a line that was read.
     fn take(&mut self, line: Line) -> Result<(), CliError> {
         self.is_interrupted = false;
-        let line = match line {
-            Line::Text(line) if line.is_empty() && !self.app.out.is_json => return Ok(()),
+        self.line += 1;
+        let number = self.line;
+        let text = match line {
+            Line::Text(text) if text.is_empty() => return Ok(()),
             // What was read ahead of /quit.
             Line::Text(_) if self.is_closed => return Ok(()),
-            Line::Text(line) => line,
-            Line::Refused(body) => return self.refuse(None, &body),
+            Line::Text(text) => text,
+            Line::Refused(body) => return self.refuse(number, &body),
             Line::End | Line::Interrupt => {
                 self.is_closed = true;
                 return Ok(());
             }
         };
-        let (id, line) = match line.strip_prefix("/id ").map(str::trim_start) {
-            Some(rest) => {
-                let (id, line) = rest.split_once(' ').unwrap_or((rest, ""));
-                (Some(id.to_owned()), line.to_owned())
-            }
-            None => (None, line),
-        };
-        let Some(slash) = line.strip_prefix('/') else {
-            self.held.push_back(WaitingLine { id, command: SlashCommand::Turn(TurnArgs::plain(line)) });
+        let Some(slash) = text.strip_prefix('/') else {
+            self.held.push_back(WaitingLine { line: number, said: Said::Prompt(text) });
             return Ok(());
         };
-        let words = match words(slash) {
-            Ok(words) => words,
-            Err(why) => return self.refuse(id, &SessionError::invalid("line", why).body()),
+        let command = words(slash).map_err(|why| SessionError::invalid("line", why).body());
+        let command = match command.map(parse) {
+            Ok(Ok(command)) => command,
+            Ok(Err(error)) => {
+                return match error::help(&error) {
+                    Some(help) if !self.app.out.is_json => Ok(self.app.out.text(&help)?),
+                    _ => self.refuse(number, &error::usage(&error)),
+                };
+            }
+            Err(body) => return self.refuse(number, &body),
         };
-        match parse(words) {
-            Ok(command) => self.held.push_back(WaitingLine { id, command }),
-            Err(error) => match error::help(&error) {
-                Some(help) if self.app.out.is_json => {
-                    self.document(id, json!({ "help": help }).to_string().as_bytes())?
-                }
-                Some(help) => self.app.out.text(&help)?,
-                None => self.refuse(id, &error::usage_of_line(&error))?,
-            },
+        let is_for_scripts = match &command {
+            SlashCommand::Call(args) => args.operation.is_some() && !args.help,
+            command => matches!(command, SlashCommand::New(_) | SlashCommand::Quit),
+        };
+        if self.app.out.is_json && !is_for_scripts {
+            let message = "with --json a chat takes prompts, /call, /new and /quit";
+            return self.refuse(number, &SessionError::invalid("line", message).body());
         }
+        self.held.push_back(WaitingLine { line: number, said: Said::Command(command) });
         Ok(())
     }
 
     /// Begins waiting lines: requests in order, a turn once everything before it is done.
     async fn begin_ready_lines(&mut self) -> Result<(), CliError> {
         let mut at = 0;
-        let mut is_turn_ahead = !self.turns.is_empty();
         while at < self.held.len() {
             if self.in_order > 0 || self.undoing.is_some() {
                 return Ok(());
             }
-            let delivery = match &self.held[at].command {
-                SlashCommand::Turn(args) => Some(&args.delivery),
-                SlashCommand::Resume(args) => Some(&args.delivery),
-                _ => None,
-            };
-            let is_turn = delivery.is_some_and(|delivery| !delivery.detach);
             // The next turn and the next compaction need the context after a compaction.
-            is_turn_ahead |= self.compacting.is_some();
-            if self.compacting.is_some() && matches!(self.held[at].command, SlashCommand::Compact(_)) {
+            let waits = match &self.held[at].said {
+                Said::Prompt(_) => !self.turns.is_empty() || self.compacting.is_some(),
+                Said::Command(SlashCommand::Compact(_)) => self.compacting.is_some(),
+                Said::Command(_) => false,
+            };
+            if waits {
                 at += 1;
-                continue;
-            }
-            // A line with a policy is meant for the running turn.
-            if is_turn && is_turn_ahead && delivery.is_some_and(|delivery| delivery.policy.is_none()) {
-                at += 1;
-                continue;
-            }
-            is_turn_ahead |= is_turn;
-            if let Some(held) = self.held.remove(at) {
-                self.begin(held, is_turn).await?;
+            } else if let Some(WaitingLine { line, said }) = self.held.remove(at) {
+                match said {
+                    Said::Prompt(text) => self.begin_prompt(line, text).await,
+                    Said::Command(command) => self.begin(line, command).await?,
+                }
             }
         }
         Ok(())
     }
 
-    async fn begin(&mut self, WaitingLine { id, mut command }: WaitingLine, is_turn: bool) -> Result<(), CliError> {
-        if let SlashCommand::New(NewArgs { turn, .. }) | SlashCommand::Turn(TurnArgs { turn, .. }) = &mut command {
+    /// Begins the turn of a prompt.
+    async fn begin_prompt(&mut self, line: u64, text: String) {
+        let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
+        let attended = self.app.out.can_ask && !self.app.out.is_json;
+        let delivery = Delivery { attended, ..Delivery::default() };
+        let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
+        let begin = self.app.service.begin_turn(turn);
+        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show).await));
+    }
+
+    async fn begin(&mut self, line: u64, mut command: SlashCommand) -> Result<(), CliError> {
+        if let SlashCommand::New(NewArgs { turn, .. }) = &mut command {
             turn.model = turn.model.take().or_else(|| self.model.clone());
-        }
-        if let SlashCommand::Turn(TurnArgs { delivery, .. }) | SlashCommand::Resume(ResumeArgs { delivery, .. }) =
-            &mut command
-        {
-            delivery.attended |= self.app.out.can_ask && !self.app.out.is_json;
         }
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
-        let named = |target: &crate::args::Target| target.session.clone().unwrap_or_else(|| here.clone());
+        let target = || Target { session: Some(here.clone()) };
         let mut more = More::default();
         let request = match &command {
-            SlashCommand::New(args) => match app.workspace(&args.create) {
+            SlashCommand::New(args) => match app.workspace(args.create.workspace.as_deref()) {
                 Ok(folder) => {
                     (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
                 }
-                Err(error) => return self.refuse(id, &error.body()),
+                Err(error) => return self.refuse(line, &error.body()),
             },
-            SlashCommand::Turn(args) => {
-                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
-                let turn = wire::turn(session_id, args.text.join(" "), &args.turn, &args.delivery, configured);
-                if is_turn {
-                    return self.begin_turn(id, session_id, app.service.begin_turn(turn)).await;
-                }
-                (Operation::StartTurn, json!(turn))
-            }
-            SlashCommand::Resume(args) => {
-                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
-                let turn = wire::resume(args.prompt.clone(), &args.turn, &args.delivery, configured);
-                if is_turn {
-                    return self.begin_turn(id, session_id, app.service.begin_resume(&session_id, turn)).await;
-                }
-                let mut params = json!(turn);
-                params["session_id"] = json!(session_id);
-                (Operation::Resume, params)
-            }
-            SlashCommand::Events(args) if args.follow => {
-                let message = "a line has one answer: use --until <type>, or --wait-ms <ms>";
-                return self.refuse(id, &SessionError::invalid("--follow", message).body());
-            }
-            SlashCommand::Events(args) => {
-                let session = named(&args.target);
-                if let Some(until) = args.until.clone() {
-                    self.requests.push(follow_until(app, id, session, args.cursor(), until).boxed_local());
-                    return Ok(());
-                }
-                wire::events(args, &session)
-            }
-            SlashCommand::Compact(args) => {
-                let Some(session_id) = self.meant(id.as_ref(), &named(&args.target)).await? else { return Ok(()) };
-                let request = wire::compact(args, &session_id.to_string(), configured);
+            SlashCommand::Open { words } => return self.open(line, words).await,
+            SlashCommand::Model { name } => return self.take_model(line, name.clone()).await,
+            SlashCommand::Compact(how) => {
+                let request = wire::compact(how, &here, configured);
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
-            }
-            SlashCommand::Session(SessionCommand::Open { words }) => return self.open(id, words).await,
-            SlashCommand::Title { target, text } => {
-                (Operation::Update, json!({ "session_id": named(target), "title": text, "labels": null }))
             }
             SlashCommand::Undo { yes } => match self.undo(*yes).await {
                 Ok(Some(command)) => {
@@ -377,95 +363,83 @@ impl<'a> Chat<'a> {
                     wire::session(&command, &here)
                 }
                 Ok(None) => return Ok(()),
-                Err(error) => return self.refuse(id, &error.body()),
+                Err(error) => return self.refuse(line, &error.body()),
             },
-            SlashCommand::Copy => return self.copy(id),
-            SlashCommand::Session(command) => {
-                if let Err(error) = sessions::is_meant(app, command) {
-                    return self.refuse(id, &error.body());
-                }
-                more = More::of(command);
-                wire::session(command, &here)
+            SlashCommand::Title { text } => {
+                wire::session(&SessionCommand::Title { target: target(), text: text.clone() }, &here)
             }
-            SlashCommand::Memory(command) => {
-                if let Err(error) = commands::memory::is_meant(app, command) {
-                    return self.refuse(id, &error.body());
-                }
-                wire::memory(command)
-            }
-            SlashCommand::Readers(command) => wire::reader(command, &here),
-            SlashCommand::Journal(command) => wire::journal(command, &here),
-            SlashCommand::Project(command) => wire::project(command),
-            SlashCommand::Capabilities => (Operation::Capabilities, json!({})),
-            SlashCommand::Tools(args) => wire::tools(Some(args.session.as_deref().unwrap_or(&here)), false),
+            SlashCommand::Copy => return self.copy(line),
+            SlashCommand::Tools => wire::tools(Some(&here), false),
             SlashCommand::Servers => (Operation::ToolServers, json!({})),
-            SlashCommand::Doctor => (Operation::Diagnose, json!({})),
-            SlashCommand::Errors(args) if args.code.is_some() && !app.out.is_json => {
-                return commands::local::errors(&app.out, args).map(drop);
+            SlashCommand::Approve { call_id, scope, answer, reason } => {
+                let (call_id, answer, reason) = (call_id.clone(), answer.clone(), reason.clone());
+                let approve = SessionCommand::Approve { target: target(), call_id, scope: *scope, answer, reason };
+                wire::session(&approve, &here)
             }
-            SlashCommand::Errors(args) => {
-                (Operation::Errors, json!({ "code": args.code.as_deref().map(str::to_ascii_uppercase) }))
+            SlashCommand::Deny { call_id, reason } => {
+                let (call_id, reason) = (call_id.clone(), reason.clone());
+                wire::session(&SessionCommand::Deny { target: target(), call_id, reason }, &here)
             }
-            SlashCommand::Model { name } => return self.take_model(id, name.clone()).await,
+            SlashCommand::Interrupt => {
+                wire::session(&SessionCommand::Interrupt { target: target(), turn: None }, &here)
+            }
+            SlashCommand::Show => wire::session(&SessionCommand::Show(target()), &here),
+            SlashCommand::Call(args) => match call::help(&app.out, args) {
+                Some(Err(CliError::Refused(body))) => return self.refuse(line, &body),
+                Some(done) => return done,
+                None => match call::request(app, args, Some(&here), || Box::new(std::io::empty())) {
+                    Ok(Call::Operation(request)) => request,
+                    Ok(Call::Follow { session, since, until: Some(until) }) => {
+                        self.requests.push(follow_until(app, line, session, since, until).boxed_local());
+                        return Ok(());
+                    }
+                    Ok(Call::Follow { until: None, .. }) => {
+                        let message = "a line has one answer: add until=TYPE";
+                        return self.refuse(line, &SessionError::invalid("until", message).body());
+                    }
+                    Err(error) => return self.refuse(line, &error.body()),
+                },
+            },
             SlashCommand::Quit => {
                 self.is_closed = true;
                 self.held.clear();
-                return if app.out.is_json { self.document(id, br#"{"quit":true}"#) } else { Ok(()) };
+                return Ok(());
             }
         };
-        let is_in_order = !waits(&command);
+        let is_in_order = !waits(&command, &request);
         self.in_order += usize::from(is_in_order);
         let operation = request.0;
-        let undo = match &command {
-            SlashCommand::Compact(args) => {
-                let other = args.target.session.as_ref().map(|name| format!(" --session {name}")).unwrap_or_default();
-                format!("/compact{other} --undo")
-            }
-            _ => String::new(),
+        let is_call = matches!(command, SlashCommand::Call(_));
+        let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact && !is_call);
+        let effect = match command {
+            SlashCommand::New(_) => Effect::Session,
+            SlashCommand::Compact(_) if cancel.is_some() => Effect::Compaction,
+            _ => Effect::None,
         };
-        let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact);
         let answer = async move {
             let performed = async {
                 let answer = match cancel {
                     Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
+                    None if is_call => call::perform(app, request).await?,
                     None => sessions::perform(app, request, more).await?,
                 };
-                let text = message(app, operation, &answer, &undo).await?;
+                let text = message(app, operation, &answer, "/compact --undo").await?;
                 Ok((answer, text))
             };
             let (result, text) =
                 performed.await.map_or_else(|error| (Err(error), None), |(answer, text)| (Ok(answer), text));
-            Answer { id, operation, is_in_order, result, text }
+            Answer { line, operation, is_in_order, effect, result, text }
         };
         self.requests.push(answer.boxed_local());
         Ok(())
     }
 
-    /// Finds the session that a line names, or refuses the line.
-    async fn meant(&self, id: Option<&String>, name: &str) -> Result<Option<SessionId>, CliError> {
-        match resolve(&self.app.service, name).await {
-            Ok(session_id) => Ok(Some(session_id)),
-            Err(error) => self.refuse(id.cloned(), &error.body()).map(|()| None),
-        }
-    }
-
-    async fn begin_turn(
-        &mut self,
-        id: Option<String>,
-        session_id: SessionId,
-        begin: impl Future<Output = Result<TurnHandle, SessionError>>,
-    ) -> Result<(), CliError> {
-        let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
-        self.turns.push((id, RunningTurn::start(self.app, session_id, begin, None, show).await));
-        Ok(())
-    }
-
     /// Prints the end of a turn.
     async fn ended(&mut self, at: usize, result: Result<Box<TurnResult>, SessionError>) -> Result<(), CliError> {
-        let (id, mut turn) = self.turns.remove(at);
+        let (line, mut turn) = self.turns.remove(at);
         self.is_interrupted = false;
         match result {
-            Ok(result) if self.app.out.is_json => self.document(id, &encode(&result)?),
+            Ok(result) if self.app.out.is_json => self.document(line, &encode(&result)?),
             Ok(result) => {
                 if let Some(error) = turn.finish(&result)? {
                     self.app.out.error(&error);
@@ -477,7 +451,7 @@ impl<'a> Chat<'a> {
             Err(error) => {
                 let body = error.body();
                 let waits = waiting_call(&body).is_some();
-                self.refuse(id, &body)?;
+                self.refuse(line, &body)?;
                 if waits { self.take_up().await } else { Ok(()) }
             }
         }
@@ -485,30 +459,30 @@ impl<'a> Chat<'a> {
 
     /// Prints the answer of a request.
     fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
-        let Answer { id, operation, is_in_order, result, text } = answer;
+        let Answer { line, operation, is_in_order, effect, result, text } = answer;
         self.in_order -= usize::from(is_in_order);
-        if operation == Operation::Compact {
+        if effect == Effect::Compaction {
             self.compacting = None;
             self.is_interrupted = false;
         }
         match result {
             Ok(answer) => {
-                if operation == Operation::CreateSession {
+                if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;
                 }
                 if self.app.out.is_json {
-                    self.document(id, &answer)
+                    self.document(line, &answer)
                 } else {
                     print_message(self.app, operation, &answer, text.as_deref())
                 }
             }
-            Err(error) => self.refuse(id, &error.body()),
+            Err(error) => self.refuse(line, &error.body()),
         }
     }
 
-    fn refuse(&self, id: Option<String>, body: &ErrorBody) -> Result<(), CliError> {
+    fn refuse(&self, line: u64, body: &ErrorBody) -> Result<(), CliError> {
         if self.app.out.is_json {
-            self.document(id, json!(body).to_string().as_bytes())
+            self.document(line, json!(body).to_string().as_bytes())
         } else {
             self.app.out.error(body);
             if let Some(call_id) = waiting_call(body) {
@@ -518,30 +492,28 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Prints a line's document, with the line's id if it has one.
-    fn document(&self, id: Option<String>, document: &[u8]) -> Result<(), CliError> {
-        let Some(id) = id else { return Ok(self.app.out.document(document)?) };
-        let head = format!("{{\"id\":{},\"answer\":", json!(id));
+    /// Prints the answer of a line.
+    fn document(&self, line: u64, document: &[u8]) -> Result<(), CliError> {
+        let head = format!("{{\"line\":{line},\"answer\":");
         Ok(self.app.out.document(&[head.as_bytes(), document, b"}"].concat())?)
     }
 }
 
 /// Returns true if a line's answer may depend on later lines.
-const fn waits(command: &SlashCommand) -> bool {
+fn waits(command: &SlashCommand, (operation, params): &Request) -> bool {
     match command {
-        SlashCommand::Events(EventsArgs { wait_ms, .. })
-        | SlashCommand::Session(SessionCommand::Changes { wait_ms, .. })
-        | SlashCommand::Readers(ReaderCommand::Fetch { wait_ms, .. } | ReaderCommand::Wait { wait_ms, .. }) => {
-            wait_ms.is_some()
+        SlashCommand::Call(_) => {
+            let has_wait = params["wait_ms"].as_u64().is_some_and(|wait_ms| wait_ms > 0);
+            has_wait || call::is_turn(*operation) || *operation == Operation::Compact
         }
         // A later line may interrupt it.
-        SlashCommand::Compact(args) => !args.preview && args.undo.is_none(),
+        SlashCommand::Compact(how) => !how.preview && how.undo.is_none(),
         _ => false,
     }
 }
 
 /// Waits for the first event of a type after a seq.
-async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, until: String) -> Answer {
+async fn follow_until(app: &App, line: u64, name: String, since: u64, until: String) -> Answer {
     let found = async {
         let session_id = resolve(&app.service, &name).await?;
         let mut follower = app.service.follow(&session_id, since).await?;
@@ -552,5 +524,12 @@ async fn follow_until(app: &App, id: Option<String>, name: String, since: u64, u
         }
         Err(SessionError::NotFound(session_id))
     };
-    Answer { id, operation: Operation::Events, is_in_order: false, result: found.await, text: None }
+    Answer {
+        line,
+        operation: Operation::Events,
+        is_in_order: false,
+        effect: Effect::None,
+        result: found.await,
+        text: None,
+    }
 }

@@ -43,8 +43,8 @@ pub use private::keep_memory_private;
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
-    args::{ChatArgs, Cli, Command, ConfigCommand, ProjectArgs, ProjectCommand, SessionCommand, StoreCommand},
-    commands::{completions::completions, doctor::doctor, local},
+    args::{Cli, Command, ConfigCommand, ProjectArgs, SessionCommand, StoreCommand},
+    commands::{doctor::doctor, local},
     config::Config,
     error::CliError,
     output::Output,
@@ -101,9 +101,12 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     match &cli.command {
         Command::Errors(args) => return local::errors(out, args),
         Command::Doctor(args) => return doctor(out, env, &cli.globals, args),
-        Command::Completions { shell } => return completions(out, *shell),
-        Command::InstallFiles(args) => return commands::install::install_files(out, env, args),
-        Command::Man { folder } => return local::man(out, env, folder.as_deref()),
+        Command::Call(args) => {
+            if let Some(done) = commands::call::help(out, args) {
+                return done.map(|()| 0);
+            }
+        }
+        Command::Completions { shell } => return local::completions(out, *shell),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
         _ => {}
     }
@@ -111,15 +114,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
     if let Command::Config { command: ConfigCommand::Trust { yes } } = cli.command {
         return local::trust_config(out, env, config, streams, yes);
     }
-    let is_completing = matches!(cli.command, Command::CompleteSessions { .. });
-    if !is_completing {
-        config.warnings().iter().for_each(|warning| out.note(warning));
-    }
-    // Completing makes nothing, not even the folder that it would look in.
-    let is_new = || config.data_dir(env).is_ok_and(|folder| !folder.exists());
-    if is_completing && (!config.keeps_sessions() || is_new()) {
-        return Ok(0);
-    }
+    config.warnings().iter().for_each(|warning| out.note(warning));
     match &cli.command {
         Command::Config { command: ConfigCommand::Show } => return local::show_config(out, env, &config),
         Command::Token { path } => return serve::token(out, env, &config, *path),
@@ -142,11 +137,11 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
         Command::Store { command: StoreCommand::Copy(args) } => {
             return commands::store::store_copy(out, env, &config, args);
         }
-        Command::Nodes => return commands::store::nodes(out, env, &config),
+        Command::Store { command: StoreCommand::Nodes } => return commands::store::nodes(out, env, &config),
         Command::Project { command: ProjectArgs::Adopt } => return local::adopt(out, env, &config),
         _ => {}
     }
-    if !is_completing && !out.is_quiet {
+    if !out.is_quiet {
         config.new_note(env).iter().for_each(|found| out.note(found));
     }
     let command = match cli.command {
@@ -205,6 +200,7 @@ fn on_runtime(
             Command::Sessions { command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } } => {
                 Some(ATTACHED_DRAIN_MS)
             }
+            Command::Call(args) if commands::call::decides(args) => Some(ATTACHED_DRAIN_MS),
             _ => config.opens_data_dir().then_some(0),
         };
         // Before the service is made, so that the first one of a project knows its token as a secret too.
@@ -230,7 +226,7 @@ fn on_runtime(
 }
 
 /// Performs a command that needs the service.
-async fn perform(app: &App, env: &Environment, command: Command, mut streams: Streams) -> Result<u8, CliError> {
+async fn perform(app: &App, env: &Environment, command: Command, streams: Streams) -> Result<u8, CliError> {
     match command {
         Command::Tools(args) => commands::servers::tools(app, &args).await,
         Command::Servers(args) => commands::servers::servers(app, env, streams, args).await,
@@ -241,20 +237,9 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         Command::Mcp(args) => serve::mcp(app, &args).await,
         Command::Events(args) => commands::events::events(app, &args).await,
         Command::Compact(args) => commands::compact::compact(app, streams, &args).await,
-        Command::Sessions { command: SessionCommand::Open { words } } => {
-            match commands::open::pick(app, &mut streams, &words).await? {
-                Some(session_id) => chat::chat(app, streams, &ChatArgs::with(&session_id)).await,
-                None => Ok(0),
-            }
-        }
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
-        Command::CompleteSessions { word } => commands::sessions::complete(app, &word).await,
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
-        Command::Readers { command } => commands::show::print(app, wire::reader(&command, "")).await,
-        Command::Journal { command } => commands::show::print(app, wire::journal(&command, "")).await,
-        Command::Project { command: ProjectArgs::Files(ProjectCommand::Rebuild) } => {
-            commands::operators::rebuild(app).await
-        }
+        Command::Call(args) => commands::call::call(app, streams, &args).await,
         Command::Project { command: ProjectArgs::Adopt }
         | Command::Serve(_)
         | Command::Console(_)
@@ -265,10 +250,7 @@ async fn perform(app: &App, env: &Environment, command: Command, mut streams: St
         | Command::Errors(_)
         | Command::Doctor(_)
         | Command::Store { .. }
-        | Command::Nodes
         | Command::Config { .. }
-        | Command::Completions { .. }
-        | Command::InstallFiles(_)
-        | Command::Man { .. } => Ok(0),
+        | Command::Completions { .. } => Ok(0),
     }
 }

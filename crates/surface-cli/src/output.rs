@@ -91,16 +91,6 @@ impl Environment {
         self.variable("TERM").is_none_or(|term| !["dumb", "linux"].contains(&term.as_str()))
     }
 
-    /// Returns true if a terminal shows more than ASCII.
-    fn has_blocks(&self) -> bool {
-        let mut language = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| self.variable(name));
-        let is_wide = |language: String| {
-            let language = language.to_ascii_lowercase();
-            language.contains("utf-8") || language.contains("utf8")
-        };
-        self.has_able_terminal() && language.find(|language| !language.is_empty()).is_some_and(is_wide)
-    }
-
     /// Returns true if a terminal takes colours.
     fn allows_colours(&self) -> bool {
         let is_set = |name| self.variables.get(name).is_some_and(|value| !value.is_empty());
@@ -185,8 +175,6 @@ pub(crate) struct Output {
     pub(crate) highlights: bool,
     /// Columns of the terminal, if standard output is one.
     pub(crate) width: Option<usize>,
-    /// True if standard output shows block characters.
-    pub(crate) has_blocks: bool,
     /// True if the user can be asked.
     pub(crate) can_ask: bool,
 }
@@ -210,7 +198,6 @@ impl Output {
             has_clipboard: are_terminals[2] && env.has_able_terminal(),
             highlights: are_terminals[1] && env.allows_colours(),
             width: are_terminals[1].then(|| env.columns().or_else(|| columns(io::stdout())).unwrap_or(COLUMNS)),
-            has_blocks: are_terminals[1] && env.has_blocks(),
             can_ask: are_terminals[0] && are_terminals[2],
         }
     }
@@ -354,6 +341,13 @@ impl Output {
     }
 }
 
+/// Draws a part of a whole.
+pub(crate) fn bar(part: u64, whole: u64) -> String {
+    let filled = part.min(whole).saturating_mul(BAR_COLUMNS as u64) / whole.max(1);
+    let filled = usize::try_from(filled).map_or(BAR_COLUMNS, |filled| filled.min(BAR_COLUMNS));
+    format!("[{}{}]", "#".repeat(filled), "-".repeat(BAR_COLUMNS - filled))
+}
+
 /// Progress bar on standard error, if that is a terminal: one line, which is removed at the end.
 pub(crate) struct Progress {
     out: Output,
@@ -371,9 +365,7 @@ impl Progress {
         if !self.is_shown() {
             return;
         }
-        let filled = done.min(of).saturating_mul(BAR_COLUMNS as u64) / of.max(1);
-        let filled = usize::try_from(filled).map_or(BAR_COLUMNS, |filled| filled.min(BAR_COLUMNS));
-        let line = format!("[{}{}] {words}", "#".repeat(filled), "-".repeat(BAR_COLUMNS - filled));
+        let line = format!("{} {words}", bar(done, of));
         if line != self.line {
             self.draw(&line);
             self.line = line;

@@ -5,10 +5,8 @@
 pub(crate) mod events;
 pub(crate) mod markdown;
 pub(crate) mod memory;
-mod overview;
 pub(crate) mod receipt;
 pub(crate) mod tools;
-pub(crate) mod window_chart;
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -16,15 +14,18 @@ use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
     service::{
-        ChangePage, HistoryItem, Imported, OpenApproval, Page, ReaderView, Retained, RetentionReason, SearchHit,
-        SessionState, SessionSummary, SessionView, StepView, ToolServerView, ToolView, TurnView,
+        HistoryItem, Imported, Page, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
     },
     session::message::{Block, Body, Message},
     tool::visible,
 };
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::{commands::doctor, output::clean, wire::read};
+use crate::{
+    commands::doctor,
+    output::{bar, clean},
+    wire::read,
+};
 
 /// Digits of an id's end in a table.
 const ENDING_DIGITS: usize = 8;
@@ -45,29 +46,6 @@ pub(crate) fn answer(
             let page: Page<HistoryItem> = read(answer)?;
             Some((page.items.iter().map(message).collect(), page.next_cursor))
         }
-        Operation::Changes => {
-            let page: ChangePage = read(answer)?;
-            let (kept, deleted): (Vec<_>, Vec<_>) = page.items.into_iter().partition(|change| change.session.is_some());
-            let sessions: Vec<SessionSummary> = kept.into_iter().filter_map(|change| change.session).collect();
-            let deleted = deleted.iter().map(|change| format!("{} was deleted\n", id(&change.session_id, width)));
-            Some((list(&sessions, width, now) + &deleted.collect::<String>(), Some(page.next_cursor)))
-        }
-        Operation::Approvals => {
-            let page: Page<OpenApproval> = read(answer)?;
-            Some((overview::approvals(&page.items, width), page.next_cursor))
-        }
-        Operation::Steps => {
-            let page: Page<StepView> = read(answer)?;
-            Some((overview::steps(&page.items, width), page.next_cursor))
-        }
-        Operation::Turns => {
-            let page: Page<TurnView> = read(answer)?;
-            Some((overview::turns(&page.items, width), page.next_cursor))
-        }
-        Operation::ListReaders => {
-            let page: Page<ReaderView> = read(answer)?;
-            Some((readers(&page.items, width), page.next_cursor))
-        }
         Operation::SearchMemory => {
             let page: Page<SearchHit> = read(answer)?;
             let found = memory::Found { query: "", opens: false, highlights: false, width };
@@ -83,7 +61,6 @@ pub(crate) fn answer(
         }
         Operation::Diagnose => Some((doctor::render(&read(answer)?), None)),
         Operation::ImportBundle => Some((imported(&read(answer)?, width), None)),
-        Operation::Retain => Some((retained(&read(answer)?, width), None)),
         _ => None,
     })
 }
@@ -113,14 +90,6 @@ pub(crate) fn of_projects(sessions: &[(String, SessionSummary)], width: Option<u
     table(["PROJECT", "SESSION", "STATE", "CHANGED", "TITLE"], sessions.iter().map(row), width)
 }
 
-fn readers(readers: &[ReaderView], width: Option<usize>) -> String {
-    let row = |reader: &ReaderView| {
-        let since = if reader.built_in { "built in".to_owned() } else { minute(reader.created_at) };
-        [reader.reader.clone(), reader.records_behind.to_string(), reader.sessions_behind.to_string(), since]
-    };
-    table(["READER", "EVENTS BEHIND", "SESSIONS BEHIND", "SINCE"], readers.iter().map(row), width)
-}
-
 fn imported(imported: &Imported, width: Option<usize>) -> String {
     let sessions = imported.sessions.iter();
     let rows = sessions.map(|it| [it.session_id.to_string(), it.last_seq.to_string(), it.imported_from.to_string()]);
@@ -129,30 +98,6 @@ fn imported(imported: &Imported, width: Option<usize>) -> String {
         shown.push_str(&format!("{} is here already and was passed over\n", skipped.session_id));
     }
     shown
-}
-
-/// Renders the sessions that retention deletes, or would.
-pub(crate) fn retained(retained: &Retained, width: Option<usize>) -> String {
-    let rows = retained.items.iter().map(|item| {
-        let reason = match item.reason {
-            RetentionReason::Age => "too old",
-            RetentionReason::Bytes => "too much room",
-            RetentionReason::Count => "too many",
-        };
-        let title = item.title.clone().unwrap_or_else(|| "-".to_owned());
-        [id(&item.session_id, width), reason.to_owned(), size(item.bytes), minute(item.updated_at), title]
-    });
-    let table = table(["SESSION", "REASON", "SIZE", "UPDATED", "TITLE"], rows, width);
-    let failed: String = retained
-        .failed
-        .iter()
-        .map(|it| format!("{} could not be deleted: {}: {}\n", it.session_id, it.code, it.message))
-        .collect();
-    match (retained.deleted, retained.items.len()) {
-        (0, 0) if failed.is_empty() => format!("{table}nothing to delete\n"),
-        (0, would_be_deleted) if failed.is_empty() => format!("{table}{would_be_deleted} would be deleted\n"),
-        (deleted, _) => format!("{table}{deleted} deleted\n{failed}"),
-    }
 }
 
 /// Formats bytes in a suitable unit.
@@ -257,8 +202,8 @@ fn fit(line: &str, width: Option<usize>) -> String {
     format!("{}…", cut.trim_end())
 }
 
-/// Renders one session.
-pub(crate) fn session(view: &SessionView) -> String {
+/// Renders one session; `used` are the tokens of its last model call.
+pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
     let mut text = String::new();
     let mut row = |name: &str, value: String| {
         // Writing to a string cannot fail.
@@ -273,6 +218,10 @@ pub(crate) fn session(view: &SessionView) -> String {
     let context = &view.context;
     let [messages, tokens, window] = [context.messages, context.estimated_tokens, context.window_tokens];
     row("context", format!("{messages} messages, about {tokens} of {window} tokens"));
+    if let Some(used) = used.filter(|_| window > 0) {
+        let percent = used.saturating_mul(100) / window;
+        row("window", format!("{} {percent} %, the last model call had {used} tokens", bar(used, window)));
+    }
     let usage = view.usage;
     let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
     row("used", format!("{input} tokens in ({cached} cached), {output} out"));
@@ -340,20 +289,6 @@ fn message(item: &HistoryItem) -> String {
     }
     text.push('\n');
     text
-}
-
-/// Lists completions of a word, each with a tab and a description: the end of an id, or all of it.
-pub(crate) fn candidates(sessions: &[SessionSummary], word: &str) -> String {
-    let mut lines = String::new();
-    if "last".starts_with(word) && !sessions.is_empty() {
-        lines += "last\tthe most recently changed session\n";
-    }
-    for session in sessions {
-        let (id, ending) = (session.session_id.to_string(), ending(&session.session_id));
-        let candidate = [ending, id].into_iter().find(|candidate| candidate.starts_with(word));
-        lines.extend(candidate.map(|candidate| format!("{candidate}\t{}\n", one_line(&title(session)))));
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -433,32 +368,8 @@ cc12abcd  archived  3      2 hours ago  猫の会話…
     }
 
     #[test]
-    fn readers_what_goes_and_what_came_are_tables() {
-        let page = json!({ "next_cursor": null, "items": [
-            { "reader": "audit", "created_at": "2026-01-02T03:04:05.678Z", "built_in": false,
-              "sessions_behind": 2, "records_behind": 310 },
-            { "reader": "projection", "created_at": "2026-01-02T03:04:05.678Z", "built_in": true,
-              "sessions_behind": 0, "records_behind": 0 },
-        ] });
-        let table = "\
-READER      EVENTS BEHIND  SESSIONS BEHIND  SINCE
-audit       310            2                2026-01-02 03:04 UTC
-projection  0              0                built in
-";
-        assert_eq!(rendered(Operation::ListReaders, &page), table);
+    fn what_came_is_a_table() {
         let id = "01900000-0000-7000-8000-0000aa12abcd";
-        let retained = json!({ "deleted": 0, "items": [
-            { "session_id": id, "title": null, "updated_at": "2026-01-02T03:04:05.678Z", "bytes": 2_621_440,
-              "reason": "age" },
-        ] });
-        let table = "\
-SESSION   REASON   SIZE     UPDATED               TITLE
-aa12abcd  too old  2.5 MiB  2026-01-02 03:04 UTC  -
-1 would be deleted
-";
-        assert_eq!(rendered(Operation::Retain, &retained), table);
-        let none = rendered(Operation::Retain, &json!({ "deleted": 0, "items": [] }));
-        assert!(none.ends_with("\nnothing to delete\n"), "{none}");
         let imported = json!({ "upload": null, "next_offset": 7, "sessions": [
             { "session_id": id, "imported_from": "01900000-0000-7000-8000-0000bb12abcd", "last_seq": 12 },
         ] });
@@ -494,13 +405,14 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "pending_approvals": [{ "call_id": "c1", "name": "write", "arguments": "{}", "turn": 2, "seq": 9 }],
         });
         view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let text = session(&serde_json::from_value(view).unwrap());
+        let text = session(&serde_json::from_value(view).unwrap(), Some(250));
         for line in [
             "session     01900000-0000-7000-8000-0000aa12abcd",
             "title       T",
             "state       idle, archived",
             "turns       3, 7 messages, last event 12",
             "context     5 messages, about 250 of 1000 tokens",
+            "window      [#####---------------] 25 %, the last model call had 250 tokens",
             "used        100 tokens in (5 cached), 20 out",
             "reminder    git_status: clean as ever",
             "pin         4 a fact",
@@ -531,20 +443,5 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             [3] turn 0 assistant\n(thinks) hm\n-> read {\"n\":1}\n\n\
             [5] turn 0 tool\n<- read failed: begin\n[... 92 bytes left out; the whole is blob ab ...]\nend\n\n";
         assert_eq!((text.as_str(), next.as_deref()), (expected, Some("c")));
-    }
-
-    #[test]
-    fn a_word_becomes_the_end_of_an_id_or_a_whole_one() {
-        let names = |word| {
-            candidates(&sessions(), word)
-                .lines()
-                .map(|line| line.split('\t').next().unwrap().to_owned())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(names(""), ["last", "aa12abcd", "bb12abcd", "cc12abcd"]);
-        assert_eq!(names("bb"), ["bb12abcd"]);
-        assert_eq!(names("019"), sessions().iter().map(|session| session.session_id.to_string()).collect::<Vec<_>>());
-        assert_eq!(names("x"), Vec::<String>::new());
-        assert_eq!(candidates(&[], ""), "");
     }
 }

@@ -9,14 +9,12 @@ use meerkat_service::{
     compaction::CompactionConfig,
     options::Budgets,
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
-    session::event::ContextTokens,
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::args::{
-    CompactArgs, CompactFlags, Delivery, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
-    SessionCommand, SessionFlags, Target, TurnFlags,
+    CompactFlags, CompactHow, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, Target, TurnFlags,
 };
 
 /// Reads an answer.
@@ -25,21 +23,13 @@ pub(crate) fn read<T: DeserializeOwned>(answer: &[u8]) -> Result<T, SessionError
         .map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))
 }
 
-/// Fields of an event that the window's chart uses. A line without a `seq` says that earlier events are pruned.
+/// Fields of an event that say where it stands. A line without a `seq` says that earlier events are pruned.
 #[derive(Deserialize)]
 pub(crate) struct SeenEvent {
     pub(crate) seq: Option<Seq>,
     pub(crate) turn: Option<TurnNumber>,
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    pub(crate) usage: Option<SeenUsage>,
-    pub(crate) context: Option<ContextTokens>,
-}
-
-/// Cost of a model call.
-#[derive(Deserialize)]
-pub(crate) struct SeenUsage {
-    pub(crate) input_tokens: u64,
 }
 
 /// Operation and its parameters; `session_id` may still be a short name.
@@ -136,7 +126,7 @@ pub(crate) fn events(args: &EventsArgs, session: &str) -> Request {
 }
 
 /// `compact`, its preview and its undoing.
-pub(crate) fn compact(args: &CompactArgs, session: &str, configured: CompactionConfig) -> Request {
+pub(crate) fn compact(args: &CompactHow, session: &str, configured: CompactionConfig) -> Request {
     match args.undo {
         Some(compaction) => (Operation::UndoCompaction, json!({ "session_id": session, "compaction": compaction })),
         None => {
@@ -173,31 +163,13 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),
-        Command::Changes { cursor, limit, wait_ms } => {
-            (Operation::Changes, json!({ "cursor": cursor, "limit": limit, "wait_ms": wait_ms.unwrap_or(0) }))
-        }
-        Command::Approvals { cursor, limit } => (Operation::Approvals, json!({ "cursor": cursor, "limit": limit })),
-        // The command itself picks one of them.
-        Command::Open { .. } => (Operation::List, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
         Command::History { target, cursor, limit, skip_damage, .. } => {
             on(target, Operation::History, page(cursor.as_deref(), *limit, *skip_damage))
         }
-        Command::Steps { target, cursor, limit, skip_damage } => {
-            on(target, Operation::Steps, page(cursor.as_deref(), *limit, *skip_damage))
-        }
-        Command::Turns { target, cursor, limit, skip_damage } => {
-            on(target, Operation::Turns, page(cursor.as_deref(), *limit, *skip_damage))
-        }
-        Command::Blob { target, hash, offset, limit } => {
-            on(target, Operation::Blob, json!({ "blob": hash, "offset": offset, "limit": limit }))
-        }
         // The command itself reads the events, and the copies of files.
         Command::Files { target, .. } | Command::RestoreFiles { target, .. } => on(target, Operation::Blob, json!({})),
-        Command::Update { target, title, label } => {
-            let labels = (!label.is_empty()).then(|| labels(label));
-            on(target, Operation::Update, json!({ "title": title, "labels": labels }))
-        }
+        Command::Title { target, text } => on(target, Operation::Update, json!({ "title": text, "labels": null })),
         Command::Archive(target) => on(target, Operation::Archive, json!({})),
         Command::Unarchive(target) => on(target, Operation::Unarchive, json!({})),
         Command::Delete { target, force, .. } => on(target, Operation::Delete, json!({ "force": force })),
@@ -210,12 +182,6 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         Command::Import { new_ids, keep_scope, .. } => {
             (Operation::ImportBundle, json!({ "data": "", "new_ids": new_ids, "keep_scope": keep_scope }))
         }
-        Command::Retain { dry_run, max_age_days, max_bytes, max_sessions, .. } => (
-            Operation::Retain,
-            json!({
-                "dry_run": dry_run, "max_age_days": max_age_days, "max_bytes": max_bytes, "max_sessions": max_sessions,
-            }),
-        ),
         Command::Interrupt { target, turn } => on(target, Operation::Interrupt, json!({ "turn": turn })),
         Command::Approve { target, call_id, scope, answer, reason } => {
             let (operation, mut params) = decide(target, call_id, "approve", *scope, reason);
@@ -228,16 +194,7 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
         Command::Queue { target, cancel: None } => on(target, Operation::Queue, json!({})),
         Command::Queue { target, cancel } => on(target, Operation::CancelQueued, json!({ "turn": cancel })),
-        Command::Remind { target, clear: Some(kind), .. } => {
-            on(target, Operation::ClearReminder, json!({ "kind": kind }))
-        }
-        Command::Remind { target, kind, text, .. } => {
-            on(target, Operation::Remind, json!({ "kind": kind, "text": text }))
-        }
-        Command::Reminders(target) => on(target, Operation::Reminders, json!({})),
         Command::Pin { target, text } => on(target, Operation::Pin, json!({ "text": text })),
-        Command::Pins(target) => on(target, Operation::Pins, json!({})),
-        Command::Unpin { target, pin } => on(target, Operation::Unpin, json!({ "pin": pin })),
     }
 }
 
@@ -266,45 +223,13 @@ pub(crate) fn tools(session: Option<&str>, with_workspace: bool) -> Request {
     (Operation::Tools, json!({ "session_id": session, "with_workspace": with_workspace }))
 }
 
-/// Operations on readers: with `session` if the command names none.
-pub(crate) fn reader(command: &ReaderCommand, session: &str) -> Request {
-    use ReaderCommand as Command;
-    match command {
-        Command::Create { reader } => (Operation::CreateReader, json!({ "reader": reader })),
-        Command::List => (Operation::ListReaders, json!({})),
-        Command::Fetch { reader, limit, wait_ms } => {
-            (Operation::FetchReader, json!({ "reader": reader, "limit": limit, "wait_ms": wait_ms.unwrap_or(0) }))
-        }
-        Command::Acknowledge { reader, target, seq } => {
-            about(Operation::AcknowledgeReader, target, session, json!({ "reader": reader, "seq": seq }))
-        }
-        Command::Wait { reader, target, seq, wait_ms } => {
-            let params = json!({ "reader": reader, "seq": seq, "wait_ms": wait_ms.unwrap_or(0) });
-            about(Operation::WaitReader, target, session, params)
-        }
-        Command::Delete { reader } => (Operation::DeleteReader, json!({ "reader": reader })),
-    }
-}
-
-/// Operations on a journal.
-pub(crate) fn journal(command: &JournalCommand, session: &str) -> Request {
-    let JournalCommand::Compact { target, dry_run, drop_history } = command;
-    about(Operation::CompactJournal, target, session, json!({ "dry_run": dry_run, "drop_history": drop_history }))
-}
-
-/// Operations on the project's files.
-pub(crate) fn project(command: &ProjectCommand) -> Request {
-    let ProjectCommand::Rebuild = command;
-    (Operation::RebuildProjection, json!({}))
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
     use crate::args::{Cli, chat};
 
-    /// That every operation is a command and a line of `chat` is held by the trials, which ask each of them.
+    /// The trials call every operation.
     #[test]
     fn the_definitions_are_sound() {
         Cli::command().debug_assert();

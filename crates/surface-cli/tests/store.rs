@@ -69,7 +69,8 @@ impl Stage {
     #[track_caller]
     fn projected(&self, id: &str) {
         let seq = &self.json(&["sessions", "show", id])["last_seq"];
-        let wait = ["readers", "wait", "projection", id, &seq.to_string(), "--wait-ms", "60000"];
+        let (id, until) = (format!("session_id={id}"), format!("seq={seq}"));
+        let wait = ["call", "reader/wait", "reader=projection", &id, &until, "wait_ms=60000"];
         assert_eq!(&self.json(&wait)["seq"], seq);
     }
 
@@ -254,13 +255,12 @@ fn a_chat_that_takes_the_place_of_the_owner_makes_sessions_in_its_folder() {
     let mut attached = stage.start(&["chat", "--json"]);
     attached.until("session_id");
     assert_eq!(owner.code(), Some(0));
-    let mut made = |id: &str| -> Value {
-        let line = format!("/id {id} /new --workspace project\n");
-        attached.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
-        let answer: Value = serde_json::from_str(&attached.until(&format!("\"id\":\"{id}\""))).unwrap();
+    let mut made = |id: u64| -> Value {
+        attached.child.stdin.as_mut().unwrap().write_all(b"/new --workspace project\n").unwrap();
+        let answer: Value = serde_json::from_str(&attached.until(&format!("\"line\":{id},"))).unwrap();
         answer["answer"].clone()
     };
-    for id in ["first", "second"] {
+    for id in 1..3 {
         let made = made(id);
         let session = made["session_id"].as_str().unwrap_or_else(|| panic!("{id}: {made}"));
         let shown = stage.json(&["sessions", "show", session]);
@@ -310,8 +310,6 @@ fn sessions_are_listed_shown_and_deleted_by_short_names() {
     assert!(history.contains("@say One.\n") && history.contains("\nOne.\n"), "{history}");
     let whole = stage.json(&["sessions", "history", &id]);
     assert_eq!(stage.json(&["sessions", "history", &id, "--all", "--full"]), whole);
-    let candidates = stage.run(&["__complete-sessions", &id[28..32]]).out;
-    assert!(candidates.starts_with(&id[28..]), "{candidates}");
 
     let kept = stage.run(&["sessions", "delete", &id]);
     assert_eq!(kept.code, ErrorCode::InvalidRequest.exit_code(), "{}", kept.err);
@@ -395,36 +393,9 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     assert!(ran.out.contains("one.tar"), "{}", ran.out);
     let ran = stage.on_terminal(&["sessions", "import", "one.tar", "--new-ids"], "");
     assert!(ran.err.contains("#---] 1.0 MiB of 1."), "{}", ran.err);
-    let retain = ["sessions", "retain", "--max-sessions", "1"];
-    let ran = stage.on_terminal(&retain, "n\n");
-    let is_asked = ran.err.contains("1 would be deleted\nDelete these 1 sessions for good? [y/N] Nothing was deleted.");
-    assert!(is_asked && ran.out.is_empty(), "{}", ran.err);
-    assert!(stage.on_terminal(&retain, "y\n").out.ends_with("1 deleted\n"));
-    let ran = stage.on_terminal(&retain, "");
-    assert!(ran.out.ends_with("nothing to delete\n") && !ran.err.contains('?'), "{}", ran.err);
-}
-
-/// Another process makes a session meanwhile, so that by the same rule one more would have to go.
-#[test]
-fn what_is_deleted_after_a_question_is_what_the_question_showed() {
-    let stage = Stage::new();
-    let [shown, kept] =
-        ["One", "Two"].map(|title| stage.json(&["run", "--title", title, "@say Yes."])["session_id"].take());
-    let other = Stage(stage.0.clone());
-    let data_dir = stage.0.path().join("data").display().to_string();
-    let files = stage.0.path().join(".rkat").display().to_string();
-    let retain = cli(&["sessions", "retain", "--max-sessions", "1"]).in_dir(&stage.0);
-    let retain = retain.env("MEERKAT_DATA_DIR", &data_dir).env("MEERKAT_PROJECTION__DIR", &files);
-    // As the command has it that attaches.
-    let retain = retain.env("MEERKAT_LIMITS__WAIT_MS", "60000");
-    let retain = retain.on_terminal().stdin("y\n").when(1, "1 would be deleted", move || {
-        other.json(&["run", "--title", "Three", "@say Yes."]);
-    });
-    let ran = retain.run();
-    assert!(ran.code == 0 && ran.out.ends_with("1 deleted\n"), "{}{}", ran.out, ran.err);
-    let left = stage.json(&["sessions", "list"]);
-    let left: Vec<&Value> = left["items"].as_array().unwrap().iter().map(|session| &session["session_id"]).collect();
-    assert!(left.len() == 2 && left.contains(&&kept) && !left.contains(&&shown), "{left:?}");
+    let retain = stage.json(&["call", "session/retain", "max_sessions=1", "dry_run=true"]);
+    assert_eq!((&retain["deleted"], retain["items"].as_array().unwrap().len()), (&json!(0), 1), "{retain}");
+    assert_eq!(stage.json(&["call", "session/retain", "max_sessions=1"])["deleted"], 1);
 }
 
 #[test]

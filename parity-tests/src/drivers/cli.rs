@@ -1,6 +1,6 @@
-//! Drives the command line, as a script would: `meerkat chat --json` for sessions that are live in it, and one
-//! process each for everything else. Commands and exit codes are those of the contract; how parameters
-//! are spelt stands here.
+//! Drives the command line, as a script would: lines of `/call` in `meerkat chat --json` for sessions that are live in it,
+//! and `meerkat call` in a process each for everything else. Exit codes are those of the contract; the flags of `chat` and
+//! `run` are written here, because these two are not calls.
 
 use std::{collections::BTreeSet, process::Output, thread};
 
@@ -32,13 +32,13 @@ impl Cli {
         Self { place, chat: None, live: BTreeSet::new(), bundles: 0 }
     }
 
-    /// Makes a session: the first one with the chat itself, another one by `/new`.
+    /// Makes a session: the first one with the chat itself, another one by `/call`.
     fn create(&mut self, params: &Map<String, Value>) -> Result<Pending, String> {
         let answer = match &mut self.chat {
-            Some(chat) => chat.ask(|id| line(id, &words("create_session", params, true)))?.wait()?,
+            Some(chat) => chat.ask(|_| line(&call("create_session", params)))?.wait()?,
             None => {
                 let mut command = meerkat(&self.place);
-                command.args(words("create_session", params, false));
+                command.args(words("chat", params));
                 let (process, unasked) = Process::start(command, &self.place, read)?;
                 let answer = unasked.wait()?;
                 match &answer {
@@ -63,25 +63,30 @@ impl Cli {
         if operation == "import_bundle" {
             let bytes = bundle::take(&mut params)?;
             std::fs::write(&file, bytes).map_err(|error| format!("{}: {error}", file.display()))?;
-            params.insert("file".to_owned(), json!(file));
-            return Ok(self.perform(operation, &params));
+            let mut words = ["sessions", "import"].map(str::to_owned).to_vec();
+            params.iter().for_each(|(name, value)| flag(&mut words, name, value));
+            return Ok(self.perform(words.into_iter().chain([file.display().to_string()]).collect()));
         }
-        params.insert("output".to_owned(), json!(file));
-        let answer = self.perform(operation, &params).wait()?;
+        let session = params.remove("session_id").as_ref().map(text).unwrap_or_default();
+        let mut words =
+            vec!["sessions".to_owned(), "export".to_owned(), "--output".to_owned(), file.display().to_string()];
+        params.iter().for_each(|(name, value)| flag(&mut words, name, value));
+        words.extend(["--".to_owned(), session.clone()]);
+        let answer = self.perform(words).wait()?;
         let Ok(said) = answer else { return Ok(Pending::ready(answer)) };
         let bytes = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let said: Value = serde_json::from_str(&said).map_err(|error| format!("{said}: {error}"))?;
-        let expected = json!({ "file": file, "bytes": bytes.len(), "sessions": [params.get("session_id")] });
+        let expected = json!({ "file": file, "bytes": bytes.len(), "sessions": [session] });
         if said != expected {
             return Err(format!("the export should answer {expected}, but answers {said}"));
         }
         Ok(Pending::ready(Ok(bundle::page(&bytes))))
     }
 
-    /// Performs an operation in a process of its own.
-    fn perform(&self, operation: &str, params: &Map<String, Value>) -> Pending {
+    /// Runs a command in a process of its own.
+    fn perform(&self, words: Vec<String>) -> Pending {
         let mut command = meerkat(&self.place);
-        command.args(words(operation, params, false));
+        command.args(words);
         let (sender, pending) = Pending::channel();
         thread::spawn(move || {
             // The caller may have given up.
@@ -97,28 +102,31 @@ impl Driver for Cli {
         match &mut self.chat {
             _ if operation == "create_session" => self.create(params),
             _ if ["export_session", "import_bundle"].contains(&operation) => self.through_file(operation, params),
-            Some(chat) if is_live => chat.ask(|id| line(id, &words(operation, params, true))),
-            _ => Ok(self.perform(operation, params)),
+            Some(chat) if is_live => chat.ask(|_| line(&call(operation, params))),
+            _ if operation == "run" => Ok(self.perform(words("run", params))),
+            _ => Ok(self.perform(call(operation, params))),
         }
     }
 
     fn follow(&mut self, session_id: &str, since_seq: u64, until: &str) -> Result<Lines, String> {
         let chat = self.chat.as_mut().ok_or("no chat runs")?;
-        let words = ["events", "--session", session_id, "--since", &since_seq.to_string(), "--until", until];
-        let line = chat.ask(|id| line(id, &words.map(str::to_owned)))?.wait()?;
+        let (session, since, until) =
+            (format!("session_id={session_id}"), format!("since_seq={since_seq}"), format!("until={until}"));
+        let words = ["call", "session/subscribe", &session, &since, &until].map(str::to_owned);
+        let line = chat.ask(|_| line(&words))?.wait()?;
         Ok(line.map(|line| vec![line]))
     }
 
     /// `run --events`, which prints the session's lines, from its creation on.
     fn stream(&mut self, params: &Map<String, Value>, until: &str) -> Result<Lines, String> {
         let mut command = meerkat_for_people(&self.place);
-        let mut words = words("run", params, false);
+        let mut words = words("run", params);
         words.insert(1, "--events".to_owned());
         let output = output(command.args(words))?;
         let code = output.status.code();
         if output.stdout.is_empty() {
             // A refusal prints its body only with `--json`. It has changed nothing, so it can be repeated.
-            return match self.perform("run", params).wait()? {
+            return match self.perform(self::words("run", params)).wait()? {
                 Err(body) if code == Some(numbers_of(&body)?.exit.into()) => Ok(Err(body)),
                 Err(body) => Err(format!("the exit code was {code:?}, but the refusal is {body}")),
                 Ok(answer) => Err(format!("nothing was shown of a turn that answers {answer}")),
@@ -151,54 +159,41 @@ impl Driver for Cli {
     }
 }
 
-/// The words of an operation: its command, flags, and positional parameters.
-fn words(operation: &str, params: &Map<String, Value>, is_chat: bool) -> Vec<String> {
+/// The words of a call. A text is written as one, unless it would be read as another value.
+fn call(operation: &str, params: &Map<String, Value>) -> Vec<String> {
     // An operation outside the contract keeps its name.
-    let (command, in_chat, positions) =
-        contract().words(operation).unwrap_or_else(|| (operation.to_owned(), operation, Vec::new()));
-    let is_position = |name: &str| positions.contains(&name) && !(is_chat && name == "session_id");
-    let decision = params.get("decision").map(text).unwrap_or_default();
-    let words = if is_chat { in_chat } else { &command }
-        .replace("$decision", if decision == "approve" { "approve" } else { "deny" });
-    let mut words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-    for (name, value) in params.iter().filter(|(name, _)| !is_position(name)) {
-        match words.iter_mut().find(|word| *word == "--undo") {
-            // The flag that the operation is spelt by takes it.
-            Some(undo) if name == "compaction" => *undo += &format!("={}", text(value)),
-            _ => flag(&mut words, operation, name, value),
+    let name = contract().operations.get(operation).map_or(operation, |spelling| &spelling.rpc);
+    let words = params.iter().map(|(name, value)| match value.as_str() {
+        Some(text) if !serde_json::from_str::<Value>(text).is_ok_and(|read| !read.is_string()) => {
+            format!("{name}={text}")
         }
+        _ => format!("{name}:={value}"),
+    });
+    ["call".to_owned(), name.to_owned(), "--".to_owned()].into_iter().chain(words).collect()
+}
+
+/// The words of `chat` or `run`, with their flags.
+fn words(command: &str, params: &Map<String, Value>) -> Vec<String> {
+    let mut words = vec![command.to_owned()];
+    params.iter().filter(|(name, _)| *name != "prompt").for_each(|(name, value)| flag(&mut words, name, value));
+    if let Some(prompt) = params.get("prompt") {
+        words.extend(["--".to_owned(), text(prompt)]);
     }
-    // A line of chat without a policy would wait for a running turn.
-    if operation == "start_turn" && !params.contains_key("policy") {
-        words.extend(["--policy", "reject"].map(str::to_owned));
-    }
-    words.push("--".to_owned());
-    words.extend(
-        positions.iter().copied().filter(|name| is_position(name)).filter_map(|name| params.get(name)).map(text),
-    );
     words
 }
 
 /// A parameter as flags.
-fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
-    let name = match (operation, name) {
-        (_, "decision") => return,
-        ("search_memory", "scope") if value == "session" => return,
-        ("cancel_queued", "turn") => "cancel",
-        ("clear_reminder", "kind") => "clear",
-        (_, "session_id") => "session",
-        (_, "system_prompt") => "system",
-        (_, "since_seq") => "since",
-        ("forget_memory", "wait") => "no-wait",
-        (_, "wait") => "detach",
-        (_, "compaction") => "compact",
-        (_, "budgets") => "budget",
-        (_, "labels") => "label",
-        ("compact", "auto_compact_threshold") => "threshold",
-        ("compact", "recent_turn_budget") => "keep-turns",
-        ("compact", "max_summary_tokens") => "summary-tokens",
-        ("compact", "min_turns_between_compactions") => "guard-turns",
-        (_, other) => other,
+fn flag(words: &mut Vec<String>, name: &str, value: &Value) {
+    let name = match name {
+        "system_prompt" => "system",
+        "compaction" => "compact",
+        "budgets" => "budget",
+        "labels" => "label",
+        "auto_compact_threshold" => "threshold",
+        "recent_turn_budget" => "keep-turns",
+        "max_summary_tokens" => "summary-tokens",
+        "min_turns_between_compactions" => "guard-turns",
+        other => other,
     };
     let flag = format!("--{}", name.replace('_', "-"));
     match value {
@@ -212,11 +207,10 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
                 .extend(members.get("scope").map(|scope| [format!("{flag}-scope"), text(scope)]).into_iter().flatten());
             words.extend((members.get("index") == Some(&Value::Bool(false))).then(|| "--no-memory-index".to_owned()));
         }
-        Value::Object(_) if name == "answer" => words.extend([flag, value.to_string()]),
         Value::Object(members) => {
             for (member, value) in members {
                 let mut inner = Vec::new();
-                self::flag(&mut inner, name, member, value);
+                self::flag(&mut inner, member, value);
                 words.extend(inner.iter().map(|word| match word.strip_prefix("--") {
                     Some(rest) => format!("{flag}-{rest}"),
                     None => word.clone(),
@@ -224,9 +218,7 @@ fn flag(words: &mut Vec<String>, operation: &str, name: &str, value: &Value) {
             }
         }
         Value::Array(items) => words.extend([flag, items.iter().map(text).collect::<Vec<_>>().join(",")]),
-        // The one flag with a value of `false`.
-        Value::Bool(is_set) if name == "archived" => words.push(format!("{flag}={is_set}")),
-        Value::Bool(is_set) => words.extend((*is_set != matches!(name, "detach" | "no-wait")).then_some(flag)),
+        Value::Bool(is_set) => words.extend(is_set.then_some(flag)),
         value => words.extend([flag, text(value)]),
     }
 }
@@ -235,29 +227,26 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A line of chat with these words, whose answer carries the number.
-fn line(number: u64, words: &[String]) -> String {
+/// A line of chat with these words. Its answer carries its number, which is that of the request: each sends one line.
+fn line(words: &[String]) -> String {
     let quote = |word: &String| {
         let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").replace('\t', "\\t");
         format!("\"{escaped}\"")
     };
-    format!("/id {number} /{}", words.iter().map(quote).collect::<Vec<_>>().join(" "))
+    format!("/{}", words.iter().map(quote).collect::<Vec<_>>().join(" "))
 }
 
 /// Reads a line that chat prints: an answer with its number, or the one that it begins with.
 fn read(line: &str) -> Read {
     #[derive(Deserialize)]
     struct Numbered<'a> {
-        id: String,
+        line: u64,
         #[serde(borrow)]
         answer: &'a RawValue,
     }
 
     match serde_json::from_str::<Numbered<'_>>(line) {
-        Ok(Numbered { id, answer }) => {
-            let number = id.parse().map_err(|error| format!("{line}: {error}"))?;
-            Ok(Some((number, document(answer.get())?)))
-        }
+        Ok(Numbered { line, answer }) => Ok(Some((line, document(answer.get())?))),
         Err(_) => Ok(Some((0, document(line)?))),
     }
 }

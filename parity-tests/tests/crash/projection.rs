@@ -70,7 +70,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 fn rebuild(stage: &Stage) -> BTreeMap<String, Vec<u8>> {
-    let done = stage.run(&["project", "rebuild"]);
+    let done = stage.run(&["call", "projection/rebuild"]);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     files(&stage.rkat())
 }

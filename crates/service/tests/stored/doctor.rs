@@ -447,7 +447,7 @@ fn a_projection_that_is_behind_is_found() {
     place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
     let found = place.finding();
     assert_eq!(found.check, Check::Projection);
-    assert!(found.remedy.contains("meerkat project rebuild"), "{found:?}");
+    assert!(found.remedy.contains("meerkat call projection/rebuild"), "{found:?}");
     fs::write(place.rkat().join("store"), "another\n").unwrap();
     let found = place.finding();
     assert_eq!(found.check, Check::Projection);

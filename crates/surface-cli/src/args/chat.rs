@@ -1,30 +1,26 @@
-//! The `/` lines of `chat`: the commands' own definitions, with the chat's session as the default.
+//! The `/` lines of `chat`: what people type in one. Every operation is a line of `/call`.
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
+use meerkat_service::service::Scope;
 
-use super::{
-    CompactArgs, Delivery, ErrorsArgs, EventsArgs, JournalCommand, MemoryCommand, ProjectCommand, ReaderCommand,
-    ResumeArgs, SessionCommand, SessionFlags, Target, ToolsArgs, TurnFlags,
-};
+use super::{CallArgs, CompactHow, SessionFlags, TurnFlags, flags::scope};
 
 /// Text of `chat --help` after the flags.
 pub(super) const PROTOCOL: &str = "\
-A line is a prompt. A line that begins with `/` is a command for the chat's session; --session names another session. \
-/help lists the commands. Words are split as in a shell: 'single quotes' keep their content, \"double quotes\" \
-understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /turn, /pin, \
-/title, /remind, /approve and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a \
-flag. Ctrl-C clears a half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C \
-leaves. When the input ends, the chat leaves after its last line is done.
+A line is a prompt. A line that begins with `/` is a command for the chat's session; /help lists the commands, and \
+/call calls any operation. Words are split as in a shell: 'single quotes' keep their content, \"double quotes\" \
+understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /title, /approve and \
+/deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. Ctrl-C clears a \
+half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C leaves. When the input ends, \
+the chat leaves after its last line is done.
 
-Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next turn waits, unless \
-it has a --policy. A second /compact waits for the first.
+Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next prompt waits.
 
-With --json the first line of output is {\"session_id\", \"seq\", \"created_at\"} for a new session, {\"session_id\"} \
-for an existing one, or an error's body: then the chat ends with its exit code. After that each line of input, even an \
-empty one, gets one line of output: the answer, or an error's body. Only an error's body has a `code`. A turn is \
-answered when it has ended, with /turn --detach when it is accepted. Answers come when they are ready; to match them, \
-write `/id <name> <line>`, whose answer is {\"id\": <name>, \"answer\": <document>}. `/events SINCE --until TYPE` is \
-answered with the first event of that type, /help with {\"help\"}, /quit with {\"quit\": true}.";
+With --json the chat takes prompts, /call, /new and /quit. The first line of output is {\"session_id\", …}, or an \
+error's body: then the chat ends with its exit code. Each answer is {\"line\": <number>, \"answer\": <document>}, where \
+the number counts lines of input from 1, and the document is the answer or an error's body; answers come when they are \
+ready. For scripts `meerkat call`, `meerkat run --json` and `meerkat rpc` are simpler: this is for builds without a store, \
+which keep sessions only in the process that made them.";
 
 /// Line of `chat` that begins with `/`.
 #[derive(Parser)]
@@ -36,59 +32,64 @@ answered with the first event of that type, /help with {\"help\"}, /quit with {\
 pub(crate) enum SlashCommand {
     /// Continue with a new session
     New(NewArgs),
-    /// Run a turn; the text is the rest of the line
-    Turn(TurnArgs),
-    /// Continue the interrupted turn, or run a new turn if you give a prompt
-    Resume(ResumeArgs),
-    /// List events
-    Events(EventsArgs),
-    /// Compact the live context
-    Compact(CompactArgs),
-    #[command(flatten)]
-    Session(SessionCommand),
-    /// Search what was said in all sessions, or forget some of it
-    #[command(subcommand)]
-    Memory(MemoryCommand),
-    /// Manage readers: named positions from which programs receive every event
-    #[command(subcommand)]
-    Readers(ReaderCommand),
-    /// Drop old records from journals
-    #[command(subcommand)]
-    Journal(JournalCommand),
-    /// Rebuild the files that show the project's sessions
-    #[command(subcommand)]
-    Project(ProjectCommand),
-    /// List what this build can do
-    Capabilities,
-    /// List the tools that the model is offered, and those that are left out
-    Tools(ToolsArgs),
-    /// List the servers of the Model Context Protocol, with their tools
-    Servers,
-    /// Check the data directory; repair nothing
-    Doctor,
-    /// List the error codes
-    Errors(ErrorsArgs),
-    /// Set the session's title
-    Title {
-        #[command(flatten)]
-        target: Target,
-        /// The title
-        #[arg(value_name = "TEXT")]
-        text: String,
+    /// Continue with another session
+    Open {
+        /// Its id, `last`, or words of its title
+        #[arg(value_name = "WORD")]
+        words: Vec<String>,
     },
+    /// Use another model from the next turn on, or show the current one
+    Model {
+        /// The model's name
+        name: Option<String>,
+    },
+    /// Compact the live context
+    Compact(CompactHow),
     /// Put the files back that the last turn changed
     Undo {
         /// Do not ask
         #[arg(long)]
         yes: bool,
     },
+    /// Set the session's title
+    Title {
+        /// The title; an empty one removes it
+        #[arg(value_name = "TEXT")]
+        text: String,
+    },
     /// Copy the last answer to the terminal's clipboard
     Copy,
-    /// Use another model from the next turn on, or show the current one
-    Model {
-        /// The model's name
-        name: Option<String>,
+    /// List the tools that the model is offered, and those that are left out
+    Tools,
+    /// List the servers of the Model Context Protocol, with their tools
+    Servers,
+    /// Allow a call that waits for approval
+    Approve {
+        /// The call's id
+        call_id: String,
+        /// Allow only this call (once), or also further calls like it: in this session (session) or everywhere (always)
+        #[arg(long, value_name = "SCOPE", default_value = "once", value_parser = scope, hide_default_value = true)]
+        scope: Scope,
+        /// Answer to a server's question as a JSON object; fields that are left out get their defaults
+        #[arg(long, value_name = "JSON")]
+        answer: Option<String>,
+        /// A reason that the model reads
+        reason: Option<String>,
     },
+    /// Refuse a call that waits for approval
+    Deny {
+        /// The call's id
+        call_id: String,
+        /// A reason that the model reads
+        reason: Option<String>,
+    },
+    /// End the running turn or compaction
+    Interrupt,
+    /// Show the session, and how full the model's window is
+    Show,
+    /// Call any operation: /call OPERATION NAME=TEXT NAME:=JSON; alone it lists them
+    #[command(disable_help_flag = true)]
+    Call(CallArgs),
     /// Leave when the lines before this one are done
     #[command(visible_alias = "exit")]
     Quit,
@@ -103,42 +104,13 @@ pub(crate) struct NewArgs {
     pub(crate) turn: TurnFlags,
 }
 
-/// `/turn`, and a plain line.
-#[derive(Args)]
-pub(crate) struct TurnArgs {
-    #[command(flatten)]
-    pub(crate) target: Target,
-    #[command(flatten)]
-    pub(crate) turn: TurnFlags,
-    #[command(flatten)]
-    pub(crate) delivery: Delivery,
-    /// The prompt
-    #[arg(value_name = "TEXT")]
-    pub(crate) text: Vec<String>,
-}
-
-impl TurnArgs {
-    /// Makes the turn of a plain line.
-    pub(crate) fn plain(text: String) -> Self {
-        let (turn, delivery) = (TurnFlags::default(), Delivery::default());
-        Self { target: Target { session: None }, turn, delivery, text: vec![text] }
-    }
-}
-
-/// Returns the definition: the session is a flag here, because the chat has one.
+/// Returns the definition, with names as they are typed.
 pub(crate) fn definition() -> clap::Command {
-    SlashCommand::command().mut_subcommands(|command| line("/", command))
-}
-
-fn line(before: &str, command: clap::Command) -> clap::Command {
-    let flag = |arg: clap::Arg| match arg.get_id() == "session" && arg.is_positional() {
-        true => arg.long("session").required(false),
-        false => arg,
+    let named = |command: clap::Command| {
+        let name = format!("/{}", command.get_name());
+        command.bin_name(name)
     };
-    let name = format!("{before}{}", command.get_name());
-    let within = format!("{name} ");
-    let command = if name == "/list" { command.visible_alias("sessions") } else { command };
-    command.mut_args(flag).mut_subcommands(|command| line(&within, command)).bin_name(name)
+    SlashCommand::command().mut_subcommands(named)
 }
 
 /// Parses the words of a line, without its `/`.
@@ -150,8 +122,8 @@ pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
 pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
     // Words before the text.
     let before = match line.split_whitespace().next() {
-        Some("turn" | "pin" | "title") => 1,
-        Some("remind" | "deny" | "approve") => 2,
+        Some("title") => 1,
+        Some("deny" | "approve") => 2,
         _ => return split(line),
     };
     let has_flag = line.split_whitespace().any(|word| word.starts_with("--"));
@@ -218,20 +190,17 @@ mod tests {
     fn a_text_is_the_rest_of_the_line() {
         let words = |line| words(line).map(|words| words.join("|"));
         for (line, expected) in [
-            ("pin Never on Fridays", "pin|Never on Fridays"),
-            ("pin  don't  say \"no\" ", "pin|don't  say \"no\""),
-            (r"pin C:\new", r"pin|C:\new"),
-            ("pin 'the key is blue'", "pin|the key is blue"),
-            (r#"pin "a\nb""#, "pin|a\nb"),
-            (r#"pin "Never" on Fridays"#, r#"pin|"Never" on Fridays"#),
-            ("pin --session x 'a b'", "pin|--session|x|a b"),
-            ("remind environment it's late", "remind|environment|it's late"),
-            ("remind --clear environment", "remind|--clear|environment"),
+            ("title Never on Fridays", "title|Never on Fridays"),
+            ("title  don't  say \"no\" ", "title|don't  say \"no\""),
+            (r"title C:\new", r"title|C:\new"),
+            ("title 'the key is blue'", "title|the key is blue"),
+            (r#"title "a\nb""#, "title|a\nb"),
+            (r#"title "Never" on Fridays"#, r#"title|"Never" on Fridays"#),
+            ("title --flag x 'a b'", "title|--flag|x|a b"),
             ("deny call_1 not today", "deny|call_1|not today"),
-            ("turn say it's so", "turn|say it's so"),
-            ("title Don't 'stop' now", "title|Don't 'stop' now"),
-            ("pin", "pin"),
-            ("'pin' 'a b'", "pin|a b"),
+            ("call session/pin text='a b'", "call|session/pin|text=a b"),
+            ("title", "title"),
+            ("'title' 'a b'", "title|a b"),
             ("show a b", "show|a|b"),
         ] {
             assert_eq!(words(line), Ok(expected.to_owned()), "{line}");

@@ -93,7 +93,7 @@ pub(crate) struct CompactFlags {
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
-    /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject; `chat` waits]
+    /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject]
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
@@ -102,7 +102,7 @@ pub(crate) struct Delivery {
     /// Let a call that asks wait for a decision, here or by `meerkat sessions approve` [default in a terminal]
     #[arg(long)]
     pub(crate) attended: bool,
-    /// Do not wait for the turn's end; only beside `meerkat serve`, or in a line of `chat`
+    /// Do not wait for the turn's end; only beside `meerkat serve`
     #[arg(long)]
     pub(crate) detach: bool,
 }

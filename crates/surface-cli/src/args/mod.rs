@@ -5,7 +5,6 @@
 pub(crate) mod chat;
 mod flags;
 mod operators;
-mod other_words;
 mod sessions;
 
 use std::path::PathBuf;
@@ -13,10 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
-pub(crate) use operators::{
-    CopyArgs, ExportArgs, JournalCommand, ProjectArgs, ProjectCommand, ReaderCommand, StoreCommand,
-};
-pub(crate) use other_words::{our_command, our_flag};
+pub(crate) use operators::{CopyArgs, ExportArgs, ProjectArgs, StoreCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Runs an agent's turns on a language model, records every event, and continues sessions later.
@@ -27,6 +23,7 @@ pub(crate) use sessions::{MemoryCommand, SessionCommand};
     name = "meerkat",
     version,
     arg_required_else_help = true,
+    help_template = help_template(),
     after_help = "Examples:\n  \
         meerkat run 'hello'                     runs one turn and prints the answer\n  \
         git diff | meerkat run --json           reads the prompt from standard input, prints JSON\n  \
@@ -103,6 +100,40 @@ const MCP_HELP: &str = "For clients that start their servers; clients that conne
     In the client's configuration:\n  \
         {\"mcpServers\": {\"meerkat\": {\"command\": \"meerkat\", \"args\": [\"mcp\"]}}}";
 
+const CALL_HELP: &str = "Operations, parameters and answers are those of REST, JSON-RPC and MCP.\n\n\
+    Examples:\n  \
+        meerkat call                                         lists the operations\n  \
+        meerkat call reader/fetch --help                     lists the parameters of one\n  \
+        meerkat call reader/fetch reader=audit wait_ms=1000  text, or what the parameter's type makes of it\n  \
+        meerkat call session/update session_id=last labels:='{\"team\":\"dig\"}'    JSON\n  \
+        meerkat call turn/start @request.json                an object of parameters; `-` is standard input";
+
+/// Commands by what they are for: each has its place in the help.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Turns and sessions", &["run", "chat", "resume", "sessions", "models"]),
+    ("What a session holds", &["events", "compact", "memory", "tools", "servers", "call"]),
+    ("Programs and browsers", &["serve", "console", "token", "rpc", "mcp"]),
+    (
+        "Set up and look after",
+        &["init", "config", "project", "store", "doctor", "capabilities", "errors", "completions"],
+    ),
+];
+
+/// Lays the program's help out, with the commands in their groups.
+fn help_template() -> String {
+    let commands = Command::augment_subcommands(clap::Command::new("meerkat"));
+    let about = |name: &str| commands.find_subcommand(name).and_then(clap::Command::get_about);
+    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in GROUPS {
+        text += &format!("\n{heading}:\n");
+        for name in names {
+            let about = about(name).map(ToString::to_string).unwrap_or_default();
+            text += &format!("  {name:<12}  {about}\n");
+        }
+    }
+    text + "\nAlways:\n{options}{after-help}"
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run one turn and print the answer
@@ -144,18 +175,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: MemoryCommand,
     },
-    /// Manage readers: named positions from which programs receive every event
-    #[command(after_help = operators::READERS_HELP)]
-    Readers {
-        #[command(subcommand)]
-        command: ReaderCommand,
-    },
-    /// Drop old records from journals
-    Journal {
-        #[command(subcommand)]
-        command: JournalCommand,
-    },
-    /// Rebuild the files that show the project's sessions, or adopt sessions after a move
+    /// Call any operation by its name; without one, list them
+    #[command(disable_help_flag = true, after_help = CALL_HELP)]
+    Call(CallArgs),
+    /// Adopt sessions after a move
     Project {
         #[command(subcommand)]
         command: ProjectArgs,
@@ -170,13 +193,11 @@ pub(crate) enum Command {
     Servers(ServersArgs),
     /// List what this build can do
     Capabilities,
-    /// Copy sessions between a data directory and a database
+    /// Copy sessions between a data directory and a database, or list the servers of a database
     Store {
         #[command(subcommand)]
         command: StoreCommand,
     },
-    /// List the nodes that share the database, with the sessions that each holds
-    Nodes,
     /// Check the configuration and the data directory or database; --repair repairs what it can
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArgs),
@@ -187,25 +208,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// List the sessions that a word may mean, one per line, for a shell's completions
-    #[command(name = "__complete-sessions", hide = true)]
-    CompleteSessions {
-        /// The word so far
-        #[arg(default_value = "")]
-        word: String,
-    },
     /// Print a shell's completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
-    },
-    /// Install completions, manual pages and a systemd unit
-    #[command(after_help = INSTALL_HELP)]
-    InstallFiles(InstallArgs),
-    /// Print the manual page, or write those of all commands to a folder
-    Man {
-        /// An existing folder
-        folder: Option<PathBuf>,
     },
 }
 
@@ -260,36 +266,6 @@ impl ConsoleArgs {
     }
 }
 
-const INSTALL_HELP: &str = "Asks nothing and lists every file. If it would overwrite a file that it did not write, or \
-    that was changed since, it writes nothing at all.\n\n\
-    Examples:\n  \
-        meerkat install-files                         completions and manual pages, below ~/.local\n  \
-        meerkat install-files --service user          also meerkat.service, for your own server\n  \
-        sudo meerkat install-files --service system   for the machine's server, below /usr/local";
-
-/// `install-files`.
-#[derive(Args)]
-pub(crate) struct InstallArgs {
-    /// Install below this folder [default: ~/.local, or /usr/local for root]
-    #[arg(long, value_name = "FOLDER")]
-    pub(crate) prefix: Option<PathBuf>,
-    /// Install the systemd unit meerkat.service too
-    #[arg(long, value_name = "WHOSE")]
-    pub(crate) service: Option<Service>,
-    /// List the files, and write nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-/// Whose server a unit of systemd starts.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Service {
-    /// A user's, with that user's folders
-    User,
-    /// The machine's, under the user "meerkat", confined to /var/lib/meerkat
-    System,
-}
-
 /// `mcp`.
 #[derive(Args)]
 pub(crate) struct McpArgs {
@@ -335,6 +311,20 @@ pub(crate) struct RunArgs {
     pub(crate) turn: TurnFlags,
     #[command(flatten)]
     pub(crate) delivery: Delivery,
+}
+
+/// `call`.
+#[derive(Args)]
+pub(crate) struct CallArgs {
+    /// The operation, such as session/list; if left out, all are listed
+    #[arg(value_name = "OPERATION")]
+    pub(crate) operation: Option<String>,
+    /// A parameter: NAME=TEXT or NAME:=JSON; or several in an object: @FILE or - for standard input
+    #[arg(value_name = "PARAMETER")]
+    pub(crate) parameters: Vec<String>,
+    /// List the parameters of the operation
+    #[arg(long, short)]
+    pub(crate) help: bool,
 }
 
 /// `tools`.
@@ -430,14 +420,6 @@ pub(crate) struct ChatArgs {
     pub(crate) turn: TurnFlags,
 }
 
-impl ChatArgs {
-    /// Makes the arguments of a chat that goes on with a session.
-    pub(crate) fn with(session_id: &impl ToString) -> Self {
-        let (create, turn) = (SessionFlags::default(), TurnFlags::default());
-        Self { session: Some(session_id.to_string()), create, turn }
-    }
-}
-
 /// `resume`.
 #[derive(Args)]
 pub(crate) struct ResumeArgs {
@@ -471,7 +453,7 @@ pub(crate) struct EventsArgs {
     /// Keep printing new events as they come
     #[arg(long, conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) follow: bool,
-    /// Follow until the first event of this type; in `chat`, print only that event
+    /// Follow until the first event of this type
     #[arg(long, value_name = "TYPE", conflicts_with_all = ["limit", "wait_ms"])]
     pub(crate) until: Option<String>,
     /// Go on behind damage with the next good event
@@ -491,6 +473,13 @@ impl EventsArgs {
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) how: CompactHow,
+}
+
+/// What a compaction is to do, also in a line of `chat`.
+#[derive(Args)]
+pub(crate) struct CompactHow {
     /// Show what would happen, and change nothing
     #[arg(long, conflicts_with = "undo")]
     pub(crate) preview: bool,
@@ -520,4 +509,22 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         yes: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn each_command_is_in_one_group_of_the_help() {
+        let cli = Cli::command();
+        let mut known: Vec<&str> = cli.get_subcommands().map(clap::Command::get_name).collect();
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        assert_eq!(listed[..5], ["run", "chat", "resume", "sessions", "models"]);
+        listed.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(listed, known);
+    }
 }

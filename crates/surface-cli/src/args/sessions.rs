@@ -7,7 +7,7 @@ use meerkat_service::service::Scope;
 
 use super::{
     flags::{Target, label, scope},
-    operators::{EXPORT_HELP, ExportArgs, IMPORT_HELP, RETAIN_HELP},
+    operators::{EXPORT_HELP, ExportArgs, IMPORT_HELP},
 };
 
 /// Operations on one session, and the list of them.
@@ -37,34 +37,6 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
-    /// Show what changes in the list of sessions, after the whole list
-    Changes {
-        /// Continue after a page: its next_cursor
-        #[arg(long)]
-        cursor: Option<String>,
-        /// At most this many sessions
-        #[arg(long, value_name = "N")]
-        limit: Option<u64>,
-        /// Wait this long for the first change
-        #[arg(long, value_name = "MILLISECONDS")]
-        wait_ms: Option<u64>,
-    },
-    /// List the calls of all sessions that wait for approval
-    Approvals {
-        /// Continue after a page: the cursor that was printed below it
-        #[arg(long)]
-        cursor: Option<String>,
-        /// At most this many calls
-        #[arg(long, value_name = "N")]
-        limit: Option<u64>,
-    },
-    /// Pick a session by words of its title, and continue it in a chat
-    #[command(after_help = OPEN_HELP)]
-    Open {
-        /// Its id, `last`, or words of its title
-        #[arg(value_name = "WORD")]
-        words: Vec<String>,
-    },
     /// Show a session
     Show(Target),
     /// Show what was said, page by page
@@ -87,57 +59,13 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         skip_damage: bool,
     },
-    /// List the model calls, with the tokens of their windows, and the compactions, the newest first
-    Steps {
+    /// Set a session's title
+    Title {
         #[command(flatten)]
         target: Target,
-        /// Continue after a page: the cursor that was printed below it
-        #[arg(long)]
-        cursor: Option<String>,
-        /// At most this many
-        #[arg(long, value_name = "N")]
-        limit: Option<u64>,
-        /// Go on behind damage with the next good event
-        #[arg(long)]
-        skip_damage: bool,
-    },
-    /// List the turns with their tokens, the newest first
-    Turns {
-        #[command(flatten)]
-        target: Target,
-        /// Continue after a page: the cursor that was printed below it
-        #[arg(long)]
-        cursor: Option<String>,
-        /// At most this many turns
-        #[arg(long, value_name = "N")]
-        limit: Option<u64>,
-        /// Go on behind damage with the next good event
-        #[arg(long)]
-        skip_damage: bool,
-    },
-    /// Read a text that is stored in a blob
-    Blob {
-        #[command(flatten)]
-        target: Target,
-        /// The blob's hash
-        hash: String,
-        /// Begin at this byte
-        #[arg(long, value_name = "BYTE", default_value_t = 0)]
-        offset: u64,
-        /// At most this many bytes
-        #[arg(long, value_name = "BYTES")]
-        limit: Option<u64>,
-    },
-    /// Change the title or the labels
-    Update {
-        #[command(flatten)]
-        target: Target,
-        /// The new title; an empty one removes it
-        #[arg(long)]
-        title: Option<String>,
-        /// A label; may be repeated; the given labels replace all earlier ones
-        #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
-        label: Vec<(String, String)>,
+        /// The title; an empty one removes it
+        #[arg(value_name = "TEXT")]
+        text: String,
     },
     /// Archive a session
     Archive(Target),
@@ -201,25 +129,6 @@ pub(crate) enum SessionCommand {
         #[arg(long)]
         keep_scope: bool,
     },
-    /// Delete sessions that are too old or too many
-    #[command(after_help = RETAIN_HELP)]
-    Retain {
-        /// List the sessions that would be deleted, and delete none
-        #[arg(long)]
-        dry_run: bool,
-        /// Delete sessions that did not change for this many days; 0 deletes none
-        #[arg(long, value_name = "DAYS")]
-        max_age_days: Option<u64>,
-        /// Delete the oldest until all have at most this many bytes; 0 means no limit
-        #[arg(long, value_name = "BYTES")]
-        max_bytes: Option<u64>,
-        /// Delete the oldest until at most this many are left; 0 means no limit
-        #[arg(long, value_name = "N")]
-        max_sessions: Option<u64>,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
     /// End the running turn or compaction
     Interrupt {
         #[command(flatten)]
@@ -259,22 +168,6 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "TURN")]
         cancel: Option<u32>,
     },
-    /// Set a system reminder, or remove it
-    Remind {
-        #[command(flatten)]
-        target: Target,
-        /// Remove the reminder of this kind
-        #[arg(long, value_name = "KIND", conflicts_with_all = ["kind", "text"])]
-        clear: Option<String>,
-        /// The kind: claude_md, environment, git_status, token_status, or custom:<name>
-        #[arg(required_unless_present = "clear")]
-        kind: Option<String>,
-        /// The reminder's text
-        #[arg(required_unless_present = "clear")]
-        text: Option<String>,
-    },
-    /// List the system reminders
-    Reminders(Target),
     /// Pin a fact
     Pin {
         #[command(flatten)]
@@ -282,20 +175,7 @@ pub(crate) enum SessionCommand {
         /// The fact
         text: String,
     },
-    /// List the pins
-    Pins(Target),
-    /// Remove a pin
-    Unpin {
-        #[command(flatten)]
-        target: Target,
-        /// The pin's seq, as `meerkat sessions pins` shows it
-        pin: u64,
-    },
 }
-
-const OPEN_HELP: &str = "Examples:\n  \
-        meerkat sessions open           lists the sessions; type words to shorten the list\n  \
-        meerkat sessions open login     opens the session with `login` in its title";
 
 const FILES_HELP: &str = "Only changes by the tools edit and write are known, not those by commands and servers. If \
     somebody else has changed one of the files since, nothing is put back.\n\n\

@@ -8,7 +8,6 @@ use meerkat_service::{
     follow::turn::result,
     service::{ReadHistory, TurnAccepted, TurnHandle, TurnResult},
 };
-use serde_json::json;
 
 use super::Chat;
 use crate::{
@@ -35,24 +34,21 @@ impl Chat<'_> {
     }
 
     /// `/model`: takes another model if it can be used, or says which one answers.
-    pub(super) async fn take_model(&mut self, id: Option<String>, name: Option<String>) -> Result<(), CliError> {
+    pub(super) async fn take_model(&mut self, line: u64, name: Option<String>) -> Result<(), CliError> {
         if name.is_some() {
             let flags = TurnFlags { model: name.clone(), ..TurnFlags::default() };
             if let Err(error) = check(self.app, "hello", &flags, &Delivery::default()).await {
-                return self.refuse(id, &error.body());
+                return self.refuse(line, &error.body());
             }
         }
         let is_new = name.is_some();
         self.model = name.or(self.model.take());
-        if self.app.out.is_json {
-            return self.document(id, json!({ "model": self.model }).to_string().as_bytes());
-        }
         let own = async || self.app.service.read(&self.session_id).await.map(|view| view.model);
         let model = match &self.model {
             Some(model) => model.clone(),
             None => match own().await {
                 Ok(model) => model,
-                Err(error) => return self.refuse(id, &error.body()),
+                Err(error) => return self.refuse(line, &error.body()),
             },
         };
         self.app.out.note(&match is_new {
@@ -63,10 +59,10 @@ impl Chat<'_> {
     }
 
     /// `/open`: goes on with another session.
-    pub(super) async fn open(&mut self, id: Option<String>, words: &[String]) -> Result<(), CliError> {
+    pub(super) async fn open(&mut self, line: u64, words: &[String]) -> Result<(), CliError> {
         if words.is_empty() {
-            let message = "say which one: its id, `last`, or words of its title; /sessions lists them";
-            return self.refuse(id, &SessionError::invalid("session", message).body());
+            let message = "say which one: its id, `last`, or words of its title; `/call session/list` lists them";
+            return self.refuse(line, &SessionError::invalid("session", message).body());
         }
         let found = async {
             let session_id = open::find(self.app, words).await?;
@@ -75,13 +71,10 @@ impl Chat<'_> {
         match found.await {
             Ok(session_id) => {
                 self.session_id = session_id;
-                if self.app.out.is_json {
-                    return self.document(id, json!({ "session_id": session_id }).to_string().as_bytes());
-                }
                 self.app.out.note(&format!("Session {session_id} from here on."));
                 self.take_up().await
             }
-            Err(error) => self.refuse(id, &error.body()),
+            Err(error) => self.refuse(line, &error.body()),
         }
     }
 
@@ -107,7 +100,7 @@ impl Chat<'_> {
         let result = async move { result(service.as_ref(), followed).await }.boxed();
         let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
         let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text).await;
-        self.turns.push((None, running));
+        self.turns.push((0, running));
         Ok(())
     }
 
@@ -117,7 +110,7 @@ impl Chat<'_> {
         let last = view.turn_count.checked_sub(1).and_then(|turn| turn.try_into().ok());
         let turn = last.ok_or_else(|| SessionError::invalid("turn", "there was no turn yet"))?;
         let name = self.session_id.to_string();
-        if yes || !self.has_editor || self.app.out.is_json {
+        if yes || !self.has_editor {
             let target = Target { session: Some(name) };
             let command = SessionCommand::RestoreFiles { target, turn, except: Vec::new(), yes };
             return sessions::is_meant(self.app, &command).map(|()| Some(command));
@@ -145,23 +138,25 @@ impl Chat<'_> {
         }
         match files::restore(self.app, plan).await {
             Ok(answer) => print_message(self.app, Operation::Blob, &answer, None),
-            Err(error) => self.refuse(None, &error.body()),
+            Err(error) => self.refuse(0, &error.body()),
         }
     }
 
     /// `/copy`: the last answer.
-    pub(super) fn copy(&self, id: Option<String>) -> Result<(), CliError> {
-        let refuse = |field, message: String| self.refuse(id.clone(), &SessionError::invalid(field, message).body());
+    pub(super) fn copy(&self, line: u64) -> Result<(), CliError> {
+        let refuse = |field, message: String| self.refuse(line, &SessionError::invalid(field, message).body());
         let Some(text) = &self.answer else { return refuse("answer", "there is no answer yet".to_owned()) };
         if text.len() > COPY_BYTES_MAX {
             let bytes = text.len();
-            let what = format!("the answer has {bytes} bytes, and terminals take {COPY_BYTES_MAX}; /history shows it");
+            let what = format!(
+                "the answer has {bytes} bytes, and terminals take {COPY_BYTES_MAX}; `meerkat sessions history` shows it"
+            );
             return refuse("answer", what);
         }
-        if self.app.out.is_json || !self.app.out.copy(text) {
+        if !self.app.out.copy(text) {
             return refuse(
                 "terminal",
-                "there is no terminal with a clipboard here; /history shows the answer".to_owned(),
+                "there is no terminal with a clipboard here; `meerkat sessions history` shows the answer".to_owned(),
             );
         }
         self.app.out.note(&format!(

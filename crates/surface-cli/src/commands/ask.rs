@@ -41,8 +41,9 @@ pub(super) async fn perform(
             Operation::CreateSession => encode(&service.create_session(decode_params(&params_text)?).await?)?,
             // And it may read copies of files.
             Operation::Blob => {
+                let request = decode_params(&params_text)?;
                 operation.needs().map_or(Ok(()), |needed| service.capabilities().require(needed))?;
-                encode(&service.answer_blob(decode_params(&params_text)?).await?)?
+                encode(&service.answer_blob(request).await?)?
             }
             operation => call(service.as_ref(), operation, &params_text).await?,
         };

@@ -21,7 +21,7 @@ use crate::{
 /// `compact`, its preview and its undoing.
 pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs) -> Result<u8, CliError> {
     let name = args.target.session.as_deref().unwrap_or_default();
-    let (operation, mut params) = wire::compact(args, name, app.config.values.compaction);
+    let (operation, mut params) = wire::compact(&args.how, name, app.config.values.compaction);
     let id = resolve(&app.service, name).await?;
     params["session_id"] = json!(id);
     if operation == Operation::Compact {

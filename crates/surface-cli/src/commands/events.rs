@@ -1,6 +1,6 @@
 //! `events`: a page of them, or all that come.
 
-use meerkat_service::service::ReadEvents;
+use meerkat_service::{Seq, service::ReadEvents};
 
 use super::{names::resolve, show::print};
 use crate::{
@@ -17,8 +17,19 @@ pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError>
     if !args.follow && args.until.is_none() {
         return print(app, wire::events(args, name)).await;
     }
-    let id = resolve(&app.service, name).await?;
-    let request = ReadEvents { skip_damage: args.skip_damage, ..ReadEvents::new(id, args.cursor()) };
+    follow(app, name, args.cursor(), args.until.clone(), args.skip_damage).await
+}
+
+/// Prints the events of a session as they come, up to the first of a type.
+pub(super) async fn follow(
+    app: &App,
+    session: &str,
+    since: Seq,
+    until: Option<String>,
+    skip_damage: bool,
+) -> Result<u8, CliError> {
+    let id = resolve(&app.service, session).await?;
+    let request = ReadEvents { skip_damage, ..ReadEvents::new(id, since) };
     let mut follower = app.service.follow_events(request).await?;
     while let Some(followed) = follower.next().await? {
         let line = String::from_utf8_lossy(&followed.line);
@@ -27,7 +38,7 @@ pub(crate) async fn events(app: &App, args: &EventsArgs) -> Result<u8, CliError>
         } else {
             app.out.answer(&described(&line).into())?;
         }
-        if args.until.is_some() && type_name(&line) == args.until {
+        if until.is_some() && type_name(&line) == until {
             break;
         }
     }

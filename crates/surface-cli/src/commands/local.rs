@@ -1,9 +1,6 @@
-//! Commands that need no session and no service: errors, configuration, completions, manual pages.
+//! Commands that need no session and no service: errors, configuration, completions.
 
-use std::{
-    io::{BufRead as _, Read as _, Write as _},
-    path::Path,
-};
+use std::io::{BufRead as _, Read as _, Write as _};
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
@@ -155,15 +152,10 @@ pub(crate) fn adopt(out: &Output, env: &Environment, config: &Config) -> Result<
     print(out, &json!({ "data_dir": data_dir.display().to_string(), "set_aside": aside }))
 }
 
-/// `man`: the main page, or all of them to a folder.
-pub(crate) fn man(out: &Output, env: &Environment, folder: Option<&Path>) -> Result<u8, CliError> {
-    let Some(folder) = folder else {
-        let mut page = Vec::new();
-        clap_mangen::Man::new(Cli::command()).render(&mut page)?;
-        out.text(&String::from_utf8_lossy(&page))?;
-        return Ok(0);
-    };
-    let written = clap_mangen::generate_to(Cli::command(), env.dir.join(folder));
-    written.map_err(|error| SessionError::invalid("folder", format!("{}: {error}", folder.display())))?;
-    print(out, &json!({ "folder": folder.display().to_string() }))
+/// Prints the completion script of a shell.
+pub(crate) fn completions(out: &Output, shell: clap_complete::Shell) -> Result<u8, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "meerkat", &mut script);
+    out.text(&String::from_utf8_lossy(&script))?;
+    Ok(0)
 }

@@ -6,7 +6,6 @@ mod list;
 mod names;
 
 mod ask;
-mod window_chart;
 
 pub(crate) mod show;
 
@@ -19,17 +18,17 @@ pub(crate) mod local;
 pub(crate) mod models;
 
 pub(crate) mod compact;
-pub(crate) mod completions;
 pub(crate) mod console;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod init;
-pub(crate) mod install;
 pub(crate) mod operators;
 pub(crate) mod questions;
 pub(crate) mod run;
 pub(crate) mod servers;
 pub(crate) mod store;
+
+pub(crate) mod call;
 
 pub(crate) mod memory;
 pub(crate) mod open;

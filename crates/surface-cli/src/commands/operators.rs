@@ -1,4 +1,4 @@
-//! Operators' commands that take more than one request: bundles in files, and rebuilds with a progress bar.
+//! Operators' commands that take more than one request: bundles in files, and a rebuild with a progress bar.
 //!
 //! A bundle is read and written piece by piece, however large it is.
 
@@ -22,14 +22,11 @@ use meerkat_service::{
 };
 use serde_json::json;
 
-use super::{ask::require, list::all, names::resolve, show::show};
-use crate::{app::App, args::ExportArgs, error::CliError, output::Progress, render::size};
+use super::{ask::require, list::all, names::resolve};
+use crate::{app::App, args::ExportArgs, output::Progress, render::size};
 
 /// Bytes of a piece that is handed to the service.
 const PIECE_BYTES: u64 = 1024 * 1024;
-
-/// Reader whose lag is the progress of a rebuild.
-const PROJECTION: &str = "projection";
 
 /// Pause between two looks at the progress.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
@@ -204,13 +201,6 @@ pub(crate) async fn import(
         upload = imported.upload;
         progress.show(offset, total, &format!("{} of {}", size(offset), size(total)));
     }
-}
-
-/// `project rebuild`.
-pub(crate) async fn rebuild(app: &App) -> Result<u8, CliError> {
-    let rebuilt = watched(app, PROJECTION, app.service.rebuild_projection()).await?;
-    show(app, Operation::RebuildProjection, &encode(&rebuilt)?)?;
-    Ok(0)
 }
 
 /// Waits for a rebuild, and shows how far its reader is.

@@ -35,7 +35,7 @@ async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, C
 
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> Result<u8, CliError> {
-    refuse_detached(app, &args.delivery)?;
+    refuse_detached(app, args.delivery.detach)?;
     attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {
         None | Some("-") => prompt_from_stdin(app, &mut streams).await?,
@@ -83,7 +83,7 @@ pub(crate) async fn check(app: &App, prompt: &str, turn: &TurnFlags, delivery: &
 
 /// Makes a session, and says which model answers in it if nobody chose one.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
-    let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags)?);
+    let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags.workspace.as_deref())?);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;
     workspace.iter().for_each(|folder| app.note_untrusted_rules(folder));
@@ -95,7 +95,7 @@ pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) ->
 
 /// `resume`.
 pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs) -> Result<u8, CliError> {
-    refuse_detached(app, &args.delivery)?;
+    refuse_detached(app, args.delivery.detach)?;
     attend(app, &mut args.delivery);
     let prompt = match args.prompt.as_deref() {
         Some("-") => Some(prompt_from_stdin(app, &mut streams).await?),
@@ -128,11 +128,11 @@ fn attend(app: &App, delivery: &mut Delivery) {
     delivery.attended |= app.out.can_ask && !delivery.detach;
 }
 
-/// Refuses `--detach` unless another process runs the turn, because it would end with this one.
-fn refuse_detached(app: &App, delivery: &Delivery) -> Result<(), SessionError> {
-    if delivery.detach && !app.is_attached {
+/// Refuses not to wait for a turn unless another process runs it, because it would end with this one.
+pub(super) fn refuse_detached(app: &App, is_detached: bool) -> Result<(), SessionError> {
+    if is_detached && !app.is_attached {
         let message = "the turn would end with this command; use it beside a `meerkat serve` on the same data \
-                       directory, or `/turn --detach` in `meerkat chat`";
+                       directory, or `/call turn/start prompt=TEXT wait=false` in `meerkat chat`";
         return Err(SessionError::invalid("--detach", message));
     }
     Ok(())

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     app::{App, Streams},
-    args::{LoginArgs, ServersArgs, ServersCommand, SessionFlags, ToolsArgs},
+    args::{LoginArgs, ServersArgs, ServersCommand, ToolsArgs},
     browser,
     config::{Config, UserFile, WantedServer},
     error::{CliError, refused},
@@ -35,7 +35,7 @@ pub(crate) async fn tools(app: &App, args: &ToolsArgs) -> Result<u8, CliError> {
     if !app.is_attached {
         app.servers.ready().await;
     }
-    let with_workspace = args.session.is_none() && app.workspace(&SessionFlags::default())?.is_some();
+    let with_workspace = args.session.is_none() && app.workspace(None)?.is_some();
     print(app, wire::tools(args.session.as_deref(), with_workspace)).await
 }
 

@@ -3,13 +3,10 @@
 use std::{cmp::Reverse, path::PathBuf, sync::Arc};
 
 use meerkat_service::{
-    Capabilities, Capability, ErrorCode, Operation, SessionError, SessionService, TurnNumber,
+    Capabilities, Capability, Operation, SessionError, SessionService, TurnNumber,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
-    service::{
-        DeleteSession, HistoryItem, Page, ReadHistory, Retain, Retained, RetentionFailure, RetentionItem, Scope,
-        SessionQuery, SessionSummary,
-    },
+    service::{HistoryItem, Page, ReadHistory, Scope, SessionQuery, SessionSummary},
     session::message::{Block, Body, Message},
     store::glance,
     wire::{decode_params, encode},
@@ -49,8 +46,6 @@ pub(crate) enum More {
     Export(ExportArgs),
     /// File to make sessions from.
     Import { file: PathBuf, new_ids: bool, keep_scope: bool },
-    /// Sessions to delete as somebody has agreed to.
-    RetainShown(Vec<RetentionItem>),
     /// Files to list that were changed from a turn on.
     Files { since: TurnNumber },
     /// Files to put back as they were before a turn.
@@ -87,7 +82,6 @@ pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), Sessio
             return Err(SessionError::invalid("--all-projects", why));
         }
         SessionCommand::Delete { yes: false, .. } => (Operation::Delete, deletes),
-        SessionCommand::Retain { yes: false, dry_run: false, .. } => (Operation::Retain, deletes),
         SessionCommand::RestoreFiles { yes: false, .. } => {
             (Operation::Blob, "files would be replaced or deleted, and there is no terminal to ask in; add --yes")
         }
@@ -112,16 +106,6 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             }
             // By now `last` may be another session than the one in the question.
             request.1["session_id"] = json!(id);
-        }
-        SessionCommand::Retain { yes: false, dry_run: false, .. } if app.out.can_ask => {
-            let trial = Retain { dry_run: true, ..decode_params(&request.1.to_string())? };
-            let going = app.service.retain(trial).await?;
-            app.out.notice(&render::retained(&going, app.out.width));
-            let question = format!("Delete these {} sessions for good?", going.items.len());
-            if !going.items.is_empty() && !is_confirmed(app, &mut streams, &question, KEPT).await {
-                return Ok(0);
-            }
-            more = More::RetainShown(going.items);
         }
         SessionCommand::Approve { target, call_id, scope: Scope::Always, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
@@ -206,7 +190,6 @@ pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Re
         More::History { is_all, is_full } => history(&app.service, request.1, is_all, is_full).await,
         More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
         More::Import { file, new_ids, keep_scope } => operators::import(app, &file, (new_ids, keep_scope)).await,
-        More::RetainShown(shown) => retain(app.service.as_ref(), &request.1, &shown).await,
         More::Files { since } => files::list(app, request.1["session_id"].as_str().unwrap_or_default(), since).await,
         More::RestoreFiles { turn, except } => {
             let plan = files::plan(app, request.1["session_id"].as_str().unwrap_or_default(), turn, &except).await?;
@@ -214,33 +197,6 @@ pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Re
         }
         More::RestorePlanned(plan) => files::restore(app, &plan).await,
     }
-}
-
-/// Deletes the sessions that somebody was shown and agreed to, as far as the rule still names them: meanwhile one of them
-/// may have been used, and others may have become too old. Sessions that run by now, or are deleted already, are skipped.
-async fn retain(
-    service: &dyn SessionService,
-    params: &Value,
-    shown: &[RetentionItem],
-) -> Result<Vec<u8>, SessionError> {
-    let trial = Retain { dry_run: true, ..decode_params(&params.to_string())? };
-    let (mut items, mut failed) = (Vec::new(), Vec::new());
-    let is_shown = |item: &RetentionItem| shown.iter().any(|shown| shown.session_id == item.session_id);
-    for item in service.retain(trial).await?.items.into_iter().filter(is_shown) {
-        let session_id = item.session_id;
-        match service.delete(DeleteSession { session_id, force: false }).await {
-            Ok(_) => items.push(item),
-            Err(error) if matches!(error.code(), ErrorCode::SessionBusy | ErrorCode::SessionNotFound) => {}
-            Err(error) => {
-                failed.push(RetentionFailure {
-                    session_id,
-                    code: error.code().to_string(),
-                    message: error.to_string(),
-                });
-            }
-        }
-    }
-    encode(&Retained { deleted: items.len() as u64, items, failed })
 }
 
 /// Reads a page of a history, or all pages from there on, if needed with complete bodies.
@@ -279,12 +235,4 @@ fn bodies(message: &mut Message) -> Vec<&mut Body> {
             .collect(),
         Message::ToolResults { results } => results.iter_mut().map(|result| &mut result.content).collect(),
     }
-}
-
-/// `__complete-sessions`: completions of a word. A shell shows no error, so there is none.
-pub(crate) async fn complete(app: &App, word: &str) -> Result<u8, CliError> {
-    if let Ok(page) = app.service.list(SessionQuery::default()).await {
-        app.out.readable(&render::candidates(&page.items, word))?;
-    }
-    Ok(0)
 }

@@ -3,13 +3,13 @@
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService,
     clock::{Clock as _, SystemClock},
-    service::{Changed, CompactionReceipt, ReadEvents},
+    service::{Changed, CompactionReceipt, ReadEvents, ReadHistory, SessionView, StepKind},
     session::event::{CompactionUndone, ContextRebuilt},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ask::perform, window_chart};
+use super::ask::perform;
 use crate::{
     app::App,
     error::CliError,
@@ -39,15 +39,8 @@ pub(super) fn show(app: &App, operation: Operation, answer: &[u8]) -> Result<(),
     }
     let mut answer: Value = read(answer)?;
     for item in answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-        match operation {
-            Operation::Events => *item = described(&item.to_string()).into(),
-            Operation::FetchReader => {
-                // A copied event names the session that it came from.
-                let key = item["idempotency_key"].as_str().unwrap_or_default();
-                let session = key.split(':').next().unwrap_or_default();
-                *item = format!("{session}{}", described(&item["event"].to_string())).into();
-            }
-            _ => break,
+        if operation == Operation::Events {
+            *item = described(&item.to_string()).into();
         }
     }
     Ok(app.out.answer(&answer)?)
@@ -70,12 +63,12 @@ pub(crate) async fn message(
         }
         Operation::UndoCompaction => Some(undone(app.service.as_ref(), read(answer)?).await?),
         Operation::Read => {
-            let view = read(answer)?;
-            let chart = window_chart::draw(app.service.as_ref(), &view, &app.out).await.unwrap_or_else(|error| {
-                app.out.note(&format!("How full the context was cannot be shown: {error}"));
-                String::new()
+            let view: SessionView = read(answer)?;
+            let used = used(app.service.as_ref(), view.session_id).await.unwrap_or_else(|error| {
+                app.out.note(&format!("The window of the last model call cannot be shown: {error}"));
+                None
             });
-            Some(render::session(&view) + &chart)
+            Some(render::session(&view, used))
         }
         _ => None,
     })
@@ -92,6 +85,13 @@ pub(crate) fn print_message(
         Some(message) => Ok(app.out.readable(message)?),
         None => show(app, operation, answer),
     }
+}
+
+/// Returns the tokens of the newest model call, if it is on the first page.
+async fn used(service: &dyn SessionService, session_id: SessionId) -> Result<Option<u64>, SessionError> {
+    let steps = service.steps(ReadHistory { skip_damage: true, ..ReadHistory::new(session_id) }).await?;
+    let call = steps.items.into_iter().find(|step| step.kind == StepKind::ModelCall);
+    Ok(call.and_then(|call| call.usage).map(|usage| usage.input_tokens))
 }
 
 /// Describes an undone compaction; its receipt may be pruned by now.

@@ -1,4 +1,4 @@
-//! `chat`, from a pipe: as text, and as the protocol of `--json`.
+//! `chat`, from a pipe: as text, and as answers with the numbers of their lines.
 
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::drive::terminal::{Talk, cli};
 
 #[test]
 fn lines_from_a_pipe_are_turns_in_order_and_commands() {
-    let lines = "@say One.\n\n/remind environment \"first\\nsecond\"\n/pin 'the key is blue'\n@echo tail\n/frob\n/unpin 5\n@say Last.\n";
+    let lines = "@say One.\n\n/call session/remind kind=environment \"text=first\\nsecond\"\n/call session/pin 'text=the key is blue'\n@echo tail\n/frob\n/call session/unpin pin=5\n@say Last.\n";
     let ran = cli(&["chat"]).stdin(lines).run();
     assert_eq!(ran.code, 0);
     // A command's answer may come before the text of the turn that runs beside it; the next turn knows what it did.
@@ -31,35 +31,44 @@ fn code(document: &Value) -> &str {
     document["code"].as_str().unwrap_or_else(|| panic!("{document} is no error"))
 }
 
+/// Asks a line, and answers with the document, which carries the line's number.
+#[track_caller]
+fn asked(talk: &mut Talk, number: &mut u64, line: &str) -> Value {
+    *number += 1;
+    let mut answer = talk.ask(line);
+    assert_eq!(answer["line"], *number, "{line}: {answer}");
+    answer["answer"].take()
+}
+
 /// The answers of operations are those of the scenarios; here is what only a chat has.
 #[test]
-fn every_line_gets_one_document() {
+fn every_answer_has_the_number_of_its_line() {
     let (mut talk, created) = talk(&["--ephemeral", "--label", "a=b"]);
     let session = created["session_id"].as_str().unwrap().to_owned();
     assert_eq!(created, json!({ "session_id": session, "seq": 1, "created_at": "2026-01-01T00:00:00.000Z" }));
-    assert_eq!(talk.ask("@say Hi.")["text"], "Hi.");
-    assert_eq!(talk.ask(r#"/turn --budget-steps 2 "@say a\nb""#)["text"], "a\nb");
-    assert_eq!(talk.ask("/events 6 --limit 1")["next_seq"], 7);
-    assert_eq!(talk.ask("/events --until turn_completed")["seq"], 4);
-    for line in ["", "/", "/pin 'open", "/pin", "/events --follow", "/turn --system x", "/memory forget --yes"] {
-        assert_eq!(code(&talk.ask(line)), "INVALID_REQUEST", "{line}");
+    let mut number = 0;
+    let mut ask = |line: &str| asked(&mut talk, &mut number, line);
+    assert_eq!(ask("@say Hi.")["text"], "Hi.");
+    assert_eq!(ask("/call session/events since_seq=3 limit=1")["next_seq"], 4);
+    assert_eq!(ask("/call session/subscribe until=turn_completed")["seq"], 4);
+    let bad = ["/", "/call 'open", "/call session/pin", "/call session/subscribe", "/model", "/call session/pin txt=x"];
+    for line in bad {
+        let refused = ask(line);
+        assert_eq!(code(&refused), "INVALID_REQUEST", "{line}");
     }
-    assert_eq!(code(&talk.ask("/frob")), "UNKNOWN_OPERATION");
-    // Nobody is asked about a file or a deletion that there is no capability for.
-    for line in ["/export -o file.tar", "/import file.tar", "/retain", "/delete --force", "/resume"] {
-        assert_eq!(code(&talk.ask(line)), "SESSION_PERSISTENCE_DISABLED", "{line}");
+    assert_eq!(code(&ask("/frob")), "UNKNOWN_OPERATION");
+    assert_eq!(code(&ask("/call session/frob")), "UNKNOWN_OPERATION");
+    for operation in ["session/export", "session/retain", "session/delete", "session/resume"] {
+        assert_eq!(code(&ask(&format!("/call {operation}"))), "SESSION_PERSISTENCE_DISABLED", "{operation}");
     }
-    assert!(talk.ask("/help")["help"].as_str().unwrap().contains("/<COMMAND>"));
-    assert_eq!(talk.ask("/model"), json!({ "model": null }));
-    let second = talk.ask("/new --idempotency-key k");
+    let second = ask("/new --idempotency-key k");
     assert_eq!(second["seq"], 1);
-    assert_eq!(talk.ask("/pin here")["session_id"], second["session_id"]);
-    assert_eq!(talk.ask(&format!("/pin --session {session} there"))["session_id"], session);
-    assert_eq!(talk.ask("/model scripted"), json!({ "model": "scripted" }));
-    // One that cannot be used is not taken.
-    assert_eq!(code(&talk.ask("/model claude-x")), "MODEL_NOT_CONFIGURED");
-    assert_eq!(talk.ask("@say Hi.")["text"], "Hi.");
-    assert_eq!(talk.ask("/quit"), json!({ "quit": true }));
+    assert_eq!(ask("/call session/pin text=here")["session_id"], second["session_id"]);
+    assert_eq!(ask(&format!("/call session/pin session_id={session} text=there"))["session_id"], session);
+    let third = ask("/call session/create");
+    assert_ne!(third["session_id"], second["session_id"]);
+    assert_eq!(ask("@say Hi.")["session_id"], second["session_id"], "a call does not change the chat's session");
+    talk.say("/quit");
     let (ran, left) = talk.end();
     assert_eq!((ran.code, left.len()), (0, 0));
 }
@@ -67,22 +76,22 @@ fn every_line_gets_one_document() {
 #[test]
 fn lines_are_answered_while_a_turn_runs() {
     let (mut talk, _) = talk(&[]);
-    talk.say("/id turn @stall");
-    talk.say("/id next @say Next.");
-    assert_eq!(talk.ask("/id pin /pin x")["id"], "pin");
-    assert_eq!(code(&talk.ask("/turn --policy reject @say No.")), "SESSION_BUSY");
-    let queued = talk.ask("/turn --detach --policy queue @say Queued.");
-    assert_eq!(talk.ask("/queue")["items"][0]["turn"], queued["turn"]);
-    assert_eq!(talk.ask("/queue --cancel 1")["session_id"], queued["session_id"]);
-    talk.say("/id stop /interrupt 0");
+    talk.say("@stall");
+    talk.say("@say Next.");
+    let mut number = 2;
+    let mut ask = |line: &str| asked(&mut talk, &mut number, line);
+    assert!(ask("/call session/subscribe until=turn_started")["seq"].is_u64());
+    assert!(ask("/call session/pin text=x")["seq"].is_u64());
+    assert_eq!(code(&ask("/call turn/start 'prompt=@say No.'")), "SESSION_BUSY");
+    let queued = ask("/call turn/start policy=queue wait=false 'prompt=@say Queued.'");
+    assert_eq!(ask("/call turn/queue")["items"][0]["turn"], queued["turn"]);
+    assert_eq!(ask("/call turn/cancel turn=1")["session_id"], queued["session_id"]);
+    talk.say("/call turn/interrupt turn=0");
     let answers = [talk.next(), talk.next(), talk.next()];
-    let of = |id: &str| &answers.iter().find(|answer| answer["id"] == id).unwrap()["answer"];
-    assert_eq!(
-        (&of("turn")["status"], &of("turn")["error"]["code"]),
-        (&"interrupted".into(), &"TURN_INTERRUPTED".into())
-    );
-    assert_eq!(of("stop")["seq"], of("turn")["seq"]);
-    assert_eq!(of("next")["text"], "Next.");
+    let of = |line: u64| &answers.iter().find(|answer| answer["line"] == line).unwrap()["answer"];
+    assert_eq!((&of(1)["status"], &of(1)["error"]["code"]), (&"interrupted".into(), &"TURN_INTERRUPTED".into()));
+    assert_eq!(of(9)["seq"], of(1)["seq"]);
+    assert_eq!(of(2)["text"], "Next.");
 }
 
 #[test]
@@ -92,8 +101,10 @@ fn a_line_that_cannot_be_taken_harms_no_other() {
     input.extend(b"\n@say Still here.");
     let ran = cli(&["chat", "--json"]).stdin(input).run();
     let lines: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!((code(&lines[1]), code(&lines[2])), ("INVALID_REQUEST", "PAYLOAD_TOO_LARGE"));
-    assert_eq!((lines.len(), &lines[3]["text"]), (4, &"Still here.".into()));
+    let codes = (code(&lines[1]["answer"]), code(&lines[2]["answer"]));
+    assert_eq!(codes, ("INVALID_REQUEST", "PAYLOAD_TOO_LARGE"));
+    assert_eq!((lines.len(), &lines[3]["answer"]["text"]), (4, &"Still here.".into()));
+    assert_eq!(lines[3]["line"], 3);
 }
 
 #[test]

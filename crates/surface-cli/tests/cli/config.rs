@@ -204,11 +204,6 @@ fn what_needs_no_configuration_works_without_one() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         assert!(cli(&["completions", shell]).run().out.contains("meerkat"));
     }
-    assert!(cli(&["man"]).run().out.contains(".TH meerkat"));
-    let command = cli(&["man", "."]);
-    let dir = command.dir.clone();
-    assert_eq!(command.run().code, 0);
-    assert!(dir.path().join("meerkat-sessions-pin.1").exists() && dir.path().join("meerkat.1").exists());
 }
 
 #[test]

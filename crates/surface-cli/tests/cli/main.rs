@@ -5,17 +5,19 @@
 #[path = "../drive/mod.rs"]
 mod drive;
 
+mod advised;
 mod agent;
 mod asked;
+mod call;
 mod chat;
 mod compact;
 mod config;
 mod confined;
+mod dist;
 mod documented;
 mod endpoint;
 mod files;
 mod init;
-mod install;
 mod login;
 mod memory;
 mod model;

@@ -428,7 +428,7 @@ fn a_data_directory_that_is_named_elsewhere_leaves_that_project_alone() {
     assert_eq!(files, (2, false));
     // Without the files of its project it belongs to the one that it is used in.
     fs::remove_dir_all(user.path("one")).unwrap();
-    user.run("two", &[&named[..], &["project", "rebuild"]].concat());
+    user.run("two", &[&named[..], &["call", "projection/rebuild"]].concat());
     assert_eq!(transcripts("two"), 2);
 }
 

@@ -164,8 +164,10 @@ fn a_data_directory_of_an_older_version_is_opened_with_nothing_lost() {
             then["context"]["estimated_tokens"] = tokens.clone();
         }
         assert_eq!(older.comparable(&view), older.comparable(&then), "{name}");
-        for list in ["queue", "pins", "reminders"] {
-            assert_eq!(older.ask(&["sessions", list, id]), said[list], "{name}: {list}");
+        let about = format!("session_id={id}");
+        for (list, operation) in [("queue", "turn/queue"), ("pins", "session/pins"), ("reminders", "session/reminders")]
+        {
+            assert_eq!(older.ask(&["call", operation, &about]), said[list], "{name}: {list}");
         }
     }
     for (list, args) in [("list", &["sessions", "list"][..]), ("archived", &["sessions", "list", "--archived"])] {
@@ -184,7 +186,8 @@ fn texts_beside_a_journal_of_an_older_version_are_whole() {
     let blobs = older.said["blobs"].as_array().unwrap();
     assert_eq!(blobs.len(), 2);
     for said in blobs {
-        let blob = older.ask(&["sessions", "blob", older.id("blobs"), said["blob"].as_str().unwrap()]);
+        let (session, hash) = (older.id("blobs"), said["blob"].as_str().unwrap());
+        let blob = older.ask(&["call", "session/blob", &format!("session_id={session}"), &format!("blob={hash}")]);
         let text = BASE64_STANDARD.decode(blob["data"].as_str().unwrap()).unwrap();
         assert_eq!((json!(text.len()), &blob["next_offset"]), (said["bytes"].clone(), &Value::Null));
         let hash: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -272,7 +275,7 @@ async fn a_key_of_an_older_version_answers_with_what_it_made() {
 
 /// Keys of the records that the reader has yet to acknowledge, in order.
 fn unacknowledged(older: &Older) -> Vec<Value> {
-    let page = older.ask(&["readers", "fetch", "audit", "--limit", "1000"]);
+    let page = older.ask(&["call", "reader/fetch", "reader=audit", "limit=1000"]);
     items(&page).iter().map(|item| item["idempotency_key"].clone()).collect()
 }
 
@@ -291,9 +294,10 @@ fn a_reader_of_an_older_version_misses_nothing() {
 fn a_reader_of_an_older_version_gets_nothing_again_that_it_has_acknowledged() {
     let older = Older::new();
     let said = &older.said["checkpoint"];
-    let (session, seq) = (said["session_id"].as_str().unwrap(), said["seq"].to_string());
-    assert_eq!(older.ask(&["readers", "wait", "audit", session, &seq]), *said);
+    let (session, seq) = (said["session_id"].as_str().unwrap(), format!("seq={}", said["seq"]));
+    let wait = ["call", "reader/wait", "reader=audit", &format!("session_id={session}"), &seq];
+    assert_eq!(older.ask(&wait), *said);
     assert_eq!(json!(unacknowledged(&older)), older.said["unacknowledged"]);
     let row = |page: &Value| items(page).into_iter().find(|row| row["reader"] == "audit").unwrap();
-    assert_eq!(row(&older.ask(&["readers", "list"])), row(&older.said["readers"]));
+    assert_eq!(row(&older.ask(&["call", "reader/list"])), row(&older.said["readers"]));
 }

@@ -150,19 +150,17 @@ fn the_files_of_the_last_turn_are_put_back_once_somebody_agrees() {
 }
 
 #[test]
-fn a_session_is_picked_by_typing_and_gone_on_with() {
+fn a_session_is_opened_by_words_of_its_title() {
     let home = TempDir::new().unwrap();
     let data = home.path().join("data").display().to_string();
     for title in ["Fix the login", "Write docs", "Fix the docs"] {
         let done = ran(&mut meerkat(&home, &["--data-dir", &data, "run", "--title", title, "@say Done."]));
         assert_eq!(done.code, 0, "{}", done.err);
     }
-    let mut typed = Typed::begin(meerkat(&home, &["--data-dir", &data, "sessions", "open"]), home);
-    for words in ["nothing like it\r", "FIX\r", "login FIX\r"] {
-        typed.wait("or nothing to leave: ");
-        typed.keys(words);
-    }
-    typed.wait("/help lists");
+    let mut typed = Typed::begin(meerkat(&home, &["--data-dir", &data, "chat", "last"]), home);
+    typed.prompt();
+    typed.keys("/open login FIX\r");
+    typed.wait("from here on");
     typed.prompt();
     typed.keys("/show\r");
     typed.wait("title       Fix the login");
@@ -172,10 +170,9 @@ fn a_session_is_picked_by_typing_and_gone_on_with() {
     typed.prompt();
     typed.keys("/title Don't stop\r");
     typed.prompt();
-    typed.keys("/sessions\r");
-    typed.wait("Don't stop");
-    let screen = typed.leave();
-    assert!(screen.contains("No session has \"nothing like it\""), "{screen}");
+    typed.keys("/show\r");
+    typed.wait("title       Don't stop");
+    typed.leave();
 }
 
 /// Denies the first call that waits, from another process.
@@ -272,7 +269,7 @@ fn a_prompt_after_a_command_that_was_begun_beside_a_question_is_taken() {
 }
 
 #[test]
-fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
+fn a_question_does_not_mix_with_that_of_an_undo() {
     let home = TempDir::new().unwrap();
     let project = home.path().join("project");
     fs::create_dir_all(project.join(".git")).unwrap();
@@ -282,18 +279,18 @@ fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
     let mut typed = Typed::begin(command, home);
     typed.prompt();
     let first = typed.screen().split("Session ").nth(1).unwrap().split(';').next().unwrap().to_owned();
-    typed.keys("/new\r");
-    typed.prompt();
     typed.keys("@call write {\"path\":\"new.txt\",\"content\":\"made\"} @say Made.\r");
     typed.question();
     typed.prompt();
     typed.keys("y\r");
     typed.prompt();
-    let ask = |name: &str| {
-        let call = format!("@call test_ask {{\"name\":\"{name}\",\"line\":\"x\"}}");
-        format!("'@say Before {name}. {call} @say Done {name}.'\r")
-    };
-    typed.keys(&format!("/turn --session {first} {}", ask("one")));
+    typed.keys("/new\r");
+    typed.prompt();
+    typed.keys("@say Before one. @call test_ask {\"name\":\"one\",\"line\":\"x\"} @say Done one.\r");
+    typed.wait("Allow test_ask {\"name\":\"one\"");
+    typed.prompt();
+    typed.keys(&format!("/open {first}\r"));
+    typed.wait("from here on");
     typed.wait("Allow test_ask {\"name\":\"one\"");
     typed.prompt();
     // Another question beside it would make it unclear which of the two a line answers.
@@ -301,20 +298,11 @@ fn questions_of_two_turns_do_not_mix_with_each_other_or_with_an_undo() {
     typed.wait("or say --yes");
     typed.wait("Allow test_ask {\"name\":\"one\"");
     typed.prompt();
-    typed.keys(&format!("/turn --policy reject {}", ask("two")));
-    typed.wait("\x1b[?2004l");
-    typed.wait("Before two.");
     typed.keys("y\r");
     typed.wait("Done one.");
-    // The end of the first turn leaves the second one its question, which may be shown before.
-    typed.in_order(&["Allow test_ask {\"name\":\"two\"", "(you may add why):", "\x1b[?2004h"]);
-    typed.in_order(&["Done one.", "tokens, session"]);
-    typed.keys("y\r");
-    typed.wait("\x1b[?2004l");
-    typed.wait("Done two.");
     typed.prompt();
-    let are_there = ["new.txt", "one", "two"].map(|name| project.join(name).exists());
-    assert_eq!(are_there, [true; 3], "{}", typed.screen());
+    let are_there = ["new.txt", "one"].map(|name| project.join(name).exists());
+    assert_eq!(are_there, [true; 2], "{}", typed.screen());
     typed.keys("\x04");
     typed.end();
 }

@@ -98,9 +98,9 @@ fn the_window_is_the_one_that_the_server_tells() {
         let mut talk = chat.talk();
         talk.next();
         for _ in 0..turns {
-            assert_eq!(talk.ask("hi")["text"], "Well.");
+            assert_eq!(talk.ask("hi")["answer"]["text"], "Well.");
         }
-        talk.ask("/show")["context"]["window_tokens"].as_u64().unwrap()
+        talk.ask("/call session/read")["answer"]["context"]["window_tokens"].as_u64().unwrap()
     };
     let server = Server::ollama();
     assert_eq!(window(&server, 0), 32_768, "it is not asked before");

@@ -58,13 +58,13 @@ fn ends_that_are_none_are_refused_and_nothing_is_made() {
 fn the_owner_of_a_data_directory_is_its_node() {
     let dir = cli(&[]).dir;
     let ours = |args: &[&str]| cli(args).in_dir(&dir);
-    assert_eq!(ours(&["nodes", "--json", "--data-dir", "one"]).run().json()["items"], json!([]));
+    assert_eq!(ours(&["store", "nodes", "--json", "--data-dir", "one"]).run().json()["items"], json!([]));
     assert!(!dir.path().join("one").exists());
-    let none = ours(&["nodes", "--data-dir", "one"]).run();
+    let none = ours(&["store", "nodes", "--data-dir", "one"]).run();
     assert!(none.err.contains("No database is configured (store.url)"), "{}", none.err);
     let mut talk = ours(&["chat", "--json", "--data-dir", "one"]).talk();
     talk.next();
-    let nodes = ours(&["nodes", "--json", "--data-dir", "one"]).run().json();
+    let nodes = ours(&["store", "nodes", "--json", "--data-dir", "one"]).run().json();
     let node = format!("process {}", std::process::id());
     assert_eq!((&nodes["items"][0]["node"], nodes["items"].as_array().unwrap().len()), (&json!(node), 1), "{nodes}");
     ours(&["store", "copy", "./one", "./two"]).run().refused(StoreLocked, "");

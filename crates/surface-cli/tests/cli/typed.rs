@@ -132,17 +132,6 @@ impl Typed {
         }
     }
 
-    /// Waits until texts are on the screen in this order, wherever they begin.
-    #[track_caller]
-    pub(crate) fn in_order(&mut self, texts: &[&str]) {
-        let is_shown = |screen: &str| {
-            texts.iter().try_fold(0, |at, text| screen[at..].find(text).map(|found| at + found + text.len())).is_some()
-        };
-        while !is_shown(&self.screen) {
-            assert!(self.look(), "{texts:?} were never shown: {}", self.screen);
-        }
-    }
-
     /// Waits until a line can be typed, and a paste is told from what is typed.
     #[track_caller]
     pub(crate) fn prompt(&mut self) {

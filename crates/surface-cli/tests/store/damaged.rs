@@ -72,8 +72,9 @@ fn a_damaged_session_is_named_by_each_command_left_out_of_a_backup_and_repaired(
     assert!(stage.said(&until).lines().last().unwrap().contains(&said));
     let shown = stage.said(&["sessions", "history", &bad, "--all", "--skip-damage"]);
     assert!(shown.contains(&said.replace("events", "Events")) && shown.contains("Text 5."), "{shown}");
-    for list in ["steps", "turns"] {
-        assert_eq!(stage.run(&["sessions", list, &bad, "--limit", "100", "--skip-damage"]).code, 0);
+    for list in ["session/steps", "session/turns"] {
+        let about = format!("session_id={bad}");
+        assert_eq!(stage.run(&["call", list, &about, "limit=100", "skip_damage=true"]).code, 0);
     }
     let exported = stage.run(&["sessions", "export", "--all", "-o", "all.tar", "--skip-damage"]);
     assert_eq!(exported.code, 0, "{}{}", exported.out, exported.err);

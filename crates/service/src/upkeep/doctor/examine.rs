@@ -227,7 +227,8 @@ impl Doctor {
             let missing = (FREE_BYTES_MIN - free).div_ceil(1024 * 1024);
             let remedy = format!(
                 "Free {missing} MiB or more; turns that were refused are taken again without a restart. \
-                 `meerkat sessions retain --dry-run` and `meerkat journal compact` say what could be deleted."
+                 `meerkat call session/retain` and `meerkat call journal/compact`, with `dry_run=true`, say what could be \
+                 deleted."
             );
             self.find(Check::DiskSpace, severity, None, what, &remedy);
         }

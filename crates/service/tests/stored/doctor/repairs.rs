@@ -254,5 +254,5 @@ fn a_reader_that_does_not_come_is_found() {
     place.process(true, |process| async move { process.service.read(&id).await.unwrap() });
     let found = place.finding();
     assert_eq!((found.check, found.severity), (Check::Readers, Severity::Warning));
-    assert!(found.what.contains("`old`") && found.remedy.contains("meerkat readers delete"), "{found:?}");
+    assert!(found.what.contains("`old`") && found.remedy.contains("meerkat call reader/delete"), "{found:?}");
 }

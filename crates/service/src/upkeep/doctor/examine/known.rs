@@ -26,7 +26,7 @@ use crate::{
 
 const INDEX: &str = "index.redb";
 /// Advice for a projection that is behind.
-const BEHIND: &str = "The next start brings them up to date; `meerkat project rebuild` makes them anew.";
+const BEHIND: &str = "The next start brings them up to date; `meerkat call projection/rebuild` makes them again.";
 
 /// Rows of the index.
 pub(super) struct Rows {
@@ -219,8 +219,8 @@ impl Doctor {
                     "reader `{reader}` has not acknowledged records of {late} sessions that are older than 7 days; no \
                      journal is compacted behind where it is"
                 );
-                let remedy = "`meerkat readers list` says how far it is behind; `meerkat readers delete` forgets one \
-                              that nobody runs any more.";
+                let remedy = "`meerkat call reader/list` says how far it is behind; `meerkat call reader/delete` forgets \
+                              one that is not used any more.";
                 self.find(Check::Readers, Severity::Warning, None, what, remedy);
             }
         }
