@@ -17,7 +17,7 @@ campaigns:
 
 # The benchmarks, each with the ratio to its floor.
 bench:
-    cargo build --release --locked
+    cargo build --release --locked -p meerkat-surface-cli
     cargo bench -p meerkat-service
     cargo bench -p meerkat-recall
     cargo bench -p meerkat-surface-cli

@@ -30,12 +30,11 @@ mod tools;
 
 use std::{path::PathBuf, sync::LazyLock};
 
-use meerkat_parity_tests::builds;
 // What `cluster` expects of the crate that it is in.
 use meerkat_store_postgres::PostgresOptions;
 
-/// The program that is killed, with every capability.
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("F").unwrap());
+/// The program that is killed, with every capability. Its sessions can be in a database, too.
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| env!("CARGO_BIN_EXE_parity-meerkat").into());
 
 /// Whether its sessions outlive it.
 const KEEPS_SESSIONS: bool = true;

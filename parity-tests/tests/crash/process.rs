@@ -77,12 +77,7 @@ impl Stage {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        self.command_of(&crate::PROGRAM, args)
-    }
-
-    /// Makes a command of another build.
-    pub(crate) fn command_of(&self, program: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+        let mut command = Command::new(&*crate::PROGRAM);
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
         command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));

@@ -41,7 +41,8 @@ const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len();
 
 fn main() -> Result<ExitCode, String> {
     let arguments = Arguments::from_args();
-    let builds: &'static [Build] = builds::all()?.leak();
+    let default = [env!("CARGO_BIN_EXE_parity-meerkat"), env!("CARGO_BIN_EXE_parity-sdk-driver")];
+    let builds: &'static [Build] = builds::all_with(default)?.leak();
     let scenarios: &'static [Scenario] = scenario::all()?.leak();
     let mut trials = Vec::new();
     // Surfaces share concurrent turns and what outlives a process.
