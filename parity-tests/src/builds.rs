@@ -23,7 +23,8 @@ const DEFAULT: [&str; 2] = ["F", "FP"];
 /// The packages whose binaries are driven, with the binary of each.
 const BINARIES: [(&str, &str); 2] = [("meerkat-surface-cli", "meerkat"), ("meerkat-sdk-driver", "sdk-driver")];
 
-/// The builds with nothing and with everything: in these, further transports and mixed surfaces are driven too.
+/// The builds with nothing and with everything: in these run the trials that cannot be scenarios, and in the whole plan
+/// further transports and mixed surfaces.
 pub const THOROUGH: [&str; 2] = ["A", "F"];
 
 /// A row of `config/builds.toml`.
@@ -86,7 +87,7 @@ pub fn workspace() -> PathBuf {
 }
 
 impl Build {
-    /// Whether further transports and mixed surfaces are driven in it.
+    /// Whether the trials that cannot be scenarios run in it.
     pub fn is_thorough(&self) -> bool {
         THOROUGH.contains(&self.name.as_str())
     }

@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
-#[path = "../../../crates/service/src/campaigns.rs"]
-mod campaigns;
 #[path = "../../../crates/store-postgres/src/tests/cluster.rs"]
 #[allow(dead_code, reason = "the crate's own tests use the rest")]
 mod cluster;

@@ -38,7 +38,7 @@ pub(crate) type Answer<T> = Result<T, Trouble>;
 impl Stage {
     /// Makes an empty folder.
     pub(crate) fn empty() -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         fs::create_dir(dir.path().join("tools")).unwrap();
         Self { dir }
     }

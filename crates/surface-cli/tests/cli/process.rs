@@ -3,13 +3,12 @@
 use std::process::Command;
 
 use meerkat_errors::ErrorCode;
-use tempfile::TempDir;
 
 use crate::drive::{meerkat, ran};
 
 #[test]
 fn a_panic_is_one_line_and_fails_the_turn_alone() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut command = meerkat(&dir, &["run", "-q", "@call test_panic"]);
     let ran = ran(command.env("MEERKAT_TOOLS__TEST_DIR", dir.path()));
     assert_eq!(ran.code, ErrorCode::Internal.exit_code());
@@ -19,7 +18,7 @@ fn a_panic_is_one_line_and_fails_the_turn_alone() {
 
 #[test]
 fn bash_completes_the_ids_of_sessions() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let script = ran(&mut meerkat(&dir, &["completions", "bash"])).out;
     std::fs::write(dir.path().join("completions"), script).unwrap();
     // In its place the binary of a build with sessions would answer.
