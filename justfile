@@ -17,7 +17,7 @@ campaigns:
 
 # The benchmarks, each with the ratio to its floor.
 bench:
-    cargo build --release --locked
+    cargo build --release --locked -p meerkat-surface-cli
     cargo bench -p meerkat-service
     cargo bench -p meerkat-recall
     cargo bench -p meerkat-surface-cli
@@ -35,8 +35,9 @@ measure:
 bless:
     MEERKAT_BLESS=1 cargo test -p meerkat-surface-cli --test cli -- page::
     MEERKAT_BLESS=1 cargo test -p meerkat-errors -p meerkat-service -p meerkat-surface-rest -p meerkat-surface-rpc
-    MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test capabilities
+    MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test tidy
 
-# One scenario on every surface and build: `just parity create-and-run`.
+# One scenario on every surface and build: `just parity create-and-run`. `just parity F::sdk::000-create-and-run` makes no
+# other build, so it is quick.
 parity filter="":
-    cargo test -p meerkat-parity-tests --test parity -- {{filter}}
+    MEERKAT_CAMPAIGNS=parity cargo test -p meerkat-parity-tests --test parity -- {{filter}}

@@ -1,7 +1,8 @@
 //! The builds of the matrix: each is really made with its own features, and its binaries are kept apart.
 //!
-//! A nested build has a target folder of its own and nothing of the outer one's environment, or it would
-//! overwrite the binaries of the build that runs it.
+//! F and FP are the default build, which cargo makes with the trials. The others are nested builds. A nested build has a
+//! target folder of its own and nothing of the outer one's environment, or it would overwrite the binaries of the build
+//! that runs it.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +17,14 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The packages whose binaries are driven, with the binary of each.
-const BINARIES: [(&str, &str); 2] = [("meerkat-surface-cli", "meerkat"), ("meerkat-parity-tests", "sdk-driver")];
+/// The builds that are the default build of both programs. With a database it is FP, and without one F.
+const DEFAULT: [&str; 2] = ["F", "FP"];
 
-/// The builds with nothing and with everything: in these, further transports and mixed surfaces are driven too.
+/// The packages whose binaries are driven, with the binary of each.
+const BINARIES: [(&str, &str); 2] = [("meerkat-surface-cli", "meerkat"), ("meerkat-sdk-driver", "sdk-driver")];
+
+/// The builds with nothing and with everything: in these run the trials that cannot be scenarios, and in the whole plan
+/// further transports and mixed surfaces.
 pub const THOROUGH: [&str; 2] = ["A", "F"];
 
 /// A row of `config/builds.toml`.
@@ -35,7 +40,7 @@ pub struct Row {
 /// A build.
 #[derive(Debug)]
 pub struct Build {
-    /// Its name: one of A to F, BD, CD, FP.
+    /// Its name: one of A to F, FP.
     pub name: String,
     /// Its row.
     pub row: Row,
@@ -56,7 +61,20 @@ pub fn all() -> Result<Vec<Build>, String> {
         .collect())
 }
 
-/// The program `meerkat` of a build. It is made first.
+/// Every build, of which F and FP have these programs: the default build of `meerkat` and of the SDK's driver.
+pub fn all_with(default: [&str; BINARIES.len()]) -> Result<Vec<Build>, String> {
+    let (builds, kept) = (all()?, folder_of(DEFAULT[0])?);
+    for (made, (_, binary)) in default.iter().zip(BINARIES) {
+        keep(Path::new(made), &kept, binary)?;
+    }
+    for build in builds.iter().filter(|build| DEFAULT.contains(&build.name.as_str())) {
+        // Nothing has made it before.
+        drop(build.made.set(Ok(kept.clone())));
+    }
+    Ok(builds)
+}
+
+/// The program `meerkat` of a nested build. It is made first.
 pub fn meerkat(name: &str) -> Result<PathBuf, String> {
     let build =
         all()?.into_iter().find(|build| build.name == name).ok_or_else(|| format!("there is no build {name}"))?;
@@ -69,7 +87,7 @@ pub fn workspace() -> PathBuf {
 }
 
 impl Build {
-    /// Whether further transports and mixed surfaces are driven in it.
+    /// Whether the trials that cannot be scenarios run in it.
     pub fn is_thorough(&self) -> bool {
         THOROUGH.contains(&self.name.as_str())
     }
@@ -105,25 +123,29 @@ impl Build {
     }
 
     fn make(&self) -> Result<PathBuf, String> {
+        if DEFAULT.contains(&self.name.as_str()) {
+            return Err("it is no nested build: give its programs to builds::all_with".to_owned());
+        }
         let outer = target_folder()?;
         let target = outer.join("parity");
         let mut cargo = scrubbed_cargo();
-        cargo.args(["build", "--locked", "--profile", "parity", "--no-default-features"]);
+        cargo.args(["build", "--locked", "--no-default-features"]);
         for (package, binary) in BINARIES {
             cargo.args(["--package", package, "--bin", binary]);
             for feature in &self.row.features {
                 cargo.args(["--features", &format!("{package}/{feature}")]);
             }
         }
-        cargo.env("CARGO_TARGET_DIR", &target);
+        // What it compiles lies beside what the outer build has compiled, so that crates of others are not compiled again.
+        cargo.env("CARGO_BUILD_BUILD_DIR", &outer).env("CARGO_TARGET_DIR", &target);
+        cargo.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         let made = cargo.output().map_err(|error| format!("cargo could not be started: {error}"))?;
         if !made.status.success() {
             return Err(String::from_utf8_lossy(&made.stderr).into_owned());
         }
-        let kept = outer.join("parity-bin").join(&self.name);
-        std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+        let kept = folder_of(&self.name)?;
         for (_, binary) in BINARIES {
-            keep(&target.join("parity").join(binary), &kept, binary)?;
+            keep(&target.join("debug").join(binary), &kept, binary)?;
         }
         Ok(kept)
     }
@@ -139,6 +161,13 @@ pub(crate) fn scrubbed_cargo() -> Command {
         }
     }
     cargo
+}
+
+/// The folder in which a build's binaries are kept.
+fn folder_of(build: &str) -> Result<PathBuf, String> {
+    let kept = target_folder()?.join("parity-bin").join(build);
+    std::fs::create_dir_all(&kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+    Ok(kept)
 }
 
 /// Copies a binary by rename, because one of the same name may be running.
@@ -166,7 +195,12 @@ fn is_of_outer_build(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
     use super::*;
+    use crate::tidy::{files, packages};
 
     #[test]
     fn what_shapes_the_outer_build_is_scrubbed_and_the_registry_is_kept() {
@@ -177,6 +211,61 @@ mod tests {
         for kept in ["PATH", "HOME", "CARGO_HOME", "CARGO_REGISTRIES_X_INDEX", "RUSTUP_TOOLCHAIN"] {
             assert!(!is_of_outer_build(kept), "{kept}");
         }
+    }
+
+    fn manifest(path: &str) -> Value {
+        let text = std::fs::read_to_string(workspace().join(path)).unwrap();
+        toml_edit::de::from_str(&text).unwrap()
+    }
+
+    fn names(list: &Value) -> BTreeSet<&str> {
+        list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
+    #[test]
+    fn the_default_build_has_the_features_of_fp() {
+        let builds = all().unwrap();
+        let of = |name: &str| builds.iter().find(|build| build.name == name).unwrap().row.features.clone();
+        let database = BTreeSet::from(["postgres".to_owned()]);
+        let (with, without) = (BTreeSet::from_iter(of("FP")), BTreeSet::from_iter(of("F")));
+        assert_eq!(with, &without | &database, "FP is F with a database");
+        for package in ["crates/surface-cli", "parity-tests/sdk-driver"] {
+            let manifest = manifest(&format!("{package}/Cargo.toml"));
+            // Those of other packages pass the same features on.
+            let own = names(&manifest["features"]["default"]).into_iter().filter(|feature| !feature.contains('/'));
+            assert_eq!(own.map(str::to_owned).collect::<BTreeSet<_>>(), with, "{package}");
+        }
+        let (ours, workspace) = (manifest("parity-tests/Cargo.toml"), manifest("Cargo.toml"));
+        for package in ["meerkat-surface-cli", "meerkat-sdk-driver"] {
+            assert_eq!(ours["dependencies"][package], json!({ "workspace": true }), "{package}");
+            let keys = workspace["workspace"]["dependencies"][package].as_object().unwrap();
+            assert_eq!(keys.keys().collect::<Vec<_>>(), ["path"], "{package}");
+        }
+    }
+
+    /// Cargo makes the default build together with the tests, and gives a package all features that any of them asks for.
+    #[test]
+    fn tests_add_one_feature_to_our_packages_and_it_adds_one_module() {
+        let packages = packages().unwrap();
+        let ours = packages.iter().filter(|package| package["source"].is_null());
+        let builds = all().unwrap();
+        let features = &builds.iter().find(|build| build.name == "FP").unwrap().row.features;
+        let mut added = BTreeSet::new();
+        for dependency in ours.flat_map(|package| package["dependencies"].as_array().unwrap()) {
+            let name = dependency["name"].as_str().unwrap();
+            let asked = names(&dependency["features"]).into_iter().filter(|_| name.starts_with("meerkat-"));
+            let more = asked.filter(|asked| *asked != "default" && !features.iter().any(|feature| feature == asked));
+            added.extend(more.map(|feature| format!("{name}/{feature}")));
+        }
+        assert_eq!(added, BTreeSet::from(["meerkat-journal/sim".to_owned()]));
+        let mut met = Vec::new();
+        for file in files().unwrap().iter().filter(|file| file.path.starts_with("crates/service/journal/src/")) {
+            let lines: Vec<&str> = file.text.lines().collect();
+            met.extend(
+                lines.windows(2).filter(|pair| pair[0].contains(r#"feature = "sim""#)).map(|pair| pair[1].to_owned()),
+            );
+        }
+        assert_eq!(met, ["pub mod simulated;"], "the journal does the same with its feature sim");
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod driver;
 pub mod drivers;
 
 pub mod builds;
+pub mod plan;
 pub mod tidy;
 
 pub mod measure;

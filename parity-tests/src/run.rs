@@ -9,9 +9,9 @@ use std::{
 
 use meerkat_errors::ErrorCode;
 use meerkat_service::session::event::EventKind;
+use meerkat_testkit::folder;
 use serde::Deserialize;
 use serde_json::{Map, Value, json, value::RawValue};
-use tempfile::TempDir;
 
 use crate::{
     builds::Build,
@@ -60,26 +60,13 @@ pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
     config
 }
 
-/// Free memory below which trials use the disk: each takes some megabytes, and many run side by side.
-const FREE_BYTES_MIN: u64 = 1 << 30;
-
-/// A fresh folder, in memory if the system has room there: no trial outlives the machine, so none waits for a disk.
-pub fn fresh_folder() -> Result<TempDir, String> {
-    let free = rustix::fs::statvfs("/dev/shm").map_or(0, |memory| memory.f_bavail * memory.f_frsize);
-    let made = match free >= FREE_BYTES_MIN {
-        true => tempfile::Builder::new().prefix("meerkat-").tempdir_in("/dev/shm"),
-        false => tempfile::tempdir(),
-    };
-    made.map_err(|error| format!("no folder can be made for a trial: {error}"))
-}
-
 /// Makes a driver at a place.
 pub type Maker<'a> = &'a dyn Fn(Place) -> Result<Box<dyn Driver>, String>;
 
 /// Runs a trial: a scenario in a fresh folder. Returns how many of its steps the surface passes over; a failure begins with
 /// the trial's name.
 pub fn trial(name: &str, scenario: &Scenario, build: &Build, make: Maker<'_>) -> Result<usize, String> {
-    let folder = fresh_folder()?;
+    let folder = folder();
     let config = config(scenario, folder.path());
     let (binaries, folder_path) = (build.binaries()?, folder.path().to_owned());
     let place = Place { binaries, folder: folder_path, config, is_plain: false, database: None };

@@ -97,7 +97,7 @@ const ENCODED: [&str; 44] = [
 ];
 
 /// The crates of ours that each of ours may use; a composing crate may use the surfaces too.
-pub(crate) const EDGES: [(&str, &[&str]); 19] = [
+pub(crate) const EDGES: [(&str, &[&str]); 20] = [
     ("meerkat-console", &[]),
     ("meerkat-errors", &[]),
     ("meerkat-heap", &[]),
@@ -127,7 +127,19 @@ pub(crate) const EDGES: [(&str, &[&str]); 19] = [
             "meerkat-tools",
         ],
     ),
-    ("meerkat-parity-tests", &["meerkat-errors", "meerkat-service", "meerkat-store-postgres"]),
+    ("meerkat-sdk-driver", &["meerkat-errors", "meerkat-service", "meerkat-store-postgres"]),
+    (
+        "meerkat-parity-tests",
+        &[
+            "meerkat-errors",
+            "meerkat-sdk-driver",
+            "meerkat-service",
+            "meerkat-store-postgres",
+            "meerkat-surface-cli",
+            "meerkat-testkit",
+            "meerkat-tools",
+        ],
+    ),
 ];
 
 /// The pages whose code is taken from `examples/`.
@@ -465,6 +477,7 @@ pub fn edges(packages: &[Value]) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         let folder = match name.trim_start_matches("meerkat-") {
             "parity-tests" => "parity-tests/".to_owned(),
+            "sdk-driver" => "parity-tests/sdk-driver/".to_owned(),
             room @ ("conformance" | "journal" | "models" | "recall" | "words") => format!("crates/service/{room}/"),
             "client" => CLIENT.to_owned(),
             crate_of_ours => format!("crates/{crate_of_ours}/"),

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_folder_of_any_depth_is_removed() {
-        let place = tempfile::tempdir().unwrap();
+        let place = meerkat_testkit::folder();
         make_deep(place.path(), LEVELS);
         fs::write(place.path().join("other"), "").unwrap();
         let parent = openat(CWD, place.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_a_link_leads_to_stays_and_what_is_read_only_goes() {
-        let place = tempfile::tempdir().unwrap();
+        let place = meerkat_testkit::folder();
         let (outside, inside) = (place.path().join("outside"), place.path().join("inside"));
         fs::create_dir_all(inside.join("a/b/c")).unwrap();
         fs::create_dir(&outside).unwrap();

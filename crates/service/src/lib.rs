@@ -46,9 +46,6 @@ mod consumers;
 
 pub mod wire;
 
-#[cfg(test)]
-mod campaigns;
-
 mod engine;
 pub mod runtime;
 

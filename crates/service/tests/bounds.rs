@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::common::{agent_with, lines};
 use async_trait::async_trait;
-use common::{agent_with, lines};
 use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     model::ToolSpec,

@@ -126,7 +126,7 @@ fn large_sessions_go_out_and_in_in_bounded_memory() {
     let for_a_moment = most_held(|| drop(std::hint::black_box(vec![0_u8; HELD_MAX])));
     assert!(for_a_moment >= HELD_MAX, "what is held for a moment is counted: {for_a_moment}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let first = 0x0190_0000_0000_7000_8000_0000_0000_0001;
     let ids: Vec<_> = (first..first + SESSIONS).map(|id| SessionId::from_uuid(uuid::Uuid::from_u128(id))).collect();
     let long = SessionId::from_uuid(uuid::Uuid::from_u128(first + SESSIONS));

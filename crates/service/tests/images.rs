@@ -1,19 +1,15 @@
 //! Images that tools return: kept in blobs, shown to models that see, the newest only.
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-#[path = "common/camera.rs"]
-mod camera;
-mod common;
-
 use std::{
     ops::Range,
     sync::{Arc, Mutex},
 };
 
+use crate::common::camera::{camera, png};
+use crate::common::lines;
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use camera::{camera, png};
-use common::lines;
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorCode,
     compaction::estimate_tokens,

@@ -1,15 +1,13 @@
 //! The engine's handling of a model's signs of life, stop reasons, secrets and tags.
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use crate::common::lines;
 use async_trait::async_trait;
-use common::lines;
 use futures::{StreamExt, stream};
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorCode,

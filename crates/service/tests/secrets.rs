@@ -1,12 +1,10 @@
 //! Configured secrets are replaced before an event is made, so that live and replay agree, wherever they turn up.
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
+use crate::common::lines;
 use async_trait::async_trait;
-use common::lines;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     clock::{SystemClock, World},
@@ -111,7 +109,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
         async move { service.start_turn(StartTurn { attended: true, ..StartTurn::new(session_id, prompt) }).await }
     });
     let mut approvals = service.follow(&session_id, 0).await.unwrap();
-    let asked = common::next_of(&mut approvals, "approval_requested").await;
+    let asked = crate::common::next_of(&mut approvals, "approval_requested").await;
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
     let decision = DecideApproval {
         session_id,

@@ -108,7 +108,7 @@ struct Trial {
 
 impl Trial {
     async fn new(summariser: Summariser, has_memory: bool) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let model = Arc::new(Watched::default());
         let models = StaticModels::new("scripted", model.clone(), WINDOW_TOKENS);
         let config =

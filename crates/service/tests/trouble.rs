@@ -2,11 +2,9 @@
 //! scenarios, which every surface plays.
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
-use common::{agent_with, lines};
+use crate::common::{agent_with, lines};
 use meerkat_service::{
     Agent, AgentBuildConfig,
     clock::World,
@@ -23,7 +21,7 @@ fn brisk() -> EngineOptions {
 
 /// The same, with the test tools.
 fn with_tools() -> (tempfile::TempDir, EngineOptions) {
-    let (dir, mut options) = (tempfile::tempdir().unwrap(), brisk());
+    let (dir, mut options) = (meerkat_testkit::folder(), brisk());
     options.tools.test_dir = Some(dir.path().to_owned());
     (dir, options)
 }
@@ -105,7 +103,7 @@ async fn a_budget_is_for_all_of_itself() {
 /// Row 13: wall time that jumps changes neither order nor durations, and new ids still sort after old ones.
 #[tokio::test(start_paused = true)]
 async fn the_clock_may_jump() {
-    let (world, wall) = common::SettableClock::at(1_000_000);
+    let (world, wall) = crate::common::SettableClock::at(1_000_000);
     let (_dir, options) = with_tools();
     let agent = AgentBuildConfig::new()
         .options(options)
@@ -135,7 +133,7 @@ async fn the_clock_may_jump() {
 /// A prompt reaches no file and no process without a tool that the configuration allows.
 #[tokio::test]
 async fn without_a_test_folder_there_are_no_test_tools() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let (agent, session) = session_of(brisk()).await;
     let path = dir.path().join("log");
     let prompt = format!(r#"@call test_append {{"name":"{}","line":"x"}} @echo last_result"#, path.display());
@@ -151,7 +149,7 @@ async fn without_a_test_folder_there_are_no_test_tools() {
 /// Keys of sessions in memory, while the clock jumps by days.
 #[tokio::test]
 async fn no_key_runs_twice_because_of_the_clock() {
-    let (world, wall) = common::SettableClock::at(1_800_000_000_000);
+    let (world, wall) = crate::common::SettableClock::at(1_800_000_000_000);
     let world = World { clock: Arc::new(wall.clone()), ..world };
     let agent = AgentBuildConfig::new().options(brisk()).world(world).build().unwrap();
     let (mut sessions, mut turns) = (Vec::new(), Vec::new());

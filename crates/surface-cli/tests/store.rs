@@ -41,7 +41,7 @@ struct Running {
 
 impl Stage {
     fn new() -> Self {
-        Self(Arc::new(TempDir::new().unwrap()))
+        Self(Arc::new(meerkat_testkit::folder()))
     }
 
     fn command(&self, args: &[&str]) -> Command {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
+use crate::common::Server;
 use axum::body::Body;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use common::Server;
 use futures::stream;
 use meerkat_service::{AgentBuildConfig, service::ExportSession};
 use meerkat_surface_rest::RestOptions;
@@ -44,7 +42,7 @@ async fn pages(server: &Server, session: &str) -> Vec<Vec<u8>> {
 
 #[tokio::test]
 async fn a_bundle_is_one_body_out_and_in() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let server = server(&dir, RestOptions::default());
     let session = server.session().await;
     server.turn(&session, &format!("@long {LONG}")).await;
@@ -81,7 +79,7 @@ async fn a_bundle_is_one_body_out_and_in() {
 
 #[tokio::test]
 async fn a_bundle_has_a_limit_of_its_own() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let options = RestOptions { body_bytes_max: 20, bundle_bytes_max: 1000, ..RestOptions::default() };
     let server = server(&dir, options);
     let import = "POST /v1/bundles\ncontent-type: application/x-tar";

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
 };
 
-use common::Server;
+use crate::common::Server;
 use meerkat_service::{
     Operation,
     session::event::EventKind,

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::{fs, path::Path};
 
 use axum::{Router, body::Body};
@@ -145,7 +143,7 @@ fn no_text_breaks_a_frame() {
             let lines = service.events(request).await.unwrap().items;
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).chain([0, bytes.len()]).collect();
             cuts.sort_unstable();
-            let mut parser = common::Parser::default();
+            let mut parser = crate::common::Parser::default();
             let sent: Vec<_> = cuts.windows(2).flat_map(|cut| parser.feed(&bytes[cut[0]..cut[1]])).collect();
             prop_assert_eq!(sent.len(), 2);
             for (index, (sent, line)) in sent.iter().zip(&lines).enumerate() {

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
-use common::Server;
+use crate::common::Server;
 use meerkat_service::AgentBuildConfig;
 use meerkat_surface_rest::RestOptions;
 use serde_json::json;

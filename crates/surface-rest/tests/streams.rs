@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Events, Sent, Server};
+use crate::common::{Events, Sent, Server};
 use http_body_util::BodyExt as _;
 use meerkat_service::AgentBuildConfig;
 use meerkat_surface_rest::RestOptions;
@@ -108,7 +106,7 @@ async fn what_keeps_a_stream_from_beginning_is_an_ordinary_refusal() {
 /// The list of sessions as `GET /v1/sessions` streams it: the whole list, then what changes, and from the last id on.
 #[tokio::test]
 async fn the_list_of_sessions_is_followed_by_its_own_cursor() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let server =
         Server::with(AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap(), RestOptions::default());
     let first = server.session().await;
@@ -243,7 +241,7 @@ async fn a_subscriber_that_takes_nothing_is_closed() {
     while let Some(frame) = slow.frame().await {
         received.extend(frame.unwrap().into_data().unwrap());
     }
-    let mut sent = common::Parser::default().feed(&received);
+    let mut sent = crate::common::Parser::default().feed(&received);
     let last = sent.pop().unwrap();
     assert_eq!((last.event.as_deref(), last.data.contains("SUBSCRIBER_LAGGED")), (Some("failure"), true));
     let all = server.lines(&session, 0).await;
@@ -252,7 +250,7 @@ async fn a_subscriber_that_takes_nothing_is_closed() {
 
     let cursor = sent.last().unwrap().id.as_deref().unwrap().parse().unwrap();
     let mut again = body(cursor).await;
-    let (mut parser, mut suffix) = (common::Parser::default(), Vec::new());
+    let (mut parser, mut suffix) = (crate::common::Parser::default(), Vec::new());
     while suffix.len() < all.len() - sent.len() {
         suffix.extend(parser.feed(&again.frame().await.unwrap().unwrap().into_data().unwrap()));
     }

@@ -1,8 +1,11 @@
-//! What tests share: how they wait, where their chance comes from, and what they do without a program that they need.
+//! What tests share: how they wait, where their chance comes from, where their files are, and what they do without a
+//! program that they need.
 //!
 //! Only tests and benches depend on this crate.
 
 #![expect(clippy::disallowed_methods, reason = "patience is with the machine, and no part of what is tested")]
+
+pub mod campaigns;
 
 use std::{
     io::Write as _,
@@ -11,6 +14,10 @@ use std::{
 };
 
 use proptest::test_runner::{Config, RngSeed};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use tempfile::TempDir;
+
+use campaigns::Part;
 
 /// Longer than anything in a test takes, also on a busy machine. A test that waited this long in vain has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,6 +101,29 @@ pub fn refusing_address() -> SocketAddr {
     address
 }
 
+/// Free memory below which folders are on the disk: each takes some megabytes, and many tests run side by side.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// Makes an empty folder, which goes with the value. It is in memory if the system has room there and lets programs start
+/// there: no test outlives the machine, so none has to wait for a disk.
+///
+/// A test of a real disk takes a folder of `tempfile`, and so does one whose commands are confined, for they have other
+/// memory there.
+///
+/// # Panics
+///
+/// If no folder can be made.
+pub fn folder() -> TempDir {
+    let has_room = statvfs("/dev/shm").is_ok_and(|memory| {
+        memory.f_bavail * memory.f_frsize >= FREE_BYTES_MIN && !memory.f_flag.contains(StatVfsMountFlags::NOEXEC)
+    });
+    let place = if has_room { "/dev/shm".into() } else { std::env::temp_dir() };
+    match tempfile::Builder::new().prefix("meerkat-").tempdir_in(&place) {
+        Ok(folder) => folder,
+        Err(error) => panic!("no folder for a test can be made in {}: {error}", place.display()),
+    }
+}
+
 /// Seed of this run: `MEERKAT_SEED`, or a fixed one. It is printed, so that a failed test shows it.
 #[expect(clippy::print_stdout, reason = "the harness shows it if the test fails, and else keeps it")]
 pub fn seed() -> u64 {
@@ -105,13 +135,24 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Settings of a property that is tried this often, by the [`seed`] of this run.
-pub fn cases(cases: u32) -> Config {
-    Config { failure_persistence: None, ..cases_and_regressions(cases) }
+/// Settings of a property, by the [`seed`] of this run. It is tried so often in the campaign `properties`, and else a tenth
+/// as often.
+pub fn cases(whole: u32) -> Config {
+    cases_of(Part::Properties, whole)
+}
+
+/// As [`cases`], in the campaign of another part.
+pub fn cases_of(part: Part, whole: u32) -> Config {
+    Config { failure_persistence: None, ..settings(part, whole) }
 }
 
 /// As [`cases`], after those that its crate's folder `proptest-regressions` has.
-pub fn cases_and_regressions(cases: u32) -> Config {
+pub fn cases_and_regressions(whole: u32) -> Config {
+    settings(Part::Properties, whole)
+}
+
+fn settings(part: Part, whole: u32) -> Config {
+    let cases = u32::try_from(part.share(whole.into())).unwrap_or(whole);
     Config { cases, rng_seed: RngSeed::Fixed(seed()), ..Config::default() }
 }
 

@@ -27,7 +27,7 @@ pub use self::process::{meerkat_for_people, output};
 /// Makes a driver at a place.
 pub type Make = fn(Place) -> Result<Box<dyn Driver>, String>;
 
-/// Every surface that is driven. Each runs every scenario in every build.
+/// Every surface that is driven. Each runs every scenario; in which builds, [`crate::plan`] says.
 pub const SURFACES: [(&str, Make); 5] = [
     ("sdk", |place| Ok(Box::new(sdk::Sdk::new(place)?))),
     ("cli", |place| Ok(Box::new(cli::Cli::new(place)))),
@@ -36,7 +36,7 @@ pub const SURFACES: [(&str, Make); 5] = [
     ("mcp", |place| Ok(Box::new(mcp::OverHttp::new(Server::start(&place)?, false)?))),
 ];
 
-/// Other ways to speak to some of these surfaces. Each runs every scenario in the thorough builds, and counts apart.
+/// Other ways to speak to some of these surfaces. Each runs every scenario, and counts apart.
 pub const TRANSPORTS: [(&str, Make); 6] = [
     ("cli-attached", |place| Ok(Box::new(attached::Attached::new(place)?))),
     ("rpc-stdio", |place| Ok(Box::new(rpc::OverStdio::new(place)?))),
@@ -64,7 +64,7 @@ pub const PLAIN: [(&str, Make); 4] = [
 ];
 
 /// The network surfaces of one process in every order: the surface on which a session starts, is followed, and is
-/// interrupted. Each runs the scenarios with concurrent steps, in the thorough builds, and counts apart.
+/// interrupted. They run the scenarios with concurrent steps, and count apart.
 pub const MIXED: [(&str, Make); 6] = [
     ("rest-rpc-mcp", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 1, 2])?))),
     ("rest-mcp-rpc", |place| Ok(Box::new(mixed::Mixed::new(place, [0, 2, 1])?))),

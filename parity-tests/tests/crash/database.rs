@@ -1,8 +1,7 @@
 //! Real servers over one real database: one of them is killed or ended, or the database fails over.
 
-use std::{path::PathBuf, sync::LazyLock, thread::ScopedJoinHandle};
+use std::thread::ScopedJoinHandle;
 
-use meerkat_parity_tests::builds;
 use meerkat_testkit::{needs, until, until_some};
 use serde_json::{Value, json};
 
@@ -12,12 +11,9 @@ use crate::{
     server::{SERVE, Server},
 };
 
-/// The program with sessions in a database.
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("FP").unwrap());
-
 /// Starts the server of a node, whose lease ends only when the test says so.
 fn start(stage: &Stage, database: &Database, url: &str, name: &str) -> Server {
-    let mut command = stage.command_of(&PROGRAM, &SERVE);
+    let mut command = stage.command(&SERVE);
     command.env("MEERKAT_STORE__URL", url).env("MEERKAT_STORE__SCHEMA", &database.schema);
     command.env("MEERKAT_STORE__NODE", name).env("MEERKAT_STORE__LEASE_MS", "600000");
     command.env("MEERKAT_DATA_DIR", stage.home().join(name)).env("MEERKAT_SERVE__DRAIN_MS", "0");

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use meerkat_testkit::seed;
-
-use crate::campaigns::Part;
+use meerkat_testkit::{campaigns::Part, seed};
 
 /// A short campaign tries every fifth place.
 const STRIDE: u64 = 5;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use meerkat_testkit::campaigns::Part;
 use serde_json::json;
 
 use crate::{
-    campaigns::Part,
     oracle::{Known, check},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, INDEX, NOT_INDEX, Shim, Told},

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use meerkat_parity_tests::contract::contract;
-use meerkat_testkit::until_some;
+use meerkat_testkit::{campaigns::Part, until_some};
 use serde_json::{Value, json};
 
 use crate::{
-    campaigns::Part,
     oracle::{Known, Survey, check},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, MAKES, NAMES, NOT_INDEX, SYNCS, Shim, Told, WRITES},

@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 
-#[path = "../../../crates/service/src/campaigns.rs"]
-mod campaigns;
 #[path = "../../../crates/store-postgres/src/tests/cluster.rs"]
 #[allow(dead_code, reason = "the crate's own tests use the rest")]
 mod cluster;
@@ -30,12 +28,11 @@ mod tools;
 
 use std::{path::PathBuf, sync::LazyLock};
 
-use meerkat_parity_tests::builds;
 // What `cluster` expects of the crate that it is in.
 use meerkat_store_postgres::PostgresOptions;
 
-/// The program that is killed, with every capability.
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| builds::meerkat("F").unwrap());
+/// The program that is killed, with every capability. Its sessions can be in a database, too.
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| env!("CARGO_BIN_EXE_parity-meerkat").into());
 
 /// Whether its sessions outlive it.
 const KEEPS_SESSIONS: bool = true;

@@ -3,11 +3,11 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
+use meerkat_testkit::campaigns::Part;
 use serde_json::{Value, json};
 
 use crate::{
     KEEPS_SESSIONS,
-    campaigns::Part,
     process::{Answer, Process, Stage, Trouble, copy},
     shim::{Act, NAMES, Shim, Told, WRITES},
 };

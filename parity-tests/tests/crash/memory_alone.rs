@@ -5,8 +5,6 @@
 #![allow(clippy::print_stderr, reason = "a test says where it was when it failed")]
 #![allow(dead_code, reason = "the tests of stored sessions use the rest")]
 
-#[path = "../../../crates/service/src/campaigns.rs"]
-mod campaigns;
 mod each;
 mod memory;
 mod oracle;

@@ -38,7 +38,7 @@ pub(crate) type Answer<T> = Result<T, Trouble>;
 impl Stage {
     /// Makes an empty folder.
     pub(crate) fn empty() -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         fs::create_dir(dir.path().join("tools")).unwrap();
         Self { dir }
     }
@@ -77,12 +77,7 @@ impl Stage {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        self.command_of(&crate::PROGRAM, args)
-    }
-
-    /// Makes a command of another build.
-    pub(crate) fn command_of(&self, program: &Path, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+        let mut command = Command::new(&*crate::PROGRAM);
         command.args(args).current_dir(self.dir.path()).env_clear().env("HOME", self.dir.path());
         command.env("MEERKAT_DATA_DIR", self.data()).env("MEERKAT_LOG__LEVEL", "error");
         command.env("MEERKAT_TOOLS__TEST_DIR", self.dir.path().join("tools"));

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
+use meerkat_testkit::campaigns::Part;
 use serde_json::json;
 
 use crate::{
-    campaigns::Part,
     process::{Answer, Process, Stage, Trouble, copy},
     shim::{Act, Shim, Told},
 };

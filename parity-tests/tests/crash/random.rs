@@ -8,11 +8,10 @@ use std::{
     },
 };
 
-use meerkat_testkit::{Random, seed};
+use meerkat_testkit::{Random, campaigns::Part, seed};
 use serde_json::{Value, json};
 
 use crate::{
-    campaigns::Part,
     oracle::{Known, check, check_stored},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, NOT_INDEX, Shim, Told},

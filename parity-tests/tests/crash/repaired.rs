@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use meerkat_testkit::campaigns::Part;
 use serde_json::Value;
 
 use crate::{
-    campaigns::Part,
     damage::{flip, segment},
     oracle::{Known, Stored},
     process::{Process, Stage, copy},

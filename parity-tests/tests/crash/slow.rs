@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use meerkat_testkit::{until, until_some};
+use meerkat_testkit::{campaigns::Part, until, until_some};
 use serde_json::{Value, json};
 
 use crate::{
-    campaigns::Part,
     oracle::{Known, Survey, check},
     process::{Process, Stage},
     server::Server,

@@ -6,10 +6,11 @@ use meerkat_parity_tests::{
     builds::Build,
     drivers::{Make, SURFACES, TRANSPORTS},
     expect::UNKNOWN_SESSION,
-    run::{fresh_folder, patient, trial},
+    run::{patient, trial},
     scenario::Scenario,
 };
 use meerkat_service::{Operation, SessionId, wire::request_schema};
+use meerkat_testkit::folder;
 use serde_json::{Map, Value, json};
 
 use crate::{naughty::naughty_ids, plain};
@@ -39,7 +40,7 @@ pub(crate) fn trials(build: &'static Build, scenarios: &'static [Scenario]) -> V
 }
 
 fn in_place(build: &Build, make: Make, play: impl FnOnce(&mut dyn Driver) -> Result<(), String>) -> Result<(), String> {
-    let folder = fresh_folder()?;
+    let folder = folder();
     let config = patient(Map::new());
     let place = Place {
         binaries: build.binaries()?,

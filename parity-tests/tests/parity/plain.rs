@@ -10,9 +10,9 @@ use meerkat_parity_tests::{
     Driver, Place,
     builds::Build,
     drivers::{Make, PLAIN, meerkat_for_people, output},
-    run::fresh_folder,
 };
 use meerkat_service::{SessionId, clock::Timestamp};
+use meerkat_testkit::folder;
 use serde_json::{Map, Value, json};
 
 /// The prompt, and the model's answer.
@@ -38,7 +38,7 @@ pub(crate) fn trials(build: &'static Build) -> Vec<Trial> {
 }
 
 fn in_plain_place(build: &Build, play: impl FnOnce(&Place) -> Result<(), String>) -> Result<(), String> {
-    let folder = fresh_folder()?;
+    let folder = folder();
     let (binaries, config) = (build.binaries()?, Map::new());
     play(&Place { binaries, folder: folder.path().to_owned(), config, is_plain: true, database: None })
 }

@@ -1,6 +1,8 @@
 //! What the engine's tests share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod camera;
+
 use std::sync::{
     Arc,
     atomic::{AtomicI64, Ordering},

@@ -44,7 +44,7 @@ async fn told(agent: &Agent, text: &str) -> SessionId {
 /// It could be found for good: memory was not notified of the deletion.
 #[tokio::test]
 async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has_no_journal_is_not() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     // Equal texts would be one hit.
     let text = |whose: &str| format!("@say The bassoon of {whose} is in the attic.");
     let agent = process(dir.path(), false, true).await;
@@ -76,7 +76,7 @@ async fn a_session_that_was_deleted_without_memory_is_forgotten_and_one_that_has
 /// A forgetting answered only when all of memory was written again, and everybody else waited for it.
 #[tokio::test]
 async fn a_forgetting_answers_when_nothing_is_found_and_with_wait_when_it_is_in_no_file() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = process(dir.path(), true, true).await;
     let session_id = told(&agent, "@say The bassoon is in the attic.").await;
     check_found_in(&agent, "bassoon attic", &[session_id]).await;
@@ -101,7 +101,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
         ..ForgetMemory::default()
     };
     for is_by_source in [false, true] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let agent = process(dir.path(), true, true).await;
         let service = agent.service().clone();
         let fork = async |session_id| service.fork(ForkSession { session_id, turn: None }).await.unwrap().session_id;
@@ -161,7 +161,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
 /// What a compaction had discarded was dropped from the journal while memory could not take it in.
 #[tokio::test]
 async fn no_history_is_dropped_that_memory_has_yet_to_take_in_of_what_a_compaction_discarded() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let mut options = options();
     options.memory.index_turns = false;
     (options.journal.min_record_age_ms, options.journal.keep_last_replies) = (0, 0);

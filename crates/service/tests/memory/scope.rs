@@ -86,7 +86,7 @@ async fn fork(agent: &Agent, session_id: SessionId, turn: Option<u32>) -> Sessio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_model_finds_what_was_said_under_another_value_of_the_label() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = open(dir.path());
     let of_ana = with_password(&agent, ANA, "persimmon").await;
     let of_bob = with_password(&agent, BOB, "rambutan").await;
@@ -149,7 +149,7 @@ async fn no_model_finds_what_was_said_under_another_value_of_the_label() {
 #[tokio::test]
 async fn what_memory_finds_is_given_only_if_the_label_still_fits() {
     for is_stored in [true, false] {
-        let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+        let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
         let config = config(&memory, options());
         let config = if is_stored { config.store(dir.path().to_owned()) } else { config };
         let agent = config.build().unwrap();
@@ -174,7 +174,7 @@ async fn what_memory_finds_is_given_only_if_the_label_still_fits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_may_find_itself_alone_or_nothing_and_may_stay_out_of_memory() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = open(dir.path());
     let service = agent.service();
     with_password(&agent, ANA, "persimmon").await;
@@ -239,7 +239,7 @@ async fn import(agent: &Agent, data: String, (new_ids, keep_scope): (bool, bool)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bundle_does_not_say_whose_session_it_is() {
-    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, elsewhere) = (meerkat_testkit::folder(), meerkat_testkit::folder());
     let agent = open(elsewhere.path());
     let claimed = with_password(&agent, BOB, "persimmon").await;
     let whole = export(&agent, claimed).await;

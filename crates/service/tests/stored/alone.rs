@@ -26,7 +26,7 @@ use meerkat_service::{
 use meerkat_testkit::{until_asked, until_async};
 use tokio::sync::Barrier;
 
-use crate::{
+use crate::stored::{
     Place, Process,
     layer::{Layer, Over},
 };

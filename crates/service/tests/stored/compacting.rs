@@ -25,7 +25,7 @@ use meerkat_service::{
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
 
-use crate::{
+use crate::stored::{
     Place, Process, files,
     journals::seqs,
     layer::{Layer, Over},

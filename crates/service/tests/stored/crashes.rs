@@ -6,7 +6,7 @@ use meerkat_service::{
 };
 use meerkat_testkit::in_time;
 
-use crate::Place;
+use crate::stored::Place;
 
 /// A process that is killed and one that ends in order leave the same queue.
 #[test]

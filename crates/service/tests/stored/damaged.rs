@@ -11,7 +11,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 /// Turns of the session.
 const TURNS: usize = 8;

@@ -22,7 +22,7 @@ use meerkat_service::{
 
 use meerkat_testkit::in_time;
 
-use crate::{Place, Process, files, journals};
+use crate::stored::{Place, Process, files, journals};
 use repairs::contents;
 
 mod repairs;

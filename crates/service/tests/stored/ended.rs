@@ -7,7 +7,7 @@ use meerkat_service::{
     service::{CancelQueued, InterruptTurn, StartTurn, TurnStatus},
 };
 
-use crate::Place;
+use crate::stored::Place;
 
 #[test]
 fn the_events_of_a_turn_say_how_it_ended() {

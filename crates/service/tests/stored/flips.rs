@@ -20,10 +20,10 @@ use meerkat_service::{
     doctor::{Finding, Severity},
     service::{ExportSession, ForkSession, ImportBundle, ReadEvents, ReadHistory, StartTurn},
 };
-use meerkat_testkit::{Random, seed};
+use meerkat_testkit::{Random, campaigns::Part, seed};
 use serde_json::Value;
 
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 /// Lines of a session by their seqs.
 type Lines = BTreeMap<u64, Bytes>;
@@ -35,8 +35,7 @@ const AT_ONCE: usize = 4;
 
 /// Places at which a bit is changed, and turns of the session: few of both, unless the campaign `journal` is asked for.
 fn sizes() -> (usize, usize) {
-    let asked = std::env::var("MEERKAT_CAMPAIGNS").unwrap_or_default();
-    if asked.split(',').any(|part| part == "journal" || part == "all") { (1000, 300) } else { (FEW, 24) }
+    if Part::Journal.is_whole() { (1000, 300) } else { (FEW, 24) }
 }
 
 fn key(turn: usize) -> String {

@@ -7,7 +7,7 @@ use meerkat_service::{
     service::{CreateSession, SessionQuery, UpdateSession},
 };
 
-use crate::{Place, Process, files};
+use crate::stored::{Place, Process, files};
 
 /// Their rows are more than redb keeps in memory of its file.
 pub(crate) const SESSIONS: usize = 120;

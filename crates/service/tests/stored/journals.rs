@@ -9,7 +9,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 /// A place where nothing is too young to go.
 pub(super) fn place() -> Place {

@@ -10,7 +10,7 @@ use meerkat_service::{
     service::{CreateSession, StartTurn},
 };
 
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 const HOUR_MS: i64 = 3_600_000;
 

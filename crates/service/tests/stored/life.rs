@@ -14,7 +14,7 @@ use meerkat_service::{
 };
 use serde_json::json;
 
-use crate::{Place, Process, files};
+use crate::stored::{Place, Process, files};
 
 async fn list(process: &Process, query: SessionQuery) -> Page<SessionSummary> {
     process.service.list(query).await.unwrap()

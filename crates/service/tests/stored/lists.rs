@@ -10,7 +10,7 @@ use meerkat_service::{
 };
 use serde_json::{Value, json};
 
-use crate::{Place, Process, journals};
+use crate::stored::{Place, Process, journals};
 
 async fn listed(process: &Process) -> Vec<SessionId> {
     let page = process.service.list(SessionQuery::default()).await.unwrap();

@@ -12,7 +12,7 @@ use meerkat_service::{
 };
 use meerkat_testkit::{in_time, until_asked};
 
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 /// A follower of the list, as a client keeps it.
 #[derive(Default)]
@@ -151,10 +151,10 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
     let place = Place::new();
     place.process(true, async |process| {
         let id = process.create().await;
-        for number in 0..260 {
+        for number in 0..100 {
             process.turn(id, &format!("@usage in={number} out=1 cached=0 @say {number}.")).await.unwrap();
         }
-        for limit in [1, 7, 259, 260, 1000] {
+        for limit in [1, 7, 99, 100, 1000] {
             let (mut turns, mut cursor) = (Vec::new(), None);
             loop {
                 let request = ReadHistory { cursor, limit: Some(limit), ..ReadHistory::new(id) };
@@ -166,7 +166,7 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
                     break;
                 }
             }
-            assert_eq!(turns, (0..260).rev().map(|turn| (turn, u64::from(turn), 1)).collect::<Vec<_>>(), "{limit}");
+            assert_eq!(turns, (0..100).rev().map(|turn| (turn, u64::from(turn), 1)).collect::<Vec<_>>(), "{limit}");
             let (mut steps, mut cursor) = (Vec::new(), None);
             loop {
                 let request = ReadHistory { cursor, limit: Some(limit), ..ReadHistory::new(id) };
@@ -177,7 +177,7 @@ fn a_long_sessions_turns_and_steps_come_whole_in_pages_of_any_size() {
                     break;
                 }
             }
-            let wanted = (0..260).rev().map(|turn| (StepKind::ModelCall, Some(turn), true));
+            let wanted = (0..100).rev().map(|turn| (StepKind::ModelCall, Some(turn), true));
             assert_eq!(steps, wanted.collect::<Vec<_>>(), "{limit}");
         }
     });

@@ -18,7 +18,7 @@ use meerkat_service::{
 use meerkat_testkit::{PATIENCE, until_async, until_got};
 use tokio::sync::mpsc;
 
-use crate::{Place, Process, files};
+use crate::stored::{Place, Process, files};
 
 impl Place {
     pub(crate) fn projected() -> Self {

@@ -9,7 +9,7 @@ use meerkat_service::{
     },
 };
 
-use crate::{
+use crate::stored::{
     Place, Process, files,
     index::{SESSIONS, create, flip},
 };

@@ -36,9 +36,9 @@ fn in_folder(folder: &Path) -> CreateSession {
 
 #[tokio::test]
 async fn reminders_of_the_workspace_are_renewed_and_a_persons_stay() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let notes = Arc::new(Notes::default());
-    let data = tempfile::tempdir().unwrap();
+    let data = meerkat_testkit::folder();
     let build = AgentBuildConfig::new().store(data.path().to_owned());
     let agent = build.workspace_notes(notes.clone()).build().unwrap();
     let service = agent.service();
@@ -72,13 +72,13 @@ async fn reminders_of_the_workspace_are_renewed_and_a_persons_stay() {
 /// A client that speaks JSON may be anybody on the network; the folders it may name are configured.
 #[tokio::test]
 async fn a_client_names_a_configured_folder_and_no_path() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let path = folder.path().canonicalize().unwrap();
     std::fs::write(path.join("file"), "").unwrap();
     let mut options = EngineOptions::default();
     options.tools.folders.insert("site".to_owned(), path.clone());
     options.tools.folders.insert("gone".to_owned(), path.join("gone"));
-    let data = tempfile::tempdir().unwrap();
+    let data = meerkat_testkit::folder();
     let agent = AgentBuildConfig::new().store(data.path().to_owned()).options(options).build().unwrap();
     let service = agent.service();
     let ask = async |workspace: &str| {

@@ -8,7 +8,7 @@ use meerkat_service::{
 };
 use serde_json::{Value, json};
 
-use crate::{ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines, replay::Reply, sent, user};
+use crate::vendors::{ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines, replay::Reply, sent, user};
 
 #[tokio::test]
 async fn a_text_comes_in_parts_and_whole_however_the_bytes_are_cut_into_chunks() {

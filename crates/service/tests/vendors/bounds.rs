@@ -4,7 +4,7 @@
 use meerkat_service::{ErrorCode, model::ModelError};
 use meerkat_testkit::in_time;
 
-use crate::{
+use crate::vendors::{
     CHAT, COMPATIBLE, KEY, WIRES, Wire,
     replay::{Ends, Reply},
     user,
@@ -98,7 +98,7 @@ async fn an_answer_of_endless_calls_or_blocks_is_refused() {
                 .to_owned(),
         ])
         .collect();
-    let error = failure(&crate::ANTHROPIC, move || Reply::stream(thoughts.clone())).await;
+    let error = failure(&crate::vendors::ANTHROPIC, move || Reply::stream(thoughts.clone())).await;
     assert_eq!(error.code, ErrorCode::ModelRejected, "{error}");
 }
 

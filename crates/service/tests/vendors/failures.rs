@@ -17,7 +17,7 @@ use meerkat_testkit::{in_time, refusing_address};
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::{
+use crate::vendors::{
     ANTHROPIC, CHAT, COMPATIBLE, GEMINI, KEY, RESPONSES, WIRES, Wire, models,
     replay::{Ends, Reply},
     user,

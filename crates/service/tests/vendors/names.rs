@@ -8,7 +8,7 @@ use meerkat_service::{
     },
 };
 
-use crate::{KEY, models};
+use crate::vendors::{KEY, models};
 
 fn env(pairs: &'static [(&'static str, &'static str)]) -> VendorOptions {
     VendorOptions::from_env(move |name| {

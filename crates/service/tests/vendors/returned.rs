@@ -11,7 +11,7 @@ use meerkat_service::{
 };
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vendors::{
     ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, models,
     replay::{Reply, Server},
     sent, strict, user, wire,

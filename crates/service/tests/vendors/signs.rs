@@ -7,7 +7,7 @@ use meerkat_service::{
 };
 use meerkat_testkit::in_time;
 
-use crate::{
+use crate::vendors::{
     ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, WIRES, Wire, lines,
     replay::{Ends, Reply},
     user,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{KEY, replay::Request};
+use crate::vendors::{KEY, replay::Request};
 
 type Verdict = Result<(), String>;
 

@@ -16,13 +16,13 @@ use meerkat_service::{
         CreateSession, ExportSession, FetchReader, ForkSession, ImportBundle, NamedReader, SessionQuery, StartTurn,
     },
 };
-use meerkat_testkit::{Random, seed, until_async};
+use meerkat_testkit::{Random, campaigns::Part, seed, until_async};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream, UnixStream},
 };
 
-use super::{cluster::Database, database, is_whole, node};
+use super::{cluster::Database, database, node};
 use crate::{PostgresOptions, examine, open};
 
 /// Answers that are lost, in percent.
@@ -110,7 +110,7 @@ async fn an_acknowledged_fork_or_import_is_in_every_list() {
     let service = serve(database.options_by(url, "a")).await;
     let parent = created(&service).await;
     let data = exported(&service, parent).await;
-    let rounds = if is_whole() { 5000 } else { 150 };
+    let rounds = if Part::Store.is_whole() { 5000 } else { 150 };
     let (mut acknowledged, mut failed) = (BTreeSet::from([parent]), 0);
     way.loses.store(true, Ordering::Relaxed);
     for _ in 0..rounds {

@@ -15,7 +15,7 @@ use meerkat_service::{
     prelude::*,
     service::{Changed, DeleteSession, PinFact},
 };
-use meerkat_testkit::{PATIENCE, Random, in_time, seed, until_asked};
+use meerkat_testkit::{PATIENCE, Random, campaigns::Part, in_time, seed, until_asked};
 use tokio::{
     task::{Id, JoinSet, try_id},
     time::{interval, timeout},
@@ -26,7 +26,6 @@ use super::{
     cluster::{self, Database},
     database,
     history::{self, Acknowledged, Figures},
-    is_whole,
     proxy::{Lose, Proxy},
 };
 use crate::{PostgresOptions, connect, db::Db};
@@ -265,7 +264,7 @@ const WORKING: &str = "SELECT count(*) FROM meerkat.sessions WHERE tail > 0 AND 
 /// jump by up to an hour each time that they are read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_to_nodes_every_history_is_sound() {
-    let (rounds, faults) = if is_whole() { (60, 12) } else { (2, 5) };
+    let (rounds, faults) = if Part::Store.is_whole() { (60, 12) } else { (2, 5) };
     let mut figures = Figures::default();
     let first = seed();
     for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
@@ -278,7 +277,7 @@ async fn whatever_happens_to_nodes_every_history_is_sound() {
             let lose = if random.below(2) == 0 { Lose::Request } else { Lose::Reply };
             let passing = random.below(40);
             // Short trials have one fault of each kind.
-            let kind = if is_whole() { random.below(5) } else { fault };
+            let kind = if Part::Store.is_whole() { random.below(5) } else { fault };
             match kind {
                 0 | 1 => {
                     node.proxy.lose_at(lose, passing, Lose::All);
@@ -346,7 +345,7 @@ async fn a_database_that_crashes_and_starts_again_costs_no_turn() {
     let url = cluster.url("meerkat", "postgres");
     let trial = Trial::start(database, &["a", "b"], WAITING, Some(url), seed()).await;
     let clients = trial.clients(3).await;
-    for _ in 0..if is_whole() { 30 } else { 2 } {
+    for _ in 0..if Part::Store.is_whole() { 30 } else { 2 } {
         trial.grows(40).await;
         cluster.restart();
         figures.add("crashes", 1);
@@ -362,7 +361,7 @@ async fn a_database_that_crashes_and_starts_again_costs_no_turn() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_takes_over_has_everything_that_was_acknowledged() {
     let first = seed();
-    for round in 0..if is_whole() { 10 } else { 1 } {
+    for round in 0..if Part::Store.is_whole() { 10 } else { 1 } {
         let database = database!(cluster::own("off"));
         let cluster = database.cluster;
         cluster.start_standby();
@@ -409,7 +408,7 @@ impl Trial {
 /// A node is killed before and behind each message that a script sends to the database; another one does the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_killed_at_any_statement_leaves_a_sound_history() {
-    let step = if is_whole() { 1 } else { 9 };
+    let step = if Part::Store.is_whole() { 1 } else { 9 };
     let mut figures = Figures::default();
     let first = seed();
     let trial = Trial::start(database!(), &["heir"], WAITING, None, first).await;

@@ -117,7 +117,7 @@ fn shown(place: Place<'_>) -> (Vec<SessionId>, Vec<Vec<String>>, u64, SessionId)
 #[test]
 fn sessions_go_into_a_database_and_back_as_they_are() {
     let database = database!();
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (one, two) = (meerkat_testkit::folder(), meerkat_testkit::folder());
     let (one, two) = (Place::Files(one.path()), Place::Files(two.path()));
     let made = live(one);
     let done = copied(one, Place::Postgres(&database)).unwrap();
@@ -141,7 +141,7 @@ fn sessions_go_into_a_database_and_back_as_they_are() {
 #[test]
 fn a_copy_that_was_cut_off_goes_on() {
     let database = database!();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let (from, to) = (Place::Files(folder.path()), Place::Postgres(&database));
     live(from);
     process(async {
@@ -168,7 +168,7 @@ fn a_copy_that_was_cut_off_goes_on() {
 #[test]
 fn a_session_with_other_records_is_refused_and_nothing_is_changed() {
     let database = database!();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let (from, to) = (Place::Files(folder.path()), Place::Postgres(&database));
     let first = live(from)[0];
     assert_eq!(copied(from, to).unwrap().copied, 3);
@@ -189,7 +189,7 @@ fn a_session_with_other_records_is_refused_and_nothing_is_changed() {
 #[test]
 fn a_session_that_runs_is_named_and_left() {
     let database = database!();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let (from, to) = (Place::Postgres(&database), Place::Files(folder.path()));
     live(from);
     let held = process(async {
@@ -228,7 +228,7 @@ fn what_memory_is_to_forget_goes_from_one_database_into_another() {
 #[test]
 fn a_damaged_blob_is_counted() {
     let database = database!();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let second = live(Place::Postgres(&database))[1];
     database.psql("UPDATE blob_parts SET data = set_byte(data, 7, 0)");
     let done = copied(Place::Postgres(&database), Place::Files(folder.path())).unwrap();
@@ -243,7 +243,7 @@ fn a_damaged_blob_is_counted() {
 fn a_copy_of_a_store_that_moves_on_names_what_it_lacks() {
     for what in ["made", "changed", "deleted"] {
         let database = database!();
-        let folder = tempfile::tempdir().unwrap();
+        let folder = meerkat_testkit::folder();
         let first = live(Place::Postgres(&database))[0];
         let new = super::id(7);
         let (sql, named) = match what {

@@ -34,7 +34,7 @@ async fn start(options: PostgresOptions, folder: &Path) -> Arc<dyn SessionServic
 
 /// Two nodes with their folders. One session was told of a bassoon, which is the one to forget, another of a harbour.
 async fn pair(database: &Database) -> ([(Arc<dyn SessionService>, tempfile::TempDir); 2], SessionId) {
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let folders = [meerkat_testkit::folder(), meerkat_testkit::folder()];
     let (a, b) = (start(database.options("a"), folders[0].path()), start(database.options("b"), folders[1].path()));
     let (a, b) = tokio::join!(a, b);
     let mut made = Vec::new();
@@ -76,7 +76,7 @@ async fn what_one_node_forgets_no_node_finds_again() {
     b.shut_down(1000).await;
     drop(b);
     for name in ["b", "c"] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = meerkat_testkit::folder();
         let node = start(database.options(name), folder.path()).await;
         finds(&node, "harbour").await;
         assert_eq!(search(&node, "bassoon").await.unwrap(), 0, "{name}");
@@ -116,7 +116,7 @@ async fn at_home(folder: &Path) -> Arc<dyn SessionService> {
 #[test]
 fn what_is_forgotten_stays_so_wherever_a_store_is_copied() {
     let database = database!();
-    let folders = [0; 4].map(|_| tempfile::tempdir().unwrap());
+    let folders = [0; 4].map(|_| meerkat_testkit::folder());
     let [one, two, three, of_node] = folders.each_ref().map(tempfile::TempDir::path);
     process(async {
         let service = at_home(one).await;
@@ -168,7 +168,7 @@ async fn a_node_forgets_without_being_asked_and_tells_what_only_it_knows() {
     database.psql("DELETE FROM forgotten");
     let a = start(database.options("a"), of_a.path()).await;
     finds(&a, "harbour").await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let c = start(database.options("c"), folder.path()).await;
     finds(&c, "harbour").await;
     assert_eq!(search(&c, "bassoon").await.unwrap(), 0);
@@ -179,7 +179,7 @@ async fn nothing_is_forgotten_that_cannot_be_recorded_for_all() {
     let database = database!();
     let proxy = Proxy::start(&database).await;
     let ([(a, _of_a), _b], session_id) = pair(&database).await;
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let c = start(database.options_by(proxy.url(), "c"), folder.path()).await;
     for node in [&a, &c] {
         finds(node, "bassoon").await;

@@ -50,12 +50,6 @@ macro_rules! database {
 }
 pub(crate) use database;
 
-/// Returns true if campaigns run at full length: if `MEERKAT_CAMPAIGNS` names `store` or `all`.
-fn is_whole() -> bool {
-    let asked = std::env::var("MEERKAT_CAMPAIGNS").unwrap_or_default();
-    asked.split(',').any(|part| matches!(part, "store" | "all"))
-}
-
 /// Opens the shared part of the stores of a node.
 async fn node(database: &cluster::Database, name: &str) -> Arc<Store> {
     parts(database.options(name)).await.unwrap()

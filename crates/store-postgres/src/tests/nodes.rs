@@ -12,7 +12,7 @@ use std::{
 use meerkat_service::store::{
     EventStore as _, Fate, Inbox as _, Lease, Letter, ReadLimit, SessionIndex as _, StoreError,
 };
-use meerkat_testkit::{in_time, until_asked, until_async};
+use meerkat_testkit::{campaigns::Part, in_time, until_asked, until_async};
 use meerkat_words::{
     SessionError,
     answers::SessionState::{Idle, Running},
@@ -23,7 +23,7 @@ use super::{
     agents::hear,
     append,
     cluster::Database,
-    database, events, id, is_whole, jump, node, node_with,
+    database, events, id, jump, node, node_with,
     proxy::{Lose, Proxy},
     record, row, seqs,
 };
@@ -258,7 +258,7 @@ async fn a_renewal_that_fails_is_tried_again_soon() {
 async fn of_two_who_race_for_a_lease_exactly_one_has_it() {
     let database = database!();
     let (a, b) = (node(&database, "a").await, node(&database, "b").await);
-    let (races, mut wins, mut epoch) = (if is_whole() { 10_000 } else { 300 }, [0_u64; 2], 0);
+    let (races, mut wins, mut epoch) = (if Part::Store.is_whole() { 10_000 } else { 300 }, [0_u64; 2], 0);
     for race in 1..=races {
         let (of_a, of_b) = tokio::join!(a.lease(id(1)), b.lease(id(1)));
         let (winner, lease, lost) = match (of_a, of_b) {

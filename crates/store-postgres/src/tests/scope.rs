@@ -50,7 +50,7 @@ async fn set_user(node: &Arc<dyn SessionService>, session_id: SessionId, user: &
 #[tokio::test(flavor = "multi_thread")]
 async fn a_label_that_one_node_changes_parts_memory_at_the_other() {
     let database = database!();
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let folders = [meerkat_testkit::folder(), meerkat_testkit::folder()];
     let (a, b) = tokio::join!(start(&database, "a", folders[0].path()), start(&database, "b", folders[1].path()));
     let session_id = a.create_session(of("ana")).await.unwrap().session_id;
     a.start_turn(StartTurn::new(session_id, "@say The password is persimmon.")).await.unwrap();

@@ -126,7 +126,7 @@ fn check(home: &std::path::Path, screen: &str) {
 fn what_is_typed_before_a_question_is_shown_never_answers_it() {
     let mut random = Random::new(seed());
     let model = Model::start();
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let mut typed = Typed::begin(model.command(&home, &["chat"]), home);
     for number in 0..EARLY - 10 {
         typed.prompt();
@@ -142,7 +142,7 @@ fn what_is_typed_before_a_question_is_shown_never_answers_it() {
     typed.leave();
 
     for number in EARLY - 10..EARLY {
-        let home = TempDir::new().unwrap();
+        let home = meerkat_testkit::folder();
         let mut typed = Typed::begin(model.command(&home, &["run", "go"]), home);
         let moment = random.below(4);
         if moment == 0 {
@@ -167,7 +167,7 @@ fn lines_of_a_program_wait_for_their_questions() {
 /// Broken once: it was not asked again, and every line was refused.
 #[test]
 fn a_question_that_a_former_chat_left_is_asked_again_at_once() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let chat = |home: &TempDir, args: &[&str]| {
         let mut command = meerkat(home, args);
         command.env("MEERKAT_TOOLS__TEST_DIR", home.path());
@@ -226,7 +226,7 @@ fn an_interrupt_at_a_question_ends_it_and_the_next_line_is_a_prompt() {
 /// Broken once: the editor wrote its own line over the question.
 #[test]
 fn a_dumb_terminal_shows_the_question_as_a_plain_line() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let mut command = meerkat(&home, &["chat"]);
     command.env("MEERKAT_TOOLS__TEST_DIR", home.path());
     let mut typed = Typed::begin_at("dumb", command, home);
@@ -246,7 +246,7 @@ fn a_dumb_terminal_shows_the_question_as_a_plain_line() {
 
 /// Starts a command in a project at a terminal, whose model makes this call.
 fn calling(name: &str, arguments: &Value) -> Typed {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let project = home.path().join("project");
     fs::create_dir(&project).unwrap();
     let mut command = meerkat(&home, &["run", &format!("@call {name} {arguments} @say Done.")]);

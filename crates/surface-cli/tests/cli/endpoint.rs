@@ -114,7 +114,7 @@ struct Project(TempDir);
 
 impl Project {
     fn new(server: &Server, model: &str) -> Self {
-        let project = Self(TempDir::new().unwrap());
+        let project = Self(meerkat_testkit::folder());
         project.configure(server, model);
         project
     }

@@ -15,7 +15,7 @@ fn file(home: &TempDir) -> PathBuf {
 
 /// Starts `init` in a home folder with this configuration, beside a server that speaks as Ollama does.
 fn start(server: &Server, user: &str) -> Typed {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     if !user.is_empty() {
         std::fs::create_dir_all(file(&home).parent().unwrap()).unwrap();
         std::fs::write(file(&home), user).unwrap();
@@ -171,7 +171,7 @@ fn who_leaves_has_written_nothing() {
 
 #[test]
 fn without_a_terminal_it_says_what_to_do_instead() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let refused = ran(&mut meerkat(&home, &["init"]));
     refused.refused(ErrorCode::InvalidRequest, "needs a terminal");
     assert!(refused.err.contains("--model ollama/") && refused.err.contains("docs/models.md"), "{}", refused.err);

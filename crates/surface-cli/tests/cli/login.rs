@@ -81,7 +81,7 @@ fn answer(asked: &Asked, url: &str) -> (u16, &'static str, String) {
 
 /// Makes a folder whose user has configured the server.
 fn home() -> TempDir {
-    let home = tempfile::tempdir().unwrap();
+    let home = meerkat_testkit::folder();
     fs::create_dir_all(home.path().join(".config/meerkat")).unwrap();
     let file = format!("[servers.fake]\nurl = \"{}/mcp\"\n", server());
     fs::write(home.path().join(".config/meerkat/meerkat.toml"), file).unwrap();

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::drive::{Ran, meerkat, ran, terminal::cli};
 
 fn with_something_said() -> Arc<TempDir> {
-    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let dir = Arc::new(meerkat_testkit::folder());
     let said = cli(&["run", "@say The passphrase is persimmon."]).in_dir(&dir).run();
     assert_eq!(said.code, 0, "{}", said.err);
     dir
@@ -77,7 +77,7 @@ fn nothing_is_forgotten_unasked() {
 #[test]
 fn forgetting_waits_until_the_text_has_left_every_file_unless_it_is_told_not_to() {
     for is_told in [false, true] {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         let said = run(dir.path(), &["run", "@say The passphrase is persimmon."]);
         assert_eq!(said.code, 0, "{}", said.err);
         // The prompt has the word, too.
@@ -168,7 +168,7 @@ fn flip(file: &Path, at: impl FnOnce(u64) -> u64) {
 /// `doctor --repair` once said that nothing was wrong, and without memory.redb the forgotten text was found.
 #[test]
 fn what_was_forgotten_stays_so_if_one_of_memorys_files_is_damaged() {
-    let (dir, mut random) = (TempDir::new().unwrap(), Random::new(seed()));
+    let (dir, mut random) = (meerkat_testkit::folder(), Random::new(seed()));
     let whole = dir.path().join("whole");
     fs::create_dir(&whole).unwrap();
     assert_eq!(run(&whole, &["run", "@say The passphrase is persimmon."]).code, 0);

@@ -6,7 +6,6 @@ use std::sync::{
 };
 
 use meerkat_errors::ErrorCode;
-use tempfile::TempDir;
 
 use crate::drive::{Ran, fake, meerkat, ran};
 
@@ -39,7 +38,7 @@ fn answers(body: &'static str) -> u16 {
 /// Runs a command with a model behind a port of this machine.
 #[track_caller]
 fn run(port: u16, args: &[&str], env: &[(&str, &str)]) -> Ran {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let config = format!(
         "[model]\nname = \"local/x\"\n[model.compatible.local]\nbase_url = \
          \"http://127.0.0.1:{port}/v1\"\nwindow_tokens = 32768\n[turn]\nretry_base_ms = 1\n"

@@ -25,7 +25,7 @@ struct Older {
 impl Older {
     fn new() -> Self {
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/older");
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         fs::create_dir(dir.path().join(".git")).unwrap();
         copy(&fixture.join("data"), &dir.path().join("data"));
         Self { dir, said: serde_json::from_slice(&fs::read(fixture.join("expected.json")).unwrap()).unwrap() }

@@ -1,13 +1,12 @@
 //! Effects that only a process has: its panics.
 
 use meerkat_errors::ErrorCode;
-use tempfile::TempDir;
 
 use crate::drive::{meerkat, ran};
 
 #[test]
 fn a_panic_is_one_line_and_fails_the_turn_alone() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut command = meerkat(&dir, &["run", "-q", "@call test_panic"]);
     let ran = ran(command.env("MEERKAT_TOOLS__TEST_DIR", dir.path()));
     assert_eq!(ran.code, ErrorCode::Internal.exit_code());

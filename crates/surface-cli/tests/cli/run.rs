@@ -3,7 +3,6 @@
 use meerkat_errors::ErrorCode;
 use meerkat_serve::Token;
 use meerkat_service::{Capabilities, Capability};
-use tempfile::TempDir;
 
 use crate::drive::{NOBODY, meerkat_after, ran, terminal::cli};
 
@@ -78,7 +77,7 @@ fn with_json_the_body_is_the_document() {
 #[test]
 #[cfg(target_os = "linux")]
 fn an_answer_that_cannot_be_written_fails_and_says_so() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let ran = ran(&mut meerkat_after("exec >/dev/full", &dir, &["run", "@say x"]));
     assert_eq!(ran.code, ErrorCode::Internal.exit_code(), "{}", ran.err);
     assert!(ran.err.contains("error: The output could not be written: No space left on device"), "{}", ran.err);

@@ -82,7 +82,7 @@ fn what_is_waited_for_is_shown_until_it_comes() {
 
 #[test]
 fn typed_lines_are_kept_for_later_chats_but_those_after_a_space() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let mut typed = Typed::begin(chat(&home, &[]), home);
     for line in ["@say Once.\r", " @say Hidden.\r", "\x04"] {
         typed.prompt();
@@ -114,7 +114,7 @@ fn typed_lines_are_kept_for_later_chats_but_those_after_a_space() {
 
 #[test]
 fn the_files_of_the_last_turn_are_put_back_once_somebody_agrees() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let project = home.path().join("project");
     fs::create_dir_all(project.join(".git")).unwrap();
     let mut command = chat(&home, &[]);
@@ -151,7 +151,7 @@ fn the_files_of_the_last_turn_are_put_back_once_somebody_agrees() {
 
 #[test]
 fn a_session_is_opened_by_words_of_its_title() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let data = home.path().join("data").display().to_string();
     for title in ["Fix the login", "Write docs", "Fix the docs"] {
         let done = ran(&mut meerkat(&home, &["--data-dir", &data, "run", "--title", title, "@say Done."]));
@@ -189,7 +189,7 @@ fn deny_elsewhere(home: &Path) {
 fn a_line_that_was_begun_for_one_question_answers_no_other() {
     let asks = r#"@call test_ask {"name":"first","line":"x"} @call test_ask {"name":"second","line":"x"} @say Done."#;
     for args in [&["chat"][..], &["run", asks]] {
-        let home = TempDir::new().unwrap();
+        let home = meerkat_testkit::folder();
         let mut command = meerkat(&home, args);
         command.env("MEERKAT_DATA_DIR", home.path().join("data")).env("MEERKAT_TOOLS__TEST_DIR", home.path());
         let mut typed = Typed::begin(command, home);
@@ -227,7 +227,7 @@ fn a_line_that_was_begun_for_one_question_answers_no_other() {
 #[test]
 fn a_line_that_was_begun_for_a_form_fills_in_no_other() {
     let prompt = r#"@call test_form {"message":"First?"} @call test_form {"message":"Second?"} @echo last_result"#;
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let mut command = meerkat(&home, &["run", prompt]);
     command.env("MEERKAT_DATA_DIR", home.path().join("data")).env("MEERKAT_TOOLS__TEST_DIR", home.path());
     let mut typed = Typed::begin(command, home);
@@ -248,7 +248,7 @@ fn a_line_that_was_begun_for_a_form_fills_in_no_other() {
 
 #[test]
 fn a_prompt_after_a_command_that_was_begun_beside_a_question_is_taken() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let tools = home.path().display().to_string();
     let mut typed = Typed::begin(chat(&home, &[("MEERKAT_TOOLS__TEST_DIR", tools.as_str())]), home);
     typed.prompt();
@@ -270,7 +270,7 @@ fn a_prompt_after_a_command_that_was_begun_beside_a_question_is_taken() {
 
 #[test]
 fn a_question_does_not_mix_with_that_of_an_undo() {
-    let home = TempDir::new().unwrap();
+    let home = meerkat_testkit::folder();
     let project = home.path().join("project");
     fs::create_dir_all(project.join(".git")).unwrap();
     let tools = project.display().to_string();

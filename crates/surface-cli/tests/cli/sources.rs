@@ -73,7 +73,7 @@ impl Server {
 }
 
 fn with_ollama(host: &str, args: &[&str]) -> (Command, TempDir) {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut command = meerkat(&dir, args);
     command.env("OLLAMA_HOST", host);
     (command, dir)
@@ -135,7 +135,7 @@ fn a_server_of_another_machine_is_not_reached_in_plain_text() {
 
 #[test]
 fn a_row_of_ollama_does_not_make_its_variable_stop_every_command() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     std::fs::write(dir.path().join("mine.toml"), "model.compatible.ollama.window_tokens = 8192\n").unwrap();
     let run = |model: &str| {
         let mut command = meerkat(&dir, &["--config", "mine.toml", "run", "--model", model, "hi"]);
@@ -153,7 +153,7 @@ fn a_row_of_ollama_does_not_make_its_variable_stop_every_command() {
 #[test]
 fn openrouter_needs_only_its_key() {
     let model = ["run", "--model", "openrouter/vendor/name", "hi"];
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     ran(&mut meerkat(&dir, &model)).refused(ErrorCode::ModelNotConfigured, "OPENROUTER_API_KEY");
     // Nothing here reaches the network: the proxy sees where the request wants to go.
     let proxy = Server::start(|_| Some((502, "{}".to_owned())));
@@ -166,7 +166,7 @@ fn openrouter_needs_only_its_key() {
 #[test]
 fn nothing_is_asked_that_nobody_names() {
     let server = Server::ollama();
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     std::fs::create_dir(dir.path().join(".git")).unwrap();
     std::fs::write(dir.path().join("meerkat.toml"), "model.name = \"ollama/llama3.2\"\n").unwrap();
     for args in [&["run", "hello"][..], &["config", "show"], &["doctor"], &["capabilities"]] {
@@ -180,7 +180,7 @@ fn nothing_is_asked_that_nobody_names() {
 #[test]
 fn models_lists_sources_models_and_the_next_command() {
     let server = Server::ollama();
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let models = |args: &[&str], env: &[(&str, &str)]| {
         let args = [&["models"], args].concat();
         let ran = ran(meerkat(&dir, &args).env("OLLAMA_HOST", &server.host).envs(env.iter().copied()));
@@ -240,7 +240,7 @@ fn each_server_tells_its_windows_in_its_own_way() {
             _ => Some((404, "{}".to_owned())),
         });
         let user = format!("model.compatible.{preset:?}.base_url = \"http://{}/v1\"\n", server.host);
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         std::fs::write(dir.path().join("mine.toml"), user).unwrap();
         let listed = ran(&mut meerkat(&dir, &["--config", "mine.toml", "models", "--json"])).json();
         let name = format!("{preset}/m");
@@ -286,7 +286,7 @@ fn a_hostile_server_is_bounded_and_prints_nothing_of_its_own() {
 #[test]
 fn a_key_goes_to_its_own_server_alone() {
     let server = Server::ollama();
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let user =
         format!("model.compatible.mine = {{ base_url = \"http://{}/v1\", key_variable = \"K\" }}\n", server.host);
     std::fs::write(dir.path().join("mine.toml"), user).unwrap();

@@ -50,7 +50,7 @@ fn size((rows, columns): (u16, u16)) -> (NonZeroU16, NonZeroU16) {
 
 impl Typed {
     pub(crate) fn start() -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         let mut command = meerkat(&dir, &["chat"]);
         command.env("MEERKAT_TOOLS__TEST_DIR", dir.path());
         Self::begin(command, dir)
@@ -304,7 +304,7 @@ fn when_the_terminal_of_an_owner_closes_the_turns_of_others_may_end() {
     for (args, drain_ms, prompt) in
         [(chat, "3600000", gated), (run, "3600000", gated), (chat, "300", "@say First. @stall")]
     {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         let (project, data_dir) = (dir.path().join("project"), dir.path().join("data"));
         std::fs::create_dir(&project).unwrap();
         mknodat(CWD, project.join("gate"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();

@@ -39,7 +39,7 @@ fn program(path: &Path, text: &str) {
 
 impl Hostile {
     fn new() -> Self {
-        let home = TempDir::new().unwrap();
+        let home = meerkat_testkit::folder();
         let project = home.path().join("project");
         let sub = project.join("sub");
         for folder in [&project, &sub] {

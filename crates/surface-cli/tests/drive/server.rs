@@ -54,13 +54,13 @@ pub(crate) const SERVE: [&str; 7] = ["--json", "serve", "--rest", "--rpc", "--mc
 impl Server {
     /// Starts one with these variables, and waits until it listens.
     pub(crate) fn start(env: &[(&str, &str)]) -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         Self::run(meerkat(&dir, &SERVE), env, Some(dir))
     }
 
     /// Starts one with a limit, which `ulimit` sets.
     pub(crate) fn start_limited(limit: &str, env: &[(&str, &str)]) -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         Self::run(meerkat_after(&format!("ulimit {limit}"), &dir, &SERVE), env, Some(dir))
     }
 

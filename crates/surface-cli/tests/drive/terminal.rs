@@ -32,7 +32,7 @@ pub(crate) struct Cli {
 /// A command in an empty folder of its own, with nothing on standard input and no terminal.
 pub(crate) fn cli(args: &[&str]) -> Cli {
     let texts = [Written::default(), Written::default()];
-    let dir = Arc::new(TempDir::new().unwrap());
+    let dir = Arc::new(meerkat_testkit::folder());
     std::fs::create_dir(dir.path().join(".git")).unwrap();
     Cli {
         args: std::iter::once("meerkat").chain(args.iter().copied()).map(str::to_owned).collect(),

@@ -4,7 +4,6 @@ use std::io::{BufRead as _, BufReader};
 
 use meerkat_testkit::until;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::drive::{
     meerkat,
@@ -35,7 +34,7 @@ fn turn(server: &Server, session: &str, more: &Value) -> Value {
 /// The server is killed while its question is open. The state is signed with the token, which is the same afterwards.
 #[test]
 fn a_question_outlives_its_server() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let env = [("MEERKAT_TOOLS__TEST_DIR", ".")];
     let server = Server::run(meerkat(&dir, &SERVE), &env, None);
     let session = server.session();

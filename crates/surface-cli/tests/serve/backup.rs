@@ -33,7 +33,7 @@ fn stop(mut server: Server) {
 
 #[test]
 fn a_bundle_of_a_running_server_and_a_copy_of_a_stopped_one_are_backups() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let server = serve(&dir, "data");
     let session = server.session();
     let turn = server.send_with_token("POST", &format!("/v1/sessions/{session}/turns"), &[], PROMPT);

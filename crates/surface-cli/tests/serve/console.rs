@@ -148,7 +148,7 @@ fn sign_in(server: &Server, address: &str) -> u16 {
 /// Everybody on the machine can read the arguments of a program.
 #[test]
 fn a_browser_gets_the_code_in_a_file_that_nobody_else_can_read() {
-    let (server, dir) = (Server::start(&[]), TempDir::new().unwrap());
+    let (server, dir) = (Server::start(&[]), meerkat_testkit::folder());
     let (browser, opened) = (dir.path().join("browser"), dir.path().join("opened"));
     fs::write(&browser, format!("#!/bin/sh\nprintf '%s\\n' \"$@\" > '{}'\n", opened.display())).unwrap();
     fs::set_permissions(&browser, PermissionsExt::from_mode(0o700)).unwrap();
@@ -169,7 +169,7 @@ fn a_browser_gets_the_code_in_a_file_that_nobody_else_can_read() {
 
 #[test]
 fn the_console_of_another_project_or_of_no_meerkat_is_not_shown() {
-    let (server, dir) = (Server::start(&[]), TempDir::new().unwrap());
+    let (server, dir) = (Server::start(&[]), meerkat_testkit::folder());
     // Another user's program can say whatever a server says without a token.
     let page = include_str!("../../../console/page/index.html");
     let squatter = fake::serve(move |_| Some((200, "text/html", page.to_owned())));
@@ -199,7 +199,7 @@ const DROP: Duration = Duration::from_millis(200);
 /// Each byte comes in time, and the answer never.
 #[test]
 fn a_program_that_answers_drop_by_drop_holds_no_command_up() {
-    let (listener, dir) = (TcpListener::bind("127.0.0.1:0").unwrap(), TempDir::new().unwrap());
+    let (listener, dir) = (TcpListener::bind("127.0.0.1:0").unwrap(), meerkat_testkit::folder());
     let listen = listener.local_addr().unwrap().to_string();
     let dripping = std::thread::spawn(move || {
         let (mut stream, began) = (listener.accept().unwrap().0, Instant::now());

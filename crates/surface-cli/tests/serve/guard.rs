@@ -5,7 +5,6 @@ use std::net::TcpListener;
 use meerkat_errors::ErrorCode;
 use meerkat_testkit::until;
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::drive::{
     NOBODY, TOKEN, meerkat, ran,
@@ -42,7 +41,7 @@ fn filled(path: &str, id: &str) -> String {
 /// A killed process has left thousands of sessions to look at.
 #[test]
 fn who_reads_that_the_server_listens_finds_a_store_that_can_be_used() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let env = [("MEERKAT_DATA_DIR", "data")];
     drop(Server::run(meerkat(&dir, &SERVE), &env, None));
     let active = dir.path().join("data/active");
@@ -199,7 +198,7 @@ fn hostile_hosts_and_origins_reach_no_surface() {
 
 #[test]
 fn a_bind_that_others_can_reach_is_refused_without_a_token() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let invalid = ErrorCode::ConfigInvalid;
     let token = ("MEERKAT_TOKEN", TOKEN);
     let server = [

@@ -222,7 +222,7 @@ fn only_one_type_makes_a_body_json() {
 
 /// Sends lines to a command on standard input, and reads the last of as many answers.
 fn over_pipes(command: &str, env: &[(&str, &str)], lines: &[Value]) -> Value {
-    let dir = tempfile::TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut command = meerkat(&dir, &[command]);
     command.envs(env.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();

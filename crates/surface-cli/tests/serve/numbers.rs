@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::drive::{meerkat, ran, server::Server};
 
@@ -35,7 +34,7 @@ fn texts(dir: &Path) -> String {
 
 #[test]
 fn a_float_comes_back_bit_for_bit() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let [data, files, bundle] = ["data", "files", "bundle"].map(|name| dir.path().join(name).display().to_string());
     let env = [
         ("MEERKAT_DATA_DIR", data.as_str()),

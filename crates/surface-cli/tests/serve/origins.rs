@@ -68,7 +68,7 @@ fn an_origin_is_listed_however_it_is_written() {
 
 #[test]
 fn what_names_no_place_is_refused() {
-    let dir = tempfile::TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     for (key, value) in [
         ("ALLOWED_ORIGINS", r#"["*"]"#),
         ("ALLOWED_ORIGINS", r#"["null"]"#),

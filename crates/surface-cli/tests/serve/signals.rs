@@ -11,7 +11,6 @@ use std::{
 
 use meerkat_testkit::until;
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::drive::{
     TOKEN, meerkat, meerkat_after,
@@ -68,7 +67,7 @@ fn sockets(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_command_that_reads_its_prompt_ends_in_order() {
     for (name, code) in [("TERM", 0), ("INT", 130)] {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         let mut command = meerkat(&dir, &["run", "-"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         until("it owns its data directory", || !sockets(dir.path()).is_empty());
@@ -82,7 +81,7 @@ fn a_command_that_reads_its_prompt_ends_in_order() {
 /// A supervisor's first signal came while the data directory was being opened, and was lost or killed the process.
 #[test]
 fn a_signal_while_a_server_starts_is_kept() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     // An owner that cannot be attached to holds up the start.
     let mut owner = begin(meerkat(&dir, COMMANDS[1].0), COMMANDS[1].1, COMMANDS[1].2);
     fs::remove_file(&sockets(dir.path())[0]).unwrap();
@@ -110,7 +109,7 @@ fn every_command_ends_the_same_way() {
             if code.is_none() {
                 continue;
             }
-            let dir = TempDir::new().unwrap();
+            let dir = meerkat_testkit::folder();
             assert!(meerkat(&dir, &["run", "Hello."]).output().unwrap().status.success());
             let mut child = begin(meerkat(&dir, args), sent, says);
             assert_eq!(sockets(dir.path()).len(), 1, "{args:?}");
@@ -130,7 +129,7 @@ fn every_command_ends_the_same_way() {
 #[test]
 fn a_command_beside_a_server_ends_its_turn() {
     for (args, sent) in [(COMMANDS[4].0, ""), (&["chat"], "@say Wait @stall\n")] {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         let mut server = begin(meerkat(&dir, COMMANDS[0].0), "", "listening");
         let mut child = begin(meerkat(&dir, args), sent, "Wait");
         signal(&child, "TERM");
@@ -160,7 +159,7 @@ fn a_second_signal_ends_a_server_at_once() {
 #[test]
 fn a_command_that_was_started_to_ignore_a_signal_goes_on() {
     for (name, (args, sent, says, _)) in [("HUP", COMMANDS[0]), ("INT", COMMANDS[5])] {
-        let dir = TempDir::new().unwrap();
+        let dir = meerkat_testkit::folder();
         assert!(meerkat(&dir, &["run", "Hello."]).output().unwrap().status.success());
         let mut child = begin(meerkat_after(&format!(r#"trap "" {name}"#), &dir, args), sent, says);
         signal(&child, name);

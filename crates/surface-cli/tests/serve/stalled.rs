@@ -16,7 +16,7 @@ use crate::drive::server::{Server, ask, read_head, status};
 /// Bytes of a call's arguments, which its event holds unchanged; there is no such tool, so it has no other effect.
 const ARGUMENT_BYTES: usize = 62_000;
 const CALLS_PER_TURN: usize = 80;
-const TURNS: usize = 21;
+const TURNS: usize = 5;
 
 /// Milliseconds after which one that reads nothing is closed; the one that is awake reads sooner, also on a busy machine.
 const STALL_MS: &str = "10000";
@@ -129,7 +129,7 @@ fn a_subscriber_that_stalls_is_closed_and_goes_on_where_it_was() {
         (last, all.join().unwrap())
     });
     let bytes: usize = all.iter().map(|(_, line)| line.len()).sum();
-    assert!(bytes >= 100_000_000, "{bytes} bytes were written");
+    assert!(bytes >= 20_000_000, "{bytes} bytes were written");
     assert!(all.iter().map(|(seq, _)| *seq).eq(1..=last), "the one that is awake misses nothing");
 
     wait_for_every_place(&server, 8);

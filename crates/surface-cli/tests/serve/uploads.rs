@@ -3,7 +3,6 @@
 use std::{fs, io::Write as _, path::Path};
 
 use meerkat_testkit::until;
-use tempfile::TempDir;
 
 use crate::drive::server::{Server, read, refusal};
 
@@ -19,7 +18,7 @@ fn unfinished(data: &Path) -> u64 {
 
 #[test]
 fn imports_that_are_cut_off_leave_nothing_and_keep_no_place() {
-    let dir = TempDir::new().unwrap();
+    let dir = meerkat_testkit::folder();
     let data = dir.path().join("data");
     let server = Server::start(&[("MEERKAT_DATA_DIR", data.to_str().unwrap())]);
     let headers = server.headers_with_token(&[]).replace("application/json", "application/x-tar");

@@ -137,7 +137,7 @@ async fn a_session_is_a_resource_of_its_lines() {
 
 #[tokio::test]
 async fn the_list_of_sessions_is_a_resource_that_goes_on_by_its_cursor() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap();
     let (way, version) = everywhere().next().unwrap();
     let client = Client::connect(&agent, way, &version).await;
@@ -173,7 +173,7 @@ async fn a_client_that_left_before_it_began_is_no_error() {
 
 #[tokio::test]
 async fn events_are_objects_and_what_no_tree_holds_is_told_as_it_is_written() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = super::build().store(dir.path().to_owned()).build().unwrap();
     let client = Client::connect(&agent, Way::Streams, &ProtocolVersion::V_2025_11_25).await;
     let session = agent.create_session().await.unwrap();

@@ -194,7 +194,7 @@ async fn a_question_of_a_server_is_passed_on() {
         (answer(ElicitationAction::Accept, json!({ "name": "Ann" })), r#"accepted {"count":3,"name":"Ann"}"#),
         (Some(ElicitResult::new(ElicitationAction::Decline)), "declined"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = meerkat_testkit::folder();
         let tools = test_tools(folder.path().to_owned(), Arc::new(SystemClock::new()));
         let build = tools.into_iter().fold(AgentBuildConfig::new(), |build, tool| build.tool(tool));
         let agent = build.build().unwrap();

@@ -218,7 +218,7 @@ async fn what_is_no_answer_is_asked_again() {
 /// A state is of its server's key, its tool and its arguments.
 #[tokio::test]
 async fn a_state_that_was_not_given_for_this_call_is_refused_and_does_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = build().store(dir.path().to_owned()).build().unwrap();
     let session = agent.create_session().await.unwrap();
     let other = agent.create_session().await.unwrap();
@@ -306,7 +306,7 @@ async fn a_question_of_a_server_is_passed_on() {
         (json!({ "action": "decline" }), "declined"),
         (json!({ "action": "cancel" }), "declined"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = meerkat_testkit::folder();
         let tools = test_tools(folder.path().to_owned(), Arc::new(SystemClock::new()));
         let build = tools.into_iter().fold(AgentBuildConfig::new(), |build, tool| build.tool(tool));
         let agent = build.build().unwrap();

@@ -175,7 +175,7 @@ async fn a_server_that_goes_away_is_named_and_one_that_comes_back_is_found() {
 
 #[tokio::test]
 async fn an_owners_socket_needs_no_token() {
-    let (dir, service) = (tempfile::tempdir().unwrap(), service());
+    let (dir, service) = (meerkat_testkit::folder(), service());
     assert_eq!(Client::attach(dir.path().to_owned()).await.unwrap_err().code(), ErrorCode::ShuttingDown);
     let bound = Place::new(dir.path().to_owned()).bind().unwrap();
     let owner = Owner::start(bound, service.clone(), Arc::new(|_| Ok(())));

@@ -104,7 +104,7 @@ async fn the_list_of_sessions_is_followed() {
         let engine = AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap().service().clone();
         (service(engine.clone(), RpcOptions::default()), engine)
     };
-    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (one, other) = (meerkat_testkit::folder(), meerkat_testkit::folder());
     let (rpc, engine) = stored(&one);
     follows_the_list(connect(&rpc).await, engine).await;
     let (rpc, engine) = stored(&other);

@@ -21,7 +21,7 @@ struct Directories(Mutex<Vec<tempfile::TempDir>>);
 #[async_trait]
 impl Harness for Directories {
     async fn fresh(&self) -> Pair {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let Opened { events, snapshots, .. } = open_stores(dir.path()).unwrap();
         self.0.lock().unwrap().push(dir);
         Pair { events, snapshots }
@@ -38,7 +38,7 @@ impl Harness for Directories {
 #[async_trait]
 impl readers::Harness for Directories {
     async fn fresh(&self) -> Arc<dyn ReaderStore> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let store = open_stores(dir.path()).unwrap().readers;
         self.0.lock().unwrap().push(dir);
         store
@@ -91,7 +91,7 @@ fn memory() -> Arc<MemoryEventStore> {
 
 #[tokio::test]
 async fn snapshots_in_redb_keep_their_promises() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let files = AtomicU32::new(0);
     let open = |n: u32, events: Arc<dyn EventStore>| {
         let file = Arc::new(IndexFile::new(directory.path().join(format!("{n}.redb"))));
@@ -138,7 +138,7 @@ impl shared::Harness for InMemory {
 #[async_trait]
 impl shared::Harness for Directories {
     async fn peers(&self) -> [Opened; 2] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let stores = open_stores(dir.path()).unwrap();
         self.0.lock().unwrap().push(dir);
         [stores.clone(), stores]

@@ -38,7 +38,7 @@ fn found(core: &Core, text: &str) -> usize {
 /// once set the new one aside too.
 #[test]
 fn who_fails_late_on_a_damaged_file_leaves_the_new_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let core = core(dir.path(), false);
     let damaged = || Err::<(), _>(Trouble::Damaged("it is damaged".to_owned()));
     let late = core.work(|| {
@@ -55,7 +55,7 @@ fn who_fails_late_on_a_damaged_file_leaves_the_new_one() {
 /// A full disk at an append to the log was once reported as an unavailable index.
 #[test]
 fn a_log_without_room_answers_so_and_searches_go_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let (core, disk) = (core(dir.path(), true), SimulatedDisk::new());
     *core.log() = Some(MemoryLog::open(Arc::new(disk.clone()), 0).unwrap());
     core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
@@ -76,7 +76,7 @@ const HALF_REPLAYED: [[usize; 3]; 5] = [[1, 0, 0], [1, 0, 0], [1, 0, 0], [1, 0, 
 /// Loses the file, and replays the log into a new one with room for one write; then two additions are refused, one word
 /// is forgotten with room again, and memory is reopened. `lie` changes the log before.
 fn half_replayed(room: Option<u32>, lie: impl FnOnce(&Path)) -> Vec<[usize; 3]> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let words = ["harbour", "bassoon", "tulips"];
     let add = |core: &Core, n: u64, word: &str| core.work_alone(|| core.add(vec![talk(n, &[word])]));
     let all = |core: &Core| words.map(|word| found(core, word));
@@ -133,7 +133,7 @@ fn a_replay_that_met_no_full_disk_or_lost_the_rest_is_seen() {
 /// After a write to a full disk redb refuses everything, so the file is opened again.
 #[test]
 fn a_file_without_room_answers_so_and_searches_go_on() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let core = core(dir.path(), false);
     core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
     let refused = core.work_alone(|| {
@@ -149,7 +149,7 @@ fn a_file_without_room_answers_so_and_searches_go_on() {
 /// A thread that the system refused, or any panic in the ranking, once made a healthy file "damaged".
 #[test]
 fn a_panic_leaves_a_healthy_file_where_it_is() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let core = core(dir.path(), false);
     core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
     let panicked = core.work(|| -> Result<(), Trouble> { panic!("it was told to") });
@@ -161,7 +161,7 @@ fn a_panic_leaves_a_healthy_file_where_it_is() {
 /// What redb finds damaged after a panic is set aside.
 #[test]
 fn a_panic_on_a_damaged_file_sets_it_aside() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let path = dir.path().join("memory.redb");
     let core = core(dir.path(), false);
     core.work_alone(|| core.add(vec![talk(1, &["The bassoon is in the attic."])])).unwrap();
@@ -221,7 +221,7 @@ fn erase(core: &Core) -> Result<(), Trouble> {
 #[test]
 fn what_is_forgotten_is_in_no_file_when_it_is_erased() {
     for taken_in in [1, 20] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let core = core(dir.path(), true);
         let notes = (1..=taken_in).map(|seq| said(seq, "user", &format!("note number{seq} of the harbour")));
         core.work_alone(|| core.add(vec![intake(2, notes.collect()), talk(1, &["The bassoon is there."])])).unwrap();
@@ -247,7 +247,7 @@ fn what_is_half_forgotten_leaves_every_file_at_the_next_start() {
     let forget = ForgetMemory { session_id: Some(session(1)), ..ForgetMemory::default() };
     let mut refused = 0;
     loop {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let core = core(dir.path(), true);
         core.work_alone(|| core.add(vec![talk(1, &["The bassoon is there."]), talk(2, &["The harbour."])])).unwrap();
         WRITES_LEFT.set(Some(refused));

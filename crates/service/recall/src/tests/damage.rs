@@ -28,7 +28,7 @@ fn journals() -> [Intake; 4] {
 
 /// Makes the files of a memory that was told to forget two texts, one after the other.
 async fn made() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), false);
     assert!(store.needs_rebuild().await.unwrap());
     store.add(journals()[..3].to_vec()).await.unwrap();
@@ -56,7 +56,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn copied(from: &Path) -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     for file in files(from) {
         let to = dir.path().join(&file);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -245,7 +245,7 @@ async fn a_lost_log_is_made_again_from_the_index() {
 /// Where no journal has the texts, memory's log does. What of it cannot be read may be a text that was forgotten.
 #[tokio::test]
 async fn what_is_in_a_damaged_log_of_texts_is_not_called_erased() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), true);
     store.add(journals()[..3].to_vec()).await.unwrap();
     store.close().await;

@@ -17,7 +17,7 @@ fn forgetting(n: u64) -> ForgetMemory {
 
 #[tokio::test]
 async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     for _ in 0..3 {
         let store = open(Some(dir.path()), false);
         store.add(vec![talk(1, &TALK)]).await.unwrap();
@@ -35,7 +35,7 @@ async fn what_was_taken_in_is_found_also_after_a_kill_and_once() {
 /// A service that ended kept its file while anything held it, and the next one found it locked.
 #[tokio::test]
 async fn once_closed_it_can_be_opened_again_at_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let first = open(Some(dir.path()), false);
     first.add(vec![talk(1, &["The bassoon is in the attic."])]).await.unwrap();
     first.close().await;
@@ -46,7 +46,7 @@ async fn once_closed_it_can_be_opened_again_at_once() {
 
 #[tokio::test]
 async fn many_passages_at_once_are_taken_in_by_parts() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), false);
     let passages = (1..=1_500).map(|seq| said(seq, "user", &format!("note number{seq} of the list"))).collect();
     store.add(vec![intake(1, passages), talk(2, &TALK)]).await.unwrap();
@@ -61,7 +61,7 @@ async fn many_passages_at_once_are_taken_in_by_parts() {
 
 #[tokio::test]
 async fn what_was_forgotten_does_not_come_back_and_what_comes_later_stays() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     for request in [
         forgetting(1),
         ForgetMemory { from_seq: Some(3), to_seq: Some(3), ..forgetting(1) },
@@ -110,7 +110,7 @@ async fn nothing_is_left_of_a_session_that_is_gone_and_what_was_forgotten_of_it_
 /// What another node decided comes before the texts, and again at each start.
 #[tokio::test]
 async fn what_was_decided_elsewhere_keeps_texts_out_that_are_not_taken_in_yet() {
-    let (dir, other) = (tempfile::tempdir().unwrap(), open(None, false));
+    let (dir, other) = (meerkat_testkit::folder(), open(None, false));
     other.add(vec![talk(1, &TALK), talk(2, &["Another bassoon."])]).await.unwrap();
     let mut decided = other.to_forget(ForgetMemory { from_seq: Some(3), ..forgetting(1) }).await.unwrap();
     decided.extend(other.to_forget(ForgetMemory { to_seq: Some(1), ..forgetting(2) }).await.unwrap());
@@ -157,7 +157,7 @@ async fn what_is_forgotten_leaves_a_fork_when_it_is_known_whose_it_is() {
 
 #[tokio::test]
 async fn what_has_no_journal_comes_back_from_the_memorys_own() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), true);
     store.add(vec![talk(1, &TALK)]).await.unwrap();
     store.add(vec![talk(2, &["The bassoon again."])]).await.unwrap();
@@ -175,7 +175,7 @@ async fn what_has_no_journal_comes_back_from_the_memorys_own() {
 
 #[tokio::test]
 async fn a_damaged_file_is_set_aside_and_made_anew() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let path = dir.path().join("memory.redb");
     for damage in ["noise", "cut", "empty"] {
         let store = open(Some(dir.path()), true);
@@ -197,7 +197,7 @@ async fn a_damaged_file_is_set_aside_and_made_anew() {
 /// An embedder that fails leaves the words, and the vectors of another one are made again.
 #[tokio::test]
 async fn vectors_come_once_the_embedder_works() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let has_vector = async |store: &HnswMemoryStore| {
         let hits = find(store, "bassoon").await;
         assert_eq!(hits[0].text, TALK[2]);
@@ -232,7 +232,7 @@ async fn vectors_come_once_the_embedder_works() {
 
 #[tokio::test]
 async fn building_anew_changes_nothing_that_is_found() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), false);
     let notes = (1..=50).map(|seq| said(seq, "user", &format!("note number{seq} about the harbour"))).collect();
     store.add(vec![talk(1, &TALK), intake(2, notes)]).await.unwrap();
@@ -299,7 +299,7 @@ async fn texts_are_numbered_again_once_many_are_gone() {
 /// A forgetting once answered only when all of memory was written again, and everything else waited for it.
 #[tokio::test]
 async fn a_forgetting_answers_before_it_is_erased_and_memory_is_used_meanwhile() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let embedder = Faulty::new("one", false);
     let store = HnswMemoryStore::new(Some(dir.path()), Some(embedder), false);
     let notes = |of: u64| (1..=200).map(move |seq| said(seq, "user", &format!("note number{seq} of harbour{of}")));
@@ -342,7 +342,7 @@ async fn a_forgetting_answers_before_it_is_erased_and_memory_is_used_meanwhile()
 async fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
     let bassoons = |dir: &Path| std::fs::read(dir.join("memory.redb")).unwrap().windows(7).any(|it| it == b"bassoon");
     for steps in 0.. {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let store = open(Some(dir.path()), true);
         let notes = (1..=40).map(|seq| said(seq, "user", &format!("note number{seq} of the harbour")));
         store.add(vec![talk(1, &TALK), intake(2, notes.collect())]).await.unwrap();
@@ -374,7 +374,7 @@ async fn an_erasure_that_was_cut_off_is_finished_by_the_next_start() {
 /// It may hold what was forgotten since.
 #[tokio::test]
 async fn a_copy_that_a_kill_left_is_gone_with_the_next_start() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let left = dir.path().join("memory.redb.new");
     std::fs::write(&left, "bassoon").unwrap();
     assert!(find(&open(Some(dir.path()), true), "bassoon").await.is_empty());

@@ -102,7 +102,7 @@ async fn check(store: &HnswMemoryStore, model: &Model) {
 }
 
 async fn live(steps: Vec<Step>, records_intake: bool) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let (mut store, mut model) = (open(Some(dir.path()), records_intake), Model::default());
     for step in steps {
         match step {

@@ -45,7 +45,7 @@ impl Embedder for Odd {
 /// A panic of the embedder once counted as damage, and a healthy file was set aside.
 #[tokio::test]
 async fn an_embedder_that_panics_leaves_the_file_and_the_words() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = HnswMemoryStore::new(Some(dir.path()), Some(Odd::new(true, false)), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();
     store.made().await;
@@ -164,7 +164,7 @@ async fn no_vector_is_asked_for_twice_while_all_are_made_anew() {
 /// It once reported that nothing was lost, so that texts up to the checkpoints were never taken in again.
 #[tokio::test]
 async fn a_file_that_cannot_be_opened_does_not_say_that_it_is_whole() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let path = dir.path().join("memory.redb");
     std::fs::create_dir(&path).unwrap();
     let store = open(Some(dir.path()), false);
@@ -188,7 +188,7 @@ fn lose(dir: &Path) {
 /// After the loss of the file and of a forgetting in the log, forgotten texts once came back silently.
 #[tokio::test]
 async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), false);
     for n in [1, 2] {
         store.add(vec![talk(n, &[SAID])]).await.unwrap();
@@ -214,7 +214,7 @@ async fn nothing_is_taken_in_from_nothing_while_it_is_not_known_what_to_forget()
 /// Without journals, the readable part of the log is all there is.
 #[tokio::test]
 async fn what_is_good_in_a_damaged_log_without_journals_comes_back() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), true);
     store.add(vec![talk(1, &["The harbour."])]).await.unwrap();
     store.add(vec![talk(2, &[SAID])]).await.unwrap();
@@ -229,7 +229,7 @@ async fn what_is_good_in_a_damaged_log_without_journals_comes_back() {
 /// stayed lost, and the file counted as whole.
 #[tokio::test]
 async fn a_file_that_is_lost_again_during_a_rebuild_is_not_whole() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let path = dir.path().join("memory.redb");
     let mut store = open(Some(dir.path()), false);
     assert!(store.needs_rebuild().await.unwrap());
@@ -256,7 +256,7 @@ fn aside(dir: &Path) -> Vec<String> {
 /// Copies that were set aside stayed for ever, with what was forgotten later.
 #[tokio::test]
 async fn one_damaged_file_is_kept_and_none_after_a_forgetting() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let store = open(Some(dir.path()), true);
     for n in 1..=3 {
         store.add(vec![talk(n, &[SAID])]).await.unwrap();
@@ -271,7 +271,7 @@ async fn one_damaged_file_is_kept_and_none_after_a_forgetting() {
 /// A file with other tables is made again from the journals, once.
 #[tokio::test]
 async fn a_file_of_an_older_version_is_set_aside_and_made_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let path = dir.path().join("memory.redb");
     let store = open(Some(dir.path()), false);
     store.add(vec![talk(1, &[SAID])]).await.unwrap();

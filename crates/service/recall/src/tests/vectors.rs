@@ -24,7 +24,7 @@ async fn made(store: &HnswMemoryStore, embedder: &Faulty) -> usize {
 /// One command with another configuration, or a model that could not be read once, deleted all vectors.
 #[tokio::test]
 async fn vectors_of_another_embedder_and_of_none_are_kept() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let (one, other) = (Faulty::new("one", false), Faulty::new("other", false));
     for (embedder, expected) in [(&one, 3), (&other, 3), (&one, 0), (&other, 0)] {
         let store = store(dir.path(), embedder);
@@ -42,7 +42,7 @@ async fn vectors_of_another_embedder_and_of_none_are_kept() {
 /// Fifty forks had fifty vectors of each text.
 #[tokio::test]
 async fn equal_texts_are_embedded_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let embedder = Faulty::new("one", false);
     let store = store(dir.path(), &embedder);
     store.add((1..=10).map(|n| talk(n, &TEXTS)).collect()).await.unwrap();
@@ -62,7 +62,7 @@ async fn equal_texts_are_embedded_once() {
 /// A reindex that failed left memory without vectors.
 #[tokio::test]
 async fn a_rebuild_that_fails_leaves_the_old_vectors_and_goes_on_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let embedder = Faulty::new("one", false);
     let store = store(dir.path(), &embedder);
     let texts: Vec<String> = (0..200).map(|n| format!("note number{n} of the harbour")).collect();
@@ -87,7 +87,7 @@ async fn a_rebuild_that_fails_leaves_the_old_vectors_and_goes_on_later() {
 /// Past the limit of the scan the graph is built in the background, and again by each process.
 #[tokio::test]
 async fn many_vectors_are_found_before_and_after_their_graph() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let embedder = Faulty::new("one", false);
     let texts: Vec<String> = (0..700).map(|n| format!("number{n} harbour")).collect();
     for _ in 0..2 {

@@ -174,7 +174,7 @@ async fn a_rule_for_always_holds_in_the_session_and_is_kept_after_the_decision()
 #[tokio::test(start_paused = true)]
 async fn a_rule_for_always_is_not_kept_if_its_decision_is_lost() {
     let kept = Arc::new(Kept::default());
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut rig = Rig::new(test_tools(dir.path().to_owned(), Arc::new(SystemClock::new())));
     rig.options.tools.remember = true;
     rig.rule_keeper = Some(kept.clone());

@@ -32,7 +32,7 @@ fn an_interrupt_at_every_place_of_a_turn() {
     walk(async {
         let (mut interrupted, mut late) = (0, 0);
         for tick in 0..TICKS_MAX {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = meerkat_testkit::folder();
             let subject = subject(&dir).await;
             let accepted = subject.service.accept_turn(StartTurn::new(subject.session_id, EVERYTHING)).await.unwrap();
             ticks(tick).await;
@@ -115,7 +115,7 @@ fn every_command_at_every_place_of_a_turn() {
         for (name, refusal) in COMMANDS {
             let mut finished = 0;
             for tick in 0..TICKS_MAX {
-                let dir = tempfile::tempdir().unwrap();
+                let dir = meerkat_testkit::folder();
                 let subject = subject(&dir).await;
                 let request = StartTurn::new(subject.session_id, EVERYTHING);
                 let first = subject.service.accept_turn(request).await.unwrap();
@@ -155,7 +155,7 @@ fn every_command_at_every_place_of_a_turn() {
 fn a_decision_against_an_interrupt() {
     walk(async {
         for tick in 0..40 {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = meerkat_testkit::folder();
             let subject = subject(&dir).await;
             let request = StartTurn::new(subject.session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
             subject.service.accept_turn(request).await.unwrap();
@@ -211,7 +211,7 @@ fn a_session_that_leaves_while_it_is_asked() {
 /// takes nothing new.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_ends() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let subject = subject(&dir).await;
     let running = StartTurn::new(subject.session_id, "@say Part. @stall");
     subject.service.accept_turn(running).await.unwrap();

@@ -99,7 +99,7 @@ async fn seen(agent: &Agent, session_id: SessionId) -> String {
 /// The list is what the next request offers: each session has the tools of its own workspace, and no other's.
 #[tokio::test]
 async fn a_session_has_the_tools_of_its_own_workspace() {
-    let (agent, one, other) = (agent(&[]), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (agent, one, other) = (agent(&[]), meerkat_testkit::folder(), meerkat_testkit::folder());
     for folder in [Some(&one), Some(&other), None] {
         let id = session(&agent, folder, None).await;
         let listed = listed(&agent, Some(id), false).await;
@@ -116,7 +116,7 @@ async fn a_session_has_the_tools_of_its_own_workspace() {
 
 #[tokio::test]
 async fn each_tool_says_where_it_comes_from_and_why_it_is_left_out() {
-    let (agent, folder) = (agent(&[]), TempDir::new().unwrap());
+    let (agent, folder) = (agent(&[]), meerkat_testkit::folder());
     let id = session(&agent, Some(&folder), Some(&["long", "read_blob", "mcp__a__see"])).await;
     let before = listed(&agent, Some(id), false).await;
     assert_eq!(offered(&before), ["long", "mcp__a__see"]);

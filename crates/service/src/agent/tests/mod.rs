@@ -66,7 +66,7 @@ struct Bench {
 
 impl Bench {
     async fn new(change: impl FnOnce(&mut Rig)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let mut rig = Rig::new(test_tools(dir.path().to_owned(), Arc::new(SystemClock::new())));
         rig.options.approval.unattended = Unattended::Deny;
         change(&mut rig);

@@ -104,7 +104,7 @@ async fn tools_of(service: &dyn SessionService, session_id: SessionId) -> String
 /// Without a workspace a request is as it was, unless the configuration says more.
 #[tokio::test]
 async fn it_is_offered_in_workspaces_and_where_it_is_configured() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     for (pin_fact, without) in [(false, "tools: none"), (true, "tools: pin_fact")] {
         let mut options = EngineOptions::default();
         options.tools.pin_fact = pin_fact;

@@ -154,7 +154,7 @@ impl WorkspaceNotes for Told {
 }
 
 async fn in_folder(notes: &Arc<Told>, fault: Fault, fuse: &Fuse) -> (Subject, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = meerkat_testkit::folder();
     let workspace = folder.path().to_str().map(str::to_owned);
     let mut rig = Rig::new(Vec::new());
     rig.notes = Some(notes.clone());

@@ -477,7 +477,7 @@ async fn a_fork_of_nothing_is_not_refused_for_want_of_room() {
 /// Broken once: if the caller of a start gave up, the next one started a second projector.
 #[tokio::test(start_paused = true)]
 async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut begun = Vec::new();
     for gives_up in [false, true] {
         let index = Arc::new(FaultyIndex::default());

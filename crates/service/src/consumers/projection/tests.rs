@@ -28,7 +28,7 @@ const SWAPPED_STEPS: usize = 100;
 /// A session with everything that a transcript knows: calls, an answer that was cut off, a turn that waited, one that was
 /// interrupted.
 async fn frames() -> Vec<Frame> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let mut options = EngineOptions::default();
     options.tools.test_dir = Some(dir.path().to_owned());
     let agent = AgentBuildConfig::new().options(options).build().unwrap();
@@ -102,7 +102,7 @@ impl Sample {
     async fn new() -> Self {
         let frames = frames().await;
         let summaries = summaries(&frames);
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         project(&projection(dir.path().to_owned()), &frames, summaries.last().unwrap()).unwrap();
         let wanted = files(dir.path());
         Self { frames, summaries, wanted }
@@ -131,7 +131,7 @@ async fn the_files_are_the_same_however_often_the_session_was_looked_at() {
     let session: SessionSummary = serde_json::from_slice(&sample.wanted[&format!("{folder}/session.json")]).unwrap();
     assert_eq!(&session, sample.last().as_ref());
     for stride in [1, 2, 5] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let projection = projection(dir.path().to_owned());
         for summary in sample.summaries.iter().step_by(stride) {
             project(&projection, &sample.frames, summary).unwrap();
@@ -177,7 +177,7 @@ async fn a_transcript_says_what_was_said() {
 async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
     let sample = Sample::new().await;
     for name in sample.wanted.keys() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         sample.project(&dir);
         let path = dir.path().join(name);
         fs::remove_file(&path).unwrap();
@@ -189,7 +189,7 @@ async fn any_part_that_is_deleted_or_cut_comes_back_to_the_byte() {
             sample.project(&dir);
         }
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     sample.project(&dir);
     projection(dir.path().to_owned()).remove(sample.id()).unwrap();
     sample.project(&dir);
@@ -273,7 +273,7 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
     let mut steps = 0;
     while !is_through {
         for before in [None, Some(halfway)] {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = meerkat_testkit::folder();
             if let Some(before) = before {
                 project(&projection(dir.path().to_owned()), &sample.frames, before).unwrap();
             }
@@ -298,7 +298,7 @@ async fn a_kill_at_any_step_is_made_good_by_the_next_run() {
 
 #[tokio::test]
 async fn files_of_another_store_are_not_removed() {
-    let (sample, dir) = (Sample::new().await, tempfile::tempdir().unwrap());
+    let (sample, dir) = (Sample::new().await, meerkat_testkit::folder());
     sample.project(&dir);
     let other = Projection::new(dir.path().to_owned(), Some("other".to_owned()));
     other.remove(sample.id()).unwrap();
@@ -310,7 +310,7 @@ async fn files_of_another_store_are_not_removed() {
 #[tokio::test]
 async fn nothing_is_written_through_a_link() {
     let sample = Sample::new().await;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     sample.project(&dir);
     let victim = dir.path().join("victim");
     fs::write(&victim, "mine").unwrap();
@@ -322,10 +322,10 @@ async fn nothing_is_written_through_a_link() {
         drop(project(&projection(dir.path().to_owned()), &sample.frames, sample.last()));
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
     }
-    let elsewhere = tempfile::tempdir().unwrap();
+    let elsewhere = meerkat_testkit::folder();
     fs::create_dir(elsewhere.path().join(sample.id().to_string())).unwrap();
     for link in ["rkat", "rkat/sessions"] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let link = dir.path().join(link);
         fs::create_dir_all(link.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), link).unwrap();
@@ -348,7 +348,7 @@ async fn a_part_that_is_swapped_at_any_moment_leads_to_nothing_outside() {
     let parts =
         ["sessions".to_owned(), session.clone(), file("transcript.md"), file("events.jsonl"), file("checkpoint")];
     for part in parts {
-        let place = tempfile::tempdir().unwrap();
+        let place = meerkat_testkit::folder();
         let (project_dir, outside) = (place.path().join("project"), place.path().join("outside"));
         let root = project_dir.join(".rkat");
         fs::create_dir(&project_dir).unwrap();
@@ -387,7 +387,7 @@ async fn a_part_that_is_swapped_at_any_moment_leads_to_nothing_outside() {
 async fn a_swapped_holder_and_a_second_name_lead_to_nothing_outside() {
     let sample = Sample::new().await;
     for part in ["project", "project/.rkat"] {
-        let place = tempfile::tempdir().unwrap();
+        let place = meerkat_testkit::folder();
         let (project_dir, outside) = (place.path().join("project"), place.path().join("outside"));
         fs::create_dir(&project_dir).unwrap();
         let projection = projection(project_dir.join(".rkat"));
@@ -399,7 +399,7 @@ async fn a_swapped_holder_and_a_second_name_lead_to_nothing_outside() {
         drop(projection.remove(sample.id()));
         assert_eq!(files(&outside), BTreeMap::new(), "{part}");
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let root = dir.path().join(".rkat");
     let projection = projection(root.clone());
     project(&projection, &sample.frames, &sample.summaries[0]).unwrap();
@@ -426,14 +426,14 @@ fn copy(from: &Path, to: &Path) {
 async fn a_mark_that_is_broken_is_made_again_and_one_that_is_no_file_is_refused() {
     let sample = Sample::new().await;
     for broken in [&b""[..], b"mi", b"\0\0\0\0\0", b"mine\nmine\n", &[b'x'; 100_000]] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         fs::write(dir.path().join("store"), broken).unwrap();
         project(&projection(dir.path().to_owned()), &sample.frames, sample.last()).unwrap();
         assert_eq!(fs::read(dir.path().join("store")).unwrap(), b"mine\n");
     }
-    let elsewhere = tempfile::tempdir().unwrap();
+    let elsewhere = meerkat_testkit::folder();
     fs::write(elsewhere.path().join("store"), "mine\n").unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     std::os::unix::fs::symlink(elsewhere.path().join("store"), dir.path().join("store")).unwrap();
     assert!(projection(dir.path().to_owned()).is_anothers().is_err(), "a link is followed");
     fs::remove_file(dir.path().join("store")).unwrap();

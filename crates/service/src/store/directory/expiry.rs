@@ -92,7 +92,7 @@ mod tests {
     #[tokio::test]
     async fn a_clock_that_is_ahead_or_was_makes_no_key_old() {
         for before in [1, 3 * KEYS_KEPT] {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = meerkat_testkit::folder();
             let path = dir.path().join("index.redb");
             process(&path, (0..before).map(|name| (name, YEAR_MS)), &[]).await;
             // The first commit of a process, and the next process too.
@@ -106,7 +106,7 @@ mod tests {
     /// Each process ends after one command, and still the index does not grow for ever.
     #[tokio::test]
     async fn short_lived_processes_forget_keys() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let path = dir.path().join("index.redb");
         process(&path, (0..2 * KEYS_KEPT).map(|name| (name, YEAR_MS + name as i64)), &[]).await;
         let new = 2 * KEYS_KEPT..3 * KEYS_KEPT;

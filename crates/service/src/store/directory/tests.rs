@@ -96,7 +96,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 async fn walk(steps: Vec<Step>) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let (mut redb, memory) = (index(&path), MemoryIndex::default());
     redb.rebuilt(redb.needs_rebuild().await.unwrap()).await.unwrap();
@@ -193,7 +193,7 @@ async fn busy(index: &dyn SessionIndex) -> Vec<SessionId> {
 #[tokio::test]
 async fn sessions_that_are_not_idle_are_found_without_a_look_at_the_others() {
     use SessionState::{Idle, Queued, Running, Waiting};
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let (mut redb, memory) = (index(&path), MemoryIndex::default());
     let put = async |redb: &RedbIndex, n, state| {
@@ -249,7 +249,7 @@ async fn keys_and_checkpoints(index: &dyn SessionIndex) {
 
 #[tokio::test]
 async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     keys_and_checkpoints(&index(&directory.path().join("index.redb"))).await;
     keys_and_checkpoints(&MemoryIndex::default()).await;
 }
@@ -284,7 +284,7 @@ fn aside(path: &Path) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn nothing_is_opened_or_made_before_it_is_needed() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let index = index(&path);
     assert!(index.needs_rebuild().await.is_some());
@@ -297,7 +297,7 @@ async fn nothing_is_opened_or_made_before_it_is_needed() {
 
 #[tokio::test]
 async fn what_was_rebuilt_need_not_be_again_and_what_was_begun_must() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let begun = index(&path);
     begun.put(summary(1, 1)).await.unwrap();
@@ -353,7 +353,7 @@ async fn a_damaged_file_is_set_aside_and_made_anew() {
         |bytes| bytes[64..].fill(0xff),
     ];
     for damage in damages {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = meerkat_testkit::folder();
         let path = directory.path().join("index.redb");
         rebuilt(&path).await;
         let mut bytes = fs::read(&path).unwrap();
@@ -365,7 +365,7 @@ async fn a_damaged_file_is_set_aside_and_made_anew() {
 
 #[tokio::test]
 async fn closing_leaves_the_file_as_the_last_commit_did() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let index = index(&path);
     index.put(summary(1, 1)).await.unwrap();
@@ -382,7 +382,7 @@ async fn closing_leaves_the_file_as_the_last_commit_did() {
 /// Nothing else knows how far readers have come. What meerkat's own have made may be of the past, too.
 #[tokio::test]
 async fn a_file_of_another_layout_is_made_again_with_how_far_readers_have_come() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let older = index(&path);
     older.put(summary(1, 3)).await.unwrap();
@@ -423,7 +423,7 @@ async fn a_file_of_another_layout_is_made_again_with_how_far_readers_have_come()
 
 #[tokio::test]
 async fn what_cannot_be_written_is_tried_again() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let folder = directory.path().join("not yet");
     let index = index(&folder.join("index.redb"));
     index.put(summary(1, 1)).await.unwrap();
@@ -443,7 +443,7 @@ async fn what_cannot_be_written_is_tried_again() {
 /// whole.
 #[tokio::test]
 async fn a_rebuild_that_the_file_did_not_outlive_makes_nothing_whole() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let file = Arc::new(IndexFile::new(path.clone()));
     let begun = RedbIndex::new(file.clone());
@@ -462,7 +462,7 @@ async fn a_rebuild_that_the_file_did_not_outlive_makes_nothing_whole() {
 
 #[test]
 fn the_file_is_opened_on_a_thread_that_may_block() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = meerkat_testkit::folder();
     let path = directory.path().join("index.redb");
     let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
@@ -482,7 +482,7 @@ fn the_file_is_opened_on_a_thread_that_may_block() {
 /// whoever put them takes them as put.
 #[tokio::test]
 async fn what_is_put_while_the_file_cannot_be_read_is_in_it_later() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let (path, away) = (dir.path().join("index.redb"), dir.path().join("away"));
     {
         let index = index(&path);

@@ -25,7 +25,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let home = tempfile::tempdir().unwrap();
+        let home = meerkat_testkit::folder();
         let tools = test_tools(home.path().join("tools"), Arc::new(SystemClock::new()));
         Self { home, tools }
     }

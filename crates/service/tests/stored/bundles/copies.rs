@@ -126,7 +126,7 @@ fn a_copy_is_for_the_owner_alone() {
         (session_id, blob)
     });
     let path = place.data_dir().join("journal");
-    let name = crate::files(&path).into_iter().find(|name| name.ends_with(&blob)).unwrap();
+    let name = crate::stored::files(&path).into_iter().find(|name| name.ends_with(&blob)).unwrap();
     assert!(name.contains(&session_id.to_string()));
     assert_eq!(path.join(&name).metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(place.examine(false).findings, []);

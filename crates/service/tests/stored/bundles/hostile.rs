@@ -13,7 +13,7 @@ use super::{
     archive::{Entry, pack, seal, unpack},
     place, sample, stored,
 };
-use crate::{Place, Process};
+use crate::stored::{Place, Process};
 
 type Change<T> = (&'static str, fn(&mut Vec<T>));
 
@@ -243,7 +243,7 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
 /// A stranger's session wants to run a tool here: it was approved there, and rules there allow it.
 #[test]
 fn a_bundle_brings_nothing_that_lets_a_tool_run() {
-    let (there, folder) = (Place::new(), tempfile::tempdir().unwrap());
+    let (there, folder) = (Place::new(), meerkat_testkit::folder());
     let workspace = folder.path().to_str().map(str::to_owned);
     let bundle = there.process(false, |process| async move {
         let request = CreateSession { workspace, ..CreateSession::default() };

@@ -1,7 +1,7 @@
 //! Blobs of images: what names them keeps them, and they stay what they are.
 
 use super::*;
-use crate::camera::{camera, png};
+use crate::common::camera::{camera, png};
 
 impl Process {
     /// Returns the blob of the session's image, after reading it.

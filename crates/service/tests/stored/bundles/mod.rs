@@ -23,7 +23,7 @@ use meerkat_service::{
 };
 use serde_json::{Value, json};
 
-use crate::{Place, Process, files};
+use crate::stored::{Place, Process, files};
 
 impl Process {
     /// The whole bundle of a session.

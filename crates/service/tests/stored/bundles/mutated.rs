@@ -14,7 +14,7 @@ use super::{
     archive::{pack, seal, unpack},
     in_memory,
 };
-use crate::Process;
+use crate::stored::Process;
 
 /// A session with a body in a blob, and it with a fork of it.
 const CORPUS: [&[u8]; 2] = [include_bytes!("corpus/one.tar"), include_bytes!("corpus/many.tar")];

@@ -21,7 +21,7 @@ use meerkat_service::{
 use serde_json::{Value, json};
 
 use super::{archive::unpack, in_memory, place, sample};
-use crate::Process;
+use crate::stored::Process;
 
 /// A prompt that is longer than two pages, and is in a blob.
 fn long_prompt() -> String {

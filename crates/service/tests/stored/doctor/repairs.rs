@@ -12,7 +12,7 @@ use meerkat_service::{
 };
 
 use super::{change, first_segment, segments};
-use crate::{Place, Process, files};
+use crate::stored::{Place, Process, files};
 
 /// The bytes of each file beneath a folder.
 pub(super) fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {

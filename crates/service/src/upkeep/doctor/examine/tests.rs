@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_disk_without_room_is_found() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let data_dir = dir.path().join("data");
     drop(crate::store::open_stores(&data_dir).unwrap());
     let mut doctor = Doctor::enter(Examination { data_dir, projection: None, is_repair: false }, true).unwrap();

@@ -6,12 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use meerkat_testkit::cases;
+use meerkat_testkit::{campaigns::Part, cases_of};
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
 
 use super::{CompactionPolicy, HOUR_MS, fold};
 use crate::{
-    campaigns::Part,
     clock::{FrozenClock, SeededIds, Timestamp},
     consumers::readers::Readers,
     ids::Seq,
@@ -378,7 +377,7 @@ fn lives() -> impl Strategy<Value = Vec<(Vec<u16>, Compaction)>> {
 }
 
 proptest! {
-    #![proptest_config(cases(u32::try_from(Part::Journal.share(10_000)).unwrap_or(u32::MAX)))]
+    #![proptest_config(cases_of(Part::Journal, 10_000))]
 
     #[test]
     fn a_compacted_journal_folds_to_the_same(pieces in lives()) {

@@ -12,10 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use meerkat_testkit::campaigns::Part;
 
 use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
-    campaigns::Part,
     ids::{Seq, SessionId},
     store::directory::journal::simulated::{Fault, Random, SimulatedDisk},
     store::{BlobStore as _, EventStore as _, Frame, FramePage, Lease, ReadLimit, StoreError},

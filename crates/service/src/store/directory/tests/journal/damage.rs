@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use meerkat_testkit::{Random, seed};
+use meerkat_testkit::{Random, campaigns::Part, seed};
 
 use super::common::{Known, Rig, SMALL, long, of, said, session};
 use crate::{
@@ -21,8 +21,7 @@ use crate::{
 
 /// Places at which a bit is changed, and records of the session: few of both, unless a campaign is asked for.
 fn sizes() -> (usize, u64) {
-    let is_campaign = std::env::var("MEERKAT_CAMPAIGNS").is_ok_and(|names| names.split(',').any(|it| it == "journal"));
-    if is_campaign { (1000, 1200) } else { (60, 240) }
+    if Part::Journal.is_whole() { (1000, 1200) } else { (60, 240) }
 }
 
 /// A session of many segments that came to rest, what is known of it beside its journal, and what it holds. Every third

@@ -33,7 +33,7 @@ use meerkat_service::{
 };
 use serde_json::Value;
 
-use crate::replay::{Reply, Request, Server};
+use crate::vendors::replay::{Reply, Request, Server};
 
 /// Key of every vendor. It may appear in a request's header only.
 pub(crate) const KEY: &str = "sk-planted-0123456789abcdef";

@@ -1,4 +1,4 @@
-//! A program over the Rust SDK that the parity trials drive: requests in lines of JSON, answers in lines of JSON.
+//! The program over the Rust SDK that the parity trials drive: requests in lines of JSON, answers in lines of JSON.
 //!
 //! `{"id", "operation", "params"}` is answered by `{"id", "ok"}` or `{"id", "error", "code"}`, in whatever order
 //! the answers come. Beside the operations there is `follow`, which answers with the events up to the first one of a type.
@@ -6,7 +6,7 @@
 
 mod database;
 
-use std::{collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, io::Write as _, path::PathBuf, sync::Arc};
 
 use meerkat_errors::ErrorBody;
 use meerkat_service::wire::decode_params;
@@ -26,6 +26,9 @@ use serde_json::{Value, value::RawValue};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use self::database::Database;
+
+/// The environment variable that stops the clock and makes ids by a seed, as in the binary.
+const SEED: &str = "MEERKAT_TEST_SEED";
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -70,9 +73,14 @@ const fn yes() -> bool {
     true
 }
 
+/// Answers the requests of the standard input until it ends.
+///
+/// # Errors
+///
+/// If the argument or a line is none of these, or the service cannot be made.
 // One thread, so that requests are taken in the order in which they were sent.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failure> {
+pub async fn run() -> Result<(), Failure> {
     let agent = build().await?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
@@ -97,7 +105,7 @@ async fn main() -> Result<(), Failure> {
 async fn build() -> Result<Agent, Failure> {
     let argument = std::env::args().nth(1).ok_or("the options are missing")?;
     let mut sections: BTreeMap<String, Value> = serde_json::from_str(&argument)?;
-    let world = match std::env::var(meerkat_parity_tests::run::SEED.0) {
+    let world = match std::env::var(SEED) {
         Ok(seed) => World::seeded(seed.parse()?, 0),
         Err(_) => World::system(),
     };
@@ -138,11 +146,22 @@ async fn follow(service: &dyn SessionService, params: Follow) -> Result<Box<RawV
     let mut lines = Vec::new();
     while let Some(followed) = follower.next().await? {
         lines.push(raw(followed.line.to_vec())?);
-        if lines.last().is_some_and(|line| meerkat_parity_tests::run::type_of(line.get()) == params.until) {
+        if lines.last().is_some_and(|line| is_of(line, &params.until)) {
             return raw(serde_json::to_vec(&lines).map_err(|error| SessionError::Internal(error.to_string()))?);
         }
     }
     Err(SessionError::NotFound(params.session_id))
+}
+
+/// Returns true if an event's line is of this type.
+fn is_of(line: &RawValue, kind: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(rename = "type")]
+        kind: Cow<'a, str>,
+    }
+
+    serde_json::from_str(line.get()).is_ok_and(|event: Event<'_>| event.kind == kind)
 }
 
 fn raw(json: Vec<u8>) -> Result<Box<RawValue>, SessionError> {

@@ -1,6 +1,11 @@
-//! The rules of the house that a program can check, one test each, and each checker against a bad sample.
+//! The rules of the house that a program can check, one test each, and each checker against a bad sample. Beside them:
+//! what the contract, the scenarios and the tables must say of each other.
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
+mod capabilities;
+mod contract;
+mod coverage;
 
 use std::collections::BTreeMap;
 

@@ -75,7 +75,7 @@ async fn behind(agent: &Agent) -> u64 {
 
 #[tokio::test]
 async fn labels_come_with_what_is_taken_in_next() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     let id = session.session_id;
@@ -91,7 +91,7 @@ async fn labels_come_with_what_is_taken_in_next() {
 
 #[tokio::test]
 async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_not() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let mut options = options();
     options.tools.test_dir = Some(dir.path().join("tools"));
     let agent = config(&memory, options).store(dir.path().join("data")).build().unwrap();
@@ -126,7 +126,7 @@ async fn memory_of(agent: &Agent, memory: &Fake, id: SessionId) -> Vec<String> {
 
 #[tokio::test]
 async fn nothing_is_given_twice_across_restarts_and_all_is_where_memory_or_checkpoints_are_lost() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -160,7 +160,7 @@ async fn nothing_is_given_twice_across_restarts_and_all_is_where_memory_or_check
 /// could be dropped.
 #[tokio::test]
 async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -188,7 +188,7 @@ async fn a_memory_that_loses_everything_at_run_time_is_given_everything_again() 
 /// What was added before a second loss once stayed lost.
 #[tokio::test]
 async fn a_memory_that_loses_everything_again_while_it_is_filled_is_given_everything_again() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -204,7 +204,7 @@ async fn a_memory_that_loses_everything_again_while_it_is_filled_is_given_everyt
 
 #[tokio::test]
 async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     memory.fails.store(true, Ordering::Relaxed);
@@ -235,7 +235,7 @@ async fn where_memory_fails_turns_go_on_and_it_is_done_with_nothing() {
 /// The row that stayed of a deleted session was all that said that memory had yet to forget it, and it went.
 #[tokio::test]
 async fn a_deletion_that_memory_failed_at_is_repeated_by_the_next_start() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -258,7 +258,7 @@ async fn a_deletion_that_memory_failed_at_is_repeated_by_the_next_start() {
 
 #[tokio::test]
 async fn a_deletion_that_memory_failed_at_is_tried_again_and_then_lists_forget_it() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = stored(dir.path(), &memory);
     let (session, other) = (agent.create_session().await.unwrap(), agent.create_session().await.unwrap());
     agent.turn(&session, "@say One.").await.unwrap();
@@ -277,7 +277,7 @@ async fn a_deletion_that_memory_failed_at_is_tried_again_and_then_lists_forget_i
 /// A memory that could not be opened passed for one that had lost nothing.
 #[tokio::test]
 async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let agent = stored(dir.path(), &Arc::default());
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -316,7 +316,7 @@ impl Clock for Still {
 /// A search that came first waited for more changes, as if nobody had asked.
 #[tokio::test]
 async fn a_search_waits_for_no_timer() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let agent = AgentBuildConfig::new().options(options()).store(dir.path().to_owned()).build().unwrap();
     let session = agent.create_session().await.unwrap();
     agent.turn(&session, "@say One.").await.unwrap();
@@ -366,7 +366,7 @@ async fn nobody_waits_for_an_embedder_that_is_silent() {
 
 #[tokio::test]
 async fn a_limit_counts_what_a_fork_does_not_repeat() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = meerkat_testkit::folder();
     let config = AgentBuildConfig::new().options(options()).store(dir.path().to_owned());
     let agent = config.memory(Some(dir.path().to_owned()), MemoryOptions::default()).build().unwrap();
     let session = agent.create_session().await.unwrap();
@@ -384,7 +384,7 @@ async fn a_limit_counts_what_a_fork_does_not_repeat() {
 
 #[tokio::test]
 async fn of_turns_that_are_left_out_what_a_compaction_discards_is_taken_in() {
-    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
     let mut options = options();
     options.memory.index_turns = false;
     let kept = CompactionConfig { recent_turn_budget: 1, ..CompactionConfig::default() };
@@ -452,7 +452,7 @@ async fn without_a_store_a_session_stays_until_memory_has_it_unless_there_is_no_
 #[tokio::test]
 async fn what_failed_is_tried_once_more_when_the_service_ends() {
     for is_stored in [false, true] {
-        let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::<Fake>::default());
+        let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
         let config = config(&memory, options());
         let config = if is_stored { config.store(dir.path().to_owned()) } else { config };
         let agent = config.build().unwrap();

@@ -7,8 +7,6 @@
 
 mod alone;
 mod bundles;
-#[path = "../common/camera.rs"]
-mod camera;
 mod compacting;
 mod crashes;
 mod damaged;
@@ -53,7 +51,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = meerkat_testkit::folder();
         let mut options = EngineOptions::default();
         let tools = dir.path().join("tools");
         std::fs::create_dir(&tools).unwrap();

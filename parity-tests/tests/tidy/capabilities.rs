@@ -16,7 +16,7 @@ use meerkat_surface_mcp::tools::{Spelling, spelling};
 const INTRODUCTION: &str = "\
 # Capabilities
 
-<!-- Made from the tables by `MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test capabilities`. Do not edit. -->
+<!-- Made from the tables by `MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test tidy`. Do not edit. -->
 
 Storage, memory and compaction are optional parts of meerkat, which you choose when you build it. Each is a *capability*, and
 has a Cargo feature: `session-store`, `memory-store`, `session-compaction`. This page says what each build can do, what it
@@ -139,7 +139,7 @@ fn the_document_is_made_of_the_tables() {
     let written = fs::read_to_string(&path).expect("docs/capabilities.md can be read");
     assert!(
         written == document,
-        "docs/capabilities.md is stale: run `MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test capabilities` and \
+        "docs/capabilities.md is stale: run `MEERKAT_BLESS=1 cargo test -p meerkat-parity-tests --test tidy` and \
          commit it"
     );
 }

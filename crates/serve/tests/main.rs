@@ -1,0 +1,5 @@
+//! The listener as programs use it.
+
+mod dropped;
+mod examples;
+mod localhost;

@@ -1,0 +1,16 @@
+//! The engine through the front door of its SDK.
+//!
+//! Programs of their own are `counts.rs` and `bundle_memory.rs`, which count what the whole program allocates, each with an
+//! allocator that sees it, and `local_embeddings.rs`, whose feature no other test has.
+
+mod bounds;
+mod common;
+mod examples;
+mod images;
+mod memory;
+mod models;
+mod secrets;
+mod stored;
+mod survival;
+mod trouble;
+mod vendors;
