@@ -2,7 +2,7 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
 COPY . .
-RUN cargo install --path crates/surface-cli --locked --root /out
+RUN cargo install --path crates/surface-cli --locked --profile dist --root /out
 
 FROM debian:bookworm-slim
 # Certificates for vendors' addresses; git for the tools that work in a folder.

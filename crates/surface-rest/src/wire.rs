@@ -6,7 +6,7 @@ use std::error::Error as _;
 
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
-    extract::{FromRequestParts as _, Query, RawPathParams},
+    extract::{FromRequestParts as _, RawPathParams},
     http::{HeaderMap, HeaderName, HeaderValue, header, request},
     response::{IntoResponse as _, Response},
 };
@@ -71,14 +71,15 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Reads path and query. Axum accepts a broken percent-encoding; here it is refused.
+    /// Reads path and query. The parsers accept a broken percent-encoding; here it is refused.
     pub(crate) async fn read(mut parts: request::Parts) -> Result<Self, SessionError> {
         let refusal = |field| SessionError::invalid(field, "it is not percent-encoded UTF-8");
         let checked = |text, field| if is_encoded(text) { Ok(()) } else { Err(refusal(field)) };
         checked(parts.uri.path(), "path")?;
-        checked(parts.uri.query().unwrap_or_default(), "query")?;
+        let query = parts.uri.query().unwrap_or_default();
+        checked(query, "query")?;
+        let query = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|_| refusal("path"))?;
-        let Query(query) = Query::try_from_uri(&parts.uri).map_err(|_| refusal("query"))?;
         Ok(Self { path, query, answers: parts.extensions.remove(), headers: parts.headers })
     }
 }

@@ -62,13 +62,13 @@ fn month(word: &str) -> Option<i8> {
 }
 
 fn year_of(time_ms: i64) -> i16 {
-    jiff::Timestamp::from_millisecond(time_ms).map_or(1970, |time| time.to_zoned(TimeZone::UTC).year())
+    jiff::Timestamp::from_millisecond(time_ms).map_or(1970, |time| time.to_zoned_datetime(TimeZone::UTC).year())
 }
 
 fn range(year: i16, month: i8) -> Option<(i64, i64)> {
     let first = Date::new(year, month, 1).ok()?;
     let next = first.checked_add(Span::new().months(1)).ok()?;
-    let millis = |date: Date| date.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp().as_millisecond());
+    let millis = |date: Date| date.to_zoned_datetime(TimeZone::UTC).ok().map(|time| time.timestamp().as_millisecond());
     Some((millis(first)?, millis(next)?))
 }
 

@@ -11,11 +11,11 @@ use std::{
 use figment::{
     Figment, Metadata, Profile, Provider,
     error::Kind,
-    providers::{Format as _, Toml},
     value::{Dict, Map, Value},
 };
 use meerkat_errors::ErrorBody;
 use meerkat_service::model::vendors::VendorOptions;
+use serde::{Deserialize, de::IntoDeserializer as _};
 
 use super::project::is_own;
 use crate::{
@@ -50,7 +50,7 @@ pub(super) struct Layer {
 
 impl Layer {
     pub(super) fn text(origin: &str, text: &str) -> Result<Self, CliError> {
-        let values = Toml::from_str(text).map_err(|error| {
+        let values: Dict = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             refused(&format!("line {line}"), error.message(), origin)
         })?;
@@ -160,13 +160,21 @@ pub(super) fn variables(env: &Environment) -> Result<Vec<Layer>, CliError> {
         let (origin, key) = (format!("variable {name}"), key.to_lowercase());
         let path: Vec<&str> = key.split("__").collect();
         let text = value.to_str().ok_or_else(|| refused(&path.join("."), "it is not UTF-8", &origin))?;
-        let mut value: Value = text.parse().unwrap_or_else(|_| text.into());
+        let mut value = written(text.trim());
         if value.as_str().is_none() && whole.as_ref().is_ok_and(|whole| takes_text(whole, &path)) {
             value = text.into();
         }
         layers.push(Layer::one(origin, &path, value));
     }
     Ok(layers)
+}
+
+/// Reads a value as it is written in a file. What is none there, such as a word without quotes, is text; so is a date.
+fn written(text: &str) -> Value {
+    let value = text.parse::<toml_edit::Value>().ok().filter(|value| !value.is_datetime());
+    value
+        .and_then(|value| <Value as Deserialize>::deserialize(value.into_deserializer()).ok())
+        .unwrap_or_else(|| text.into())
 }
 
 /// Returns true if a key's value is text, as its row in the table shows.

@@ -62,7 +62,7 @@ fn say(session: &mut Intake, seq: u64, role: &str, started_ms: i64, text: String
 
 fn time(text: &str, format: &str) -> i64 {
     let read = jiff::civil::DateTime::strptime(format, text.trim());
-    read.and_then(|time| time.to_zoned(jiff::tz::TimeZone::UTC)).map_or(0, |time| time.timestamp().as_millisecond())
+    read.and_then(|time| jiff::tz::Offset::UTC.to_timestamp(time)).map_or(0, jiff::Timestamp::as_millisecond)
 }
 
 #[derive(Deserialize)]
