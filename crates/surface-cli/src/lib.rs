@@ -152,7 +152,7 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
 }
 
 /// How often free memory is given back to the system.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(10);
 
 /// Gives memory back that sessions have left.
 async fn give_back_memory() {

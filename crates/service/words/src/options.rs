@@ -304,7 +304,7 @@ options! {
     /// Options of stored sessions.
     StoreOptions {
         /// Milliseconds without a command after which a session is dropped from memory.
-        idle_ms: u64 = 60_000,
+        idle_ms: u64 = 30_000,
         /// Runs turns that were queued when their process ended; otherwise they wait for the next turn, or
         /// until somebody asks for one of them. Where nodes share a database they run in any case, because
         /// their callers may wait at another node.

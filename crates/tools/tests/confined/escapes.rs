@@ -36,6 +36,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("no_process_outlives_its_call", no_process_outlives_its_call),
         ("no_process_outlives_the_service", no_process_outlives_the_service),
         ("a_data_directory_in_the_workspace_is_hidden", a_data_directory_is_hidden),
+        ("a_hidden_file_in_the_workspace_is_no_way_to_a_device", a_hidden_file_leads_nowhere),
     ];
     let helper = std::env::var_os("TEST_SERVICE").map(|_| {
         Trial::test("service", || {
@@ -599,6 +600,22 @@ fn a_data_directory_is_hidden() {
     } else {
         assert!(place.plan(&json!({"command": "ls"})).is_err());
     }
+}
+
+/// `/dev/null` covers it. As root, a command changed the mode of the machine's.
+fn a_hidden_file_leads_nowhere() {
+    let place = Place::with_credentials();
+    if !has_namespaces() {
+        assert!(place.plan(&json!({"command": "ls"})).is_err());
+        return;
+    }
+    let file = "cargo/credentials.toml";
+    assert_eq!(place.succeeds(&format!("cat {file}; echo lost > {file}")), "");
+    // To what they are: a command that may do that harms no other test.
+    for command in ["chmod 666", "chown 0:0", "touch", "rm -f"] {
+        place.fails(&format!("{command} {file}"));
+    }
+    assert_eq!(fs::read_to_string(place.workspace.join(file)).unwrap(), "owner's\n");
 }
 
 /// The user lets commands read all of it. Running servers of other projects have their tokens there.

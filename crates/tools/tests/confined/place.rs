@@ -77,6 +77,17 @@ impl Place {
         Self { tools: shell_tools(options).unwrap(), ..place }
     }
 
+    /// A place whose owner's secrets of cargo lie in the workspace.
+    pub(crate) fn with_credentials() -> Self {
+        let place = Self::new();
+        let file = place.workspace.join("cargo/credentials.toml");
+        fs::create_dir(place.workspace.join("cargo")).unwrap();
+        fs::write(&file, "owner's\n").unwrap();
+        let mut options = options(place.folder.path(), Network::Ask);
+        options.hidden.push(file);
+        Self { tools: shell_tools(options).unwrap(), ..place }
+    }
+
     pub(crate) fn over(folder: tempfile::TempDir, network: Network) -> Self {
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();

@@ -164,14 +164,17 @@ fn remount_read_only(path: &Path, table: &[Mounted]) -> Result<(), String> {
 }
 
 fn hide(path: &Path) -> Result<(), String> {
-    let hidden = if path.is_dir() {
-        mount("tmpfs", path, "tmpfs", MountFlags::RDONLY | MountFlags::NOEXEC, c"mode=0555,size=4k")
-    } else if path.exists() {
-        mount_bind("/dev/null", path)
-    } else {
-        Ok(())
-    };
-    hidden.map_err(|error| failed(&format!("hide {}", path.display()), error))
+    let failed = |error| failed(&format!("hide {}", path.display()), error);
+    if path.is_dir() {
+        return mount("tmpfs", path, "tmpfs", MountFlags::RDONLY | MountFlags::NOEXEC, c"mode=0555,size=4k")
+            .map_err(failed);
+    }
+    if path.exists() {
+        mount_bind("/dev/null", path).map_err(failed)?;
+        // Otherwise a command could change the mode and the times of the machine's own device.
+        remount_read_only(path, &mounts()?)?;
+    }
+    Ok(())
 }
 
 /// Mount of the table, with the flags that a remount must keep.
