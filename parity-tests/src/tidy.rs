@@ -369,7 +369,7 @@ fn hurry(line: &str) -> Option<&'static str> {
 
 /// Chance has a seed that is printed and can be set.
 pub fn seeds(file: &File) -> Vec<String> {
-    let is_theirs = !file.is_source() || file.path.starts_with("crates/testkit/") || file.path.ends_with("tidy.rs");
+    let is_theirs = !file.is_source() || file.path.starts_with("crates/testkit/") || file.path.contains("tidy");
     let drawn = ["ProptestConfig", "with_cases(", "rng_seed", "failure_persistence", "TestRunner::default("];
     let is_test = file.path.contains("/tests");
     let mut complaints = file.complain("take the settings of a property from meerkat_testkit::cases", |line| {

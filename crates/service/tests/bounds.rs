@@ -1,7 +1,5 @@
 //! What is bounded: sessions, bytes, sizes of requests, and what is kept of a long session.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use std::{sync::Arc, time::Duration};
 
 use crate::common::{agent_with, lines};

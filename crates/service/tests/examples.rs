@@ -1,7 +1,5 @@
 //! Every example runs and does what it says.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use std::process::Command;
 
 /// Runs an example that `cargo test` has built beside this test.

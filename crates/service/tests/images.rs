@@ -1,5 +1,4 @@
 //! Images that tools return: kept in blobs, shown to models that see, the newest only.
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
     ops::Range,

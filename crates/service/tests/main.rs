@@ -3,6 +3,8 @@
 //! Programs of their own are `counts.rs` and `bundle_memory.rs`, which count what the whole program allocates, each with an
 //! allocator that sees it, and `local_embeddings.rs`, whose feature no other test has.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
 mod bounds;
 mod common;
 mod examples;

@@ -1,5 +1,4 @@
 //! The engine's handling of a model's signs of life, stop reasons, secrets and tags.
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
     sync::{Arc, Mutex},

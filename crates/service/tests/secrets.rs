@@ -1,5 +1,4 @@
 //! Configured secrets are replaced before an event is made, so that live and replay agree, wherever they turn up.
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,5 @@
 //! What goes wrong in a turn and needs exact time or options to be seen. The other rows of what is promised are
 //! scenarios, which every surface plays.
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{sync::Arc, time::Duration};
 

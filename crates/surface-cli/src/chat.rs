@@ -24,7 +24,7 @@ use crate::{
     app::{App, Streams},
     args::{
         ChatArgs, Delivery, SessionCommand, Target, TurnFlags,
-        chat::{NewArgs, SlashCommand, parse, words},
+        chat::{SlashCommand, parse, words},
     },
     commands::{
         call::{self, Call},
@@ -336,8 +336,8 @@ impl<'a> Chat<'a> {
     }
 
     async fn begin(&mut self, line: u64, mut command: SlashCommand) -> Result<(), CliError> {
-        if let SlashCommand::New(NewArgs { turn, .. }) = &mut command {
-            turn.model = turn.model.take().or_else(|| self.model.clone());
+        if let SlashCommand::New(args) = &mut command {
+            args.turn.model = args.turn.model.take().or_else(|| self.model.clone());
         }
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();

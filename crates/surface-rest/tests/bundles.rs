@@ -1,7 +1,5 @@
 //! Bundles: one body each way, however many pages and pieces it has.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use crate::common::Server;
 use axum::body::Body;
 use base64::{Engine as _, prelude::BASE64_STANDARD};

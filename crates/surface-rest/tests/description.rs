@@ -1,7 +1,5 @@
 //! The description is the committed one, and agrees with the table.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,

@@ -1,7 +1,5 @@
 //! Damaged input: a request with wrong bytes gets a proper answer, and no text of a session breaks a stream's frames.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use std::{fs, path::Path};
 
 use axum::{Router, body::Body};

@@ -1,8 +1,6 @@
 //! Requests that are refused before an operation is performed, the headers of responses, and what REST has besides the
 //! operations.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use crate::common::Server;
 use meerkat_service::AgentBuildConfig;
 use meerkat_surface_rest::RestOptions;

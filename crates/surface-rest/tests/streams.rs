@@ -1,7 +1,5 @@
 //! Event streams: replay, then follow; resumed to the byte; never a reason for a turn to end.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use std::time::Duration;
 
 use crate::common::{Events, Sent, Server};

@@ -1,8 +1,6 @@
 //! What memory is given of sessions, and when: by a store of sessions and without one, across restarts, failures,
 //! deletions, forks and compactions. What it finds is another matter: here it finds what holds the query to the letter.
 
-#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
-
 mod fake;
 mod forgotten;
 mod scope;

@@ -31,7 +31,7 @@ which keep sessions only in the process that made them.";
 )]
 pub(crate) enum SlashCommand {
     /// Continue with a new session
-    New(NewArgs),
+    New(Box<NewArgs>),
     /// Continue with another session
     Open {
         /// Its id, `last`, or words of its title
