@@ -8,6 +8,7 @@ use std::{
 };
 
 use meerkat_testkit::{PATIENCE, until};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{Message, WebSocket};
 
@@ -30,9 +31,15 @@ fn seq(line: &str) -> Option<u64> {
     head.split_once(r#""seq":"#)?.1.split_once(',')?.0.parse().ok()
 }
 
+/// Lets the kernel keep little of what was not read yet: on some machines its buffers take all that a test writes.
+fn keep_little(stream: &TcpStream) {
+    set_socket_recv_buffer_size(stream, 64 * 1024).unwrap();
+}
+
 /// Follows over SSE. HTTP/1.0 knows no chunks, so what comes are the frames alone.
 fn follow(server: &Server, session: &str, cursor: u64) -> BufReader<TcpStream> {
     let mut stream = server.connect();
+    keep_little(&stream);
     let cursor = cursor.to_string();
     let headers = server.headers_with_token(&[("accept", "text/event-stream"), ("last-event-id", &cursor)]);
     stream.write_all(format!("GET /v1/sessions/{session}/events HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
@@ -66,6 +73,7 @@ fn frames_until(stream: &mut BufReader<TcpStream>, mut is_last: impl FnMut(&Even
 
 fn subscribe(server: &Server, session: &str, cursor: u64) -> WebSocket<TcpStream> {
     let mut socket = server.websocket();
+    keep_little(socket.get_ref());
     ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": session, "since_seq": cursor }));
     assert_eq!(socket.read().unwrap(), Message::text(r#"{"jsonrpc":"2.0","id":1,"result":1}"#));
     socket
@@ -85,10 +93,11 @@ fn notifications(socket: &mut WebSocket<TcpStream>, last: u64) -> Vec<Event> {
     events
 }
 
-/// Waits until as many connections are served at once as may be: nobody else holds a place.
+/// Waits until as many connections with the token are served at once as may be: nobody else holds a place.
 fn wait_for_every_place(server: &Server, places: usize) {
     let is_served = || {
-        let mut stream = BufReader::new(server.open("GET", "/healthz", &server.headers(&[]), ""));
+        let stream = server.open("GET", "/v1/sessions?limit=1", &server.headers_with_token(&[]), "");
+        let mut stream = BufReader::new(stream);
         (status(&read_head(&mut stream)), stream)
     };
     let are_served = || (0..places).map(|_| is_served()).collect::<Vec<_>>().iter().all(|(status, _)| *status == 200);

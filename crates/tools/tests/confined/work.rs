@@ -21,6 +21,7 @@ pub(crate) fn trials() -> impl Iterator<Item = Trial> {
         ("cargo_runs", cargo),
         ("temporary_files_are_private_and_end_with_the_call", temporary_files),
         ("a_workspace_beneath_tmp_works", beneath_tmp),
+        ("a_workspace_in_shared_memory_works", in_shared_memory),
         ("a_megabyte_and_bytes_that_are_no_text", a_megabyte),
         ("only_harmless_variables_are_passed_on", variables),
         ("nothing_is_kept_between_calls_and_cwd_is_taken", cwd),
@@ -137,6 +138,15 @@ fn beneath_tmp() {
     place.succeeds("echo x > file && cp file $TMPDIR/copy && mv $TMPDIR/copy back && cat back");
     place.fails("echo x > ../outside");
     place.fails("ls /tmp");
+    place.is_untouched();
+}
+
+/// Broken once: the command's own shared memory covered the workspace, and no shell could start in it.
+fn in_shared_memory() {
+    let place = Place::over(tempfile::tempdir_in("/dev/shm").unwrap(), Network::Ask);
+    assert_eq!(place.succeeds("echo x > file && cat file"), "x\n");
+    place.fails("echo x > ../outside");
+    place.fails("ls /dev/shm");
     place.is_untouched();
 }
 

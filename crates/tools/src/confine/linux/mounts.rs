@@ -38,6 +38,7 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<View, String> {
         .map_err(|error| failed("part its mounts", error))?;
     let mut needed: BTreeSet<&Path> = job.readable.iter().chain([&job.workspace]).map(PathBuf::as_path).collect();
     let is_in_shared = needed.iter().any(|path| path.starts_with(TEMPORARY));
+    let is_in_memory = needed.iter().any(|path| path.starts_with(SHARED_MEMORY));
     needed.insert(temporary);
     SOCKETS.iter().try_for_each(|folder| cover(Path::new(folder), &needed))?;
     let temporary = private_temporary(temporary, is_in_shared.then_some(&needed))?;
@@ -47,7 +48,9 @@ pub(super) fn apply(job: &Job, temporary: &Path) -> Result<View, String> {
         writable.push(job.workspace.clone());
     }
     let apart = MountFlags::NOSUID | MountFlags::NODEV;
-    let has_shared_memory = mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok();
+    // It would cover a workspace that lies there.
+    let has_shared_memory =
+        !is_in_memory && mount("tmpfs", SHARED_MEMORY, "tmpfs", apart, c"mode=1777,size=25%").is_ok();
     if has_shared_memory {
         writable.push(PathBuf::from(SHARED_MEMORY));
     }
