@@ -6,7 +6,6 @@ mod layers;
 mod mcp_file;
 mod own_model;
 mod own_servers;
-mod programs;
 mod project_files;
 mod rules;
 mod trust;
@@ -19,7 +18,6 @@ mod folders;
 mod places;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
@@ -45,7 +43,7 @@ use meerkat_service::{
 use meerkat_tools::{
     HandsOptions, ShellOptions,
     notes::{RuleFile, rule_files},
-    servers::{self, ServerConfig, Servers, ServersOptions},
+    servers::{self, Servers, ServersOptions},
     workspace::check,
 };
 use serde::Serialize;
@@ -58,8 +56,8 @@ use self::{
         BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, invalid, named_file, origin, user_folder, variables,
         vendor_addresses, whole_table,
     },
-    project::{Ignored, ProjectFile, json, project, skipped, take_ignored},
-    project_files::{Evidence, ProjectFiles},
+    project::{json, project, skipped},
+    project_files::{Parsed, ProjectFiles},
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
@@ -74,13 +72,8 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) values: Values,
     figment: Figment,
-    untrusted: Option<Untrusted>,
-    /// Project's files that count, and their servers.
-    trusted: Option<(Evidence, BTreeSet<String>)>,
-    /// What is left out of a project's files.
-    left_out: Vec<String>,
-    /// What is read in another way than it is written there.
-    notes: Vec<String>,
+    /// The project's files, if it has any.
+    project: Option<Project>,
     /// File or folder that was skipped because it belongs to another user.
     skipped: Option<PathBuf>,
     /// True if the command serves clients; another one ends too soon to go on with the turns of a former process.
@@ -103,24 +96,26 @@ impl Kept {
     }
 }
 
-/// Untrusted project's files, of which something is ignored.
-struct Untrusted {
-    /// Path of `meerkat.toml`.
-    file: Option<PathBuf>,
-    /// Keys in it that need trust.
-    ignored: Vec<Ignored>,
-    /// Path of `.mcp.json`, if it names servers.
-    mcp: Option<PathBuf>,
-    /// Servers of both.
-    servers: BTreeMap<String, ServerConfig>,
-    /// Content that trust would be for, or why there can be none.
-    evidence: Result<Evidence, String>,
-    has_changed: bool,
+/// Project's files, and whether they count.
+struct Project {
+    files: ProjectFiles,
+    trust: Trust,
+    /// What they say, if they count.
+    parsed: Option<Parsed>,
 }
 
 impl Config {
-    /// Reads every layer.
+    /// Reads every layer. A project's files count if they are trusted as they are; otherwise they are ignored.
     pub(crate) fn load(env: &Environment, globals: &Globals) -> Result<Self, CliError> {
+        Self::read(env, globals, false)
+    }
+
+    /// Reads every layer as if the project's files were trusted, for the question whether they shall be.
+    pub(crate) fn load_untrusted(env: &Environment, globals: &Globals) -> Result<Self, CliError> {
+        Self::read(env, globals, true)
+    }
+
+    fn read(env: &Environment, globals: &Globals, counts_untrusted: bool) -> Result<Self, CliError> {
         let user_folder = user_folder(env).map(|folder| folder.join("meerkat"));
         let user_file = user_folder.as_ref().map(|folder| ("user", folder.join("meerkat.toml")));
         let named_file = named_file(env, globals)?;
@@ -144,69 +139,21 @@ impl Config {
             let files = user_file.iter().chain(&named_file);
             files.filter_map(|(_, file)| file.canonicalize().ok()).any(|file| file == path)
         };
-        let variables = text_variables(env).collect();
-        let project = ProjectFiles::read(&project(env), is_users, &user, &variables)?;
-        let (mut left_out, mut notes) = (Vec::new(), Vec::new());
-        let (figment, trusted, untrusted) = match project {
-            None => (user, None, None),
-            Some(files) => {
-                (left_out, notes) = (files.left_out, files.notes);
-                let (mut file, mcp) = (files.file, files.mcp);
-                let (path, mcp_path) =
-                    (file.as_ref().map(|file| file.path.clone()), mcp.as_ref().map(|it| it.0.clone()));
-                let of_project = file.iter().map(|file| &file.layer).chain(mcp.as_ref().map(|(_, layer)| layer));
-                let whole = merge(of_project.fold(below.clone(), Figment::merge), &above);
-                // A file that does not parse is refused even if its keys would be ignored.
-                if let Err(error) = whole.extract::<Values>() {
-                    return Err(invalid(&whole, error).into());
-                }
-                let trust = |seen: Seen| user_folder.map_or(Trust::Missing, |folder| seen.trust(&folder));
-                match files.evidence.as_ref().map_or(Trust::Missing, |evidence| trust(evidence.seen())) {
-                    Trust::Full => {
-                        let names = files.servers.into_keys().collect();
-                        (whole, files.evidence.ok().map(|evidence| (evidence, names)), None)
-                    }
-                    trust => {
-                        let mut ignored = Vec::new();
-                        let mut harmless = below.clone();
-                        if let Some(ProjectFile { layer, .. }) = &mut file {
-                            ignored = take_ignored(layer, &below, &user);
-                            harmless = harmless.merge(&*layer);
-                        }
-                        let untrusted = Untrusted {
-                            file: path,
-                            ignored,
-                            mcp: mcp_path,
-                            servers: files.servers,
-                            evidence: files.evidence,
-                            has_changed: trust == Trust::Changed,
-                        };
-                        (merge(harmless, &above), None, Some(untrusted))
-                    }
-                }
-            }
+        let files = ProjectFiles::read(&project(env), is_users);
+        let trust = user_folder.map_or(Trust::Missing, |folder| files.seen().trust(&folder));
+        let counts = counts_untrusted || trust == Trust::Full;
+        let parsed = counts.then(|| files.parse(&user)).transpose()?;
+        let figment = match &parsed {
+            Some(parsed) => merge(parsed.layers.iter().fold(below, Figment::merge), &above),
+            None => user,
         };
-        match figment.extract::<Values>() {
-            Ok(mut values) => {
-                let model = &mut values.memory.local.dir;
-                *model = model.take().map(|dir| env.dir.join(dir));
-                let is_ignored = |it: &Untrusted| it.mcp.is_some() || it.ignored.iter().any(|it| !it.counts);
-                let untrusted = untrusted.filter(is_ignored);
-                let config = Self {
-                    values,
-                    figment,
-                    untrusted,
-                    trusted,
-                    left_out,
-                    notes,
-                    skipped: skipped(env),
-                    is_server: false,
-                };
-                config.values.check_times().map_err(|error| config.with_origin(&error))?;
-                Ok(config)
-            }
-            Err(error) => Err(invalid(&figment, error).into()),
-        }
+        let mut values: Values = figment.extract().map_err(|error| invalid(&figment, error))?;
+        let model = &mut values.memory.local.dir;
+        *model = model.take().map(|dir| env.dir.join(dir));
+        let project = Some(Project { files, trust, parsed });
+        let config = Self { values, figment, project, skipped: skipped(env), is_server: false };
+        config.values.check_times().map_err(|error| config.with_origin(&error))?;
+        Ok(config)
     }
 
     /// Returns a check if a file of rules, such as AGENTS.md, is trusted as it is.
@@ -262,24 +209,21 @@ impl Config {
     /// Returns the pool of the configured servers; it starts none.
     pub(crate) fn servers(&self, env: &Environment, out: &Output) -> Result<Arc<Servers>, CliError> {
         let (out, mut servers) = (out.clone(), self.values.servers.clone());
-        let permits = self.trusted.clone().map(|(evidence, names)| {
-            for name in &names {
+        for Project { files, parsed, .. } in &self.project {
+            for name in parsed.iter().flat_map(|parsed| parsed.servers.keys()) {
                 if let Some(server) = servers.get_mut(name) {
                     // A relative path is the project's, wherever in it the command is started.
-                    server.folder = Some(evidence.root().to_owned());
+                    server.folder = Some(files.root().to_owned());
                 }
             }
-            move |name: &str| if names.contains(name) { evidence.is_unchanged() } else { Ok(()) }
-        });
-        let defaults = ServersOptions::default();
+        }
         let options = ServersOptions {
             servers,
-            permits: permits.map_or(defaults.permits, |permits| Arc::new(permits)),
-            clock: defaults.clock,
             cache_dir: env.state().map(|folder| folder.join("meerkat/servers")),
             logins_dir: user_folder(env).map(|folder| folder.join("meerkat/logins")),
             environment: text_variables(env).collect(),
             tell: Arc::new(move |line| out.note(line)),
+            ..ServersOptions::default()
         };
         servers::servers(options).map_err(|error| self.with_origin(&error))
     }
@@ -535,15 +479,6 @@ impl Config {
                 origin: origin.to_owned(),
             });
         }
-        entries.extend(self.untrusted.iter().flat_map(|Untrusted { file, ignored, .. }| {
-            let path = file.as_deref().unwrap_or(Path::new("meerkat.toml"));
-            let origin = format!("ignored, not trusted: project file {}", path.display());
-            ignored.iter().filter(|it| !it.counts).map(move |Ignored { key, value, .. }| Entry {
-                key: key.clone(),
-                value: shown(key, value),
-                origin: origin.clone(),
-            })
-        }));
         entries
     }
 }

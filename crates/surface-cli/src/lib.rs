@@ -108,12 +108,13 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
         }
         Command::Completions { shell } => return local::completions(out, *shell),
         Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
+        Command::Config { command: ConfigCommand::Trust { yes } } => {
+            let config = Config::load_untrusted(env, &cli.globals)?;
+            return local::trust_config(out, env, &config, streams, *yes);
+        }
         _ => {}
     }
     let config = Config::load(env, &cli.globals)?;
-    if let Command::Config { command: ConfigCommand::Trust { yes } } = cli.command {
-        return local::trust_config(out, env, config, streams, yes);
-    }
     config.warnings().iter().for_each(|warning| out.note(warning));
     match &cli.command {
         Command::Config { command: ConfigCommand::Show } => return local::show_config(out, env, &config),

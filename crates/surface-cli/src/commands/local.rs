@@ -80,25 +80,27 @@ pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliErro
 pub(crate) fn trust_config(
     out: &Output,
     env: &Environment,
-    config: Config,
+    config: &Config,
     mut streams: Streams,
     is_sure: bool,
 ) -> Result<u8, CliError> {
     let (files, rules) = (config.untrusted_files(), Config::untrusted_rules(env));
-    config.left_out().chain(config.notes()).for_each(|line| out.note(line));
+    config.left_out().iter().chain(config.notes()).for_each(|line| out.note(line));
     if files.is_empty() && rules.is_empty() {
         out.note(
             "There is nothing to trust: nothing in the project's meerkat.toml, .mcp.json or AGENTS.md is ignored.",
         );
         return print(out, &json!({ "trusted": false, "keys": {} }));
     }
-    let (wanted, servers, programs) = (config.wanted_keys(), config.wanted_servers(), config.wanted_programs());
+    let (wanted, servers) = match files.is_empty() {
+        true => (Vec::new(), Vec::new()),
+        false => (config.wanted_keys(), config.wanted_servers()),
+    };
     let keys: serde_json::Map<_, _> = wanted.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
     let names: Vec<String> = rules.iter().map(|file| printable(&file.path.display().to_string())).collect();
     let mut answer = json!({ "file": files.first(), "trusted": true, "keys": keys });
     if !servers.is_empty() {
         answer["servers"] = servers.iter().map(WantedServer::json).collect();
-        answer["programs"] = programs.iter().map(|(path, _)| path.as_str()).collect();
     }
     if !names.is_empty() {
         answer["rules"] = json!(names);
@@ -111,14 +113,9 @@ pub(crate) fn trust_config(
         if !servers.is_empty() {
             let listed: String = servers.iter().map(|server| format!("  {}\n", server.line())).collect();
             out.notice(&format!(
-                "{} wants to start servers, which may do whatever you may do\n{listed}",
+                "{} wants to start servers, which may do whatever you may do; a change of a program that they run does \
+                 not ask again\n{listed}",
                 files.join(" and ")
-            ));
-        }
-        if !programs.is_empty() {
-            let listed: String = programs.iter().map(|(path, bytes)| format!("  {path} ({bytes} bytes)\n")).collect();
-            out.notice(&format!(
-                "Trust covers these files of the servers until they change, but no file that these load\n{listed}"
             ));
         }
         for (name, RuleFile { bytes, .. }) in names.iter().zip(&rules) {

@@ -16,7 +16,7 @@ use crate::{
     app::{App, Streams},
     args::{LoginArgs, ServersArgs, ServersCommand, ToolsArgs},
     browser,
-    config::{Config, UserFile, WantedServer},
+    config::{Config, UserFile},
     error::{CliError, refused},
     input::{Line, Lines, Source},
     output::{Environment, Output, printable},
@@ -26,9 +26,6 @@ use crate::{
 
 /// Bytes of an address that is pasted.
 const PASTED_BYTES_MAX: u64 = 16 * 1024;
-
-/// Remedy for a server of a project that is not trusted.
-const UNTRUSTED: &str = "a project's file names it; `meerkat config trust` shows and allows it";
 
 /// `tools`: of a session, or of a new one in the current folder.
 pub(crate) async fn tools(app: &App, args: &ToolsArgs) -> Result<u8, CliError> {
@@ -50,25 +47,20 @@ pub(crate) async fn servers(app: &App, env: &Environment, streams: Streams, args
     }
 }
 
-/// Lists the servers of the process that owns the data directory, and those that this project wants.
+/// Lists the servers of the process that owns the data directory.
 async fn list(app: &App) -> Result<u8, CliError> {
     let answer = perform(&app.service, (Operation::ToolServers, json!({}))).await?;
-    let mut servers: Page<ToolServerView> = wire::read(&answer)?;
-    servers.items.extend(app.config.wanted_servers().iter().map(untrusted));
+    let servers: Page<ToolServerView> = wire::read(&answer)?;
     if servers.items.is_empty() {
         app.out.note("No server is configured; `meerkat servers add --help` shows how to add one.");
     }
-    show(app, Operation::ToolServers, json!(servers).to_string().as_bytes())?;
+    show(app, Operation::ToolServers, &answer)?;
     Ok(0)
 }
 
 /// Starts a server and shows its tools.
 async fn check(app: &App, name: &str, accept: bool) -> Result<u8, CliError> {
     let servers = &app.servers;
-    let is_known = servers.status().iter().any(|server| server.name == name);
-    if !is_known && app.config.wanted_servers().iter().any(|server| server.name == name) {
-        return Err(SessionError::invalid("server", format!("{name} is not trusted: {UNTRUSTED}")).into());
-    }
     let mut status = servers.check(name).await?;
     if accept {
         status = servers.accept(name)?;
@@ -201,11 +193,4 @@ fn row(server: &ToolServerView) -> Value {
         "tokens": server.tokens,
         "error": server.error,
     })
-}
-
-/// A server that a project's untrusted file names.
-fn untrusted(server: &WantedServer) -> ToolServerView {
-    let (name, kind) = (server.name.clone(), server.kind.to_owned());
-    let state = ToolServerState::NotTrusted;
-    ToolServerView { name, kind, state, tools: 0, tokens: 0, error: Some(UNTRUSTED.to_owned()) }
 }

@@ -1,7 +1,5 @@
-//! The project's file: the keys that take effect at once, and those that need the user's trust.
-//!
-//! Anybody may have made a project's folder, so it must not decide what is sent, to whom, or what may run. Keys without
-//! a row below need trust.
+//! Where a project begins, and which of its files belong to this user. Anybody may have made a project's folder, so its
+//! files count only if they are trusted.
 
 use std::{
     fs::{self, File, Metadata},
@@ -10,85 +8,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use figment::{
-    Figment,
-    value::{Dict, Value},
-};
-
+use figment::value::Value;
 use rustix::{fs::OFlags, io::Errno};
 
-use super::{
-    layers::{Layer, is_missing},
-    mcp_file::MCP_FILE,
-};
-use crate::{
-    error::{CliError, refused},
-    output::Environment,
-};
+use super::{layers::is_missing, mcp_file::MCP_FILE};
+use crate::output::Environment;
 
 /// Most bytes of a project's file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-
-/// Keys, or beginnings of keys, that need no trust.
-const HARMLESS: [(&str, Harmless); 5] = [
-    ("turn.max_", Harmless::Lower),
-    ("compaction.", Harmless::Always),
-    ("context.overflow", Harmless::Always),
-    ("model.name", Harmless::NamedModel),
-    ("context.summary_model", Harmless::NamedModel),
-];
-
-/// Harmless values of a key.
-#[derive(Clone, Copy)]
-enum Harmless {
-    /// All values.
-    Always,
-    /// Values not above the one in force without the project.
-    Lower,
-    /// Models that the user names.
-    NamedModel,
-}
-
-/// The one limit that 0 does not remove.
-const LIMITED_AT_ZERO: &str = "turn.max_queued";
-
-/// Project's `meerkat.toml` as it was read.
-pub(super) struct ProjectFile {
-    pub(super) path: PathBuf,
-    pub(super) layer: Layer,
-    pub(super) bytes: Vec<u8>,
-}
 
 /// If a file may be a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Links {
     Followed,
     Refused,
-}
-
-/// Key of a project's file that is ignored, or could be.
-pub(super) struct Ignored {
-    pub(super) key: String,
-    pub(super) value: Value,
-    /// True if it takes effect without trust at present.
-    pub(super) counts: bool,
-}
-
-impl ProjectFile {
-    /// Reads the file in a project's root, if it exists and belongs to this user.
-    pub(super) fn read(root: &Path) -> Result<Option<Self>, CliError> {
-        let path = root.join("meerkat.toml");
-        let unread = |why: String| {
-            let origin = format!("project file {}", path.display());
-            CliError::from(refused("file", &format!("it cannot be read: {why}"), &origin))
-        };
-        // A link is the project's own: the user trusts this project, not the one that the link leads to.
-        let found = read(&path, Links::Followed).map_err(|error| unread(error.to_string()))?;
-        let Some(bytes) = found else { return Ok(None) };
-        let text = std::str::from_utf8(&bytes).map_err(|error| unread(error.to_string()))?;
-        let layer = Layer::file_text("project", &path, text)?;
-        Ok(Some(Self { path, layer, bytes }))
-    }
 }
 
 /// Reads a file of a project, if it exists and belongs to this user.
@@ -114,63 +47,6 @@ pub(super) fn read(path: &Path, links: Links) -> io::Result<Option<Vec<u8>>> {
         return Err(io::Error::other("it has more than a mebibyte"));
     }
     Ok(Some(bytes))
-}
-
-/// Removes harmful values of a project. `below` is in force without the project, `user` are all layers of the user's.
-/// Returns the keys that trust would allow, now or when the user's own change, and which of them are ignored.
-pub(super) fn take_ignored(layer: &mut Layer, below: &Figment, user: &Figment) -> Vec<Ignored> {
-    let row = |key: &str| {
-        let is_row = |name: &str| name == key || (name.ends_with(['.', '_']) && key.starts_with(name));
-        HARMLESS.iter().find(|(name, _)| is_row(name)).map(|(_, row)| *row)
-    };
-    let is_harmless = |key: &str, value: &Value| match row(key) {
-        None => false,
-        Some(Harmless::Always) => true,
-        Some(Harmless::Lower) => {
-            let limit = |value: &Value| {
-                let limit = json(value).as_u64()?;
-                Some(if limit == 0 && key != LIMITED_AT_ZERO { u64::MAX } else { limit })
-            };
-            let in_force = below.find_value(key).ok();
-            in_force.is_some_and(|in_force| limit(value).zip(limit(&in_force)).is_some_and(|(new, old)| new <= old))
-        }
-        Some(Harmless::NamedModel) => ["model.name", "context.summary_model"].iter().any(|key| {
-            let named = user.find_value(key).ok();
-            let named = named.as_ref().and_then(Value::as_str).filter(|name| !name.is_empty());
-            named.is_some() && named == value.as_str()
-        }),
-    };
-    // A section without keys, as `config init` writes it, changes nothing. An empty table is a value elsewhere.
-    let is_bare = |key: &str, value: &Value| {
-        let is_section = |it: &Value| it.as_dict().is_some_and(|it| !it.is_empty());
-        value.as_dict().is_some_and(Dict::is_empty) && below.find_value(key).is_ok_and(|it| is_section(&it))
-    };
-    let mut ignored = Vec::new();
-    keep_values(&mut layer.values, "", &mut |key, value| {
-        if is_bare(key, value) {
-            return false;
-        }
-        let is_harmless = is_harmless(key, value);
-        if !matches!(row(key), Some(Harmless::Always)) {
-            ignored.push(Ignored { key: key.to_owned(), value: value.clone(), counts: is_harmless });
-        }
-        is_harmless
-    });
-    ignored
-}
-
-/// Keeps the values that pass, and removes empty sections.
-fn keep_values(values: &mut Dict, path: &str, keeps: &mut impl FnMut(&str, &Value) -> bool) {
-    values.retain(|name, value| {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        match value {
-            Value::Dict(_, members) if !members.is_empty() => {
-                keep_values(members, &path, keeps);
-                !members.is_empty()
-            }
-            value => keeps(&path, value),
-        }
-    });
 }
 
 /// Returns the project's root: the nearest folder upwards with `.git`, else the current folder. Other users' folders and

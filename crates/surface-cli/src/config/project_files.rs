@@ -1,6 +1,7 @@
-//! Files of a project that configure this program: `meerkat.toml`, `.mcp.json`, and the files that their servers name.
+//! Files of a project that configure this program: `meerkat.toml` and `.mcp.json` in its root.
 //!
-//! They are trusted together: a change of any of them ends the trust in all.
+//! Anybody may have made a project's folder, so both are ignored until the user trusts them as they are. They are trusted
+//! together: a change of either ends the trust in both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,26 +19,36 @@ use sha2::{Digest as _, Sha256};
 use super::{
     layers::{Layer, invalid},
     mcp_file::{MCP_FILE, McpFile},
-    programs::Programs,
-    project::{Links, ProjectFile, read},
+    project::{Links, read},
     trust::{Seen, hex},
 };
-use crate::{error::CliError, output::printable};
+use crate::{
+    error::{CliError, refused},
+    output::printable,
+};
+
+/// The project's own configuration, in its root.
+const FILE: &str = "meerkat.toml";
 
 /// Project's files as they were read.
 pub(super) struct ProjectFiles {
-    /// `meerkat.toml`, unless it is the user's own.
-    pub(super) file: Option<ProjectFile>,
-    /// Path of `.mcp.json` and the layer of its servers, if it has any.
-    pub(super) mcp: Option<(PathBuf, Layer)>,
-    /// All servers that these name.
+    /// Root of the project, without links.
+    root: PathBuf,
+    /// Those that could be read: name, path and content.
+    files: Vec<(&'static str, PathBuf, Vec<u8>)>,
+    /// Those that could not be read, each with the reason.
+    unread: Vec<String>,
+}
+
+/// What the files say.
+pub(super) struct Parsed {
+    pub(super) layers: Vec<Layer>,
+    /// All servers that they name.
     pub(super) servers: BTreeMap<String, ServerConfig>,
     /// What is left out of them, each with its file.
     pub(super) left_out: Vec<String>,
     /// What is read in another way than it is written.
     pub(super) notes: Vec<String>,
-    /// Content that trust is for, or why there can be no trust.
-    pub(super) evidence: Result<Evidence, String>,
 }
 
 /// Servers of a file, among its other keys.
@@ -47,96 +58,25 @@ struct Tables {
     servers: BTreeMap<String, ServerConfig>,
 }
 
-/// Content that trust is for.
-#[derive(Clone)]
-pub(super) struct Evidence {
-    root: PathBuf,
-    /// Names of the files that configure something.
-    names: Vec<&'static str>,
-    pub(super) programs: Programs,
-    sha256: String,
-}
-
 impl ProjectFiles {
-    /// Reads the files in a project's root. `is_users` are the paths of files that are the user's own, `user` are all
-    /// layers of the user's.
-    pub(super) fn read(
-        root: &Path,
-        is_users: impl Fn(&Path) -> bool,
-        user: &Figment,
-        variables: &BTreeMap<String, String>,
-    ) -> Result<Option<Self>, CliError> {
+    /// Reads the files in a project's root that exist and belong to this user. `is_users` tells paths of the user's own
+    /// files.
+    pub(super) fn read(root: &Path, is_users: impl Fn(&Path) -> bool) -> Self {
         let real = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-        let mut file = ProjectFile::read(root)?.filter(|_| !is_users(&real.join("meerkat.toml")));
-        let path = root.join(MCP_FILE);
-        let (mut left_out, mut notes) = (Vec::new(), Vec::new());
-        let shown = printable(&path.display().to_string());
-        let (bytes, parsed) = match read(&path, Links::Refused) {
-            Ok(Some(bytes)) => {
-                let parsed = McpFile::parse(&bytes);
-                (Some(bytes), parsed)
-            }
-            Ok(None) => (None, McpFile::default()),
-            Err(error) => {
-                (None, McpFile { left_out: vec![format!("it cannot be read: {error}")], ..McpFile::default() })
-            }
-        };
-        left_out.extend(parsed.left_out.iter().map(|why| format!("{shown}: left out, {why}.")));
-        notes.extend(parsed.notes.iter().map(|note| format!("{shown}: {note}.")));
-
-        let users = names(user.find_value("servers").ok().as_ref());
-        let mut taken = |path: &str, name: &str, whose: &str| {
-            let path = printable(path);
-            left_out.push(format!("{path}: the server {} is left out, because {whose} names it.", printable(name)));
-        };
-        let own = "your own configuration";
-        let mut servers: BTreeMap<String, ServerConfig> = BTreeMap::new();
-        if let Some(ProjectFile { layer, path, .. }) = &mut file
-            && let Some(Value::Dict(_, tables)) = layer.values.get_mut("servers")
-        {
-            for name in users.iter().filter(|name| tables.remove(*name).is_some()) {
-                taken(&path.display().to_string(), name, own);
-            }
-            if tables.is_empty() {
-                layer.values.remove("servers");
-            } else {
-                // The other file could complete a broken table and start an unreviewed program.
-                let alone = Figment::from(&*layer);
-                servers = alone.extract::<Tables>().map_err(|error| invalid(&alone, error))?.servers;
+        let mut project = Self { files: Vec::new(), unread: Vec::new(), root: real };
+        // A linked `meerkat.toml` is the project's own: the user trusts this project, not the one that the link leads to.
+        for (name, links) in [(FILE, Links::Followed), (MCP_FILE, Links::Refused)] {
+            let path = root.join(name);
+            match read(&path, links) {
+                Ok(Some(bytes)) if !is_users(&project.root.join(name)) => project.files.push((name, path, bytes)),
+                Ok(_) => {}
+                Err(error) => {
+                    let path = printable(&path.display().to_string());
+                    project.unread.push(format!("{path}: left out, it cannot be read: {error}."));
+                }
             }
         }
-        let mut tables = Dict::new();
-        for (name, table) in parsed.servers {
-            let whose = if users.contains(&name) { Some(own) } else { None };
-            if let Some(whose) = whose.or_else(|| servers.contains_key(&name).then_some("its meerkat.toml")) {
-                taken(&path.display().to_string(), &name, whose);
-            } else if let (Ok(value), Ok(config)) = (Value::serialize(&table), serde_json::from_value(table)) {
-                tables.insert(name.clone(), value);
-                servers.insert(name, config);
-            }
-        }
-        let mcp = (!tables.is_empty()).then(|| {
-            let values = Dict::from([("servers".to_owned(), tables.into())]);
-            (path.clone(), Layer { origin: format!("project file {}", path.display()), values })
-        });
-        if file.is_none() && bytes.is_none() && left_out.is_empty() {
-            return Ok(None);
-        }
-        let evidence = Programs::named_by(&real, servers.values(), variables).and_then(|programs| {
-            let file = file.as_ref().map(|file| ("meerkat.toml", file.bytes.as_slice()));
-            let files: Vec<_> = file.into_iter().chain(bytes.as_deref().map(|bytes| (MCP_FILE, bytes))).collect();
-            let names = files.iter().map(|(name, _)| *name).collect();
-            let sha256 = sha256(&files, &programs)?;
-            Ok(Evidence { root: real, names, programs, sha256 })
-        });
-        Ok(Some(Self { file, mcp, servers, left_out, notes, evidence }))
-    }
-}
-
-impl Evidence {
-    /// Returns the project as it was read.
-    pub(super) fn seen(&self) -> Seen {
-        Seen::hashed(self.root.clone(), rustix::process::geteuid().as_raw(), self.sha256.clone())
+        project
     }
 
     /// Root of the project, without links.
@@ -144,36 +84,93 @@ impl Evidence {
         &self.root
     }
 
-    /// Checks that everything is as it was read.
-    pub(super) fn is_unchanged(&self) -> Result<(), String> {
-        let mut files = Vec::new();
-        for name in &self.names {
-            let links = if *name == MCP_FILE { Links::Refused } else { Links::Followed };
-            let found = read(&self.root.join(name), links).map_err(|error| format!("{name}: {error}"))?;
-            files.push((*name, found.unwrap_or_default()));
+    /// Lists the paths of the files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(_, path, _)| path.as_path())
+    }
+
+    /// Describes the files that could not be read.
+    pub(super) fn unread(&self) -> &[String] {
+        &self.unread
+    }
+
+    /// Returns the project as it was read.
+    pub(super) fn seen(&self) -> Seen {
+        let mut hash = Sha256::new();
+        for (name, _, bytes) in &self.files {
+            for part in [name.as_bytes(), bytes] {
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
         }
-        let files: Vec<_> = files.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
-        if sha256(&files, &self.programs)? == self.sha256 {
-            return Ok(());
+        Seen::hashed(self.root.clone(), rustix::process::geteuid().as_raw(), hex(&hash.finalize()))
+    }
+
+    /// Reads what the files say. `user` are all layers of the user's.
+    ///
+    /// # Errors
+    /// Says where `meerkat.toml` is wrong; nothing in `.mcp.json` makes a command fail.
+    pub(super) fn parse(&self, user: &Figment) -> Result<Parsed, CliError> {
+        let users = names(user.find_value("servers").ok().as_ref());
+        let mut parsed =
+            Parsed { layers: Vec::new(), servers: BTreeMap::new(), left_out: Vec::new(), notes: Vec::new() };
+        for (name, path, bytes) in &self.files {
+            let layer = match *name {
+                FILE => parsed.add_toml(path, bytes, &users)?,
+                _ => parsed.add_mcp(path, bytes, &users),
+            };
+            parsed.layers.push(layer);
         }
-        Err(format!(
-            "files of the project {} have changed since this command began; look at them with `meerkat config trust`, and \
-             begin it again",
-            self.root.display()
-        ))
+        Ok(parsed)
     }
 }
 
-fn sha256(files: &[(&str, &[u8])], programs: &Programs) -> Result<String, String> {
-    let mut hash = Sha256::new();
-    for (name, bytes) in files {
-        for part in [name.as_bytes(), bytes] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
+impl Parsed {
+    fn add_toml(&mut self, path: &Path, bytes: &[u8], users: &BTreeSet<String>) -> Result<Layer, CliError> {
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let origin = format!("project file {}", path.display());
+            refused("file", &format!("it cannot be read: {error}"), &origin)
+        })?;
+        let mut layer = Layer::file_text("project", path, text)?;
+        if let Some(Value::Dict(_, tables)) = layer.values.get_mut("servers") {
+            for name in users.iter().filter(|name| tables.remove(*name).is_some()) {
+                self.leave_out(path, name, "your own configuration");
+            }
+            if tables.is_empty() {
+                layer.values.remove("servers");
+            }
         }
+        let alone = Figment::from(&layer);
+        self.servers = alone.extract::<Tables>().map_err(|error| invalid(&alone, error))?.servers;
+        Ok(layer)
     }
-    programs.add_to(&mut hash)?;
-    Ok(hex(&hash.finalize()))
+
+    fn add_mcp(&mut self, path: &Path, bytes: &[u8], users: &BTreeSet<String>) -> Layer {
+        let McpFile { servers, left_out, notes } = McpFile::parse(bytes);
+        let shown = printable(&path.display().to_string());
+        self.left_out.extend(left_out.iter().map(|why| format!("{shown}: left out, {why}.")));
+        self.notes.extend(notes.iter().map(|note| format!("{shown}: {note}.")));
+        let mut tables = Dict::new();
+        for (name, table) in servers {
+            if users.contains(&name) {
+                self.leave_out(path, &name, "your own configuration");
+            } else if self.servers.contains_key(&name) {
+                self.leave_out(path, &name, "its meerkat.toml");
+            } else if let (Ok(value), Ok(config)) = (Value::serialize(&table), serde_json::from_value(table)) {
+                tables.insert(name.clone(), value);
+                self.servers.insert(name, config);
+            }
+        }
+        let has_some = !tables.is_empty();
+        let values = if has_some { Dict::from([("servers".to_owned(), tables.into())]) } else { Dict::new() };
+        Layer { origin: format!("project file {}", path.display()), values }
+    }
+
+    fn leave_out(&mut self, path: &Path, name: &str, whose: &str) {
+        let path = printable(&path.display().to_string());
+        let name = printable(name);
+        self.left_out.push(format!("{path}: the server {name} is left out, because {whose} names it."));
+    }
 }
 
 /// Lists the names of a table.

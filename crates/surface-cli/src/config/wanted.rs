@@ -1,30 +1,25 @@
-//! What a project's files want and do not get before they are trusted, in words and for the question of trust.
+//! What a project's files want, in words and for the question of trust.
 
-use std::{collections::BTreeSet, path::Path};
+use std::path::Path;
 
-use meerkat_service::SessionError;
+use figment::Figment;
 use meerkat_tools::servers::ServerConfig;
 use serde_json::{Value, json};
 
 use super::{
-    Config, Untrusted,
-    programs::{Programs, bytes_of},
-    project::{Ignored, json as to_json},
-    remember,
+    Config, Project, mcp_file::MCP_FILE, project::json as to_json, project_files::Parsed, remember, trust::Trust, walk,
 };
 use crate::{
     error::CliError,
     output::{Environment, printable},
 };
 
-/// Most names that one line has.
+/// Most lines about what is left out.
 const NAMED_MAX: usize = 8;
 
-/// Server that a project's files name and that is not trusted.
+/// Server that a project's files name.
 pub(crate) struct WantedServer {
     pub(crate) name: String,
-    /// How it is reached: `command` or `url`.
-    pub(crate) kind: &'static str,
     /// Its program with the arguments, or its address.
     pub(crate) what: String,
     /// Variables whose values it gets.
@@ -32,65 +27,57 @@ pub(crate) struct WantedServer {
 }
 
 impl Config {
-    /// Describes what is ignored and left out of the project's files.
+    /// Describes which of the project's files are ignored, and what is left out of them.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        if let Some(Untrusted { file, ignored, mcp, servers, has_changed, .. }) = &self.untrusted {
-            let why = if *has_changed { "has changed since it was trusted" } else { "is not trusted" };
-            let keys: Vec<String> = ignored.iter().filter(|it| !it.counts).map(|it| printable(&it.key)).collect();
-            let allow = "`meerkat config trust` shows and allows them.";
-            if let Some(file) = file.as_ref().filter(|_| !keys.is_empty()) {
-                lines.push(format!("{} {why}, so these keys in it are ignored: {}; {allow}", shown(file), few(&keys)));
-            }
-            if let Some(file) = mcp {
-                let names: Vec<String> = servers.keys().map(|name| printable(name)).collect();
-                lines.push(format!("{} {why}, so its servers are not started: {}; {allow}", shown(file), few(&names)));
-            }
+        let ignored: Vec<String> = self.untrusted().into_iter().flat_map(|it| it.files.paths()).map(shown).collect();
+        if !ignored.is_empty() {
+            let has_changed = self.project.as_ref().is_some_and(|project| project.trust == Trust::Changed);
+            let why = if has_changed { "changed since it was trusted" } else { "not trusted" };
+            let files = ignored.join(", ");
+            lines.push(format!("{files}: {why}, so ignored; `meerkat config trust` shows and allows what it says."));
         } else if let Some(path) = &self.skipped {
             lines.push(format!("{} belongs to another user, so it is ignored.", shown(path)));
         }
-        let left_out = self.left_out.len().saturating_sub(NAMED_MAX);
-        lines.extend(self.left_out().cloned());
-        lines.extend((left_out > 0).then(|| format!("{left_out} more are left out.")));
+        lines.extend(self.left_out());
         lines
     }
 
     /// Describes what is left out of the project's files.
-    pub(crate) fn left_out(&self) -> impl Iterator<Item = &String> {
-        self.left_out.iter().take(NAMED_MAX)
+    pub(crate) fn left_out(&self) -> Vec<String> {
+        let unread = self.project.iter().flat_map(|project| project.files.unread());
+        let mut lines: Vec<String> = unread.chain(self.parsed().flat_map(|parsed| &parsed.left_out)).cloned().collect();
+        let more = lines.len().saturating_sub(NAMED_MAX);
+        lines.truncate(NAMED_MAX);
+        lines.extend((more > 0).then(|| format!("{more} more are left out.")));
+        lines
     }
 
     /// Describes what of the project's files is read in another way than it is written.
     pub(crate) fn notes(&self) -> impl Iterator<Item = &String> {
-        self.notes.iter().take(NAMED_MAX)
+        self.parsed().flat_map(|parsed| &parsed.notes).take(NAMED_MAX)
     }
 
-    /// Lists the untrusted project's files with something in them that trust would allow.
+    /// Lists the project's files that are not trusted as they are.
     pub(crate) fn untrusted_files(&self) -> Vec<String> {
-        let Some(Untrusted { file, ignored, mcp, .. }) = &self.untrusted else { return Vec::new() };
-        file.iter().filter(|_| !ignored.is_empty()).chain(mcp).map(|path| shown(path)).collect()
+        self.untrusted().into_iter().flat_map(|project| project.files.paths()).map(shown).collect()
     }
 
-    /// Lists the keys and values of the untrusted project's file that trust would allow.
+    /// Lists the keys and values of the project's file.
     pub(crate) fn wanted_keys(&self) -> Vec<(String, String)> {
-        let wanted = |it: &Ignored| (printable(&it.key), printable(&to_json(&it.value).to_string()));
-        self.untrusted.iter().flat_map(|file| &file.ignored).map(wanted).collect()
+        let mut keys = Vec::new();
+        for layer in self.parsed().flat_map(|parsed| &parsed.layers).filter(|layer| !layer.origin.ends_with(MCP_FILE)) {
+            walk(&Figment::from(layer), |key, value, _| {
+                keys.push((printable(key), printable(&to_json(value).to_string())));
+            });
+        }
+        keys
     }
 
-    /// Lists the servers that trust would allow.
+    /// Lists the servers of the project's files.
     pub(crate) fn wanted_servers(&self) -> Vec<WantedServer> {
-        let servers = self.untrusted.iter().flat_map(|file| &file.servers);
+        let servers = self.parsed().flat_map(|parsed| &parsed.servers);
         servers.map(|(name, server)| wanted(name, server)).collect()
-    }
-
-    /// Lists the files of the untrusted project that its servers name, with their bytes.
-    pub(crate) fn wanted_programs(&self) -> Vec<(String, u64)> {
-        let programs = |file: &Untrusted| {
-            let evidence = file.evidence.as_ref().ok();
-            let files = evidence.into_iter().flat_map(|evidence| listed(&evidence.programs));
-            files.collect::<Vec<_>>()
-        };
-        self.untrusted.iter().flat_map(programs).collect()
     }
 
     /// Returns true if a server of this name is in force.
@@ -99,17 +86,17 @@ impl Config {
     }
 
     /// Records the project's files as trusted, as they were read.
-    pub(crate) fn trust(self, env: &Environment) -> Result<(), CliError> {
-        let Some(Untrusted { evidence, .. }) = self.untrusted else { return Ok(()) };
-        let evidence =
-            evidence.map_err(|why| SessionError::invalid("project", format!("it cannot be trusted: {why}")))?;
-        remember(env, evidence.seen())
+    pub(crate) fn trust(&self, env: &Environment) -> Result<(), CliError> {
+        self.untrusted().map_or(Ok(()), |project| remember(env, project.files.seen()))
     }
-}
 
-fn listed(programs: &Programs) -> impl Iterator<Item = (String, u64)> {
-    let files: BTreeSet<_> = programs.files().into_values().collect();
-    files.into_iter().map(|path| (shown(&path), bytes_of(&path)))
+    fn untrusted(&self) -> Option<&Project> {
+        self.project.as_ref().filter(|it| it.trust != Trust::Full && it.files.paths().next().is_some())
+    }
+
+    fn parsed(&self) -> impl Iterator<Item = &Parsed> {
+        self.project.iter().filter_map(|project| project.parsed.as_ref())
+    }
 }
 
 fn wanted(name: &str, server: &ServerConfig) -> WantedServer {
@@ -131,7 +118,6 @@ fn wanted(name: &str, server: &ServerConfig) -> WantedServer {
     }
     WantedServer {
         name: printable(name),
-        kind: if server.url.is_some() { "url" } else { "command" },
         what: printable(&what),
         variables: server.variables().iter().map(|name| printable(name)).collect(),
     }
@@ -143,15 +129,6 @@ fn is_plain(text: &str) -> bool {
 
 fn shown(path: &Path) -> String {
     printable(&path.display().to_string())
-}
-
-/// Joins the first few names, and says how many there are besides.
-fn few(names: &[String]) -> String {
-    let mut few: Vec<String> = names.iter().take(NAMED_MAX).cloned().collect();
-    if names.len() > NAMED_MAX {
-        few.push(format!("{} more", names.len() - NAMED_MAX));
-    }
-    few.join(", ")
 }
 
 impl WantedServer {

@@ -33,6 +33,7 @@ fn the_later_layer_wins_and_every_value_has_its_origin() {
     assert_eq!(shown(again()), ("2".to_owned(), format!("user file {root}/meerkat/meerkat.toml")));
 
     fs::write(dir.path().join("meerkat.toml"), "[turn]\nmax_steps = 1").unwrap();
+    assert_eq!(cli(&["config", "trust", "--yes"]).in_dir(&dir).env("XDG_CONFIG_HOME", &root).run().code, 0);
     assert_eq!(shown(again()), ("1".to_owned(), format!("project file {root}/meerkat.toml")));
 
     fs::write(dir.path().join("more.toml"), "[turn]\nmax_steps = 3").unwrap();
@@ -134,6 +135,8 @@ fn the_projects_file_is_found_from_below() {
     let (below, home) = (command.dir().join("a/b"), command.dir().join("home").display().to_string());
     fs::create_dir_all(&below).unwrap();
     command.below = Some(below);
+    let trust = cli(&["config", "trust", "--yes"]).in_dir(&command.dir).env("HOME", &home);
+    assert_eq!(trust.run().code, 0);
     let command = command.env("HOME", &home);
     assert_eq!(entry(&command.run(), "context.overflow").0, "\"slide\"");
 }
@@ -141,17 +144,17 @@ fn the_projects_file_is_found_from_below() {
 #[test]
 fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
     for (text, expected) in [
-        ("turn.frob = 1", ["turn.frob (project file", "there is no such key; the keys here are max_steps"]),
-        ("frob = 1", ["frob (project file", "the keys here are model, turn"]),
-        ("turn.max_steps = \"many\"", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
-        ("turn.max_steps = -1", ["turn.max_steps (project file", "must be a whole number, 0 or more"]),
-        ("context.overflow = \"frob\"", ["context.overflow (project file", "allowed are fail, slide"]),
-        ("tools.approval.x = \"frob\"", ["tools.approval.x (project file", "allowed are allow, ask, deny"]),
-        ("turn = 1", ["turn (project file", "it must be a table of keys"]),
-        ("a = 1\nb = ", ["line 2 (project file", "meerkat.toml"]),
-        ("compaction.max_summary_tokens = 0", ["compaction.max_summary_tokens (project file", "meerkat.toml"]),
+        ("turn.frob = 1", ["turn.frob (--config file", "there is no such key; the keys here are max_steps"]),
+        ("frob = 1", ["frob (--config file", "the keys here are model, turn"]),
+        ("turn.max_steps = \"many\"", ["turn.max_steps (--config file", "must be a whole number, 0 or more"]),
+        ("turn.max_steps = -1", ["turn.max_steps (--config file", "must be a whole number, 0 or more"]),
+        ("context.overflow = \"frob\"", ["context.overflow (--config file", "allowed are fail, slide"]),
+        ("tools.approval.x = \"frob\"", ["tools.approval.x (--config file", "allowed are allow, ask, deny"]),
+        ("turn = 1", ["turn (--config file", "it must be a table of keys"]),
+        ("a = 1\nb = ", ["line 2 (--config file", "meerkat.toml"]),
+        ("compaction.max_summary_tokens = 0", ["compaction.max_summary_tokens (--config file", "meerkat.toml"]),
     ] {
-        let command = cli(&["run", "x"]);
+        let command = cli(&["run", "x", "--config", "meerkat.toml"]);
         fs::write(command.dir().join("meerkat.toml"), text).unwrap();
         let ran = command.run();
         for part in expected {
@@ -216,7 +219,6 @@ fn init_writes_the_projects_file_once() {
     assert!(text.contains("\n# default_steps = 100\n") && text.contains("\n[turn]\n"), "{text}");
     let ran = cli(&["run", "@say Hi."]).in_dir(&dir).run();
     assert_eq!(ran.out, "Hi.\n");
-    assert!(!ran.err.contains("is not trusted"), "sections without keys change nothing: {}", ran.err);
     cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "was not changed");
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
 }
@@ -259,6 +261,7 @@ fn nothing_that_a_server_is_given_is_shown() {
     fs::write(dir.path().join("meerkat/meerkat.toml"), own).unwrap();
     fs::write(dir.path().join("meerkat.toml"), "servers.c = { command = \"c\", env = { SECRET = \"planted\" } }")
         .unwrap();
+    assert_eq!(cli(&["config", "trust", "--yes"]).in_dir(&dir).env("XDG_CONFIG_HOME", &root).run().code, 0);
     let show = || cli(&["config", "show", "--json"]).in_dir(&dir).env("XDG_CONFIG_HOME", &root);
     let ran = show().env("MEERKAT_SERVERS__A__ENV__MORE", "planted").run();
     for key in ["a.env.PASSWORD", "a.env.BOTH", "b.headers.Authorization", "c.env.SECRET", "a.env.more"] {

@@ -1,4 +1,4 @@
-//! What a project's file may say by itself, and what only once the user trusts it.
+//! A project's file counts only once the user trusts it as it is.
 
 use std::{
     fs,
@@ -14,7 +14,6 @@ use tempfile::TempDir;
 
 use crate::drive::{Ran, meerkat, ran, terminal::cli};
 
-/// A project's file that wants more than is harmless.
 const PLANTED: &str = "limits.pins = 3";
 
 fn show(dir: &Arc<TempDir>) -> Ran {
@@ -30,27 +29,6 @@ fn project(file: &str, user: &str) -> Arc<TempDir> {
     fs::create_dir_all(dir.path().join(".config/meerkat")).unwrap();
     fs::write(dir.path().join(".config/meerkat/meerkat.toml"), user).unwrap();
     dir
-}
-
-/// Whether the project's value of a key counts, and that it says so where it does not.
-#[track_caller]
-fn counts(file: &str, key: &str, user: &str) -> bool {
-    let dir = project(file, user);
-    let ran = show(&dir);
-    let path = dir.path().canonicalize().unwrap().join("meerkat.toml");
-    let entries = ran.entries(key);
-    let is_ignored = entries.iter().any(|(_, origin)| origin.starts_with("ignored, not trusted: project file"));
-    if is_ignored {
-        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
-        for part in [path.to_str().unwrap(), key, "meerkat config trust"] {
-            assert!(ran.err.contains(part), "{key}: {}", ran.err);
-        }
-    } else {
-        assert_eq!(ran.err, "", "{key}");
-    }
-    let counts = entries.iter().any(|(_, origin)| origin.starts_with("project file"));
-    assert_ne!(counts, is_ignored, "{key}: {entries:?}");
-    counts
 }
 
 /// The keys of the table, each as a line of a file: those that are commented out too.
@@ -70,43 +48,33 @@ fn table() -> Vec<(String, String)> {
     keys
 }
 
-/// A key that is added to the table is forbidden until it is added here and to the product's list.
+/// Broken once: a list said which keys may count without trust, and nobody could foresee it.
 #[test]
-fn a_project_sets_nothing_but_what_is_harmless() {
+fn no_key_of_an_untrusted_file_counts() {
     let keys = table();
     assert!(keys.len() > 80 && keys.iter().any(|(key, _)| key == "model.compatible.local"), "{keys:?}");
     for (key, line) in keys {
-        let is_harmless = ["turn.max_", "compaction."].iter().any(|harmless| key.starts_with(harmless));
-        let leaf = match key.as_str() {
-            "model.compatible.local" => "model.compatible.local.base_url",
-            "servers.files" => "servers.files.command",
-            key => key,
-        };
-        assert_eq!(counts(&line, leaf, ""), is_harmless || key == "context.overflow", "{line}");
+        let dir = project(&line, "");
+        let ran = show(&dir);
+        let path = dir.path().canonicalize().unwrap().join("meerkat.toml");
+        assert_eq!(ran.err.lines().count(), 1, "{key}: {}", ran.err);
+        for part in [path.to_str().unwrap(), "not trusted, so ignored", "meerkat config trust"] {
+            assert!(ran.err.contains(part), "{key}: {}", ran.err);
+        }
+        assert!(!ran.out.contains("project file"), "{key}: {}", ran.out);
     }
 }
 
+/// Whatever is in it: it is not read.
 #[test]
-fn a_project_lowers_limits_and_chooses_among_the_models_that_the_user_names() {
-    let models = "model.name = \"anthropic/a\"\ncontext.summary_model = \"openai/b\"";
-    for (file, user, expected) in [
-        ("turn.max_steps = 101", "", true),
-        ("turn.max_queued = 33", "", false),
-        ("turn.max_queued = 0", "", true),
-        ("turn.max_steps = 0", "turn.max_steps = 50", false),
-        ("turn.max_steps = 60", "turn.max_steps = 50", false),
-        ("turn.max_steps = 40", "turn.max_steps = 50", true),
-        ("turn.max_tokens = 5", "", true),
-        ("turn.max_tokens = 0", "turn.max_tokens = 5", false),
-        ("turn.max_output_tokens = 0", "turn.max_output_tokens = 5", false),
-        ("model.name = \"openai/b\"", models, true),
-        ("context.summary_model = \"anthropic/a\"", models, true),
-        ("model.name = \"gemini/c\"", models, false),
-        ("context.summary_model = \"x/y\"", models, false),
-        ("model.name = \"\"", models, false),
-    ] {
-        assert_eq!(counts(file, file.split(' ').next().unwrap(), user), expected, "{file} over {user}");
+fn no_content_of_an_untrusted_file_makes_a_command_fail() {
+    for file in ["limits.frob = 1", "[", "\0", &"#".repeat(2 * 1024 * 1024)] {
+        let dir = project(file, "");
+        assert!(show(&dir).err.contains("meerkat.toml"));
+        assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().out, "Hi.\n");
     }
+    let ran = cli(&["config", "trust", "--yes"]).in_dir(&project("limits.frob = 1", "")).run();
+    ran.refused(ErrorCode::ConfigInvalid, "limits.frob (project file");
 }
 
 /// A cloned repository named a server of its own and a variable for its key: the first run sent it the secret.
@@ -129,7 +97,9 @@ fn a_planted_file_gets_no_secret_before_it_is_trusted() {
     listener.set_nonblocking(true).unwrap();
     let ran = ran(&mut command(&["run", "hello"]));
     assert_eq!(listener.accept().map_err(|error| error.kind()).err(), Some(ErrorKind::WouldBlock), "{}", ran.err);
-    assert!(ran.code == 0 && ran.err.contains("model.compatible.x.key_variable"), "{}", ran.err);
+    assert!(ran.code == 0 && ran.err.contains("not trusted, so ignored"), "{}", ran.err);
+    let asked = command(&["config", "trust"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("model.compatible.x.key_variable"), "{asked:?}");
 
     assert!(command(&["config", "trust", "--yes"]).output().unwrap().status.success());
     listener.set_nonblocking(false).unwrap();
@@ -160,7 +130,7 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
 
     fs::write(dir.path().join("meerkat.toml"), format!("{PLANTED}\nserve.listen = \"0.0.0.0:1\"")).unwrap();
     let ran = show(&dir);
-    assert!(!counts() && ran.err.contains("changed since") && ran.err.contains("serve.listen"), "{}", ran.err);
+    assert!(!counts() && ran.err.contains("changed since it was trusted, so ignored"), "{}", ran.err);
     let answer = trust(&["--yes", "--json"]).run().json();
     assert_eq!((&answer["trusted"], &answer["keys"]["serve.listen"]), (&true.into(), &"\"0.0.0.0:1\"".into()));
     assert!(counts());
@@ -177,22 +147,23 @@ fn trust_is_asked_for_remembered_and_ends_with_a_change() {
     let other = cli(&[]).dir;
     fs::write(other.path().join("meerkat.toml"), PLANTED).unwrap();
     let ran = cli(&["run", "x"]).in_dir(&other).env("HOME", dir.path().to_str().unwrap()).run();
-    assert!(ran.code == 0 && ran.err.contains(key), "{}", ran.err);
-    assert_eq!(cli(&["doctor"]).in_dir(&other).run().err.matches(key).count(), 1);
+    assert!(ran.code == 0 && ran.err.contains("not trusted, so ignored"), "{}", ran.err);
+    assert_eq!(cli(&["doctor"]).in_dir(&other).run().err.matches("not trusted, so ignored").count(), 1);
     // Nor for what links to it.
     let linked = cli(&[]).dir;
     std::os::unix::fs::symlink(dir.path().join("meerkat.toml"), linked.path().join("meerkat.toml")).unwrap();
     let ran = cli(&["run", "x"]).in_dir(&linked).env("HOME", dir.path().to_str().unwrap()).run();
-    assert!(ran.code == 0 && ran.err.contains(key), "{}", ran.err);
+    assert!(ran.code == 0 && ran.err.contains("not trusted, so ignored"), "{}", ran.err);
 }
 
-/// It lifts a limit that the user lowers tomorrow.
+/// Also what has no effect today: a variable overrides it, and it may be gone tomorrow.
 #[test]
-fn what_trust_will_let_count_is_shown_too() {
-    let dir = project("turn.max_steps = 1\nlimits.pins = 3\ncontext.overflow = \"slide\"", "turn.max_steps = 2");
-    assert!(!show(&dir).err.contains("max_steps"));
-    let ran = cli(&["config", "trust"]).in_dir(&dir).run();
-    assert!(ran.err.contains("turn.max_steps = 1") && !ran.err.contains("overflow"), "{}", ran.err);
+fn all_that_trust_will_let_count_is_shown() {
+    let dir = project("turn.max_steps = 1\nlimits.pins = 3\ncontext.overflow = \"slide\"", "");
+    let ran = cli(&["config", "trust"]).in_dir(&dir).env("MEERKAT_TURN__MAX_STEPS", "2").run();
+    for line in ["  turn.max_steps = 1\n", "  limits.pins = 3\n", "  context.overflow = \"slide\"\n"] {
+        assert!(ran.err.contains(line), "{}", ran.err);
+    }
 }
 
 #[test]
@@ -218,7 +189,7 @@ fn a_file_that_the_user_names_is_the_users() {
         let [(value, origin)] = &ran.entries("limits.pins")[..] else { panic!("{}", ran.out) };
         assert!(value == "3" && origin.starts_with(name) && ran.err.is_empty(), "{origin}: {}", ran.err);
     }
-    assert!(cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "").run().err.contains("limits.pins"));
+    assert!(cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "").run().err.contains("not trusted"));
 }
 
 /// Only the system's administrator can give files away, so only there it can be tried.
@@ -230,18 +201,18 @@ fn files_and_roots_of_other_users_are_left_alone() {
     fs::create_dir_all(&below).unwrap();
     fs::create_dir(root.join(".git")).unwrap();
     fs::write(root.join("meerkat.toml"), "context.overflow = \"slide\"").unwrap();
-    let overflow = || {
-        let mut command = cli(&["config", "show", "--json"]).in_dir(&dir);
+    let run = |args: &[&str]| {
+        let mut command = cli(args).in_dir(&dir);
         command.below = Some(below.clone());
-        command.run().entries("context.overflow")[0].0.clone()
+        command.run()
     };
+    assert_eq!(run(&["config", "trust", "--yes"]).code, 0);
+    let overflow = || run(&["config", "show", "--json"]).entries("context.overflow")[0].0.clone();
     assert_eq!(overflow(), "\"slide\"");
     for (given, mine) in [(root.join("meerkat.toml"), None), (root.join(".git"), Some(0)), (root.clone(), Some(0))] {
         std::os::unix::fs::chown(&given, Some(1), None).unwrap();
         assert_eq!(overflow(), "\"fail\"", "{}", given.display());
-        let mut command = cli(&["config", "show"]).in_dir(&dir);
-        command.below = Some(below.clone());
-        let told = command.run().err;
+        let told = run(&["config", "show"]).err;
         let is_told = told.lines().count() == 1 && told.contains("another user") && told.contains("shared");
         assert_eq!(is_told, given != root, "{told}");
         std::os::unix::fs::chown(&given, mine.or(Some(0)), None).unwrap();

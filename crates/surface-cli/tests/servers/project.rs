@@ -11,7 +11,6 @@ pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("a_projects_servers_start_once_its_files_are_trusted", trusted),
     ("a_change_of_any_file_ends_the_trust", changed),
     ("a_table_that_does_not_parse_hides_no_other", unread),
-    ("a_file_that_changes_while_a_command_runs_is_not_started", changed_meanwhile),
     ("an_agent_that_edits_the_file_of_servers_gains_nothing", edited_by_an_agent),
     ("a_server_of_the_user_is_not_replaced", users_own),
     ("no_content_of_the_file_makes_a_command_fail", hostile),
@@ -47,22 +46,18 @@ fn trust(home: &Home) -> Value {
 fn trusted() {
     let home = project();
     let said = home.run(&["run", "--allow", "mcp__t__count", CALL]).err;
-    assert!(
-        said.contains(".mcp.json is not trusted, so its servers are not started: t; `meerkat config trust`"),
-        "{said}"
-    );
-    assert_eq!(states(&home), [("t".into(), "not_trusted".into())]);
-    home.run(&["servers", "check", "t"]).refused(ErrorCode::InvalidRequest, "meerkat config trust");
+    assert!(said.contains(".mcp.json: not trusted, so ignored; `meerkat config trust`"), "{said}");
+    assert_eq!(states(&home), []);
+    let refused = home.run(&["servers", "check", "t"]);
+    assert!(refused.code != 0 && refused.err.contains("meerkat config trust"), "{}", refused.err);
     let asked = home.run(&["config", "trust"]);
     asked.refused(ErrorCode::InvalidRequest, "--yes");
-    for words in ["t runs /bin/sh server.sh, environment GIVEN=${TOKEN:-none}; it gets your TOKEN", "server.sh ("] {
-        assert!(asked.err.contains(words), "{words}: {}", asked.err);
-    }
+    let words = "t runs /bin/sh server.sh, environment GIVEN=${TOKEN:-none}; it gets your TOKEN";
+    assert!(asked.err.contains(words), "{}", asked.err);
     assert_eq!(home.starts(), 0);
 
     let answer = trust(&home);
     assert_eq!(answer["servers"][0]["variables"], json!(["TOKEN"]));
-    assert_eq!(answer["programs"], json!([home.at("project/server.sh")]));
     assert!(!home.call().contains("not trusted"));
     assert_eq!((home.starts(), home.calls()), (1, 1));
     // The file's paths are the project's, wherever in it the command is started.
@@ -80,60 +75,29 @@ fn changed() {
     home.call();
     let starts = home.starts();
     for (file, text) in [
-        ("project/server.sh", home.script() + "# changed\n"),
-        ("project/u.sh", "exit 2\n".to_owned()),
         ("project/.mcp.json", servers(&json!({ "t": server(), "other": { "command": "x" } }))),
         ("project/meerkat.toml", "[servers.u]\ncommand = \"./u.sh\"\nargs = [\"x\"]\n".to_owned()),
     ] {
         home.put(file, &text);
         let said = home.run(&["run", "--allow", "mcp__t__count", CALL]).err;
-        assert!(said.contains("changed since it was trusted"), "{file}: {said}");
-        assert!(states(&home).iter().all(|(_, state)| state == "not_trusted"), "{file}");
+        assert!(said.contains("changed since it was trusted, so ignored"), "{file}: {said}");
+        assert!(states(&home).is_empty(), "{file}");
         assert_eq!(home.starts(), starts, "{file}");
         trust(&home);
-        assert!(states(&home).iter().all(|(_, state)| state != "not_trusted"), "{file}");
+        assert!(states(&home).len() > 1, "{file}");
     }
-    // A name that led to nothing leads to a file now.
-    home.put("project/.mcp.json", &servers(&json!({ "t": { "command": "./late.sh" } })));
-    trust(&home);
-    home.put("project/late.sh", &home.script());
-    assert!(states(&home).contains(&("t".into(), "not_trusted".into())));
 }
 
 /// Broken once: the other file mended such a table, and programs of the rest ran without a look at them.
 fn unread() {
     let home = project();
-    let tables = |args: &str| {
-        home.put("project/meerkat.toml", &format!("[servers.t]\nargs = {args}\n[servers.y]\ncommand = \"./run.sh\"\n"));
-    };
-    home.put("project/run.sh", "exit 1\n");
-    tables("\"s\"");
-    for args in [&["config", "trust", "--yes"][..], &["servers"]] {
-        home.run(args).refused(ErrorCode::ConfigInvalid, "servers.t.args");
-    }
+    home.put("project/meerkat.toml", "[servers.t]\nargs = \"s\"\n[servers.y]\ncommand = \"./run.sh\"\n");
+    let trust = || home.run(&["config", "trust", "--yes"]).refused(ErrorCode::ConfigInvalid, "servers.t.args");
+    trust();
+    assert!(states(&home).is_empty());
     home.put("project/.mcp.json", &servers(&json!({ "t": { "command": "/bin/true", "args": [] } })));
-    for args in [&["config", "trust", "--yes"][..], &["servers"]] {
-        home.run(args).refused(ErrorCode::ConfigInvalid, "servers.t.args");
-    }
-    fs::remove_file(home.at("project/.mcp.json")).unwrap();
-    tables("[]\ncommand = \"/bin/true\"");
-    assert_eq!(trust(&home)["programs"], json!([home.at("project/run.sh")]));
-    home.put("project/run.sh", "exit 2\n");
-    assert!(states(&home).iter().all(|(_, state)| state == "not_trusted"));
-}
-
-fn changed_meanwhile() {
-    let home = project();
-    trust(&home);
-    home.call();
-    // Its tools are known, so that it is started by the call.
-    let prompt = format!("@call write {{\"path\":\"server.sh\",\"content\":\"echo evil > evil\"}} {CALL}");
-    let read = "@call read {\"path\":\"server.sh\"} @say Read.";
-    let ran = home.run(&["run", "--allow", "write,read,mcp__t__count", "--json", &format!("{read} {prompt}")]);
-    assert!(home.at("project/server.sh").metadata().unwrap().len() < 20, "it was written: {}", ran.err);
-    assert_eq!((home.starts(), home.calls(), home.at("project/evil").exists()), (1, 1, false), "{}", ran.out);
-    let events = home.done(&["events", "last"]).out;
-    assert!(events.contains("could not be started: files of the project"), "{events}");
+    trust();
+    assert!(states(&home).is_empty());
 }
 
 fn edited_by_an_agent() {
@@ -147,7 +111,7 @@ fn edited_by_an_agent() {
     home.run(&["run", "--allow", "write,read", &prompt]);
     home.put("project/.mcp.json", &evil);
     let said = home.run(&["run", "--allow", "mcp__t__count", CALL]).err;
-    assert!(said.contains("changed since it was trusted"), "{said}");
+    assert!(said.contains("changed since it was trusted, so ignored"), "{said}");
     assert_eq!((home.starts(), home.at("project/evil").exists()), (1, false));
 }
 
