@@ -209,8 +209,8 @@ impl Config {
     /// Returns the pool of the configured servers; it starts none.
     pub(crate) fn servers(&self, env: &Environment, out: &Output) -> Result<Arc<Servers>, CliError> {
         let (out, mut servers) = (out.clone(), self.values.servers.clone());
-        for Project { files, parsed, .. } in &self.project {
-            for name in parsed.iter().flat_map(|parsed| parsed.servers.keys()) {
+        if let Some(Project { files, parsed: Some(parsed), .. }) = &self.project {
+            for name in parsed.servers.keys() {
                 if let Some(server) = servers.get_mut(name) {
                     // A relative path is the project's, wherever in it the command is started.
                     server.folder = Some(files.root().to_owned());
