@@ -299,7 +299,7 @@ impl App {
         };
         self.out.note(&match model == stand_in.description {
             true => {
-                "The scripted model answers, because no model was ever configured; type `meerkat init` to choose one."
+                "The scripted model answers, because no model was ever configured; `meerkat models` says what to type."
                     .to_owned()
             }
             false => {
@@ -329,7 +329,7 @@ fn builder(
         let origin = format!("variable {TEST_SEED}");
         seed.ok_or_else(|| refused("seed", "it must be a whole number, 0 or more", &origin))
     });
-    let (compaction, seed) = (config.compaction()?, seed.transpose()?);
+    let (compaction, seed) = (config.compaction(), seed.transpose()?);
     let rules_bytes = usize::try_from(config.values.limits.reminder_bytes).unwrap_or(usize::MAX);
     let options = config.hands(env);
     let notes = Arc::new(Notes::new(trusts_rules, rules_bytes));

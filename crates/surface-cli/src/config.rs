@@ -4,7 +4,7 @@
 
 mod layers;
 mod mcp_file;
-mod own_model;
+mod own_keys;
 mod own_servers;
 mod project_files;
 mod rules;
@@ -48,13 +48,11 @@ use meerkat_tools::{
 };
 use serde::Serialize;
 
-pub(crate) use self::{
-    folders::all_projects, own_model::ModelChoice, rules::UserFile, values::LogLevel, wanted::WantedServer,
-};
+pub(crate) use self::{folders::all_projects, rules::UserFile, values::LogLevel, wanted::WantedServer};
 use self::{
     layers::{
         BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, invalid, named_file, origin, user_folder, variables,
-        vendor_addresses, whole_table,
+        vendor_addresses, whole_table, with_origin,
     },
     project::{json, project, skipped},
     project_files::{Parsed, ProjectFiles},
@@ -152,7 +150,7 @@ impl Config {
         *model = model.take().map(|dir| env.dir.join(dir));
         let project = Some(Project { files, trust, parsed });
         let config = Self { values, figment, project, skipped: skipped(env), is_server: false };
-        config.values.check_times().map_err(|error| config.with_origin(&error))?;
+        config.values.check().map_err(|error| config.with_origin(&error))?;
         Ok(config)
     }
 
@@ -367,11 +365,9 @@ impl Config {
     }
 
     /// Returns how contexts are compacted: as configured, else the default if the build can.
-    pub(crate) fn compaction(&self) -> Result<Option<CompactionConfig>, CliError> {
-        let configured = self.values.compaction;
-        configured.check(0).map_err(|error| self.with_origin(&error))?;
+    pub(crate) fn compaction(&self) -> Option<CompactionConfig> {
         let is_built = self.capabilities().require(Capability::SessionCompaction).is_ok();
-        Ok((is_built || self.asks_for_compaction()).then_some(configured))
+        (is_built || self.asks_for_compaction()).then_some(self.values.compaction)
     }
 
     /// Returns true if any layer but the built-in one sets up compaction.
@@ -383,18 +379,7 @@ impl Config {
 
     /// Converts a refused value to an error that names its origin.
     pub(crate) fn with_origin(&self, error: &SessionError) -> CliError {
-        match error {
-            SessionError::ConfigInvalid { key, message } => {
-                let from = self.figment.find_metadata(key).map_or(VENDOR_ORIGIN, |found| &found.name);
-                refused(key, message.trim_end_matches('.'), from).into()
-            }
-            // A request's compaction settings are refused with the same code.
-            SessionError::InvalidRequest { field, message } if field.starts_with("compaction.") => {
-                let from = self.figment.find_metadata(field).map_or(BUILT_IN_ORIGIN, |found| &found.name);
-                refused(field, message.trim_end_matches('.'), from).into()
-            }
-            other => other.body().into(),
-        }
+        with_origin(&self.figment, error)
     }
 
     /// Adds the origin to a service's refusal.
@@ -538,15 +523,6 @@ fn remember(env: &Environment, seen: Seen) -> Result<(), CliError> {
         let message = format!("the trust cannot be stored in {}: {error}", folder.display());
         ErrorBody::with_message(ErrorCode::StoreNotWritable, message).into()
     })
-}
-
-/// Returns a new project's file: every key commented out.
-pub(crate) fn template() -> String {
-    let comment = |line: &str| match line.chars().next() {
-        None | Some('#' | '[') => format!("{line}\n"),
-        Some(_) => format!("# {line}\n"),
-    };
-    BUILT_IN.lines().map(comment).collect()
 }
 
 /// Returns the value for display, without an address that can hold a password and without what a server is given.

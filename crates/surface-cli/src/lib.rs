@@ -107,7 +107,9 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
             }
         }
         Command::Completions { shell } => return local::completions(out, *shell),
-        Command::Config { command: ConfigCommand::Init } => return local::init_config(out, env),
+        Command::Config { command: ConfigCommand::Set { key, value } } => {
+            return local::set_config(out, env, &cli.globals, key, value);
+        }
         Command::Config { command: ConfigCommand::Trust { yes } } => {
             let config = Config::load_untrusted(env, &cli.globals)?;
             return local::trust_config(out, env, &config, streams, *yes);
@@ -125,7 +127,6 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
             }
         }
         Command::Models => return commands::models::models(out, env, &config),
-        Command::Init => return commands::init::init(out, env, &config, streams),
         Command::Servers(args) => {
             if let Some(done) = commands::servers::change(out, env, &config, args) {
                 return done;
@@ -245,7 +246,6 @@ async fn perform(app: &App, env: &Environment, command: Command, streams: Stream
         | Command::Serve(_)
         | Command::Console(_)
         | Command::Capabilities
-        | Command::Init
         | Command::Models
         | Command::Token { .. }
         | Command::Errors(_)

@@ -113,10 +113,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Turns and sessions", &["run", "chat", "resume", "sessions", "models"]),
     ("What a session holds", &["events", "compact", "memory", "tools", "servers", "call"]),
     ("Programs and browsers", &["serve", "console", "token", "rpc", "mcp"]),
-    (
-        "Set up and look after",
-        &["init", "config", "project", "store", "doctor", "capabilities", "errors", "completions"],
-    ),
+    ("Set up and look after", &["config", "project", "store", "doctor", "capabilities", "errors", "completions"]),
 ];
 
 /// Lays the program's help out, with the commands in their groups.
@@ -183,8 +180,6 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ProjectArgs,
     },
-    /// Choose a model: asks three questions and writes the answers to your configuration
-    Init,
     /// List the models that you can use, where they come from, and what the others lack
     Models,
     /// List the tools that a session's model is offered; without a session, those of a new one
@@ -203,7 +198,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the error codes with their numbers, or explain one
     Errors(ErrorsArgs),
-    /// Show the configuration, write a file for it, or trust the project's files
+    /// Show the configuration, set a key of your own, or trust the project's files
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
@@ -497,12 +492,24 @@ pub(crate) struct ErrorsArgs {
     pub(crate) code: Option<String>,
 }
 
+const SET_HELP: &str = "Examples:\n  \
+        meerkat config set model.name ollama/llama3.2\n  \
+        meerkat config set turn.max_steps 50\n  \
+        meerkat config set model.compatible.vllm.base_url http://localhost:8000/v1";
+
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print every value and where it comes from
     Show,
-    /// Write a meerkat.toml for the project, with every key commented out
-    Init,
+    /// Set a key in your own configuration, such as model.name
+    #[command(after_help = SET_HELP)]
+    Set {
+        /// The key, with its section; config/meerkat.toml has all keys
+        key: String,
+        /// The value as in a file; a text needs no quotes
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
     /// Trust the project's meerkat.toml, .mcp.json and AGENTS.md, each until it changes
     Trust {
         /// Do not ask

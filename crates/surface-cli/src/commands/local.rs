@@ -1,6 +1,6 @@
 //! Commands that need no session and no service: errors, configuration, completions.
 
-use std::io::{BufRead as _, Read as _, Write as _};
+use std::io::{BufRead as _, Read as _};
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::confirm::{ANSWER_BYTES_MAX, is_yes};
 use crate::{
     app::Streams,
-    args::{Cli, ErrorsArgs},
-    config::{Config, WantedServer, project::project, template},
-    error::CliError,
+    args::{Cli, ErrorsArgs, Globals},
+    config::{Config, WantedServer},
+    error::{CliError, refused},
     input::throw_away_typed,
     output::{Environment, Output, printable},
     wire::read,
@@ -61,19 +61,21 @@ pub(crate) fn show_config(out: &Output, env: &Environment, config: &Config) -> R
     print(out, &json!({ "items": config.entries(env) }))
 }
 
-/// `config init`.
-pub(crate) fn init_config(out: &Output, env: &Environment) -> Result<u8, CliError> {
-    let path = project(env).join("meerkat.toml");
-    let refused = |error: std::io::Error| {
-        let why = match error.kind() {
-            std::io::ErrorKind::AlreadyExists => "it exists already, and was not changed".to_owned(),
-            _ => format!("it cannot be written: {error}"),
-        };
-        SessionError::invalid("file", format!("{}: {why}", path.display()))
-    };
-    let mut file = std::fs::File::create_new(&path).map_err(refused)?;
-    file.write_all(template().as_bytes()).map_err(refused)?;
-    print(out, &json!({ "file": path.display().to_string() }))
+/// `config set`: changes the user's own configuration, and says if another value counts more.
+pub(crate) fn set_config(
+    out: &Output,
+    env: &Environment,
+    globals: &Globals,
+    key: &str,
+    value: &str,
+) -> Result<u8, CliError> {
+    let file = Config::user_file(env).ok_or_else(|| refused("HOME", "set it", "the environment"))?;
+    file.set(key, value)?;
+    let after = Config::load(env, globals).ok();
+    if let Some(origin) = after.and_then(|config| config.set_after_the_user(key)) {
+        out.note(&format!("{key} is also set by the {origin}, which counts more."));
+    }
+    print(out, &json!({ "file": file.0.display().to_string(), "set": key }))
 }
 
 /// `config trust`: shows what the project's files want, asks, and records the answer.

@@ -21,7 +21,6 @@ pub(crate) mod compact;
 pub(crate) mod console;
 pub(crate) mod doctor;
 pub(crate) mod events;
-pub(crate) mod init;
 pub(crate) mod operators;
 pub(crate) mod questions;
 pub(crate) mod run;

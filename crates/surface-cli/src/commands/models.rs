@@ -184,8 +184,15 @@ fn next(rows: &[Row]) -> String {
     match rows.iter().find(is_real) {
         Some(row) if row.is_default => "meerkat run 'hello'".to_owned(),
         Some(row) => {
-            format!("meerkat run --model {} 'hello', or meerkat init to make a model the default", row.name)
+            let name = &row.name;
+            format!(
+                "meerkat config set model.name {name} makes it the default; meerkat run --model {name} 'hello' tries it"
+            )
         }
-        None => "meerkat init".to_owned(),
+        None => {
+            "set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, or start a server of the list; then type meerkat \
+                 models again"
+                .to_owned()
+        }
     }
 }

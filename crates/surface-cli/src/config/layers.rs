@@ -1,11 +1,11 @@
 //! Layers of the configuration: their sources, and the names of their origins.
 
 use std::{
-    cell::LazyCell,
     fs::File,
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use figment::{
@@ -14,7 +14,7 @@ use figment::{
     value::{Dict, Map, Value},
 };
 use meerkat_errors::ErrorBody;
-use meerkat_service::model::vendors::VendorOptions;
+use meerkat_service::{SessionError, model::vendors::VendorOptions};
 use serde::{Deserialize, de::IntoDeserializer as _};
 
 use super::project::is_own;
@@ -150,7 +150,6 @@ pub(super) fn is_missing(error: &io::Error) -> bool {
 /// Reads `MEERKAT_<SECTION>__<KEY>`, deeper keys by more `__`. Others are not keys, and an empty one is absent.
 pub(super) fn variables(env: &Environment) -> Result<Vec<Layer>, CliError> {
     let mut layers = Vec::new();
-    let whole = LazyCell::new(|| Layer::text(BUILT_IN_ORIGIN, &whole_table()).map(Figment::from));
     for (name, value) in &env.variables {
         let Some(key) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
         let key = if key == "DATA_DIR" { "STORE__DATA_DIR" } else { key };
@@ -160,30 +159,31 @@ pub(super) fn variables(env: &Environment) -> Result<Vec<Layer>, CliError> {
         let (origin, key) = (format!("variable {name}"), key.to_lowercase());
         let path: Vec<&str> = key.split("__").collect();
         let text = value.to_str().ok_or_else(|| refused(&path.join("."), "it is not UTF-8", &origin))?;
-        let mut value = written(text.trim());
-        if value.as_str().is_none() && whole.as_ref().is_ok_and(|whole| takes_text(whole, &path)) {
-            value = text.into();
-        }
-        layers.push(Layer::one(origin, &path, value));
+        let value = <Value as Deserialize>::deserialize(written(text, || takes_text(&path)).into_deserializer());
+        layers.push(Layer::one(origin, &path, value.unwrap_or_else(|_| text.into())));
     }
     Ok(layers)
 }
 
-/// Reads a value as it is written in a file. What is none there, such as a word without quotes, is text; so is a date.
-fn written(text: &str) -> Value {
+/// Reads a value as it is written in a file. What is none there, such as a word without quotes, is text; so is a date, and
+/// whatever a key gets that takes text.
+pub(super) fn written(text: &str, takes_text: impl FnOnce() -> bool) -> toml_edit::Value {
+    let text = text.trim();
     let value = text.parse::<toml_edit::Value>().ok().filter(|value| !value.is_datetime());
-    value
-        .and_then(|value| <Value as Deserialize>::deserialize(value.into_deserializer()).ok())
-        .unwrap_or_else(|| text.into())
+    value.filter(|value| value.is_str() || !takes_text()).unwrap_or_else(|| text.into())
 }
 
 /// Returns true if a key's value is text, as its row in the table shows.
-fn takes_text(whole: &Figment, path: &[&str]) -> bool {
+pub(super) fn takes_text(path: &[&str]) -> bool {
+    static WHOLE: LazyLock<Figment> = LazyLock::new(|| {
+        let whole = Layer::text(BUILT_IN_ORIGIN, &whole_table());
+        whole.map_or_else(|_| Figment::new(), Figment::from)
+    });
     let path = match path {
         ["model", "compatible", _, rest @ ..] => ["model", "compatible", "local"].iter().chain(rest).copied().collect(),
         path => path.to_vec(),
     };
-    whole.find_value(&path.join(".")).is_ok_and(|value| value.as_str().is_some())
+    WHOLE.find_value(&path.join(".")).is_ok_and(|value| value.as_str().is_some())
 }
 
 /// Returns the table with every optional key set to the example in its comment.
@@ -271,4 +271,18 @@ pub(super) fn invalid(figment: &Figment, error: figment::Error) -> ErrorBody {
     let key = path.join(".");
     let from = figment.find_metadata(&key).or(error.metadata.as_ref());
     refused(&key, &what, &origin(from))
+}
+
+/// Converts a refused value to an error that names its origin.
+pub(super) fn with_origin(figment: &Figment, error: &SessionError) -> CliError {
+    let (key, message, usual) = match error {
+        SessionError::ConfigInvalid { key, message } => (key, message, VENDOR_ORIGIN),
+        // A request's compaction settings are refused with the same code.
+        SessionError::InvalidRequest { field, message } if field.starts_with("compaction.") => {
+            (field, message, BUILT_IN_ORIGIN)
+        }
+        other => return other.body().into(),
+    };
+    let from = figment.find_metadata(key).map_or(usual, |found| &found.name);
+    refused(key, message.trim_end_matches('.'), from).into()
 }

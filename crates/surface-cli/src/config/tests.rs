@@ -1,6 +1,6 @@
 //! Test that the table has every key with the engine's default.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::path::PathBuf;
 
 use super::*;
 
@@ -33,15 +33,4 @@ fn a_models_directory_is_found_from_the_folder_of_the_command() {
     let cli = <crate::args::Cli as clap::Parser>::try_parse_from(["meerkat", "capabilities"]).ok().unwrap();
     let config = Config::load(&Environment { variables: env, dir: "/project".into() }, &cli.globals).ok().unwrap();
     assert_eq!(config.engine().memory.local.dir, Some(PathBuf::from("/project/models/mini")));
-}
-
-#[test]
-fn the_template_sets_nothing_and_holds_the_table() {
-    let set = Figment::from(Layer::text("test", &template()).ok().unwrap());
-    let set: BTreeMap<String, Value> = set.extract().unwrap();
-    assert!(set.values().all(|section| section.as_dict().is_some_and(Dict::is_empty)));
-    assert_eq!(
-        template().matches("\n# ").count() + 1,
-        BUILT_IN.lines().filter(|line| !line.is_empty() && !line.starts_with('[') && *line != "#").count()
-    );
 }

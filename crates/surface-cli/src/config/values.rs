@@ -40,9 +40,15 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// Checks what the types of the values leave open.
+    pub(super) fn check(&self) -> Result<(), SessionError> {
+        self.compaction.check(0)?;
+        self.check_times()
+    }
+
     /// Refuses 0 as a time that would be over at once, before anything could be done in it. For other times 0 means no
     /// limit, or at once is of use.
-    pub(super) fn check_times(&self) -> Result<(), SessionError> {
+    fn check_times(&self) -> Result<(), SessionError> {
         let times = [
             ("ephemeral.idle_ms", self.ephemeral.idle_ms),
             ("serve.header_timeout_ms", self.serve.header_timeout_ms),

@@ -196,9 +196,7 @@ fn a_bad_key_or_value_is_named_with_its_origin_and_what_is_allowed() {
 
 #[test]
 fn what_needs_no_configuration_works_without_one() {
-    for args in
-        [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "zsh"], &["errors"], &["config", "init"]]
-    {
+    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["completions", "zsh"], &["errors"]] {
         let ran = cli(args).env("MEERKAT_TURN__FROB", "1").run();
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(!ran.out.is_empty() && ran.err.is_empty());
@@ -210,17 +208,66 @@ fn what_needs_no_configuration_works_without_one() {
 }
 
 #[test]
-fn init_writes_the_projects_file_once() {
-    let command = cli(&["config", "init"]);
-    let dir = command.dir.clone();
-    assert_eq!(command.run().code, 0);
-    let path = dir.path().join("meerkat.toml");
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains("\n# default_steps = 100\n") && text.contains("\n[turn]\n"), "{text}");
-    let ran = cli(&["run", "@say Hi."]).in_dir(&dir).run();
-    assert_eq!(ran.out, "Hi.\n");
-    cli(&["config", "init"]).in_dir(&dir).run().refused(ErrorCode::InvalidRequest, "was not changed");
-    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+fn a_key_is_set_in_the_users_own_file() {
+    let dir = cli(&[]).dir;
+    let file = dir.path().join(".config/meerkat/meerkat.toml");
+    let set = |key: &str, value: &str| cli(&["config", "set", key, value]).in_dir(&dir).run();
+    let text = || fs::read_to_string(&file).unwrap();
+
+    let ran = set("model.name", "ollama/llama3.2");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!(text(), "[model]\nname = \"ollama/llama3.2\"\n");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let shown = cli(&["config", "show", "--json"]).in_dir(&dir).run();
+    let origin = format!("user file {}", file.display());
+    assert_eq!(entry(&shown, "model.name"), ("\"ollama/llama3.2\"".to_owned(), origin));
+
+    let mine = "# mine\n[limits]\npins = 3 # few\n";
+    fs::write(&file, mine).unwrap();
+    assert_eq!(set("limits.pins", "4").code, 0);
+    assert_eq!(text(), mine.replace('3', "4"));
+    // The same words as for a file.
+    for (key, value, expected) in [
+        ("turn.frob", "1", ["turn.frob (user file", "there is no such key; the keys here are max_steps"]),
+        ("turn.max_steps", "many", ["turn.max_steps (user file", "must be a whole number, 0 or more"]),
+        ("turn.max_steps", "-1", ["turn.max_steps (user file", "must be a whole number, 0 or more"]),
+        ("context.overflow", "frob", ["context.overflow (user file", "allowed are fail, slide"]),
+        ("compaction.max_summary_tokens", "0", ["compaction.max_summary_tokens (user file", "meerkat.toml"]),
+        ("serve.stall_ms", "0", ["serve.stall_ms (user file", "leave it out for the built-in time"]),
+        ("limits.pins.x", "1", ["limits.pins.x (user file", "`limits.pins` is not a table in it"]),
+        ("a..b", "1", ["a..b (user file", "it is not a key"]),
+    ] {
+        let ran = set(key, value);
+        for part in expected {
+            ran.refused(ErrorCode::ConfigInvalid, part);
+        }
+    }
+    // Somebody pastes the key itself.
+    let ran = set("model.name", "sk-or-0123456789abcdef0123456789");
+    ran.refused(ErrorCode::ConfigInvalid, "looks like a secret");
+    assert!(!format!("{}{}", ran.out, ran.err).contains("sk-or-"), "{}", ran.err);
+    assert_eq!(text(), mine.replace('3', "4"), "nothing was written");
+
+    // A key that must be quoted, a text that looks like a number, and a value that another layer overrides.
+    assert_eq!(set("tools.approval.\"shell: cargo test *\"", "allow").code, 0);
+    assert_eq!(set("model.compatible.mine.model", "4").code, 0);
+    let read = text();
+    for line in ["\"shell: cargo test *\" = \"allow\"\n", "[model.compatible.mine]\nmodel = \"4\"\n"] {
+        assert!(read.contains(line), "{line}: {read}");
+    }
+    assert_eq!(set("model.compatible.mine.base_url", "http://localhost:1/v1").code, 0);
+    let overridden = cli(&["config", "set", "limits.pins", "5"]).in_dir(&dir).env("MEERKAT_LIMITS__PINS", "6").run();
+    assert!(
+        overridden.err.contains("limits.pins is also set by the variable MEERKAT_LIMITS__PINS"),
+        "{}",
+        overridden.err
+    );
+
+    // It corrects what no other command starts with.
+    fs::write(&file, "turn.max_steps = \"many\"\n").unwrap();
+    cli(&["run", "x"]).in_dir(&dir).run().refused(ErrorCode::ConfigInvalid, "turn.max_steps");
+    assert_eq!(set("turn.max_steps", "5").code, 0);
+    assert_eq!(text(), "turn.max_steps = 5\n");
 }
 
 /// A summary suits itself to the window, so what is built in never stands in the way of a start.

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::drive::{TOKEN, ran, server::Server};
 
 /// Beginnings of lines that do not run here, whatever the page. Each is used.
-const OTHERS: [(&str, &str); 19] = [
+const OTHERS: [(&str, &str); 18] = [
     ("cargo ", "builds for minutes"),
     ("pip ", "installs"),
     ("npm ", "installs"),
@@ -33,7 +33,6 @@ const OTHERS: [(&str, &str); 19] = [
     ("export ANTHROPIC_API_KEY", "needs a vendor's key"),
     ("export OPENROUTER_API_KEY", "needs a vendor's key"),
     ("meerkat run --model ", "needs a vendor's key or a model server"),
-    ("meerkat init", "asks questions in a terminal"),
     ("meerkat serve", "runs until it is stopped; the tests of serving have it"),
 ];
 

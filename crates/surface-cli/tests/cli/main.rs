@@ -17,7 +17,6 @@ mod dist;
 mod documented;
 mod endpoint;
 mod files;
-mod init;
 mod login;
 mod memory;
 mod model;

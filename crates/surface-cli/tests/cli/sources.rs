@@ -218,7 +218,12 @@ fn models_lists_sources_models_and_the_next_command() {
     }
     assert!(!text.contains("claude-"), "what lacks its key is no model to use: {text}");
     let next = text.lines().last().unwrap();
-    assert!(next.starts_with("Next: meerkat run --model ") && next.contains("meerkat init"), "{next}");
+    let typed =
+        next.strip_prefix("Next: meerkat ").and_then(|next| next.split_once(" makes it the default")).unwrap().0;
+    let set = ran(&mut meerkat(&dir, &typed.split(' ').collect::<Vec<_>>()));
+    assert_eq!(set.code, 0, "{typed}: {}", set.err);
+    let answered = ran(meerkat(&dir, &["run", "hello"]).env("OLLAMA_HOST", &server.host));
+    assert_eq!((answered.code, answered.out.as_str()), (0, "Well.\n"), "{}", answered.err);
 }
 
 /// The answer of a server whose state is asked for, and what is said of it. Windows are those in force.
