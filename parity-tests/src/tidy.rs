@@ -367,6 +367,27 @@ fn hurry(line: &str) -> Option<&'static str> {
     forbidden.map(|(_, why)| *why)
 }
 
+/// The page on architecture is short, and each file and folder that it names is there.
+pub fn names_exist(file: &File, files: &[File]) -> Vec<String> {
+    if file.path != "ARCHITECTURE.md" {
+        return Vec::new();
+    }
+    let is_there = |name: &str| {
+        let inner = format!("/{}", name.trim_end_matches('/'));
+        files
+            .iter()
+            .map(|it| format!("/{}", it.path))
+            .any(|path| path.ends_with(&inner) || path.contains(&(inner.clone() + "/")))
+    };
+    let is_path = |name: &&str| name.contains(['/', '.']) && !name.contains([' ', '<', '*', '(', ':', '{']);
+    let is_file = |name: &&str| name.contains('/') || [".rs", ".toml", ".md"].iter().any(|end| name.ends_with(end));
+    let names = file.text.split('`').skip(1).step_by(2).filter(is_path).filter(is_file).filter(|name| !is_there(name));
+    let mut complaints: Vec<String> = names.map(|name| format!("{}: there is no {name}", file.path)).collect();
+    let lines = file.text.lines().count();
+    complaints.extend((lines > 200).then(|| format!("{}: {lines} lines; at most 200", file.path)));
+    complaints
+}
+
 /// Chance has a seed that is printed and can be set.
 pub fn seeds(file: &File) -> Vec<String> {
     let is_theirs = !file.is_source() || file.path.starts_with("crates/testkit/") || file.path.contains("tidy");

@@ -118,6 +118,16 @@ fn tests_run_and_wait_on_no_clock() {
 }
 
 #[test]
+fn the_architecture_names_what_is_there() {
+    let files = tidy::files().unwrap();
+    check(|file| tidy::names_exist(file, &files));
+    let of = |text: &str| complaints("ARCHITECTURE.md", text, |file| tidy::names_exist(file, &files));
+    assert_eq!(of("`agent/decide.rs`, `crates/errors`, `embed/`, `Session::apply`, `GET /v1`, `codes/<NAME>.md`"), 0);
+    assert_eq!(of("`agent/decides.rs`, `crates/errors/none`, `embeds/`"), 3);
+    assert_eq!(of(&"a\n".repeat(201)), 1);
+}
+
+#[test]
 fn chance_has_a_seed_that_is_printed_and_can_be_set() {
     check(tidy::seeds);
     let of = |text: &str| complaints("crates/x/tests/a.rs", text, tidy::seeds);
