@@ -118,6 +118,17 @@ fn tests_run_and_wait_on_no_clock() {
 }
 
 #[test]
+fn messages_are_in_plain_words() {
+    check(tidy::plain_words);
+    let of = |text: &str| complaints("crates/x/src/a.rs", text, tidy::plain_words);
+    assert_eq!(of("refused(\"it is no folder\");\n"), 1);
+    assert_eq!(of("refused(\"there is no folder; it is not a link\");\nlet told = nobody(\"a\");\n"), 0);
+    assert_eq!(of("refused(\"one \\\n  that nobody asked for\");\n"), 1);
+    assert_eq!(of("// \"nobody\"\n\nmod tests {\n    x(\"nobody\");\n"), 0);
+    assert_eq!(complaints("crates/x/tests/a.rs", "x(\"nobody\");\n", tidy::plain_words), 0);
+}
+
+#[test]
 fn the_architecture_names_what_is_there() {
     let files = tidy::files().unwrap();
     check(|file| tidy::names_exist(file, &files));

@@ -41,7 +41,7 @@ pub trait Disk: Send + Sync + 'static {
 }
 
 /// Open file. Written bytes are durable once `sync` has succeeded.
-#[expect(clippy::len_without_is_empty, reason = "nobody asks; a file that is empty is read as any other")]
+#[expect(clippy::len_without_is_empty, reason = "it is never asked; a file that is empty is read as any other")]
 pub trait DiskFile: Send + Sync {
     /// Reads; returns fewer bytes than requested only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;

@@ -175,7 +175,7 @@ impl Doctor {
                     what = format!("{what}; {done}");
                     mended = true;
                 }
-                Err(error) => what = format!("{what}; it could not be mended: {error}"),
+                Err(error) => what = format!("{what}; it could not be repaired: {error}"),
             }
         }
         let remedy = if mended { "Nothing is left to do." } else { REPAIR };
@@ -389,7 +389,7 @@ impl Doctor {
             damage.why, damage.last_good_seq
         );
         if !damage.can_be_mended {
-            let remedy = "It cannot be mended here. Where a newer version wrote it, use that one; else a backup or a bundle \
+            let remedy = "It cannot be repaired here. Where a newer version wrote it, use that one; else a backup or a bundle \
                           may have the session.";
             return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
         }
