@@ -173,9 +173,8 @@ fn hide(path: &Path) -> Result<(), String> {
             .map_err(failed);
     }
     if path.exists() {
+        // Read-only as `/dev` is by now, so that a command cannot change the mode of the machine's own device.
         mount_bind("/dev/null", path).map_err(failed)?;
-        // Otherwise a command could change the mode and the times of the machine's own device.
-        remount_read_only(path, &mounts()?)?;
     }
     Ok(())
 }
