@@ -209,7 +209,7 @@ impl Guard {
 }
 
 /// Returns true if a request needs neither a Host nor a token.
-pub(super) fn is_open(uri: &Uri) -> bool {
+fn is_open(uri: &Uri) -> bool {
     OPEN_PATHS.contains(&uri.path())
 }
 
