@@ -42,7 +42,6 @@ pub mod stdio;
 use std::{
     fmt, io,
     net::SocketAddr,
-    path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -162,9 +161,6 @@ pub struct ServeOptions {
     pub public_url: Option<String>,
     /// Limits.
     pub limits: Limits,
-    /// File that keeps the browsers that have signed in to the console beyond the end of the process. It should be in a
-    /// folder that only its owner can read. `None` keeps them in memory.
-    pub sign_ins: Option<PathBuf>,
 }
 
 impl ServeOptions {
@@ -181,7 +177,6 @@ impl ServeOptions {
             allowed_origins: Vec::new(),
             public_url: None,
             limits: Limits::default(),
-            sign_ins: None,
         }
     }
 
@@ -264,9 +259,7 @@ impl Server {
             tracing::warn!(%local, "another program has this port at the other loopback address, so localhost is refused");
         }
         let (ending, answers) = (Ending::default(), Answers::default());
-        let console = options
-            .has_rest
-            .then(|| Arc::new(Console::new(options.token.as_ref(), options.sign_ins.clone(), local.port())));
+        let console = options.has_rest.then(|| Arc::new(Console::new(options.token.as_ref(), local.port())));
         let guard = Guard {
             hosts: hosts(local, listener.has_localhost, &options.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.map(|public| public.origin)).collect(),

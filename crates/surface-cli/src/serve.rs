@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
-    own_server::{TOKEN_VARIABLE, address, find_token, has_token, sign_ins},
+    own_server::{TOKEN_VARIABLE, address, find_token, has_token},
     signals::Ends,
 };
 
@@ -51,7 +51,6 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         allowed_origins: values.allowed_origins.clone(),
         public_url: values.public_url.clone(),
         limits: limits(&app.config),
-        sign_ins: sign_ins(&app.config, env)?,
         ..ServeOptions::new(address, token.clone())
     };
     raise_open_files();
