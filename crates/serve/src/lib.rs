@@ -208,7 +208,6 @@ impl ServeOptions {
             answers: answers.clone(),
             shutdown: ending.answered.clone(),
             state_key,
-            ..HttpOptions::default()
         };
         Surfaces {
             rest: router(service.clone(), rest),
