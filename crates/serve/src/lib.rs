@@ -181,8 +181,8 @@ impl ServeOptions {
     }
 
     /// Makes the chosen surfaces.
-    fn surfaces(&self, service: &Arc<dyn SessionService>, ending: &Ending, answers: &Answers) -> Surfaces {
-        let limits = &self.limits;
+    fn surfaces(&self, service: &Arc<dyn SessionService>, ending: &Ending) -> Surfaces {
+        let (limits, answers) = (&self.limits, Answers::default());
         let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
         let rest = RestOptions {
             body_bytes_max: limits.body_bytes,
@@ -257,7 +257,7 @@ impl Server {
         if !listener.has_localhost {
             tracing::warn!(%local, "another program has this port at the other loopback address, so localhost is refused");
         }
-        let (ending, answers) = (Ending::default(), Answers::default());
+        let ending = Ending::default();
         let console = options.has_rest.then(|| Arc::new(Console::new(options.token.as_ref(), local.port())));
         let guard = Guard {
             hosts: hosts(local, listener.has_localhost, &options.allowed_hosts, public.as_ref())?,
@@ -273,7 +273,7 @@ impl Server {
             streams: Streams::new(limits.streams),
             cors: front::cors(&listed),
             calls: TaskTracker::new(),
-            surfaces: options.surfaces(&service, &ending, &answers),
+            surfaces: options.surfaces(&service, &ending),
             body_pause: limits.header_timeout,
             requests: AtomicU64::new(0),
         };
@@ -283,7 +283,6 @@ impl Server {
             // A surface ends its own stalled streams first and says why; this closes those that read nothing any more.
             stall_limit: Duration::from_millis(limits.stall_ms.saturating_mul(2)),
             linger: LINGER,
-            answers,
         };
         let (url, drain_ms) = (format!("http://{local}"), limits.drain_ms);
         Ok(Self { service, listener, url, options: listening, front: Arc::new(front), ending, drain_ms })

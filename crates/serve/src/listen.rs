@@ -19,7 +19,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use meerkat_service::{ErrorBody, ErrorCode, wire::Answers};
+use meerkat_service::{ErrorBody, ErrorCode};
 use rustix::io::Errno;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -49,8 +49,6 @@ pub(crate) struct ListenOptions {
     pub(crate) stall_limit: Duration,
     /// Longest wait for open answers at the end.
     pub(crate) linger: Duration,
-    /// Room for answers; each request comes with its connection's.
-    pub(crate) answers: Answers,
 }
 
 /// Free ports that are tried for one that is free at both loopback addresses.
@@ -155,10 +153,9 @@ where
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delay");
         }
-        let (answer, answers) = (answer.clone(), options.answers.of_client());
-        let socket = Socket::new(stream, options.stall_limit, answers.clone(), place);
-        let service = tower::service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(answers.clone());
+        let answer = answer.clone();
+        let socket = Socket::new(stream, options.stall_limit, place);
+        let service = tower::service_fn(move |request: Request<Incoming>| {
             // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }

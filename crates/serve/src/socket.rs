@@ -10,48 +10,36 @@ use std::{
     time::Duration,
 };
 
-use meerkat_service::wire::Answers;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
-    time::sleep,
+    time::{Sleep, sleep},
 };
 
 /// Stream whose writes must make progress.
 pub(super) struct Socket<S> {
     inner: S,
     stall: Duration,
-    /// The room of this connection's answers.
-    answers: Answers,
-    /// Runs while a write waits, and ends when it has waited for too long.
-    writing: Option<Pin<Box<dyn Future<Output = &'static str> + Send>>>,
+    /// Runs while a write waits.
+    writing: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S> Socket<S> {
-    pub(super) fn new(inner: S, stall: Duration, answers: Answers, place: OwnedSemaphorePermit) -> Self {
-        Self { inner, stall, answers, writing: None, _place: place }
+    pub(super) fn new(inner: S, stall: Duration, place: OwnedSemaphorePermit) -> Self {
+        Self { inner, stall, writing: None, _place: place }
     }
 
-    /// Returns the result of a write, which fails once it has waited for the whole limit, or gives way to others.
+    /// Returns the result of a write, which fails once it has waited for the whole limit.
     fn bound<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.writing = None;
             return polled;
         }
-        let (limit, answers) = (self.stall, &self.answers);
-        let given_up = self.writing.get_or_insert_with(|| {
-            let answers = answers.clone();
-            Box::pin(async move {
-                tokio::select! {
-                    () = sleep(limit) => "the peer read nothing for the stall limit",
-                    () = answers.give_way() => "the peer read nothing while others waited for room",
-                }
-            })
-        });
-        let reason = ready!(given_up.as_mut().poll(context));
+        let limit = self.stall;
+        ready!(self.writing.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(context));
         self.writing = None;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, reason)))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer read nothing for the stall limit")))
     }
 }
 
@@ -99,7 +87,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 mod tests {
     use std::sync::Arc;
 
-    use meerkat_service::Operation;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
         sync::Semaphore,
@@ -111,13 +98,9 @@ mod tests {
     const STALL: Duration = Duration::from_secs(30);
 
     fn socket(bytes: usize) -> (Socket<DuplexStream>, DuplexStream, Arc<Semaphore>) {
-        socket_of(Answers::default(), bytes)
-    }
-
-    fn socket_of(answers: Answers, bytes: usize) -> (Socket<DuplexStream>, DuplexStream, Arc<Semaphore>) {
         let (near, far) = duplex(bytes);
         let room = Arc::new(Semaphore::new(1));
-        (Socket::new(near, STALL, answers, room.clone().try_acquire_owned().unwrap()), far, room)
+        (Socket::new(near, STALL, room.clone().try_acquire_owned().unwrap()), far, room)
     }
 
     #[tokio::test(start_paused = true)]
@@ -138,40 +121,5 @@ mod tests {
         assert_eq!((started.elapsed().as_secs(), room.available_permits()), (30, 0));
         drop(near);
         assert_eq!(room.available_permits(), 1);
-    }
-
-    /// It is given up only when it has taken nothing for a while, and only if it holds room.
-    #[tokio::test(start_paused = true)]
-    async fn a_peer_gives_way_to_others() {
-        let answers = Answers::new(6 * 1024 * 1024);
-        let (holder, idle) = (answers.of_client(), answers.of_client());
-        let kept = holder.room(Operation::List).await.unwrap();
-        let ((mut near, mut far, _), (mut beside, _far, _)) = (socket_of(holder, 8), socket_of(idle, 8));
-        let slow = async {
-            let mut taken = [0; 8];
-            for _ in 0..3 {
-                sleep(Duration::from_secs(4)).await;
-                far.read_exact(&mut taken).await.unwrap();
-            }
-            far
-        };
-        let started = Instant::now();
-        let given_up = async {
-            let given_up = near.write_all(&[7; 40]).await.unwrap_err();
-            drop(kept);
-            (given_up.kind(), started.elapsed().as_secs())
-        };
-        let others = async {
-            assert!(answers.room(Operation::List).await.is_err());
-            let came = answers.room(Operation::List).await;
-            (came.is_ok(), started.elapsed().as_secs())
-        };
-        let without_room = async {
-            let stalled = beside.write_all(&[7; 40]).await.unwrap_err();
-            (stalled.kind(), started.elapsed().as_secs())
-        };
-        let (given_up, others, without_room, _far) = tokio::join!(given_up, others, without_room, slow);
-        let timed_out = io::ErrorKind::TimedOut;
-        assert_eq!((given_up, others, without_room), ((timed_out, 17), (true, 17), (timed_out, 30)));
     }
 }

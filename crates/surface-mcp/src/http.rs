@@ -60,8 +60,7 @@ pub struct HttpOptions {
     pub offer: Offer,
     /// Bytes of a message.
     pub max_message_bytes: usize,
-    /// Room for answers, shared with the other surfaces. A listener may give a request its connection's, as an
-    /// extension.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
     /// Ends every stream when it is cancelled.
     pub shutdown: CancellationToken,

@@ -69,8 +69,8 @@ async fn dispatch(
     params: &str,
     upload: Body,
 ) -> Result<Response, SessionError> {
-    let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(&asked.headers));
-    let answers = asked.answers.as_ref().unwrap_or(&app.options.answers);
+    let (service, answers) = (app.service.as_ref(), &app.options.answers);
+    let is_stream = wire::wants_stream(&asked.headers);
     match operation {
         Operation::Events if is_stream => stream::events(app, params).await,
         Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, params).await,

@@ -15,7 +15,7 @@ use http_body_util::LengthLimitError;
 use meerkat_service::{
     SessionError,
     service::{BlobPage, SessionCreated, TurnAccepted},
-    wire::{Answer, Answers, Room, encode},
+    wire::{Answer, Room, encode},
 };
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -66,8 +66,6 @@ pub(crate) struct Asked {
     pub(crate) path: RawPathParams,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
-    /// The room of its connection's answers, if the listener has made one.
-    pub(crate) answers: Option<Answers>,
 }
 
 impl Asked {
@@ -80,7 +78,7 @@ impl Asked {
         checked(query, "query")?;
         let query = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|_| refusal("path"))?;
-        Ok(Self { path, query, answers: parts.extensions.remove(), headers: parts.headers })
+        Ok(Self { path, query, headers: parts.headers })
     }
 }
 
