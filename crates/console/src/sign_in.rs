@@ -45,7 +45,7 @@ fn keyed(token: &str, parts: &[&[u8]]) -> Hash {
     hash(&[&key, &hash(&[&key, &hash(parts)])])
 }
 
-fn digits(bytes: &[u8]) -> String {
+pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

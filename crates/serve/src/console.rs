@@ -16,7 +16,7 @@ use crate::{
     token::random_digits,
 };
 
-/// Path at which a browser signs in (POST) and out (DELETE), and a program asks whose server this is (GET).
+/// Path at which a browser signs in (POST) and out (DELETE), and a program asks which token this server has (GET).
 const SIGN_IN_PATH: &str = "/console/sign-in";
 
 /// Header with the secret that the page keeps, or a program's question. A page of another origin cannot send it without

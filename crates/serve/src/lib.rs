@@ -34,8 +34,6 @@ mod listen;
 mod socket;
 mod streams;
 
-mod error;
-
 pub mod owner;
 pub mod stdio;
 
@@ -118,7 +116,7 @@ pub enum ServeError {
     /// No surface was chosen.
     #[error("say what to serve: any of REST, JSON-RPC and MCP")]
     Nothing,
-    /// There is no token, and others can reach the address.
+    /// There is no token, and other machines can reach the address.
     #[error("without authentication only a loopback address may be listened on")]
     Open,
     /// The address cannot be listened on.

@@ -32,10 +32,10 @@ use crate::socket::Socket;
 
 /// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
 /// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
-/// itself, with 431 and no body: there is no request yet that the guard could look at.
+/// itself, with 431 and no body: there is no request yet that the guard could check.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 
-/// Refused connections that are told why at one time.
+/// Refused connections that are being answered at one time.
 const REFUSALS_MAX: usize = 32;
 
 /// Limits of a listener.
@@ -59,7 +59,7 @@ pub(crate) struct Bound {
     /// The one that was asked for, and the other loopback address.
     listeners: Vec<TcpListener>,
     pub(crate) local: SocketAddr,
-    /// Nobody else listens at what `localhost` means.
+    /// No other program listens at what `localhost` means.
     pub(crate) has_localhost: bool,
 }
 
@@ -89,7 +89,7 @@ impl Bound {
         if let Some(other) = other {
             match TcpListener::bind((other, local.port())).await {
                 Ok(second) => listeners.push(second),
-                // Nobody can have an address that the machine has not.
+                // No program can listen at an address that the machine does not have.
                 Err(error) => has_localhost = is_absent(&error),
             }
         }
@@ -205,13 +205,9 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
 
 /// Makes the answer to a refused request.
 pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
-    let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(Body::from(bytes));
-    *response.status_mut() = crate::error::status(body.code);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    let mut response = meerkat_surface_rest::refusal(body);
     if body.code == ErrorCode::Unauthenticated {
-        headers.insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
     }
     response
 }

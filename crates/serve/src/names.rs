@@ -39,7 +39,7 @@ pub(crate) fn public_url(url: &str) -> Result<Public, ServeError> {
 }
 
 /// Lists the accepted Hosts: loopback's names and the address with the listener's port, and the configured ones. If
-/// `localhost` may lead to another program, it is none of them, nor is the address where that listens: its pages would be
+/// `localhost` may lead to another program, it is not one of them, nor is that program's address: its pages would be
 /// of an origin of ours.
 pub(crate) fn hosts(
     address: SocketAddr,

@@ -76,7 +76,7 @@ impl McpServer {
     ) -> Result<CallToolResponse, SessionError> {
         let service = self.service.as_ref();
         let request = self.cancellations.begin(context, &self.ending);
-        let begun = match (rounds.as_ref().and_then(|rounds| rounds.place.as_ref()), operation) {
+        let begun = match (rounds.as_ref().and_then(|rounds| rounds.resumed.as_ref()), operation) {
             (Some(place), _) => stream::go_on(self.service.clone(), place.accepted.clone()),
             (None, Operation::Resume) => service_wire::begin_resume(service, params).await?,
             (None, _) => service_wire::begin_turn(service, params).await?,

@@ -1,4 +1,4 @@
-//! The one table of this surface: each operation is a tool, or has a reason why it is none; and the tools' schemas.
+//! The one table of this surface: each operation is a tool, or has a reason why it is not; and the tools' schemas.
 //!
 //! The schemas are the service's, made shorter for models. Answers have none: a model sees the answer itself.
 
@@ -269,7 +269,7 @@ fn lighten(schema: &mut Value) {
     }
 }
 
-/// Puts each definition that one place alone refers to into that place, whose own description counts.
+/// Puts each definition that has a single reference in its place; the description of that place counts.
 fn inline_definitions(schema: &mut JsonObject) {
     let Some(Value::Object(mut definitions)) = schema.shift_remove("$defs") else { return };
     let mut uses = BTreeMap::new();

@@ -28,6 +28,7 @@ use axum::{
 use meerkat_service::{SessionService, options::Limits, wire::Answers};
 use tokio_util::sync::CancellationToken;
 
+pub use error::refusal;
 use metrics::Metrics;
 pub use routes::{Route, table};
 

@@ -40,7 +40,7 @@ pub struct Answers {
     shared: Share,
     /// The room that connections share.
     connections: Share,
-    /// The room of one client, which it shares with nobody.
+    /// The room of one client alone.
     own: Option<Arc<Semaphore>>,
     /// Bytes that a batch has read.
     batch: Option<Arc<Mutex<usize>>>,
