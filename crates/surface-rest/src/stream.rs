@@ -1,7 +1,8 @@
 //! Event streams: a session's lines as server-sent events, each in a frame around the bytes that all surfaces send.
 //!
 //! A subscriber is a cursor, never a queue: a body reads its next line when the connection asks for one. A frame consists of
-//! a head, the shared line and an end, so no line is copied.
+//! a head, the shared line and an end, so no line is copied. `axum::response::sse` would copy it for
+//! each subscriber, and hand it out whole, so that a slow reader of a long line would look like one that reads nothing.
 
 use std::{
     convert::Infallible,

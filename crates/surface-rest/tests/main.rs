@@ -1,5 +1,7 @@
 //! The surface over HTTP, without a socket. What counts allocations is a program of its own: `counts.rs`.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
+
 mod bundles;
 mod common;
 mod description;
