@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use meerkat_errors::ErrorBody;
-use meerkat_serve::{Limits, Offer, ServeError, Server, Toolset, stdio};
+use meerkat_serve::{Limits, Offer, ServeError, ServeOptions, Server, Toolset, stdio};
 use meerkat_service::SessionError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
-    own_server::{TOKEN_VARIABLE, address, find_token, has_token, sign_ins},
+    own_server::{TOKEN_VARIABLE, address, find_token, has_token},
     signals::Ends,
 };
 
@@ -39,31 +39,22 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         let message = "set it, because others can reach this address";
         return Err(refused("model.name", message, "serve.listen").into());
     }
-    let mut builder = Server::builder(app.service.clone())
-        .allowed_hosts(&values.allowed_hosts)
-        .allowed_origins(&values.allowed_origins)
-        .public_url(values.public_url.as_deref())
-        .limits(limits(&app.config))
-        .sign_ins(sign_ins(&app.config, env)?);
     let (token, token_file) = match args.no_auth {
         true => (None, None),
         false => find_token(&app.config, env).map(|(token, file)| (Some(token), file))?,
     };
-    builder = match &token {
-        None => builder.without_token(),
-        Some(token) => builder.token(token.clone()),
+    let options = ServeOptions {
+        has_rest: args.rest,
+        has_rpc: args.rpc,
+        mcp: args.mcp.then(|| offer(args.tools.unwrap_or(Tools::All), args.approve)),
+        allowed_hosts: values.allowed_hosts.clone(),
+        allowed_origins: values.allowed_origins.clone(),
+        public_url: values.public_url.clone(),
+        limits: limits(&app.config),
+        ..ServeOptions::new(address, token.clone())
     };
-    if args.rest {
-        builder = builder.rest();
-    }
-    if args.rpc {
-        builder = builder.rpc();
-    }
-    if args.mcp {
-        builder = builder.mcp(offer(args.tools.unwrap_or(Tools::All), args.approve));
-    }
     raise_open_files();
-    let server = builder.listen(address).await.map_err(|error| refused_by(&error))?;
+    let server = Server::listen(app.service.clone(), options).await.map_err(|error| refused_by(&error))?;
     if is_open && !values.public_url.as_ref().is_some_and(|url| url.starts_with("https:")) {
         app.out.note(
             "Warning: others on the network can read the token and everything else. Listen on loopback behind a proxy \
@@ -154,7 +145,7 @@ pub(crate) fn limits(config: &Config) -> Limits {
 /// Adds the key to a server's refusal.
 fn refused_by(error: &ServeError) -> ErrorBody {
     let (key, origin) = match error {
-        ServeError::Nothing | ServeError::NoToken | ServeError::Open | ServeError::Listen { .. } => {
+        ServeError::Nothing | ServeError::Open | ServeError::Listen { .. } => {
             ("serve.listen", "--listen, or the configuration")
         }
         ServeError::AllowedHost(host) => ("serve.allowed_hosts", host.as_str()),

@@ -1,7 +1,7 @@
 //! Limits of one caller, and the codes of refusals beyond them, on every surface that has them.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Write as _},
     process::Stdio,
 };
 
@@ -165,16 +165,6 @@ fn json_nests_and_has_keys_up_to_a_limit() {
         let answer = server.send_with_token("POST", path, &accept, &deep);
         assert_eq!(answer.refusal(), refusal(answered, "INVALID_REQUEST"), "{path}");
     }
-}
-
-/// A stranger that holds a place gives way to the next connection.
-#[test]
-fn a_connection_without_the_token_gives_way() {
-    let server = Server::start(&[("MEERKAT_SERVE__MAX_CONNECTIONS", "1")]);
-    let mut stranger = server.open("GET", "/healthz", &server.headers(&[]), "");
-    assert_eq!(status(&read_head(&mut BufReader::new(&stranger))), 200);
-    assert_eq!(server.send_with_token("GET", "/v1/capabilities", &[("connection", "close")], "").status, 200);
-    assert_eq!(stranger.read(&mut [0; 64]).unwrap_or(0), 0, "it was closed");
 }
 
 /// Requests that wait for their turns to end leave room for those that end them.

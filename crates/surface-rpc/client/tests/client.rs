@@ -16,7 +16,7 @@ use std::{
 use futures::{SinkExt as _, StreamExt as _};
 
 use meerkat_client::{Client, Place};
-use meerkat_serve::{Limits, Server, Token, owner::Owner};
+use meerkat_serve::{Limits, ServeOptions, Server, Token, owner::Owner};
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
     service::{CreateSession, ForgetMemory, InterruptTurn, PinFact, StartTurn, TurnStatus},
@@ -52,7 +52,8 @@ impl Stage {
     async fn with(service: Arc<dyn SessionService>, port: u16, limits: Limits) -> Self {
         let token = Token::new(TOKEN.to_owned()).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let server = Server::builder(service).rpc().token(token).limits(limits).listen(address).await.unwrap();
+        let options = ServeOptions { has_rpc: true, limits, ..ServeOptions::new(address, Some(token)) };
+        let server = Server::listen(service, options).await.unwrap();
         let (url, stop) = (server.url().to_owned(), CancellationToken::new());
         let serving = tokio::spawn(server.serve_until(stop.clone().cancelled_owned()));
         Self { url, stop, serving }
