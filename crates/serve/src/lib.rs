@@ -306,12 +306,7 @@ impl Builder {
             closing: ending.closing.clone(),
             ..RestOptions::default()
         };
-        let rpc = RpcOptions {
-            message_bytes: bytes,
-            stall_ms: limits.stall_ms,
-            answers: answers.clone(),
-            ..RpcOptions::default()
-        };
+        let rpc = RpcOptions { message_bytes: bytes, stall_ms: limits.stall_ms, ..RpcOptions::default() };
         let mcp = |offer| HttpOptions {
             offer,
             max_message_bytes: bytes,
