@@ -32,7 +32,7 @@ const UNTRUSTED: &str = "a project's file names it; `meerkat config trust` shows
 
 /// `tools`: of a session, or of a new one in the current folder.
 pub(crate) async fn tools(app: &App, args: &ToolsArgs) -> Result<u8, CliError> {
-    if !app.is_attached {
+    if !app.is_attached() {
         app.servers.ready().await;
     }
     let with_workspace = args.session.is_none() && app.workspace(None)?.is_some();
