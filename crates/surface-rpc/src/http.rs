@@ -304,7 +304,7 @@ where
                     }
                     Err(error) => {
                         let (_, id) = error.into_parts();
-                        let message = "it is no request: `jsonrpc` is \"2.0\", `method` a string, `params` an object";
+                        let message = "it is not a request: `jsonrpc` is \"2.0\", `method` a string, `params` an object";
                         MethodResponse::error(id, Failure::no_request(message))
                     }
                 };

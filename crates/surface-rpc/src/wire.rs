@@ -81,7 +81,7 @@ pub(crate) fn waits(params: &str) -> bool {
 pub(crate) fn raw(json: Vec<u8>) -> Result<Box<RawValue>, SessionError> {
     let text = String::from_utf8(json).map_err(|error| error.to_string());
     let raw = text.and_then(|text| RawValue::from_string(text).map_err(|error| error.to_string()));
-    raw.map_err(|error| SessionError::Internal(format!("an answer is no JSON: {error}")))
+    raw.map_err(|error| SessionError::Internal(format!("an answer is not JSON: {error}")))
 }
 
 /// Returns true if the answer of a method is `true`.

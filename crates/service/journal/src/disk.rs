@@ -162,7 +162,7 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     is(Errno::MFILE) || is(Errno::NFILE)
 }
 
-/// Reason that nothing more may be written: somebody else has changed the directory under a running store.
+/// Reason that nothing more may be written: someone else has changed the directory under a running store.
 #[derive(Debug)]
 pub(super) struct Displaced(pub(super) &'static str);
 
@@ -174,7 +174,7 @@ impl std::fmt::Display for Displaced {
 
 impl std::error::Error for Displaced {}
 
-/// Returns true if somebody else has changed the directory, so that nothing more may be written.
+/// Returns true if someone else has changed the directory, so that nothing more may be written.
 pub(super) fn is_displaced(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Displaced>())
 }

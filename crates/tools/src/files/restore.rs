@@ -57,7 +57,7 @@ impl WorkspaceFiles {
     pub fn put_back(&self, path: &str, now: Option<&Content>, then: Option<&[u8]>) -> Result<(), SessionError> {
         let target = self.changes.target(&self.workspace, path).map_err(invalid)?;
         if content(&target).as_ref() != now {
-            let why = format!("{} has just been changed by somebody else", target.path);
+            let why = format!("{} has just been changed by someone else", target.path);
             return Err(SessionError::invalid("workspace", why));
         }
         let folder = match then {

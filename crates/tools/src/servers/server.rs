@@ -513,7 +513,7 @@ fn target(
         check_url(&url).map_err(|why| format!("its url cannot be used: {why}"))?;
         let mut headers = HashMap::new();
         for (name, value) in &config.headers {
-            let bad = |what: &str| format!("The header {name} is no {what}; correct it");
+            let bad = |what: &str| format!("The header {name} is not a {what}; correct it");
             let header = name.parse::<http::HeaderName>().map_err(|_| bad("name of a header"))?;
             let mut value = http::HeaderValue::try_from(give(value)?).map_err(|_| bad("valid header"))?;
             value.set_sensitive(true);

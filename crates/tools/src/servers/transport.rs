@@ -197,7 +197,7 @@ impl Transport<RoleClient> for Lines {
                     Ok(message) => return Some(message),
                     // Many programs print a greeting.
                     Err(_) => {
-                        tracing::debug!(target: "servers", server = self.server, "skipped a line that is no message")
+                        tracing::debug!(target: "servers", server = self.server, "skipped a line that is not a message")
                     }
                 },
                 Err(error) => {
