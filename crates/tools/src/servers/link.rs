@@ -596,7 +596,8 @@ mod tests {
     #[test]
     fn a_refused_request_says_what_its_own_answer_wants() {
         let clock = Arc::new(SystemClock::new());
-        let account = Account::new("t", "http://127.0.0.1/mcp", "logins".into(), clock, TaskTracker::new());
+        let headers = HashMap::new();
+        let account = Account::new("t", "http://127.0.0.1/mcp", headers, "logins".into(), clock, TaskTracker::new());
         let refusal = InsufficientScopeError::new("Bearer".to_owned(), Some("tools admin".to_owned()));
         let refusal = StreamableHttpError::<reqwest::Error>::InsufficientScope(refusal);
         let sent = DynamicTransportError::from_parts("http", TypeId::of::<()>(), Box::new(refusal));

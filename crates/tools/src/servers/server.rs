@@ -143,16 +143,14 @@ impl Server {
         Ok((server, given.everywhere))
     }
 
-    /// Returns the login at a remote server, and the headers of each request.
+    /// Returns the login at a remote server.
     ///
     /// # Errors
     /// `INVALID_REQUEST` if there is none for it.
-    pub(super) fn account(
-        &self,
-    ) -> Result<(&Arc<Account>, &HashMap<http::HeaderName, http::HeaderValue>), SessionError> {
+    pub(super) fn account(&self) -> Result<&Arc<Account>, SessionError> {
         let name = &self.name;
         let why = match &self.target {
-            Ok(Target::Address(_, headers, Some(account))) => return Ok((account, headers)),
+            Ok(Target::Address(_, _, Some(account))) => return Ok(account),
             Ok(Target::Address(_, headers, None)) if headers.contains_key(&http::header::AUTHORIZATION) => {
                 format!("servers.{name}.headers has its own Authorization; remove that to log in")
             }
@@ -165,7 +163,7 @@ impl Server {
 
     /// Returns how to log in, if it has refused the last request for want of that.
     pub(super) fn wanted_login(&self) -> Option<String> {
-        self.account().ok().and_then(|(account, _)| account.refused())
+        self.account().ok().and_then(|account| account.refused())
     }
 
     /// Lets the next call start it at once.
@@ -521,8 +519,10 @@ fn target(
         }
         // A configured header wins: then there is no login.
         let folder = pool.logins_dir.clone().filter(|_| !headers.contains_key(&http::header::AUTHORIZATION));
-        let account =
-            folder.map(|folder| Arc::new(Account::new(name, &url, folder, pool.clock.clone(), pool.tasks.clone())));
+        let account = folder.map(|folder| {
+            let (clock, tasks) = (pool.clock.clone(), pool.tasks.clone());
+            Arc::new(Account::new(name, &url, headers.clone(), folder, clock, tasks))
+        });
         return Ok(Target::Address(url, headers, account));
     }
     check_supervisor()?;

@@ -33,11 +33,11 @@ impl<C> Authorized<C> {
     {
         let Some(account) = &self.account else { return send(None).await };
         let not_refreshed = |why| Failure::Auth(AuthError::TokenRefreshFailed(why));
-        let token = account.token().await.map_err(not_refreshed)?;
+        let token = account.token(None).await.map_err(not_refreshed)?;
         let mut sent = send(token.clone()).await;
         let refused = token.filter(|_| matches!(sent, Err(Failure::AuthRequired(_))));
-        if let Some(token) = refused
-            && let Some(fresh) = account.renew(token).await.map_err(not_refreshed)?
+        if refused.is_some()
+            && let Some(fresh) = account.token(refused).await.map_err(not_refreshed)?
         {
             sent = send(Some(fresh)).await;
         }
