@@ -27,8 +27,8 @@ use rmcp::{
         ServerResult, SubscriptionFilter,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
-        PeerRequestOptions, RequestContext, RunningService,
+        ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, PeerRequestOptions, RequestContext,
+        RunningService,
     },
     transport::{
         DynamicTransportError, StreamableHttpClientTransport,
@@ -68,6 +68,8 @@ const ROUNDS_MAX: u32 = 16;
 const ROUND_PAUSE: Duration = Duration::from_millis(250);
 /// Longest time for telling a server that a call is cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
+/// Time for which a stopped call counts as running: its server may go on with it, and ask.
+const STOPPED: Duration = Duration::from_secs(30);
 
 /// Way to a server, with its variables replaced.
 #[derive(Clone)]
@@ -168,6 +170,7 @@ impl ClientHandler for Handler {
 pub(super) struct Link {
     server: String,
     clock: Arc<dyn Clock>,
+    tasks: TaskTracker,
     peer: Peer<RoleClient>,
     notices: Arc<Notices>,
     last_words: LastWords,
@@ -236,24 +239,17 @@ impl Link {
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(Reconnects);
-                let open = |lifecycle| {
-                    let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
-                    let marking = Marking::new(server, transport, why.clone());
-                    handler.clone().serve_with_lifecycle(marking, lifecycle)
+                let lifecycle = match wants_session {
+                    true => ClientLifecycleMode::Initialize,
+                    // The newest revision has no sessions, and wants to be asked for first.
+                    false => ClientLifecycleMode::Auto {
+                        preferred_versions: vec![ProtocolVersion::LATEST],
+                        legacy_version: None,
+                    },
                 };
-                let preferred_versions = vec![ProtocolVersion::LATEST];
-                let (first, second) = match wants_session {
-                    true => (ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }),
-                    // The newest revision has none, and wants to be asked for first.
-                    false => {
-                        let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
-                        (auto, ClientLifecycleMode::Initialize)
-                    }
-                };
-                let running = match open(first).await {
-                    Err(error) if may_know_another(&error) => open(second).await,
-                    opened => opened,
-                };
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                let running =
+                    handler.serve_with_lifecycle(Marking::new(server, transport, why.clone()), lifecycle).await;
                 let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
                 (running, LastWords::default(), None)
             }
@@ -277,6 +273,7 @@ impl Link {
             used_ms: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             clock,
+            tasks: tasks.clone(),
             peer,
             notices,
             last_words,
@@ -396,7 +393,11 @@ impl Link {
                         told = handle.cancel(Some("stopped on request".to_owned())) => drop(told),
                         () = self.clock.sleep(CANCEL) => {}
                     }
-                    place.keep();
+                    let (closed, rest) = (self.close.clone(), self.clock.sleep(STOPPED));
+                    self.tasks.spawn(async move {
+                        closed.run_until_cancelled(rest).await;
+                        drop(place);
+                    });
                     return Err(CallEnd::Stopped(taken.is_set()));
                 }
                 Some(text) = progress.recv() => output.progress(text),
@@ -493,22 +494,6 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.close.cancel();
-    }
-}
-
-/// Returns true if a server that knows another revision may answer its first request like this.
-fn may_know_another(error: &ClientInitializeError) -> bool {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => {
-            let error = error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-            matches!(
-                error,
-                Some(StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_))
-            )
-        }
-        // It was asked for both.
-        ClientInitializeError::LegacyFallbackFailed { .. } => false,
-        _ => true,
     }
 }
 

@@ -34,7 +34,7 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    SessionError, SessionId,
+    SessionError,
     clock::{Clock, SystemClock},
     redact::Secrets,
     tool::{LeftOut, Tool, ToolScope, ToolServerState, ToolServerView, ToolSet, ToolSource},
@@ -312,11 +312,6 @@ impl Servers {
             SessionError::invalid("server", message)
         };
         self.servers.get(name).ok_or_else(unknown)
-    }
-
-    /// Ends the connections that a session has for itself.
-    pub async fn end_session(&self, session: SessionId) {
-        futures::future::join_all(self.servers.values().map(|server| server.end_session(session))).await;
     }
 }
 

@@ -469,16 +469,6 @@ impl Server {
             slots.remove(&session);
         }
     }
-
-    /// Ends the connection of a session.
-    pub(super) async fn end_session(&self, session: SessionId) {
-        let slot = self.slots().get(&Some(session)).cloned();
-        if let Some(slot) = slot
-            && let Some(link) = slot.lock().await.take()
-        {
-            link.close();
-        }
-    }
 }
 
 /// Replaces the variables of a configuration. Their values, and those of the environment and the headers, go to `given`.
