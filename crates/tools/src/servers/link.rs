@@ -76,7 +76,7 @@ const STOPPED: Duration = Duration::from_secs(30);
 pub(super) enum Target {
     /// A program.
     Program(Program),
-    /// An address, with the headers of each request, and the login there unless a header stands for it.
+    /// An address, with the headers of each request, and the login there unless a header replaces it.
     Address(String, HashMap<HeaderName, HeaderValue>, Option<Arc<Account>>),
 }
 
@@ -390,7 +390,7 @@ impl Link {
                 }),
                 () = cancel.cancelled() => {
                     tokio::select! {
-                        told = handle.cancel(Some("stopped on request".to_owned())) => drop(told),
+                        sent = handle.cancel(Some("stopped on request".to_owned())) => drop(sent),
                         () = self.clock.sleep(CANCEL) => {}
                     }
                     let (closed, rest) = (self.close.clone(), self.clock.sleep(STOPPED));
@@ -503,7 +503,7 @@ async fn listen(peer: Peer<RoleClient>, notices: Arc<Notices>, clock: Arc<dyn Cl
     loop {
         match peer.listen(filter.clone()).await {
             Ok(mut heard) => {
-                // Nobody was told of what changed before.
+                // What changed before was not announced.
                 notices.list_changed.notify_one();
                 while let Ok(Some(_)) = heard.next().await {
                     notices.list_changed.notify_one();

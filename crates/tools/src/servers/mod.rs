@@ -195,7 +195,7 @@ impl Servers {
         self.pool.former.lock.set(lock).ok();
     }
 
-    /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
+    /// Waits for each server whose tools were never listed, at most for its `start_timeout_ms`.
     pub async fn ready(&self) {
         futures::future::join_all(self.servers.values().map(Server::ready)).await;
     }

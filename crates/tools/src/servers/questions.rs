@@ -110,7 +110,7 @@ fn read(server: &str, asked: ElicitRequestParams) -> Option<Question> {
                 .and_then(|schema| Question::new(server, &message, &schema))
         }
         // The library's enum may grow.
-        _ => Err("it is no form".to_owned()),
+        _ => Err("it is not a form".to_owned()),
     };
     question.inspect_err(|why| tracing::warn!(target: "servers", server, why, "a question is declined")).ok()
 }

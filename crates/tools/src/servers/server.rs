@@ -200,7 +200,7 @@ impl Server {
         let has_changed = *state.definitions != *definitions;
         (state.is_listed, state.listed, state.accepted, state.definitions) = (true, listed, accepted, definitions);
         if has_changed {
-            // Under the lock, so that nobody sees the tools without their version.
+            // Under the lock, so that the tools are never seen without their version.
             self.pool.changed();
         }
         drop(state);
@@ -328,7 +328,7 @@ impl Server {
         let opened = self.use_slot(session, &slot).await;
         if opened.is_err() {
             let mut slots = self.slots();
-            // Beside the list's, the only handle is this one: nobody else waits for it.
+            // Beside the list's, the only handle is this one: no other call waits for it.
             if Arc::strong_count(&slot) == 2 && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
                 slots.remove(&session);
             }
@@ -453,7 +453,7 @@ impl Server {
                     self.pool.clock.sleep(LIST_PAUSE).await;
                 }
                 () = self.pool.clock.sleep(rest), if !limit.is_zero() => {
-                    // Under the lock nobody begins a use.
+                    // Under the lock no use begins.
                     let mut place = slot.lock().await;
                     if link.idle() >= limit {
                         *place = None;
@@ -507,7 +507,7 @@ fn target(
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        // A configured header wins: then there is no login.
+        // With a configured header there is no login.
         let folder = pool.logins_dir.clone().filter(|_| !headers.contains_key(&http::header::AUTHORIZATION));
         let account = folder.map(|folder| {
             let (clock, tasks) = (pool.clock.clone(), pool.tasks.clone());

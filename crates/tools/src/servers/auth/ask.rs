@@ -58,7 +58,7 @@ async fn find(account: &Account, allows_private: bool) -> Result<Issuer, String>
     let mut base = Url::parse(&account.url).map_err(|_| "its url is not valid".to_owned())?;
     let asker = Arc::new(Asker::new(&base, allows_private)?);
     let challenge = challenge(&asker, account).await?;
-    // A query may hold a key, which is no business of an issuer's.
+    // A query may hold a key, which the issuer must not get.
     base.set_query(None);
     base.set_fragment(None);
     let quoted = |error: AuthError| clean(&error.to_string());
