@@ -374,7 +374,7 @@ pub(crate) enum ServersCommand {
     },
     /// Log in to a remote server: opens the page where you agree, and stores the tokens readable for you alone
     Login(LoginArgs),
-    /// Delete the login at a remote server, and revoke it there
+    /// Delete the login at a remote server; its issuer may accept it until it expires
     Logout {
         /// The server's name in the configuration
         name: String,
