@@ -367,6 +367,62 @@ fn hurry(line: &str) -> Option<&'static str> {
     forbidden.map(|(_, why)| *why)
 }
 
+/// The page on architecture is short, and each file and folder that it names is there.
+pub fn names_exist(file: &File, files: &[File]) -> Vec<String> {
+    if file.path != "ARCHITECTURE.md" {
+        return Vec::new();
+    }
+    let is_there = |name: &str| {
+        let inner = format!("/{}", name.trim_end_matches('/'));
+        files
+            .iter()
+            .map(|it| format!("/{}", it.path))
+            .any(|path| path.ends_with(&inner) || path.contains(&(inner.clone() + "/")))
+    };
+    let is_path = |name: &&str| name.contains(['/', '.']) && !name.contains([' ', '<', '*', '(', ':', '{']);
+    let is_file = |name: &&str| name.contains('/') || [".rs", ".toml", ".md"].iter().any(|end| name.ends_with(end));
+    let names = file.text.split('`').skip(1).step_by(2).filter(is_path).filter(is_file).filter(|name| !is_there(name));
+    let mut complaints: Vec<String> = names.map(|name| format!("{}: there is no {name}", file.path)).collect();
+    let lines = file.text.lines().count();
+    complaints.extend((lines > 200).then(|| format!("{}: {lines} lines; at most 200", file.path)));
+    complaints
+}
+
+/// Words that say in two words what one would, or send the reader in a circle.
+const CIRCUITOUS: [&str; 7] = [" nobody", "nobody ", "somebody", "whoever", " mend", " anew", " is no "];
+/// The same letters in plain English.
+const PLAIN: [&str; 3] = ["here is no ", " is no longer ", " is no more "];
+
+/// Messages are in plain English. What a person or a model reads is in quotes, outside of tests and comments.
+pub fn plain_words(file: &File) -> Vec<String> {
+    let is_product = file.is_source()
+        && file.path.starts_with("crates/")
+        && !["/tests", "/benches/", "/examples/", "conformance/", "crates/testkit/", "tests.rs"]
+            .iter()
+            .any(|part| file.path.contains(part));
+    if !is_product {
+        return Vec::new();
+    }
+    let own = file.text.find("\nmod tests {").map_or(&*file.text, |end| &file.text[..end]);
+    let mut is_inside = false;
+    let mut complaints = Vec::new();
+    for (at, line) in own.lines().enumerate() {
+        if !is_inside && line.trim_start().starts_with("//") {
+            continue;
+        }
+        let pieces: Vec<&str> = line.split('"').collect();
+        let first = usize::from(!is_inside);
+        let plain = |piece: &&str| PLAIN.iter().fold(format!(" {piece} "), |text, plain| text.replace(plain, ""));
+        let said = pieces.iter().skip(first).step_by(2).map(plain);
+        let found: Vec<&str> =
+            said.flat_map(|piece| CIRCUITOUS.iter().copied().filter(move |word| piece.contains(word))).collect();
+        is_inside = (pieces.len() % 2 == usize::from(is_inside)) && line.ends_with('\\');
+        complaints
+            .extend(found.first().map(|word| format!("{}:{}: say it without `{}`", file.path, at + 1, word.trim())));
+    }
+    complaints
+}
+
 /// Chance has a seed that is printed and can be set.
 pub fn seeds(file: &File) -> Vec<String> {
     let is_theirs = !file.is_source() || file.path.starts_with("crates/testkit/") || file.path.contains("tidy");

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -111,15 +111,6 @@ export async function accessible(what) {
   const serious = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
   const said = serious.map(({ id: rule, nodes }) => `${rule}: ${nodes.slice(0, 3).map(({ html }) => html).join(" | ")}`);
   assert.deepEqual(said, [], what);
-}
-
-/** Makes the sign-ins that servers keep so many hours older. */
-export function later(hours) {
-  const folder = join(home, ".local", "share", "meerkat");
-  const older = (until) => String(Number(until) - hours * 3_600_000);
-  for (const path of readdirSync(folder, { recursive: true }).filter((path) => path.endsWith("console-sign-ins"))) {
-    writeFileSync(join(folder, path), readFileSync(join(folder, path), "utf8").replace(/\d+$/gm, older));
-  }
 }
 
 /** Makes a browser sign in by a one-time code. */

@@ -7,6 +7,8 @@ use flate2::{Compression, write::GzEncoder};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use sha2::{Digest as _, Sha256};
 
+use crate::sign_in::digits;
+
 /// What the page may do. It may neither run nor load anything that is not one of these files, and no page may frame it.
 /// Trusted types forbid every way from a text to HTML.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -24,7 +26,7 @@ struct File {
 
 macro_rules! files {
     ($(($path:literal, $name:literal, $content_type:expr),)*) => {
-        /// Path, type and text of every file. A request for another path is none for the page.
+        /// Path, type and text of every file. The page has no other paths.
         const EMBEDDED: &[(&str, &str, &str)] =
             &[$(($path, $content_type, include_str!(concat!("../page/", $name)))),*];
     };
@@ -60,7 +62,7 @@ files![
 
 static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
     let made = EMBEDDED.iter().map(|&(path, content_type, text)| {
-        let digest: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let digest = digits(&Sha256::digest(text)[..8]);
         let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
         File { path, content_type, plain: Bytes::from_static(text.as_bytes()), packed: pack(text), etag }
     });
@@ -154,7 +156,7 @@ mod tests {
             for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=\""] {
                 assert!(!text.contains(forbidden), "{path}: {forbidden}");
             }
-            // The name of SVG's elements is no address.
+            // The name of SVG's elements is not an address.
             let others = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!others.contains("//cdn") && !others.contains("src=\"http"), "{path} asks elsewhere");
         }

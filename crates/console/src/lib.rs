@@ -7,4 +7,4 @@ mod files;
 mod sign_in;
 
 pub use files::{answer, is_file};
-pub use sign_in::{Refused, SIGN_IN_SECONDS, SignIns, code, question, reply};
+pub use sign_in::{SIGN_IN_SECONDS, SignIns, code, question, reply};

@@ -1,15 +1,12 @@
-//! Browsers that have signed in. One does so with a code that only a holder of the token can make; from then on it shows
-//! two secrets, a cookie that no script can read and a text that no other port's page can send. Who shows a page to
-//! somebody asks first who serves it: a question and its reply prove the same token to both sides, and tell it to neither.
+//! Sign-ins of browsers. A browser trades a one-time code, which is made from the token, for a cookie that no script can
+//! read and a secret that the page sends in a header. Both are needed: browsers send a cookie to every port of a host, and
+//! another user of the machine may listen at one.
 //!
-//! The file of sign-ins has their digests alone. It is read for each request, so whoever deletes it signs all out.
+//! The command that shows a page asks first who serves it: a question and its reply prove the same token to both sides, and
+//! reveal it to neither. Sign-ins are kept in memory, so they end with the process.
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
     sync::{Mutex, PoisonError},
 };
 
@@ -48,7 +45,7 @@ fn keyed(token: &str, parts: &[&[u8]]) -> Hash {
     hash(&[&key, &hash(&[&key, &hash(parts)])])
 }
 
-fn digits(bytes: &[u8]) -> String {
+pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -63,7 +60,7 @@ pub fn code(token: &str, origin: &str, nonce: &str, now_ms: u64) -> String {
     sealed(CODE, token, origin, nonce, now_ms)
 }
 
-/// Makes a question to what listens at `origin`. It signs nobody in; only a server with the same token can [`reply`].
+/// Makes a question to what listens at `origin`. It signs no browser in; only a server with the same token can [`reply`].
 #[must_use]
 pub fn question(token: &str, origin: &str, nonce: &str, now_ms: u64) -> String {
     sealed(QUESTION, token, origin, nonce, now_ms)
@@ -84,20 +81,11 @@ fn sealed(kind: &[u8], token: &str, origin: &str, nonce: &str, now_ms: u64) -> S
     format!("{nonce}.{now_ms}.{}", digits(&seal))
 }
 
-/// A sign-in, as its file has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Browser that has signed in.
 struct SignIn {
     cookie: String,
     secret: String,
     until_ms: u64,
-}
-
-impl SignIn {
-    fn read(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let (cookie, secret) = (words.next()?.to_owned(), words.next()?.to_owned());
-        Some(Self { cookie, secret, until_ms: words.next()?.parse().ok()? })
-    }
 }
 
 #[derive(Default)]
@@ -107,56 +95,44 @@ struct State {
     used: BTreeMap<String, u64>,
 }
 
-/// Why nobody was signed in.
-#[derive(Debug)]
-pub enum Refused {
-    /// The code is wrong, of another address, too old or used.
-    Code,
-    /// The sign-in cannot be kept.
-    Store(io::Error),
-}
-
 /// The sign-ins to one server.
 pub struct SignIns {
     token: String,
-    file: Option<PathBuf>,
     started_ms: u64,
     state: Mutex<State>,
 }
 
 impl SignIns {
-    /// Keeps sign-ins in a file, or only in memory. They end with the token.
+    /// Makes the sign-ins of a server with this token.
     #[must_use]
-    pub fn new(token: &str, file: Option<PathBuf>, now_ms: u64) -> Self {
-        Self { token: token.to_owned(), file, started_ms: now_ms, state: Mutex::default() }
+    pub fn new(token: &str, now_ms: u64) -> Self {
+        Self { token: token.to_owned(), started_ms: now_ms, state: Mutex::default() }
     }
 
-    /// Signs a browser in whose page is at `origin`: a code is exchanged for the two random texts.
-    ///
-    /// # Errors
-    /// If the code is no good, or the sign-in cannot be kept.
-    pub fn exchange(&self, sent: &str, origin: &str, now_ms: u64, pair: (&str, &str)) -> Result<(), Refused> {
-        let (nonce, made_ms) = self.unseal(CODE, sent, origin, now_ms).ok_or(Refused::Code)?;
+    /// Signs a browser in whose page is at `origin`: a code is exchanged for the two random texts. Returns false if the code
+    /// is wrong, of another address, too old or used.
+    #[must_use]
+    pub fn exchange(&self, sent: &str, origin: &str, now_ms: u64, (cookie, secret): (&str, &str)) -> bool {
+        let Some((nonce, made_ms)) = self.unseal(CODE, sent, origin, now_ms) else { return false };
         // Codes that were used before this server started are not known here.
         if made_ms < self.started_ms {
-            return Err(Refused::Code);
+            return false;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.used.retain(|_, until| *until > now_ms);
         if state.used.len() >= USED_MAX || state.used.insert(nonce.to_owned(), made_ms + CODE_MS).is_some() {
-            return Err(Refused::Code);
+            return false;
         }
-        let mut sign_ins = self.load(&state);
-        sign_ins.retain(|sign_in| sign_in.until_ms > now_ms);
-        let surplus = (sign_ins.len() + 1).saturating_sub(SIGN_INS_MAX);
-        sign_ins.drain(..surplus);
-        let (cookie, secret) = self.digests(pair);
-        sign_ins.push(SignIn { cookie, secret, until_ms: now_ms + SIGN_IN_SECONDS * 1000 });
-        self.keep(&mut state, sign_ins).map_err(Refused::Store)
+        state.sign_ins.retain(|sign_in| sign_in.until_ms > now_ms);
+        let surplus = (state.sign_ins.len() + 1).saturating_sub(SIGN_INS_MAX);
+        state.sign_ins.drain(..surplus);
+        let until_ms = now_ms + SIGN_IN_SECONDS * 1000;
+        state.sign_ins.push(SignIn { cookie: cookie.to_owned(), secret: secret.to_owned(), until_ms });
+        true
     }
 
-    /// Replies to a question to the server at `origin`; `None` if nobody asks it who has the token. So nobody else gets a
-    /// text to try guesses of the token on.
+    /// Replies to a question to the server at `origin`; `None` if the asking program does not have
+    /// the token, so that it gets no text to try guesses of the token on.
     #[must_use]
     pub fn reply(&self, question: &str, origin: &str, now_ms: u64) -> Option<String> {
         self.unseal(QUESTION, question, origin, now_ms)?;
@@ -174,50 +150,16 @@ impl SignIns {
 
     /// Returns true if both secrets are of one sign-in that has not ended.
     #[must_use]
-    pub fn is_signed_in(&self, pair: (&str, &str), now_ms: u64) -> bool {
-        let (cookie, secret) = self.digests(pair);
-        let sign_ins = self.load(&self.state.lock().unwrap_or_else(PoisonError::into_inner));
-        let is_it = |known: &SignIn| is_same(&known.cookie, &cookie) & is_same(&known.secret, &secret);
-        sign_ins.iter().any(|known| is_it(known) && known.until_ms > now_ms)
+    pub fn is_signed_in(&self, (cookie, secret): (&str, &str), now_ms: u64) -> bool {
+        let is_it = |known: &SignIn| is_same(&known.cookie, cookie) & is_same(&known.secret, secret);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.sign_ins.iter().any(|known| is_it(known) && known.until_ms > now_ms)
     }
 
-    /// Ends a sign-in.
-    ///
-    /// # Errors
-    /// If the file cannot be written; then the sign-in goes on.
-    pub fn sign_out(&self, pair: (&str, &str)) -> io::Result<()> {
-        let (cookie, _) = self.digests(pair);
+    /// Ends the sign-in that has this cookie.
+    pub fn sign_out(&self, cookie: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut sign_ins = self.load(&state);
-        sign_ins.retain(|known| !is_same(&known.cookie, &cookie));
-        self.keep(&mut state, sign_ins)
-    }
-
-    fn digests(&self, (cookie, secret): (&str, &str)) -> (String, String) {
-        let digest = |kind: &[u8], text: &str| digits(&keyed(&self.token, &[kind, text.as_bytes()]));
-        (digest(b"cookie", cookie), digest(b"secret", secret))
-    }
-
-    fn load(&self, state: &State) -> Vec<SignIn> {
-        match &self.file {
-            // A file that is gone or cannot be read signs nobody in.
-            Some(file) => fs::read_to_string(file).unwrap_or_default().lines().filter_map(SignIn::read).collect(),
-            None => state.sign_ins.clone(),
-        }
-    }
-
-    fn keep(&self, state: &mut State, sign_ins: Vec<SignIn>) -> io::Result<()> {
-        let Some(file) = &self.file else {
-            state.sign_ins = sign_ins;
-            return Ok(());
-        };
-        let line = |SignIn { cookie, secret, until_ms }: &SignIn| format!("{cookie} {secret} {until_ms}\n");
-        let text: String = sign_ins.iter().map(line).collect();
-        let new = file.with_extension("new");
-        let mut made = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        made.write_all(text.as_bytes())?;
-        made.sync_all()?;
-        fs::rename(new, file)
+        state.sign_ins.retain(|known| !is_same(&known.cookie, cookie));
     }
 }
 
@@ -237,12 +179,12 @@ mod tests {
     const PAIR: (&str, &str) = ("a cookie", "a secret");
 
     fn refused(sign_ins: &SignIns, code: &str, origin: &str, now_ms: u64) -> bool {
-        matches!(sign_ins.exchange(code, origin, now_ms, PAIR), Err(Refused::Code))
+        !sign_ins.exchange(code, origin, now_ms, PAIR)
     }
 
     #[test]
     fn a_code_works_once_for_a_minute_at_its_address() {
-        let sign_ins = SignIns::new(TOKEN, None, 1000);
+        let sign_ins = SignIns::new(TOKEN, 1000);
         let good = code(TOKEN, ORIGIN, NONCE, 2000);
         assert!(refused(&sign_ins, &good, "http://127.0.0.1:7671", 2000), "another port is another server");
         assert!(refused(&sign_ins, &good, ORIGIN, 1999), "from the future");
@@ -254,14 +196,14 @@ mod tests {
             assert!(refused(&sign_ins, wrong, ORIGIN, 2500), "{wrong}");
         }
         assert!(!sign_ins.is_signed_in(PAIR, 2500));
-        sign_ins.exchange(&good, ORIGIN, 2500, PAIR).unwrap();
+        assert!(sign_ins.exchange(&good, ORIGIN, 2500, PAIR));
         assert!(refused(&sign_ins, &good, ORIGIN, 2501), "used");
         assert!(sign_ins.is_signed_in(PAIR, 2501));
     }
 
     #[test]
     fn a_question_proves_the_token_to_both_sides_at_their_address_and_signs_nobody_in() {
-        let sign_ins = SignIns::new(TOKEN, None, 1000);
+        let sign_ins = SignIns::new(TOKEN, 1000);
         let asked = question(TOKEN, ORIGIN, NONCE, 500);
         assert_eq!(sign_ins.reply(&asked, ORIGIN, 2000), Some(reply(TOKEN, &asked)));
         assert_ne!(reply("another token", &asked), reply(TOKEN, &asked));
@@ -283,42 +225,25 @@ mod tests {
 
     #[test]
     fn both_secrets_are_needed_until_the_sign_in_ends() {
-        let sign_ins = SignIns::new(TOKEN, None, 0);
-        sign_ins.exchange(&code(TOKEN, ORIGIN, NONCE, 0), ORIGIN, 0, PAIR).unwrap();
+        let sign_ins = SignIns::new(TOKEN, 0);
+        assert!(sign_ins.exchange(&code(TOKEN, ORIGIN, NONCE, 0), ORIGIN, 0, PAIR));
         let other = ("another cookie", "another secret");
-        sign_ins.exchange(&code(TOKEN, ORIGIN, &NONCE.replace('0', "1"), 0), ORIGIN, 0, other).unwrap();
+        assert!(sign_ins.exchange(&code(TOKEN, ORIGIN, &NONCE.replace('0', "1"), 0), ORIGIN, 0, other));
         for wrong in [("", ""), (PAIR.0, ""), ("", PAIR.1), (PAIR.1, PAIR.0), (PAIR.0, other.1), (other.0, PAIR.1)] {
             assert!(!sign_ins.is_signed_in(wrong, 1), "{wrong:?}");
         }
         assert!(sign_ins.is_signed_in(PAIR, SIGN_IN_SECONDS * 1000 - 1));
         assert!(!sign_ins.is_signed_in(PAIR, SIGN_IN_SECONDS * 1000), "expired");
-        sign_ins.sign_out(PAIR).unwrap();
+        sign_ins.sign_out(PAIR.0);
         assert_eq!((sign_ins.is_signed_in(PAIR, 1), sign_ins.is_signed_in(other, 1)), (false, true));
     }
 
     #[test]
-    fn a_file_outlives_the_server_holds_no_secret_and_ends_with_the_token() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("console-sign-ins");
-        let sign_ins = |token| SignIns::new(token, Some(file.clone()), 0);
-        sign_ins(TOKEN).exchange(&code(TOKEN, ORIGIN, NONCE, 0), ORIGIN, 0, PAIR).unwrap();
-        assert!(sign_ins(TOKEN).is_signed_in(PAIR, 1), "another server of the same folder");
-        assert!(!sign_ins("a new token").is_signed_in(PAIR, 1));
-        let text = fs::read_to_string(&file).unwrap();
-        assert!(!text.contains(PAIR.0) && !text.contains(PAIR.1) && !text.contains(NONCE));
-        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&file).unwrap()) & 0o777;
-        assert_eq!((mode, fs::read_dir(dir.path()).unwrap().count()), (0o600, 1));
-        let kept = sign_ins(TOKEN);
-        fs::remove_file(&file).unwrap();
-        assert!(!kept.is_signed_in(PAIR, 1), "whoever deletes the file signs all out");
-    }
-
-    #[test]
     fn the_oldest_sign_in_gives_way() {
-        let sign_ins = SignIns::new(TOKEN, None, 0);
+        let sign_ins = SignIns::new(TOKEN, 0);
         for number in 0..=SIGN_INS_MAX {
             let (nonce, cookie) = (format!("{number:032x}"), format!("cookie {number}"));
-            sign_ins.exchange(&code(TOKEN, ORIGIN, &nonce, 0), ORIGIN, 0, (&cookie, "secret")).unwrap();
+            assert!(sign_ins.exchange(&code(TOKEN, ORIGIN, &nonce, 0), ORIGIN, 0, (&cookie, "secret")));
         }
         assert!(!sign_ins.is_signed_in(("cookie 0", "secret"), 1));
         assert!(sign_ins.is_signed_in(("cookie 1", "secret"), 1));

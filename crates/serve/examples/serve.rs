@@ -7,7 +7,7 @@
 use std::{error::Error, sync::Arc};
 
 use async_trait::async_trait;
-use meerkat_serve::{Offer, Server, Token, Toolset};
+use meerkat_serve::{Offer, ServeOptions, Server, Token, Toolset};
 use meerkat_service::{
     AgentBuildConfig,
     model::ToolSpec,
@@ -40,13 +40,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let agent = AgentBuildConfig::new().tool(Arc::new(clock)).build()?;
     let token = Token::random()?;
     let secret = token.text().to_owned();
-    let server = Server::builder(agent.service().clone())
-        .rest()
-        .rpc()
-        .mcp(Offer { set: Toolset::Core, approve: false })
-        .token(token)
-        .listen("127.0.0.1:0".parse()?)
-        .await?;
+    let options = ServeOptions {
+        has_rest: true,
+        has_rpc: true,
+        mcp: Some(Offer { set: Toolset::Core, approve: false }),
+        ..ServeOptions::new("127.0.0.1:0".parse()?, Some(token))
+    };
+    let server = Server::listen(agent.service().clone(), options).await?;
     println!("{} {secret}", server.url());
     // Its end is the end of the program: an error of reading ends it too.
     server.serve_until(async { drop(tokio::io::stdin().read_to_end(&mut Vec::new()).await) }).await;

@@ -1,11 +1,9 @@
 //! The console on a listener: its files, and the sign-in of browsers. What a sign-in opens is the guard's decision.
 
-use std::path::PathBuf;
-
 use axum::body::{Body, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use meerkat_console::{Refused, SIGN_IN_SECONDS, SignIns, answer, is_file};
+use meerkat_console::{SIGN_IN_SECONDS, SignIns, answer, is_file};
 use meerkat_service::{
     ErrorBody, ErrorCode,
     clock::{Clock as _, SystemClock},
@@ -18,7 +16,7 @@ use crate::{
     token::random_digits,
 };
 
-/// Path at which a browser signs in (POST) and out (DELETE), and a program asks whose server this is (GET).
+/// Path at which a browser signs in (POST) and out (DELETE), and a program asks which token this server has (GET).
 const SIGN_IN_PATH: &str = "/console/sign-in";
 
 /// Header with the secret that the page keeps, or a program's question. A page of another origin cannot send it without
@@ -31,7 +29,7 @@ const SECRET_BYTES: usize = 32;
 
 /// The console of one listener.
 pub(crate) struct Console {
-    /// `None` if the server asks nobody for a token.
+    /// `None` if the server asks for no token.
     sign_ins: Option<SignIns>,
     /// Name of the cookie. Servers on other ports of the host have their own, because browsers share cookies among ports.
     cookie: String,
@@ -51,9 +49,9 @@ impl Page for Console {
 }
 
 impl Console {
-    pub(crate) fn new(token: Option<&Token>, file: Option<PathBuf>, port: u16) -> Self {
+    pub(crate) fn new(token: Option<&Token>, port: u16) -> Self {
         let clock = SystemClock::new();
-        let sign_ins = token.map(|token| SignIns::new(token.text(), file, millis(&clock)));
+        let sign_ins = token.map(|token| SignIns::new(token.text(), millis(&clock)));
         Self { sign_ins, cookie: format!("meerkat_{port}"), clock }
     }
 
@@ -97,7 +95,7 @@ impl Console {
             sign_ins.reply(question, &format!("http://{host}"), millis(&self.clock))
         });
         let refused = || {
-            let message = "This is no question of a program that has the token.";
+            let message = "The question was not made with this server's token.";
             ErrorBody::with_message(ErrorCode::Unauthenticated, message)
         };
         let body = json!({ "reply": reply.ok_or_else(refused)? }).to_string();
@@ -121,10 +119,9 @@ impl Console {
         let (Some(code), Some(sign_ins)) = (sent["code"].as_str(), &self.sign_ins) else { return Err(refused()) };
         let random = || random_digits(SECRET_BYTES).map_err(|error| internal(&error));
         let (cookie, secret, now) = (random()?, random()?, millis(&self.clock));
-        sign_ins.exchange(code, origin, now, (&cookie, &secret)).map_err(|error| match error {
-            Refused::Code => refused(),
-            Refused::Store(error) => internal(&error),
-        })?;
+        if !sign_ins.exchange(code, origin, now, (&cookie, &secret)) {
+            return Err(refused());
+        }
         let until_ms = now + SIGN_IN_SECONDS * 1000;
         self.respond(
             StatusCode::OK,
@@ -137,10 +134,10 @@ impl Console {
 
     fn sign_out(&self, headers: &HeaderMap) -> Result<Response<Body>, ErrorBody> {
         let pair = self.pair(headers).filter(|_| self.is_signed_in(headers));
-        let (Some(pair), Some(sign_ins)) = (pair, &self.sign_ins) else {
+        let (Some((cookie, _)), Some(sign_ins)) = (pair, &self.sign_ins) else {
             return Err(ErrorBody::with_message(ErrorCode::Unauthenticated, "This browser is not signed in."));
         };
-        sign_ins.sign_out(pair).map_err(|error| internal(&error))?;
+        sign_ins.sign_out(cookie);
         self.respond(StatusCode::OK, "", 0, "", json!({ "signed_in": false }))
     }
 
@@ -165,7 +162,7 @@ impl Console {
 
 fn internal(error: &std::io::Error) -> ErrorBody {
     tracing::error!(%error, "a sign-in to the console failed");
-    ErrorBody::with_message(ErrorCode::StoreNotWritable, format!("The sign-in cannot be kept: {error}"))
+    ErrorBody::with_message(ErrorCode::Internal, format!("The system gave no random bytes: {error}"))
 }
 
 fn millis(clock: &SystemClock) -> u64 {

@@ -29,8 +29,8 @@ use tracing::Instrument as _;
 
 use crate::{
     console::Console,
-    guard::{Guard, is_open},
-    listen::{Stranger, refusal},
+    guard::Guard,
+    listen::refusal,
     streams::{self, Streams},
 };
 
@@ -109,12 +109,6 @@ async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
         Err(body) => refusal(&body),
         Ok(place) => {
             let console = front.console.as_ref().filter(|_| front.guard.is_page(request.uri()));
-            if !is_open(request.uri())
-                && console.is_none()
-                && let Some(stranger) = request.extensions().get::<Stranger>()
-            {
-                stranger.remove();
-            }
             let signed_in = front.guard.is_signed_in(request.uri(), request.headers());
             let signed_in = signed_in.then(|| (request.uri().clone(), request.headers().clone()));
             let request = request.map(|body| TimeoutBody::new(front.body_pause, body));

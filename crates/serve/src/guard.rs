@@ -2,7 +2,7 @@
 //! console's own files need no token, and REST accepts a browser's sign-in in its place.
 //!
 //! A web page in the user's browser can reach a loopback port, under a name of its own or through a form; it can
-//! neither send a Host and an Origin that are ours nor know the token. Nothing here reads a body.
+//! neither send a Host and an Origin of this server nor know the token. Nothing here reads a body.
 
 use std::sync::Arc;
 
@@ -209,7 +209,7 @@ impl Guard {
 }
 
 /// Returns true if a request needs neither a Host nor a token.
-pub(super) fn is_open(uri: &Uri) -> bool {
+fn is_open(uri: &Uri) -> bool {
     OPEN_PATHS.contains(&uri.path())
 }
 

@@ -2,18 +2,18 @@
 //! [`SessionService`], behind one guard.
 //!
 //! ```no_run
-//! use meerkat_serve::{Offer, Server, Token, Toolset};
+//! use meerkat_serve::{Offer, ServeOptions, Server, Token, Toolset};
 //! use meerkat_service::AgentBuildConfig;
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let agent = AgentBuildConfig::new().build()?;
-//! let server = Server::builder(agent.service().clone())
-//!     .rest()
-//!     .rpc()
-//!     .mcp(Offer { set: Toolset::Core, approve: false })
-//!     .token(Token::random()?)
-//!     .listen("127.0.0.1:7670".parse()?)
-//!     .await?;
+//! let options = ServeOptions {
+//!     has_rest: true,
+//!     has_rpc: true,
+//!     mcp: Some(Offer { set: Toolset::Core, approve: false }),
+//!     ..ServeOptions::new("127.0.0.1:7670".parse()?, Some(Token::random()?))
+//! };
+//! let server = Server::listen(agent.service().clone(), options).await?;
 //! server.serve_until(async { drop(tokio::signal::ctrl_c().await) }).await;
 //! # Ok(())
 //! # }
@@ -34,15 +34,12 @@ mod listen;
 mod socket;
 mod streams;
 
-mod error;
-
 pub mod owner;
 pub mod stdio;
 
 use std::{
     fmt, io,
     net::SocketAddr,
-    path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -62,7 +59,7 @@ use self::{
     front::{Front, Surfaces},
     guard::{Guard, Page},
     listen::{Bound, ListenOptions, listen},
-    names::{Public, hosts, origins, public_url},
+    names::{hosts, origins, public_url},
     streams::Streams,
 };
 
@@ -119,10 +116,7 @@ pub enum ServeError {
     /// No surface was chosen.
     #[error("say what to serve: any of REST, JSON-RPC and MCP")]
     Nothing,
-    /// Neither a token nor its absence was chosen.
-    #[error("set a token, or call `without_token()`")]
-    NoToken,
-    /// There is no token, and others can reach the address.
+    /// There is no token, and other machines can reach the address.
     #[error("without authentication only a loopback address may be listened on")]
     Open,
     /// The address cannot be listened on.
@@ -144,181 +138,69 @@ pub enum ServeError {
     PublicUrl(String),
 }
 
-/// Surfaces to serve, and to whom.
-pub struct Builder {
-    service: Arc<dyn SessionService>,
-    has_rest: bool,
-    has_rpc: bool,
-    mcp: Option<Offer>,
-    /// `Some(None)` if there is no token by choice.
-    token: Option<Option<Token>>,
-    allowed_hosts: Vec<String>,
-    allowed_origins: Vec<String>,
-    public_url: Option<String>,
-    limits: Limits,
-    sign_ins: Option<PathBuf>,
-}
-
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
-impl Builder {
-    /// Serves REST, below `/v1`, and the console at `/`.
-    #[must_use]
-    pub fn rest(mut self) -> Self {
-        self.has_rest = true;
-        self
-    }
-
-    /// Keeps the browsers that have signed in to the console in this file, beyond the end of the process. It should be
-    /// in a folder that nobody else can read; without one they are kept in memory.
-    #[must_use]
-    pub fn sign_ins(mut self, file: Option<PathBuf>) -> Self {
-        self.sign_ins = file;
-        self
-    }
-
+/// Surfaces to serve, at which address, and to whom.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Address to listen at; port 0 is any free port.
+    pub address: SocketAddr,
+    /// Token that every client must show. `None` asks for no token, which only a loopback address allows.
+    pub token: Option<Token>,
+    /// Serves REST below `/v1`, and the console at `/`.
+    pub has_rest: bool,
     /// Serves JSON-RPC, at `/rpc`.
-    #[must_use]
-    pub fn rpc(mut self) -> Self {
-        self.has_rpc = true;
-        self
-    }
-
+    pub has_rpc: bool,
     /// Serves the Model Context Protocol with these tools, at `/mcp`.
-    #[must_use]
-    pub fn mcp(mut self, offer: Offer) -> Self {
-        self.mcp = Some(offer);
-        self
-    }
+    pub mcp: Option<Offer>,
+    /// Accepted Hosts, each `name[:port]`, besides the address itself and loopback's names.
+    pub allowed_hosts: Vec<String>,
+    /// Origins whose web pages may send requests.
+    pub allowed_origins: Vec<String>,
+    /// Address of a proxy through which clients reach the server.
+    pub public_url: Option<String>,
+    /// Limits.
+    pub limits: Limits,
+}
 
-    /// Asks every client for this token.
+impl ServeOptions {
+    /// Makes options without a surface.
     #[must_use]
-    pub fn token(mut self, token: Token) -> Self {
-        self.token = Some(Some(token));
-        self
-    }
-
-    /// Asks for no token, which only a loopback address allows.
-    #[must_use]
-    pub fn without_token(mut self) -> Self {
-        self.token = Some(None);
-        self
-    }
-
-    /// Accepts requests whose Host is one of these, each `name[:port]`, besides the address itself and loopback's names.
-    #[must_use]
-    pub fn allowed_hosts(mut self, hosts: &[String]) -> Self {
-        self.allowed_hosts = hosts.to_vec();
-        self
-    }
-
-    /// Accepts requests of web pages of these origins; none by default.
-    #[must_use]
-    pub fn allowed_origins(mut self, origins: &[String]) -> Self {
-        self.allowed_origins = origins.to_vec();
-        self
-    }
-
-    /// Sets the address of a proxy through which clients reach the server.
-    #[must_use]
-    pub fn public_url(mut self, url: Option<&str>) -> Self {
-        self.public_url = url.map(str::to_owned);
-        self
-    }
-
-    /// Sets the limits.
-    #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Begins to listen. Connections wait until [`Server::serve_until`].
-    ///
-    /// # Errors
-    /// If something is missing or not allowed, or the address is taken.
-    pub async fn listen(mut self, address: SocketAddr) -> Result<Server, ServeError> {
-        if !self.has_rest && !self.has_rpc && self.mcp.is_none() {
-            return Err(ServeError::Nothing);
-        }
-        let Some(token) = self.token.take() else { return Err(ServeError::NoToken) };
-        if token.is_none() && !address.ip().is_loopback() {
-            return Err(ServeError::Open);
-        }
-        let (limits, failed) = (&self.limits, |source| ServeError::Listen { address, source });
-        let public = self.public_url.as_deref().map(public_url).transpose()?;
-        let listed = origins(&self.allowed_origins)?;
-        let connections_max = connections(limits.connections);
-        let listener = Bound::at(address).await.map_err(failed)?;
-        let local = listener.local;
-        if !listener.has_localhost {
-            tracing::warn!(%local, "another program has this port at the other loopback address, so localhost is refused");
-        }
-        let console = self.has_rest.then(|| Arc::new(Console::new(token.as_ref(), self.sign_ins.take(), local.port())));
-        let guard = Guard {
-            hosts: hosts(local, listener.has_localhost, &self.allowed_hosts, public.as_ref())?,
-            origins: listed.iter().cloned().chain(public.iter().map(|public| public.origin.clone())).collect(),
+    pub fn new(address: SocketAddr, token: Option<Token>) -> Self {
+        Self {
+            address,
             token,
-            page: console.clone().map(|console| console as Arc<dyn Page>),
-            body_bytes_max: limits.body_bytes,
-            bundle_bytes_max: limits.bundle_bytes,
-        };
-        let (ending, answers) = (Ending::default(), Answers::default());
-        // Whoever has the token may do what a state lets a client do; servers behind one address have one token.
-        let state_key = guard.token.as_ref().map_or_else(StateKey::default, |token| StateKey::of(token.text()));
-        let front = Front {
-            guard,
-            console,
-            streams: Streams::new(limits.streams),
-            cors: front::cors(&listed),
-            calls: TaskTracker::new(),
-            surfaces: self.surfaces(&ending, public, &answers, state_key),
-            body_pause: limits.header_timeout,
-            requests: AtomicU64::new(0),
-        };
-        let options = ListenOptions {
-            connections_max,
-            header_timeout: limits.header_timeout,
-            // A surface ends its own stalled streams first and says why; this closes those that read nothing any more.
-            stall_limit: Duration::from_millis(limits.stall_ms.saturating_mul(2)),
-            linger: LINGER,
-            answers,
-        };
-        let (url, drain_ms) = (format!("http://{local}"), limits.drain_ms);
-        Ok(Server { service: self.service, listener, url, options, front: Arc::new(front), ending, drain_ms })
+            has_rest: false,
+            has_rpc: false,
+            mcp: None,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            public_url: None,
+            limits: Limits::default(),
+        }
     }
 
     /// Makes the chosen surfaces.
-    fn surfaces(&self, ending: &Ending, public: Option<Public>, answers: &Answers, state_key: StateKey) -> Surfaces {
-        let (service, limits) = (&self.service, &self.limits);
+    fn surfaces(&self, service: &Arc<dyn SessionService>, ending: &Ending) -> Surfaces {
+        let (limits, answers) = (&self.limits, Answers::default());
         let bytes = usize::try_from(limits.body_bytes).unwrap_or(usize::MAX);
         let rest = RestOptions {
             body_bytes_max: limits.body_bytes,
             bundle_bytes_max: limits.bundle_bytes,
             answers: answers.clone(),
-            public_url: public.map(|public| public.url),
+            public_url: self.public_url.as_deref().map(|url| url.trim_end_matches('/').to_owned()),
             stall_limit: Duration::from_millis(limits.stall_ms),
             draining: ending.draining.clone(),
             closing: ending.closing.clone(),
             ..RestOptions::default()
         };
-        let rpc = RpcOptions {
-            message_bytes: bytes,
-            stall_ms: limits.stall_ms,
-            answers: answers.clone(),
-            ..RpcOptions::default()
-        };
+        let rpc = RpcOptions { message_bytes: bytes, stall_ms: limits.stall_ms, ..RpcOptions::default() };
+        // The token's holder may do all that such a state allows; servers behind one address have one token.
+        let state_key = self.token.as_ref().map_or_else(StateKey::default, |token| StateKey::of(token.text()));
         let mcp = |offer| HttpOptions {
             offer,
             max_message_bytes: bytes,
             answers: answers.clone(),
             shutdown: ending.answered.clone(),
-            state_key: state_key.clone(),
-            ..HttpOptions::default()
+            state_key,
         };
         Surfaces {
             rest: router(service.clone(), rest),
@@ -347,21 +229,56 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Makes a server of this service; its surfaces are still to be chosen.
-    #[must_use]
-    pub fn builder(service: Arc<dyn SessionService>) -> Builder {
-        Builder {
-            service,
-            has_rest: false,
-            has_rpc: false,
-            mcp: None,
-            token: None,
-            allowed_hosts: Vec::new(),
-            allowed_origins: Vec::new(),
-            public_url: None,
-            limits: Limits::default(),
-            sign_ins: None,
+    /// Begins to listen for requests to this service. Connections wait until [`Self::serve_until`].
+    ///
+    /// # Errors
+    /// If something is missing or not allowed, or the address is taken.
+    pub async fn listen(service: Arc<dyn SessionService>, options: ServeOptions) -> Result<Self, ServeError> {
+        if !options.has_rest && !options.has_rpc && options.mcp.is_none() {
+            return Err(ServeError::Nothing);
         }
+        let address = options.address;
+        if options.token.is_none() && !address.ip().is_loopback() {
+            return Err(ServeError::Open);
+        }
+        let limits = &options.limits;
+        let public = options.public_url.as_deref().map(public_url).transpose()?;
+        let listed = origins(&options.allowed_origins)?;
+        let connections_max = connections(limits.connections);
+        let listener = Bound::at(address).await.map_err(|source| ServeError::Listen { address, source })?;
+        let local = listener.local;
+        if !listener.has_localhost {
+            tracing::warn!(%local, "another program has this port at the other loopback address, so localhost is refused");
+        }
+        let ending = Ending::default();
+        let console = options.has_rest.then(|| Arc::new(Console::new(options.token.as_ref(), local.port())));
+        let guard = Guard {
+            hosts: hosts(local, listener.has_localhost, &options.allowed_hosts, public.as_ref())?,
+            origins: listed.iter().cloned().chain(public.map(|public| public.origin)).collect(),
+            token: options.token.clone(),
+            page: console.clone().map(|console| console as Arc<dyn Page>),
+            body_bytes_max: limits.body_bytes,
+            bundle_bytes_max: limits.bundle_bytes,
+        };
+        let front = Front {
+            guard,
+            console,
+            streams: Streams::new(limits.streams),
+            cors: front::cors(&listed),
+            calls: TaskTracker::new(),
+            surfaces: options.surfaces(&service, &ending),
+            body_pause: limits.header_timeout,
+            requests: AtomicU64::new(0),
+        };
+        let listening = ListenOptions {
+            connections_max,
+            header_timeout: limits.header_timeout,
+            // A surface ends its own stalled streams first and says why; this closes those that read nothing any more.
+            stall_limit: Duration::from_millis(limits.stall_ms.saturating_mul(2)),
+            linger: LINGER,
+        };
+        let (url, drain_ms) = (format!("http://{local}"), limits.drain_ms);
+        Ok(Self { service, listener, url, options: listening, front: Arc::new(front), ending, drain_ms })
     }
 
     /// Returns the address of the listener, such as `http://127.0.0.1:7670`.

@@ -3,12 +3,11 @@
 //! It knows no surface: the caller passes the function that answers a request.
 
 use std::{
-    collections::BTreeMap,
     convert::Infallible,
     future::poll_fn,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -20,7 +19,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use meerkat_service::{ErrorBody, ErrorCode, wire::Answers};
+use meerkat_service::{ErrorBody, ErrorCode};
 use rustix::io::Errno;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -29,14 +28,14 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::socket::{Patience, Socket};
+use crate::socket::Socket;
 
 /// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
 /// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
-/// itself, with 431 and no body: there is no request yet that the guard could look at.
+/// itself, with 431 and no body: there is no request yet that the guard could check.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
 
-/// Refused connections that are told why at one time.
+/// Refused connections that are being answered at one time.
 const REFUSALS_MAX: usize = 32;
 
 /// Limits of a listener.
@@ -50,63 +49,6 @@ pub(crate) struct ListenOptions {
     pub(crate) stall_limit: Duration,
     /// Longest wait for open answers at the end.
     pub(crate) linger: Duration,
-    /// Room for answers; each request comes with its connection's.
-    pub(crate) answers: Answers,
-}
-
-/// Header timeouts that a connection may last without having shown the token.
-const STRANGER_TIMEOUTS: u32 = 6;
-
-/// Longest wait for the place of a stranger that gives way.
-const PLACE_LIMIT: Duration = Duration::from_secs(1);
-
-/// Connections that have not shown the token, the oldest first. If no place is left, the oldest gives way, so that they
-/// keep nobody out who has the token.
-#[derive(Clone, Default)]
-struct Strangers(Arc<Mutex<BTreeMap<u64, CancellationToken>>>);
-
-impl Strangers {
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, CancellationToken>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn add(&self, number: u64) -> Stranger {
-        let gives_way = CancellationToken::new();
-        self.with(|all| all.insert(number, gives_way.clone()));
-        Stranger { all: self.clone(), number, gives_way }
-    }
-
-    /// Ends the oldest one; returns false if there is none.
-    fn end_oldest(&self) -> bool {
-        self.with(BTreeMap::pop_first).is_some_and(|(_, oldest)| {
-            oldest.cancel();
-            true
-        })
-    }
-}
-
-/// One of the [`Strangers`].
-#[derive(Clone)]
-pub(super) struct Stranger {
-    all: Strangers,
-    number: u64,
-    gives_way: CancellationToken,
-}
-
-impl Stranger {
-    /// Removes a connection that has shown the token, or has ended.
-    pub(super) fn remove(&self) {
-        self.all.with(|all| drop(all.remove(&self.number)));
-    }
-
-    /// Waits until it must give way, or has been a stranger for too long.
-    async fn end(&self, limit: Duration) {
-        if tokio::time::timeout(limit, self.gives_way.cancelled()).await.is_err()
-            && self.all.with(|all| all.remove(&self.number)).is_none()
-        {
-            std::future::pending().await
-        }
-    }
 }
 
 /// Free ports that are tried for one that is free at both loopback addresses.
@@ -117,7 +59,7 @@ pub(crate) struct Bound {
     /// The one that was asked for, and the other loopback address.
     listeners: Vec<TcpListener>,
     pub(crate) local: SocketAddr,
-    /// Nobody else listens at what `localhost` means.
+    /// No other program listens at what `localhost` means.
     pub(crate) has_localhost: bool,
 }
 
@@ -147,7 +89,7 @@ impl Bound {
         if let Some(other) = other {
             match TcpListener::bind((other, local.port())).await {
                 Ok(second) => listeners.push(second),
-                // Nobody can have an address that the machine has not.
+                // No program can listen at an address that the machine does not have.
                 Err(error) => has_localhost = is_absent(&error),
             }
         }
@@ -169,7 +111,8 @@ fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_such_kind)
 }
 
-/// Accepts connections until `stop` fires, then waits for open answers.
+/// Accepts connections until `stop` fires, then waits for open answers. hyper closes a connection whose next head is not
+/// complete in time, beginning before its first byte.
 ///
 /// It speaks only HTTP/1. In HTTP/2 a peer can keep an answer for ever without reading it, on a connection that is alive;
 /// here a connection has one answer at a time, and reading nothing ends it.
@@ -180,12 +123,10 @@ where
 {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(BUFFER_BYTES_MAX);
-    let patience = Patience { opening: options.header_timeout, stall: options.stall_limit };
     let open = TaskTracker::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
-    let strangers = Strangers::default();
-    for number in 0_u64.. {
+    loop {
         let stream = tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -199,14 +140,7 @@ where
                 }
             },
         };
-        let place = match room.clone().try_acquire_owned() {
-            Ok(place) => Some(place),
-            Err(_) if strangers.end_oldest() => {
-                tokio::time::timeout(PLACE_LIMIT, room.clone().acquire_owned()).await.ok().and_then(Result::ok)
-            }
-            Err(_) => None,
-        };
-        let Some(place) = place else {
+        let Ok(place) = room.clone().try_acquire_owned() else {
             // Beyond these, even saying why costs too many descriptors.
             if let Ok(refusal) = refusals.clone().try_acquire_owned() {
                 tokio::spawn(async move {
@@ -219,34 +153,25 @@ where
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps its delay");
         }
-        let (answer, stranger) = (answer.clone(), strangers.add(number));
-        let (asks, answers) = (stranger.clone(), options.answers.of_client());
-        let socket = Socket::new(stream, patience, answers.clone(), place);
-        let service = tower::service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(asks.clone());
-            request.extensions_mut().insert(answers.clone());
+        let answer = answer.clone();
+        let socket = Socket::new(stream, options.stall_limit, place);
+        let service = tower::service_fn(move |request: Request<Incoming>| {
             // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        let connection =
-            builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service)).with_upgrades();
-        let stop = stop.clone();
-        let served = async move {
-            tokio::pin!(connection);
-            tokio::select! {
-                ended = &mut connection => return ended,
-                () = stop.cancelled() => {}
-            }
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        };
+        let connection = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(service));
+        let (connection, stop) = (connection.with_upgrades(), stop.clone());
+        // `hyper_util`'s GracefulShutdown takes connections with upgrades only from its builder that speaks HTTP/2 too.
         open.spawn(async move {
+            tokio::pin!(connection);
             let ended = tokio::select! {
-                ended = served => ended,
-                () = stranger.end(options.header_timeout * STRANGER_TIMEOUTS) => Ok(()),
+                ended = &mut connection => ended,
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             };
-            stranger.remove();
             if let Err(error) = ended {
                 tracing::debug!(%error, "a connection ended early");
             }
@@ -255,7 +180,7 @@ where
     drop(listener);
     open.close();
     if tokio::time::timeout(options.linger, open.wait()).await.is_err() {
-        tracing::warn!("connections were still open at the end and are closed");
+        tracing::warn!("connections were still open at the end");
     }
 }
 
@@ -280,13 +205,9 @@ async fn refuse_connection(mut stream: TcpStream, limit: usize) {
 
 /// Makes the answer to a refused request.
 pub(crate) fn refusal(body: &ErrorBody) -> Response<Body> {
-    let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(Body::from(bytes));
-    *response.status_mut() = crate::error::status(body.code);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    let mut response = meerkat_surface_rest::refusal(body);
     if body.code == ErrorCode::Unauthenticated {
-        headers.insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
     }
     response
 }

@@ -6,8 +6,6 @@ use crate::{ServeError, guard::Host};
 
 /// Configured address.
 pub(crate) struct Public {
-    /// Without a slash at the end.
-    pub(crate) url: String,
     /// As browsers write it.
     pub(crate) origin: String,
     pub(crate) host: Host,
@@ -30,7 +28,7 @@ impl Public {
             }
             _ => (host, authority),
         };
-        Some(Self { url: url.trim_end_matches('/').to_owned(), origin: format!("{scheme}://{authority}"), host })
+        Some(Self { origin: format!("{scheme}://{authority}"), host })
     }
 }
 
@@ -41,7 +39,7 @@ pub(crate) fn public_url(url: &str) -> Result<Public, ServeError> {
 }
 
 /// Lists the accepted Hosts: loopback's names and the address with the listener's port, and the configured ones. If
-/// `localhost` may lead to another program, it is none of them, nor is the address where that listens: its pages would be
+/// `localhost` may lead to another program, it is not one of them, nor is that program's address: its pages would be
 /// of an origin of ours.
 pub(crate) fn hosts(
     address: SocketAddr,
@@ -69,8 +67,8 @@ pub(crate) fn hosts(
 /// Lists the accepted origins besides the listener's own, as browsers write them. There is no wildcard.
 pub(crate) fn origins(allowed: &[String]) -> Result<Vec<String>, ServeError> {
     let read = |origin: &String| {
-        let place = Public::read(origin).filter(|place| place.url.matches('/').count() == 2);
-        place.map(|place| place.origin).ok_or_else(|| ServeError::AllowedOrigin(origin.clone()))
+        let listed = Public::read(origin).filter(|_| origin.trim_end_matches('/').matches('/').count() == 2);
+        listed.map(|listed| listed.origin).ok_or_else(|| ServeError::AllowedOrigin(origin.clone()))
     };
     allowed.iter().map(read).collect()
 }

@@ -74,7 +74,7 @@ fn path_in(data_dir: &Path) -> PathBuf {
     data_dir.join("token")
 }
 
-/// Reads a token that nobody else can read or write.
+/// Reads a token that no other user can read or write.
 fn read(path: &Path) -> io::Result<String> {
     // Follows no link and waits for no pipe.
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).map_err(io::Error::other)?;

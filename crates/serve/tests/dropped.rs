@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
-use meerkat_serve::Server;
+use meerkat_serve::{ServeOptions, Server};
 use meerkat_service::AgentBuildConfig;
 use meerkat_testkit::in_time;
 use tokio::{
@@ -14,8 +14,8 @@ use tokio::{
 #[tokio::test]
 async fn a_dropped_server_ends_its_websockets() {
     let agent = AgentBuildConfig::new().build().unwrap();
-    let builder = Server::builder(agent.service().clone()).rpc().without_token();
-    let server = builder.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let options = ServeOptions { has_rpc: true, ..ServeOptions::new("127.0.0.1:0".parse().unwrap(), None) };
+    let server = Server::listen(agent.service().clone(), options).await.unwrap();
     let address = server.url().trim_start_matches("http://").to_owned();
     let serving = tokio::spawn(server.serve_until(std::future::pending()));
     let mut stream = TcpStream::connect(&address).await.unwrap();

@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use meerkat_serve::{ServeError, Server, Token};
+use meerkat_serve::{ServeError, ServeOptions, Server, Token};
 use meerkat_service::AgentBuildConfig;
 use meerkat_testkit::in_time;
 use tokio::{
@@ -16,8 +16,8 @@ use tokio::{
 /// A server that listens at this address, its port, and what ends it when it is dropped.
 async fn serve(address: SocketAddr) -> Result<(u16, JoinHandle<()>), ServeError> {
     let agent = AgentBuildConfig::new().build().unwrap();
-    let server = Server::builder(agent.service().clone()).rest().token(Token::random().unwrap());
-    let server = server.listen(address).await?;
+    let options = ServeOptions { has_rest: true, ..ServeOptions::new(address, Some(Token::random().unwrap())) };
+    let server = Server::listen(agent.service().clone(), options).await?;
     let port = server.url().rsplit_once(':').unwrap().1.parse().unwrap();
     Ok((port, tokio::spawn(server.serve_until(std::future::pending()))))
 }

@@ -106,7 +106,7 @@ impl Store {
             let found = work.query_opt(sql, &[(parent.as_uuid(), Type::UUID)]).await?;
             let found = found.ok_or(StoreError::NotFound(parent))?;
             if unsigned(column(&found, 0)?)? < at {
-                return Err(StoreError::Failed("a fork begins behind its parent's last record".to_owned()).into());
+                return Err(StoreError::Failed("a fork begins after its parent's last record".to_owned()).into());
             }
             let current = unsigned(column(&found, 1)?)?;
             if version.is_some_and(|version| version != current) {

@@ -88,7 +88,7 @@ fn unreached(why: &str, database: &str) -> (ErrorCode, String) {
             "Name the host as its certificate does, or the file of its authority with ?sslrootcert=FILE in store.url"
         }
         _ if why.contains("does not support TLS") => {
-            "Switch TLS on at the server, or, in a network that nobody else can read, add ?sslmode=disable to store.url"
+            "Switch TLS on at the server, or, in a network that no one else can read, add ?sslmode=disable to store.url"
         }
         _ => {
             return (

@@ -28,7 +28,7 @@ use meerkat_service::{
 };
 use meerkat_surface_cli::Terminal;
 use meerkat_tools::{
-    FileOptions, ShellOptions, file_tools,
+    FileAccess, ShellOptions, file_tools,
     servers::{ServersOptions, servers},
     shell_tools,
 };
@@ -235,7 +235,7 @@ fn grep(runtime: &Runtime) {
         }
         std::fs::write(folder.join(format!("file_{number}.rs")), text).unwrap();
     }
-    let tools = file_tools(FileOptions::default()).unwrap();
+    let tools = file_tools(FileAccess::Write).unwrap();
     let grep = tools.iter().find(|tool| tool.spec().name == "grep").unwrap();
     let pattern = "needle_[0-9]+";
     let count = FILES / MATCHES;

@@ -1,5 +1,5 @@
-//! What a project's server and the commands that reach it must agree on: its address, its token, and the file of signed-in
-//! browsers. Nothing here listens or connects.
+//! What a project's server and the commands that reach it must agree on: its address and its token. Nothing
+//! here listens or connects.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -51,12 +51,4 @@ pub(crate) fn known_tokens(config: &Config, env: &Environment) -> Vec<String> {
 /// Returns true if this project has a token.
 pub(crate) fn has_token(config: &Config, env: &Environment) -> Result<bool, CliError> {
     Ok(env.variable(TOKEN_VARIABLE).is_some() || Token::is_in(&config.data_dir(env)?))
-}
-
-/// File with the browsers that have signed in to this project's servers; `None` if nothing is kept.
-pub(crate) fn sign_ins(config: &Config, env: &Environment) -> Result<Option<PathBuf>, CliError> {
-    if !config.opens_data_dir() {
-        return Ok(None);
-    }
-    Ok(Some(config.data_dir(env)?.join("console-sign-ins")))
 }

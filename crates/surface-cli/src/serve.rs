@@ -1,9 +1,9 @@
 //! `serve`, `rpc` and `mcp`: servers made from flags and configuration, and the line that says where they listen.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use meerkat_errors::ErrorBody;
-use meerkat_serve::{Limits, Offer, ServeError, Server, Toolset, stdio};
+use meerkat_serve::{Limits, Offer, ServeError, ServeOptions, Server, Toolset, stdio};
 use meerkat_service::SessionError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
-    own_server::{TOKEN_VARIABLE, address, find_token, has_token, sign_ins},
+    own_server::{TOKEN_VARIABLE, address, find_token, has_token},
     signals::Ends,
 };
 
@@ -39,31 +39,22 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         let message = "set it, because others can reach this address";
         return Err(refused("model.name", message, "serve.listen").into());
     }
-    let mut builder = Server::builder(app.service.clone())
-        .allowed_hosts(&values.allowed_hosts)
-        .allowed_origins(&values.allowed_origins)
-        .public_url(values.public_url.as_deref())
-        .limits(limits(&app.config))
-        .sign_ins(sign_ins(&app.config, env)?);
     let (token, token_file) = match args.no_auth {
         true => (None, None),
         false => find_token(&app.config, env).map(|(token, file)| (Some(token), file))?,
     };
-    builder = match &token {
-        None => builder.without_token(),
-        Some(token) => builder.token(token.clone()),
+    let options = ServeOptions {
+        has_rest: args.rest,
+        has_rpc: args.rpc,
+        mcp: args.mcp.then(|| offer(args.tools.unwrap_or(Tools::All), args.approve)),
+        allowed_hosts: values.allowed_hosts.clone(),
+        allowed_origins: values.allowed_origins.clone(),
+        public_url: values.public_url.clone(),
+        limits: limits(&app.config),
+        ..ServeOptions::new(address, token.clone())
     };
-    if args.rest {
-        builder = builder.rest();
-    }
-    if args.rpc {
-        builder = builder.rpc();
-    }
-    if args.mcp {
-        builder = builder.mcp(offer(args.tools.unwrap_or(Tools::All), args.approve));
-    }
     raise_open_files();
-    let server = builder.listen(address).await.map_err(|error| refused_by(&error))?;
+    let server = Server::listen(app.service.clone(), options).await.map_err(|error| refused_by(&error))?;
     if is_open && !values.public_url.as_ref().is_some_and(|url| url.starts_with("https:")) {
         app.out.note(
             "Warning: others on the network can read the token and everything else. Listen on loopback behind a proxy \
@@ -88,18 +79,19 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         }
         std::future::pending::<Result<(), CliError>>().await
     };
-    tokio::select! {
+    let owner = tokio::select! {
         () = &mut served => return Ok(0),
-        failed = announced => failed?,
-        _ = ends.next() => {}
-    }
+        failed = announced => return failed.map(|()| 0),
+        _ = ends.next() => None,
+        ended = app.owner_ended() => Some(ended),
+    };
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
     stop.cancel();
     tokio::select! {
         () = served => {}
         () = ends.second() => {}
     }
-    Ok(0)
+    owner.map_or(Ok(0), |ended| Err(ended.into()))
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.
@@ -112,15 +104,30 @@ fn raise_open_files() {
 
 /// Speaks JSON-RPC on standard input and output.
 pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
-    stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone()).await?;
-    Ok(0)
+    until_owner_ends(app, stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone())).await
+}
+
+/// Serves on standard input and output. If the process that performs the service ends, what was asked is answered, and
+/// then this command ends too.
+async fn until_owner_ends(app: &App, serving: impl Future<Output = io::Result<()>>) -> Result<u8, CliError> {
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => {
+            served?;
+            Ok(0)
+        }
+        ended = app.owner_ended() => {
+            app.closing.cancel();
+            serving.await?;
+            Err(ended.into())
+        }
+    }
 }
 
 /// Speaks the Model Context Protocol on standard input and output.
 pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
     let offer = offer(args.tools.unwrap_or(Tools::Core), args.approve);
-    stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone()).await?;
-    Ok(0)
+    until_owner_ends(app, stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone())).await
 }
 
 /// Returns the most bytes of a message.
@@ -154,7 +161,7 @@ pub(crate) fn limits(config: &Config) -> Limits {
 /// Adds the key to a server's refusal.
 fn refused_by(error: &ServeError) -> ErrorBody {
     let (key, origin) = match error {
-        ServeError::Nothing | ServeError::NoToken | ServeError::Open | ServeError::Listen { .. } => {
+        ServeError::Nothing | ServeError::Open | ServeError::Listen { .. } => {
             ("serve.listen", "--listen, or the configuration")
         }
         ServeError::AllowedHost(host) => ("serve.allowed_hosts", host.as_str()),

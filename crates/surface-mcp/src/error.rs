@@ -30,7 +30,7 @@ pub(crate) fn unknown_tool(name: &str) -> ErrorData {
     protocol(RpcCode::INVALID_PARAMS, &SessionError::UnknownOperation(name.to_owned()).body())
 }
 
-/// A protocol error for a call that is sent again with a state that is none of it, or with none.
+/// A protocol error for a call that is sent again without a state, or with the state of another call.
 pub(crate) fn unknown_state() -> ErrorData {
     let message = "this server gave no such state for this call, or not since it was started: a repeated call has the \
                    arguments of the first one and the state of its latest answer. The turn of the first call may still \

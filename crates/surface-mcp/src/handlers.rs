@@ -3,11 +3,7 @@
 use ::http::request::Parts;
 use bytes::Bytes;
 use meerkat_service::{
-    Operation, SessionError,
-    capability::Capability,
-    service::SessionQuery,
-    wire as service_wire,
-    wire::{Answers, Room},
+    Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire, wire::Room,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -59,19 +55,13 @@ fn keep(room: Option<Room>, context: &RequestContext<RoleServer>) {
 }
 
 impl McpServer {
-    /// The room of a request's connection, if the listener has made one.
-    fn answers<'a>(&'a self, context: &'a RequestContext<RoleServer>) -> &'a Answers {
-        let own = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get());
-        own.unwrap_or(&self.answers)
-    }
-
     async fn call(
         &self,
         operation: Operation,
         params: &str,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, SessionError> {
-        let (answer, room) = self.answers(context).call(self.service.as_ref(), operation, params).await?.into_parts();
+        let (answer, room) = self.answers.call(self.service.as_ref(), operation, params).await?.into_parts();
         let result = wire::result(&answer);
         keep(room, context);
         result
@@ -86,7 +76,7 @@ impl McpServer {
     ) -> Result<CallToolResponse, SessionError> {
         let service = self.service.as_ref();
         let request = self.cancellations.begin(context, &self.ending);
-        let begun = match (rounds.as_ref().and_then(|rounds| rounds.place.as_ref()), operation) {
+        let begun = match (rounds.as_ref().and_then(|rounds| rounds.resumed.as_ref()), operation) {
             (Some(place), _) => stream::go_on(self.service.clone(), place.accepted.clone()),
             (None, Operation::Resume) => service_wire::begin_resume(service, params).await?,
             (None, _) => service_wire::begin_turn(service, params).await?,
@@ -201,14 +191,14 @@ impl ServerHandler for McpServer {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let unread = |refusal: SessionError| error::unread(&refusal, &request.uri);
         if let Some(list) = wire::changes_of(&request.uri) {
-            let room = self.answers(&context).room(Operation::Changes).await.map_err(unread)?;
+            let room = self.answers.room(Operation::Changes).await.map_err(unread)?;
             let page = self.service.changes(list).await.map_err(unread)?;
             let contents = wire::list_contents(request.uri.clone(), &page).map_err(unread)?;
             keep(room, &context);
             return Ok(contents.into());
         }
         let page = wire::page_of(&request.uri).map_err(unread)?;
-        let mut room = self.answers(&context).room(Operation::Events).await.map_err(unread)?;
+        let mut room = self.answers.room(Operation::Events).await.map_err(unread)?;
         let page = self.service.events(page).await.map_err(unread)?;
         if let Some(room) = &mut room {
             room.shrink(page.items.iter().map(Bytes::len).sum());

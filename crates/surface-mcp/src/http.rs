@@ -1,4 +1,4 @@
-//! The service that a listener mounts at `/mcp`: streamable HTTP, with and without sessions of the protocol.
+//! The service that a listener mounts at `/mcp`: streamable HTTP, with sessions of the protocol where its revision has them.
 //!
 //! The listener checks Host, Origin, token and time limits; nothing here does it again.
 
@@ -17,7 +17,7 @@ use std::{
 
 use ::http::{HeaderMap, Method, Request, StatusCode, header::CONTENT_TYPE};
 use bytes::Bytes;
-use futures::{Stream, future::BoxFuture};
+use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, Limited, combinators::BoxBody};
 use meerkat_service::{
@@ -26,14 +26,9 @@ use meerkat_service::{
 };
 use rmcp::{
     ServerHandler,
-    model::{ClientJsonRpcMessage, ServerJsonRpcMessage},
     transport::{
         StreamableHttpServerConfig, StreamableHttpService,
-        streamable_http_server::session::{
-            ServerSseMessage, SessionId, SessionManager,
-            local::{LocalSessionHandle, LocalSessionManager},
-            never::NeverSessionManager,
-        },
+        streamable_http_server::session::{SessionId, local::LocalSessionManager},
     },
 };
 use tokio_util::sync::CancellationToken;
@@ -61,15 +56,11 @@ const NO_SESSIONS_SINCE: &str = "2026-07-28";
 /// Options of the protocol over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Whether clients get a session of the protocol, if their revision has one. Without it
-    /// `notifications/cancelled` is ignored: without a session its request id cannot be resolved.
-    pub has_sessions: bool,
     /// The tools that clients are offered.
     pub offer: Offer,
     /// Bytes of a message.
     pub max_message_bytes: usize,
-    /// Room for answers, shared with the other surfaces. A listener may give a request its connection's, as an
-    /// extension.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
     /// Ends every stream when it is cancelled.
     pub shutdown: CancellationToken,
@@ -80,7 +71,6 @@ pub struct HttpOptions {
 impl Default for HttpOptions {
     fn default() -> Self {
         Self {
-            has_sessions: true,
             offer: Offer::default(),
             max_message_bytes: MESSAGE_BYTES_MAX,
             answers: Answers::default(),
@@ -104,7 +94,8 @@ impl Held {
 struct Sent {
     body: BoxBody<Bytes, Infallible>,
     held: Held,
-    _running: Option<Running>,
+    /// Keeps the session of the protocol from being idle.
+    _running: Option<Arc<()>>,
 }
 
 struct Piece(Bytes, #[expect(dead_code, reason = "held, not looked at")] Held);
@@ -134,123 +125,13 @@ impl Body for Sent {
     }
 }
 
-/// The requests of a session of the protocol.
+/// Requests of a session of the protocol.
 #[derive(Default)]
-struct Asked {
-    /// The number of the newest.
+struct Requests {
+    /// Number of the newest.
     newest: u64,
-    /// Number of those that are not answered yet.
-    running: usize,
-}
-
-type AllAsked = Arc<Mutex<HashMap<SessionId, Asked>>>;
-
-/// A request that is under way.
-struct Running(AllAsked, SessionId);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(asked) = lock(&self.0).get_mut(&self.1) {
-            asked.running = asked.running.saturating_sub(1);
-        }
-    }
-}
-
-fn lock(asked: &AllAsked) -> MutexGuard<'_, HashMap<SessionId, Asked>> {
-    asked.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The library's sessions of the protocol, of which there are at most [`SESSIONS_MAX`].
-struct Sessions {
-    all: LocalSessionManager,
-    /// Only of sessions that exist or existed, never of any name that a client sends.
-    asked: AllAsked,
-    /// Held while a session gets its place, so that no two of them take the same. Its client is greeted later.
-    placing: tokio::sync::Mutex<()>,
-}
-
-impl Sessions {
-    fn new() -> Self {
-        let mut all = LocalSessionManager::default();
-        all.session_config.keep_alive = Some(SESSION_IDLE_MAX);
-        Self { all, asked: AllAsked::default(), placing: tokio::sync::Mutex::default() }
-    }
-
-    /// Makes room for a new session, if there is none: takes the one with the oldest request out, and of those whose
-    /// requests are all answered first.
-    async fn make_room(&self) -> Option<LocalSessionHandle> {
-        let mut sessions = self.all.sessions.write().await;
-        let mut asked = lock(&self.asked);
-        asked.retain(|id, _| sessions.contains_key(id));
-        if sessions.len() < SESSIONS_MAX {
-            return None;
-        }
-        // A session without requests has just begun.
-        let idle = |id: &&SessionId| asked.get(*id).map_or((true, 0), |asked| (asked.running > 0, asked.newest));
-        let longest = sessions.keys().min_by_key(idle).cloned()?;
-        sessions.remove(&longest)
-    }
-}
-
-impl SessionManager for Sessions {
-    type Error = <LocalSessionManager as SessionManager>::Error;
-    type Transport = <LocalSessionManager as SessionManager>::Transport;
-
-    async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
-        let placing = self.placing.lock().await;
-        let taken_out = self.make_room().await;
-        let created = self.all.create_session().await;
-        drop(placing);
-        if let Some(handle) = taken_out
-            && let Err(error) = handle.close().await
-        {
-            tracing::warn!(%error, "a session of the protocol could not be ended");
-        }
-        created
-    }
-
-    async fn initialize_session(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<ServerJsonRpcMessage, Self::Error> {
-        self.all.initialize_session(id, message).await
-    }
-
-    async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
-        self.all.has_session(id).await
-    }
-
-    async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        self.all.close_session(id).await
-    }
-
-    async fn create_stream(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        self.all.create_stream(id, message).await
-    }
-
-    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
-        self.all.accept_message(id, message).await
-    }
-
-    async fn create_standalone_stream(
-        &self,
-        id: &SessionId,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        self.all.create_standalone_stream(id).await
-    }
-
-    async fn resume(
-        &self,
-        id: &SessionId,
-        last_event_id: String,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        self.all.resume(id, last_event_id).await
-    }
+    /// Clones of it are held by those that are not answered yet.
+    running: Arc<()>,
 }
 
 /// The protocol over HTTP. A clone is the same service.
@@ -258,10 +139,13 @@ pub struct McpHttpService<S = McpServer>(Arc<Inner<S>>);
 
 struct Inner<S> {
     options: HttpOptions,
-    sessions: Arc<Sessions>,
-    requests: AtomicU64,
-    with_sessions: StreamableHttpService<S, Sessions>,
-    without_sessions: StreamableHttpService<S, NeverSessionManager>,
+    http: StreamableHttpService<S, LocalSessionManager>,
+    /// The sessions of the protocol that `http` has.
+    sessions: Arc<LocalSessionManager>,
+    /// Requests by session, only of sessions that exist or existed, never of any name that a client sends.
+    requests: Mutex<HashMap<SessionId, Requests>>,
+    /// Number of the next request.
+    next: AtomicU64,
 }
 
 impl<S> Clone for McpHttpService<S> {
@@ -292,16 +176,14 @@ impl<S: ServerHandler> McpHttpService<S> {
             .disable_allowed_origins()
             .with_max_request_body_bytes(options.max_message_bytes)
             .with_cancellation_token(options.shutdown.clone());
-        let sessions = Arc::new(Sessions::new());
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.keep_alive = Some(SESSION_IDLE_MAX);
+        let sessions = Arc::new(sessions);
         Self(Arc::new(Inner {
-            with_sessions: StreamableHttpService::new(server.clone(), sessions.clone(), config.clone()),
-            without_sessions: StreamableHttpService::new(
-                server,
-                Arc::new(NeverSessionManager::default()),
-                config.with_legacy_session_mode(false),
-            ),
+            http: StreamableHttpService::new(server, sessions.clone(), config),
             sessions,
-            requests: AtomicU64::new(0),
+            requests: Mutex::default(),
+            next: AtomicU64::new(0),
             options,
         }))
     }
@@ -314,18 +196,44 @@ fn is_newest(headers: &HeaderMap) -> bool {
 }
 
 impl<S: ServerHandler> Inner<S> {
-    /// Counts a request of a session, if the session exists.
-    async fn note(&self, headers: &HeaderMap) -> Option<Running> {
+    /// Counts a request of a session, if the session exists. It is running until the result is dropped.
+    async fn count(&self, headers: &HeaderMap) -> Option<Arc<()>> {
         let id: SessionId = headers.get(SESSION_HEADER)?.to_str().ok()?.into();
-        let sessions = self.sessions.all.sessions.read().await;
+        let sessions = self.sessions.sessions.read().await;
         sessions.contains_key(&id).then(|| {
-            let mut all = lock(&self.sessions.asked);
-            let asked = all.entry(id.clone()).or_default();
-            asked.newest = self.requests.fetch_add(1, Ordering::Relaxed);
-            asked.running += 1;
-            drop(all);
-            Running(self.sessions.asked.clone(), id)
+            let mut all = self.requests();
+            let requests = all.entry(id).or_default();
+            requests.newest = self.next.fetch_add(1, Ordering::Relaxed);
+            requests.running.clone()
         })
+    }
+
+    /// Ends one session if there are too many: the one with the oldest request, at first of those whose requests are all
+    /// answered.
+    async fn evict(&self) {
+        let ended = {
+            let mut sessions = self.sessions.sessions.write().await;
+            let mut requests = self.requests();
+            requests.retain(|id, _| sessions.contains_key(id));
+            if sessions.len() <= SESSIONS_MAX {
+                return;
+            }
+            // A session without requests has just begun.
+            let idle = |id: &&SessionId| {
+                requests.get(*id).map_or((true, 0), |of| (Arc::strong_count(&of.running) > 1, of.newest))
+            };
+            let longest = sessions.keys().min_by_key(idle).cloned();
+            longest.and_then(|longest| sessions.remove(&longest))
+        };
+        if let Some(ended) = ended
+            && let Err(error) = ended.close().await
+        {
+            tracing::warn!(%error, "a session of the protocol could not be ended");
+        }
+    }
+
+    fn requests(&self) -> MutexGuard<'_, HashMap<SessionId, Requests>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn answer<B>(&self, request: Request<B>) -> HttpAnswer
@@ -353,24 +261,16 @@ impl<S: ServerHandler> Inner<S> {
         let is_newest = parts.method == Method::POST && is_newest(&parts.headers);
         let request = Request::from_parts(parts, Full::new(message.clone()));
         if is_newest {
-            let service = self.with_sessions.clone();
+            let service = self.http.clone();
             let answer = async move { error::with_body(service.handle(request).await, is_json, &message).await };
             return head::soon(answer).await.map(|body| Sent { body, held, _running: None }.boxed());
         }
-        let mut running = None;
-        let mut response = match self.options.has_sessions {
-            false => self.without_sessions.handle(request).await,
-            true => {
-                if has_session {
-                    running = self.note(request.headers()).await;
-                }
-                let response = self.with_sessions.handle(request).await;
-                if !has_session {
-                    running = self.note(response.headers()).await;
-                }
-                response
-            }
-        };
+        let known = if has_session { self.count(request.headers()).await } else { None };
+        let mut response = self.http.handle(request).await;
+        let running = if has_session { known } else { self.count(response.headers()).await };
+        if !has_session && running.is_some() {
+            self.evict().await;
+        }
         if is_end && response.status() == StatusCode::ACCEPTED {
             // Clients warn of any other status.
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -429,7 +329,7 @@ mod tests {
         for answer in &answers {
             assert_eq!(answer.status(), StatusCode::OK);
         }
-        assert_eq!(http.0.sessions.all.sessions.read().await.len(), SESSIONS_MAX);
+        assert_eq!(http.0.sessions.sessions.read().await.len(), SESSIONS_MAX);
     }
 
     /// Server that never finishes to greet its first client.
@@ -474,6 +374,6 @@ mod tests {
         let mut request = post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
         request.headers_mut().insert(SESSION_HEADER, "nobody's".parse().unwrap());
         assert!(http.0.answer(request).await.status().is_client_error());
-        assert!(lock(&http.0.sessions.asked).is_empty());
+        assert!(http.0.requests().is_empty());
     }
 }

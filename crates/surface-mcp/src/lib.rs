@@ -43,7 +43,7 @@ pub struct McpServer {
     answers: Answers,
     cancellations: Cancellations,
     state_key: StateKey,
-    /// Cancelled when the server ends, which is no client's wish.
+    /// Cancelled when the server ends, which cancels no request.
     ending: CancellationToken,
 }
 

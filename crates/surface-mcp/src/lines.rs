@@ -48,7 +48,7 @@ where
         Ok(bounded.read_until(b'\n', &mut self.line).await? > 0)
     }
 
-    /// Begins to answer a line that is no message.
+    /// Begins to answer a line that is not a message.
     fn refuse(&mut self, message: ServerJsonRpcMessage) {
         self.refusing = Some(Box::pin(self.send(message)));
     }
@@ -82,7 +82,7 @@ where
             let is_open = self.fill().await.inspect_err(|error| tracing::info!(%error, "the input broke")).ok()?;
             let is_whole = self.line.ends_with(b"\n");
             if !is_open && !is_whole {
-                // A line without an end is no message.
+                // A line without an end is not a message.
                 return None;
             }
             let is_too_long = !is_whole && self.line.len() > self.max_bytes;

@@ -53,7 +53,7 @@ impl<'a> Questions<'a> {
 
     /// Takes an event of the turn: asks about a call that waits, and withdraws the question about one that does not.
     pub(crate) fn see(&mut self, line: &[u8]) {
-        // A live event is none of a call.
+        // Live events are never about a call.
         let Some(record) = std::str::from_utf8(line).ok().and_then(|line| wire::decode_event(line).ok()) else {
             return;
         };
@@ -182,7 +182,7 @@ fn decision(session_id: SessionId, call_id: String, answer: &ElicitResult) -> Op
     let decision = match (&answer.action, content["decision"].as_str()) {
         (ElicitationAction::Accept, Some("approve")) => Decision::Approve,
         (ElicitationAction::Accept, Some("deny")) | (ElicitationAction::Decline, _) => Decision::Deny,
-        // It was put aside, or is no answer to what was asked. The library's enum may grow.
+        // It was put aside, or does not answer the question. The library's enum may grow.
         _ => return None,
     };
     let is_wider = decision == Decision::Approve && content["scope"] == "session";

@@ -49,7 +49,7 @@ impl Default for StateKey {
 
 /// A state's content.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct CallState {
     /// The turn that goes on.
     pub(crate) accepted: TurnAccepted,
     /// The last event that was shown.
@@ -66,7 +66,7 @@ pub(crate) struct Rounds {
     /// The client may be asked.
     is_asked: bool,
     /// Where the call goes on, if it was sent again.
-    pub(crate) place: Option<Place>,
+    pub(crate) resumed: Option<CallState>,
     responses: InputResponses,
 }
 
@@ -87,17 +87,17 @@ impl Rounds {
         // A client may write their members in another order.
         arguments.sort_all_objects();
         let call = format!("{} {arguments}", request.name);
-        let open = |state: String| key.0.open_json_with::<Place>(&state, call.as_bytes()).ok();
+        let open = |state: String| key.0.open_json_with::<CallState>(&state, call.as_bytes()).ok();
         let place = state.and_then(open);
         if is_again && place.is_none() {
             return Err(error::unknown_state());
         }
-        Ok(Some(Self { key: key.clone(), call, is_asked, place, responses: responses.unwrap_or_default() }))
+        Ok(Some(Self { key: key.clone(), call, is_asked, resumed: place, responses: responses.unwrap_or_default() }))
     }
 
-    /// Decides what still waits by the client's responses. What is no answer, or does not fit, goes on waiting.
+    /// Decides what still waits by the client's responses. A call whose answer is missing or does not fit goes on waiting.
     pub(crate) async fn decide(&mut self, service: &dyn SessionService) -> Result<(), SessionError> {
-        let Some(place) = self.place.as_ref().filter(|_| !self.responses.is_empty()) else { return Ok(()) };
+        let Some(place) = self.resumed.as_ref().filter(|_| !self.responses.is_empty()) else { return Ok(()) };
         let accepted = &place.accepted;
         for call in waiting(service, accepted, place.before).await? {
             let response = self.responses.remove(&call.call_id).and_then(|it| serde_json::from_value(it).ok());
@@ -119,7 +119,7 @@ impl Rounds {
     pub(crate) async fn ask(
         &self,
         service: &dyn SessionService,
-        place: Place,
+        place: CallState,
     ) -> Result<Option<InputRequiredResult>, SessionError> {
         if !self.is_asked {
             return Ok(None);
@@ -135,7 +135,8 @@ impl Rounds {
         }
         let options = SealOptions::new().associated_data(self.call.as_bytes());
         let state = self.key.0.seal_json_with(&place, &options);
-        let state = state.map_err(|error| SessionError::Internal(format!("a state is no JSON: {error}")))?;
+        let state =
+            state.map_err(|error| SessionError::Internal(format!("a state cannot be encoded as JSON: {error}")))?;
         Ok(Some(InputRequiredResult::new(Some(requests), Some(state))))
     }
 }

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     questions::{Questions, carry_on},
-    rounds::{Place, Rounds, is_newest, question},
+    rounds::{CallState, Rounds, is_newest, question},
 };
 
 /// Cancelled ids that are kept for requests that have not begun. The library hands on both in any order.
@@ -44,10 +44,10 @@ const EVENT: &str = "meerkat/event";
 
 /// The requests of a client that it may cancel.
 #[derive(Default)]
-pub(crate) struct Cancellations(Mutex<Asked>);
+pub(crate) struct Cancellations(Mutex<Cancellable>);
 
 #[derive(Default)]
-struct Asked {
+struct Cancellable {
     running: HashMap<RequestId, CancellationToken>,
     early: VecDeque<RequestId>,
 }
@@ -98,7 +98,7 @@ impl Cancellations {
         asked.early.push_front(id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Asked> {
+    fn lock(&self) -> MutexGuard<'_, Cancellable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -176,7 +176,7 @@ pub(crate) async fn answer(
     let mut due = None;
     if let Some(rounds) = &mut rounds {
         rounds.decide(service).await?;
-        if let Some(place) = &rounds.place {
+        if let Some(place) = &rounds.resumed {
             (seen, due) = (place.seen, Some(place.before));
         }
     }
@@ -190,7 +190,7 @@ pub(crate) async fn answer(
     loop {
         if let Some(rounds) = &rounds
             && let Some(before) = due.take()
-            && let Some(asked) = rounds.ask(service, Place { accepted: accepted.clone(), seen, before }).await?
+            && let Some(asked) = rounds.ask(service, CallState { accepted: accepted.clone(), seen, before }).await?
             && !request.cancelled.is_cancelled()
         {
             return Ok(Answer::Ask(asked));

@@ -1,17 +1,13 @@
-//! The one table of this surface: each operation is a tool, or has a reason why it is none; and the tools' schemas.
+//! The one table of this surface: each operation is a tool, or has a reason why it is not; and the tools' schemas.
 //!
-//! The schemas are the service's, made shorter for models.
+//! The schemas are the service's, made shorter for models. Answers have none: a model sees the answer itself.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, LazyLock},
 };
 
-use meerkat_service::{
-    Operation,
-    operation::OperationEffect,
-    wire::{answer_schema, request_schema},
-};
+use meerkat_service::{Operation, operation::OperationEffect, wire::request_schema};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -227,9 +223,7 @@ fn described(operation: Operation) -> Option<Tool> {
         inline_definitions(members);
     }
     lighten(&mut input);
-    let output = outline(&answer_schema(operation).to_value());
-    let tool = Tool::new(name, description, Arc::new(object(input))).with_raw_output_schema(Arc::new(object(output)));
-    Some(tool.with_annotations(annotations(operation)))
+    Some(Tool::new(name, description, Arc::new(object(input))).with_annotations(annotations(operation)))
 }
 
 /// Makes a schema say that it is an object, as the protocol wants it.
@@ -275,7 +269,7 @@ fn lighten(schema: &mut Value) {
     }
 }
 
-/// Puts each definition that one place alone refers to into that place, whose own description counts.
+/// Puts each definition that has a single reference in its place; the description of that place counts.
 fn inline_definitions(schema: &mut JsonObject) {
     let Some(Value::Object(mut definitions)) = schema.shift_remove("$defs") else { return };
     let mut uses = BTreeMap::new();
@@ -338,30 +332,6 @@ fn list_constants(node: &mut JsonObject) {
         let about = node.get("description").and_then(Value::as_str).map(str::to_owned);
         node.insert("description".to_owned(), about.into_iter().chain(said).collect::<Vec<_>>().join(" ").into());
     }
-}
-
-/// Names and types of an answer's members, and no more: the answer itself shows the rest.
-fn outline(schema: &Value) -> Value {
-    let shapes: Vec<&Value> = match schema["anyOf"].as_array() {
-        Some(either) => either.iter().map(|one| resolved(schema, one)).collect(),
-        None => vec![schema],
-    };
-    let mut properties = JsonObject::new();
-    for (name, property) in shapes.iter().flat_map(|shape| shape["properties"].as_object().into_iter().flatten()) {
-        let of_type = resolved(schema, property).get("type");
-        properties.insert(name.clone(), of_type.map_or_else(|| json!({}), |of_type| json!({ "type": of_type })));
-    }
-    let is_required = |name: &&Value| {
-        shapes.iter().all(|shape| shape["required"].as_array().is_some_and(|required| required.contains(name)))
-    };
-    let required = shapes.first().and_then(|shape| shape["required"].as_array()).into_iter().flatten();
-    let required: Vec<&Value> = required.filter(is_required).collect();
-    json!({ "properties": properties, "required": required })
-}
-
-/// The target of a node that may be a reference within its schema.
-fn resolved<'a>(schema: &'a Value, node: &'a Value) -> &'a Value {
-    reference(node).map_or(node, |name| &schema["$defs"][name])
 }
 
 fn annotations(operation: Operation) -> ToolAnnotations {

@@ -34,7 +34,7 @@ pub(crate) fn params(arguments: Option<JsonObject>) -> String {
 
 /// An answer's bytes as a tool's result.
 pub(crate) fn result(answer: &[u8]) -> Result<CallToolResult, SessionError> {
-    let unreadable = |error| SessionError::Internal(format!("an answer is no JSON: {error}"));
+    let unreadable = |error| SessionError::Internal(format!("an answer is not JSON: {error}"));
     let tree = tree(serde_json::from_slice(answer).map_err(unreadable)?);
     let mut result = CallToolResult::success(vec![ContentBlock::text(line(answer))]);
     result.structured_content = Some(tree);

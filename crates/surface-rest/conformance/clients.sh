@@ -15,11 +15,12 @@ cargo build --locked --quiet
 mkdir "$work/tools"
 export MEERKAT_TOOLS__TEST_DIR="$work/tools"
 export MEERKAT_TOKEN=a-token-of-16-characters-or-more MEERKAT_PROJECTION__DIR="$work/files" MEERKAT_MODEL__NAME=scripted
+: >"$work/said"
 "${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest --data-dir "$work/data" --listen 127.0.0.1:0 \
   >"$work/said" 2>"$work/logs" &
 server=$!
 url=
-for _ in $(seq 100); do
+for _ in $(seq 600); do
   url=$(sed -n 's/^listening on \([^ ]*\) .*/\1/p' "$work/said")
   [ -z "$url" ] || break
   kill -0 "$server" 2>/dev/null || break

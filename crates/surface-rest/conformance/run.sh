@@ -19,11 +19,13 @@ export MEERKAT_PROJECTION__DIR="$work/files"
 
 for home in "" --ephemeral; do
   echo "== meerkat serve --rest $home"
+  # The shell in the background empties it only later: what is read until then must not be the former server's.
+  : >"$work/said"
   "${CARGO_TARGET_DIR:-target}/debug/meerkat" serve --rest ${home:+"$home"} --data-dir "$work/data" --listen 127.0.0.1:0 \
     >"$work/said" 2>"$work/logs" &
   server=$!
   url=
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     url=$(sed -n 's/^listening on \([^ ]*\) .*/\1/p' "$work/said")
     [ -z "$url" ] || break
     kill -0 "$server" 2>/dev/null || break

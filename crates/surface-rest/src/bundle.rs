@@ -23,8 +23,8 @@ use crate::{
 /// Bytes of a piece of an import.
 const PIECE_BYTES: usize = 1024 * 1024;
 
-/// Sends a session's bundle. A refusal comes before anything is sent. A bundle that breaks off later has no end, so nobody
-/// takes it for whole.
+/// Sends a session's bundle. A refusal comes before anything is sent. A bundle that breaks off later has no end, so that it
+/// is not mistaken for a whole one.
 pub(crate) async fn export(app: &Arc<App>, params: &str) -> Result<Response, SessionError> {
     let request: ExportSession = decode_params(params)?;
     let (service, session_id) = (app.service.clone(), request.session_id);
@@ -55,7 +55,7 @@ async fn page(
 pub(crate) async fn import(app: &Arc<App>, params: &str, body: Body) -> Result<Response, SessionError> {
     let Upload { new_ids, keep_scope } = decode_params(params)?;
     let mut body = body.into_data_stream();
-    // Nobody can continue an upload whose request has ended.
+    // An upload cannot be continued after its request.
     let ended = CancellationToken::new();
     let _ends = ended.clone().drop_guard();
     let (mut upload, mut offset, mut piece) = (None, 0, BytesMut::new());

@@ -20,8 +20,9 @@ pub(crate) fn response(error: &SessionError) -> Response {
     refusal(&error.body())
 }
 
-/// A body with its status.
-pub(crate) fn refusal(body: &ErrorBody) -> Response {
+/// Makes the response that has an error's body and its status. Whatever answers in front of the routes sends the same.
+#[must_use]
+pub fn refusal(body: &ErrorBody) -> Response {
     let status = StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, Json(body)).into_response()
 }

@@ -21,7 +21,7 @@ use crate::{
     App, bundle, error, metrics, openapi,
     routes::Route,
     stream,
-    wire::{self, Asked},
+    wire::{self, RequestHead},
 };
 
 /// Characters of an unknown path that its refusal repeats.
@@ -30,7 +30,7 @@ const UNKNOWN_PATH_CHARACTERS: usize = 200;
 /// Performs the operation of a route.
 pub(crate) async fn operate(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = Asked::read(parts).await;
+    let asked = RequestHead::read(parts).await;
     let route = asked.as_ref().map_or(route, |asked| route.asked(&asked.query));
     let performed = AssertUnwindSafe(perform(&app, route, asked, body)).catch_unwind().await;
     let answer = performed.unwrap_or_else(|_| Err(SessionError::Internal("the request's handler panicked".to_owned())));
@@ -46,7 +46,7 @@ pub(crate) async fn operate(app: Arc<App>, route: &'static Route, request: Reque
 async fn perform(
     app: &Arc<App>,
     route: &Route,
-    asked: Result<Asked, SessionError>,
+    asked: Result<RequestHead, SessionError>,
     body: Body,
 ) -> Result<Response, SessionError> {
     let (body, upload) = if route.takes_bundle() {
@@ -65,12 +65,12 @@ async fn perform(
 async fn dispatch(
     app: &Arc<App>,
     operation: Operation,
-    asked: &Asked,
+    asked: &RequestHead,
     params: &str,
     upload: Body,
 ) -> Result<Response, SessionError> {
-    let (service, is_stream) = (app.service.as_ref(), wire::wants_stream(&asked.headers));
-    let answers = asked.answers.as_ref().unwrap_or(&app.options.answers);
+    let (service, answers) = (app.service.as_ref(), &app.options.answers);
+    let is_stream = wire::wants_stream(&asked.headers);
     match operation {
         Operation::Events if is_stream => stream::events(app, params).await,
         Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, params).await,

@@ -28,6 +28,7 @@ use axum::{
 use meerkat_service::{SessionService, options::Limits, wire::Answers};
 use tokio_util::sync::CancellationToken;
 
+pub use error::refusal;
 use metrics::Metrics;
 pub use routes::{Route, table};
 
@@ -38,8 +39,7 @@ pub struct RestOptions {
     pub body_bytes_max: u64,
     /// Bytes of a bundle that is sent in. It is never held whole.
     pub bundle_bytes_max: u64,
-    /// Room for answers, shared with the other surfaces. A listener may give a request its connection's, as an
-    /// extension.
+    /// Room for answers, shared with the other surfaces.
     pub answers: Answers,
     /// URL that clients use, without a slash at the end. If there is none, `Location` headers have paths alone.
     pub public_url: Option<String>,

@@ -82,7 +82,7 @@ impl Metrics {
     }
 }
 
-/// Writes what stands before the values of a metric.
+/// Writes the lines before the values of a metric.
 fn begin(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(out, "# HELP meerkat_{name} {help}.\n# TYPE meerkat_{name} {kind}")
 }

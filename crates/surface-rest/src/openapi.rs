@@ -12,7 +12,11 @@ use meerkat_service::{
     session::event::EventKind,
     wire::{answer_schema, event_schema, request_schema},
 };
-use schemars::generate::SchemaSettings;
+use schemars::{
+    Schema,
+    generate::SchemaSettings,
+    transform::{RecursiveTransform, Transform as _},
+};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -47,7 +51,7 @@ struct Document {
 impl Document {
     fn whole(mut self) -> Value {
         let body = SchemaSettings::default().into_generator().into_root_schema_for::<ErrorBody>();
-        let body = self.adopt(body.to_value());
+        let body = self.adopt(body);
         self.schemas.insert("ErrorBody".to_owned(), body);
         self.add_events();
         let mut paths = Map::new();
@@ -116,7 +120,7 @@ impl Document {
     fn add_events(&mut self) {
         let mut unions = [("Event", Vec::new(), Map::new()), ("LiveEvent", Vec::new(), Map::new())];
         for &kind in EventKind::ALL {
-            let mut schema = self.adopt(event_schema(kind).to_value());
+            let mut schema = self.adopt(event_schema(kind));
             if let Some(example) = example_of(kind) {
                 schema["examples"] = json!([example]);
             }
@@ -140,7 +144,7 @@ impl Document {
     /// Adds what the `data` of a stream's event is. OpenAPI 3.1 has no place for the schema of one event, so generators of
     /// clients look for it where they look for that of a body.
     fn add_streams(&mut self) {
-        let page = self.adopt(answer_schema(Operation::Changes).to_value());
+        let page = self.adopt(answer_schema(Operation::Changes));
         self.schemas.insert("ChangePage".to_owned(), page);
         let any = |description: &str, names: &[&str]| {
             let each = names.iter().map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
@@ -162,7 +166,7 @@ impl Document {
     }
 
     fn operation(&mut self, route: &'static Route) -> Value {
-        let mut request = self.adopt(limited(request_schema(route.operation).to_value()));
+        let mut request = self.adopt(limited(request_schema(route.operation)));
         let mut properties = match request["properties"].take() {
             Value::Object(properties) => properties,
             _ => Map::new(),
@@ -247,7 +251,7 @@ impl Document {
     }
 
     fn responses(&mut self, route: &Route) -> Value {
-        let mut answer = self.adopt(answer_schema(route.operation).to_value());
+        let mut answer = self.adopt(answer_schema(route.operation));
         let event = json!({ "$ref": "#/components/schemas/Event" });
         match route.operation {
             Operation::Events => answer["properties"]["items"]["items"] = event,
@@ -313,14 +317,9 @@ impl Document {
     }
 
     /// Moves a schema's definitions to the document, and points its references there.
-    fn adopt(&mut self, mut schema: Value) -> Value {
-        rewrite(&mut schema, &|node| {
-            node.remove("$schema");
-            if let Some(Value::String(reference)) = node.get_mut("$ref") {
-                *reference = reference.replace("#/$defs/", "#/components/schemas/");
-            }
-            generators_way(node);
-        });
+    fn adopt(&mut self, mut schema: Schema) -> Value {
+        RecursiveTransform(in_document).transform(&mut schema);
+        let mut schema = schema.to_value();
         if let Some(Value::Object(definitions)) = schema.as_object_mut().and_then(|schema| schema.remove("$defs")) {
             self.schemas.extend(definitions);
         }
@@ -463,7 +462,7 @@ fn parameter(place: &str, name: &str, schema: Option<Value>, is_required: bool) 
 }
 
 /// Adds the limits that are configurable, at their defaults.
-fn limited(mut schema: Value) -> Value {
+fn limited(mut schema: Schema) -> Schema {
     let limits = Limits::default();
     for (name, property) in schema.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
         match name.as_str() {
@@ -477,9 +476,14 @@ fn limited(mut schema: Value) -> Value {
     schema
 }
 
-/// Rewrites what generators of clients cannot read: a schema that allows everything as an empty object, alternative
-/// constants as one list.
-fn generators_way(node: &mut Map<String, Value>) {
+/// Points a schema's reference into the document, and rewrites what generators of clients cannot read: a schema that allows
+/// everything as an empty object, alternative constants as one list.
+fn in_document(schema: &mut Schema) {
+    let Some(node) = schema.as_object_mut() else { return };
+    node.remove("$schema");
+    if let Some(Value::String(reference)) = node.get_mut("$ref") {
+        *reference = reference.replace("#/$defs/", "#/components/schemas/");
+    }
     for property in node.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         if *property == Value::Bool(true) {
             *property = json!({});
@@ -504,17 +508,5 @@ fn generators_way(node: &mut Map<String, Value>) {
         let about = node.get("description").and_then(Value::as_str).map(str::to_owned);
         let about: Vec<String> = about.into_iter().chain(described).collect();
         node.insert("description".to_owned(), about.join(" ").into());
-    }
-}
-
-/// Changes every object of a schema.
-fn rewrite(schema: &mut Value, change: &impl Fn(&mut Map<String, Value>)) {
-    match schema {
-        Value::Object(node) => {
-            change(node);
-            node.values_mut().for_each(|value| rewrite(value, change));
-        }
-        Value::Array(items) => items.iter_mut().for_each(|value| rewrite(value, change)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }

@@ -1,7 +1,8 @@
 //! Event streams: a session's lines as server-sent events, each in a frame around the bytes that all surfaces send.
 //!
 //! A subscriber is a cursor, never a queue: a body reads its next line when the connection asks for one. A frame consists of
-//! a head, the shared line and an end, so no line is copied.
+//! a head, the shared line and an end, so no line is copied. `axum::response::sse` would copy it for
+//! each subscriber, and hand it out whole, so that a slow reader of a long line would look like one that reads nothing.
 
 use std::{
     convert::Infallible,
@@ -36,7 +37,7 @@ use crate::{App, error, metrics::OpenStream, wire::typed};
 
 /// Bytes of a line that are handed out at a time, so that a slow reader of a long line is seen to read.
 const PIECE_BYTES_MAX: usize = 16 * 1024;
-/// Milliseconds to wait for changes of the list before it is asked again; nobody sees it.
+/// Milliseconds to wait for changes of the list before it is asked again. Clients do not notice it.
 const LIST_WAIT_MS: u64 = 30_000;
 /// Bytes of the longest head of a frame, and of a buffer for some heads, which is reused when they are sent.
 const HEAD_BYTES_MAX: usize = 31;
@@ -227,7 +228,7 @@ impl http_body::Body for EventBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if this.handed_out.is_some_and(|at| at.elapsed() >= this.stall_limit) {
-            // The current frame is sent whole before the stream ends, and its id resumes behind it.
+            // The current frame is sent whole before the stream ends, and its id resumes after it.
             let lagged = Item::failure(&ErrorBody::new(ErrorCode::SubscriberLagged));
             this.items = stream::once(std::future::ready(lagged)).boxed();
         }

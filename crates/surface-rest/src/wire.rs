@@ -15,7 +15,7 @@ use http_body_util::LengthLimitError;
 use meerkat_service::{
     SessionError,
     service::{BlobPage, SessionCreated, TurnAccepted},
-    wire::{Answer, Answers, Room, encode},
+    wire::{Answer, Room, encode},
 };
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
@@ -61,16 +61,14 @@ pub(crate) fn broken_off() -> SessionError {
     SessionError::invalid("body", "the request ended before its body was complete")
 }
 
-/// A request without its body.
-pub(crate) struct Asked {
+/// Request without its body.
+pub(crate) struct RequestHead {
     pub(crate) path: RawPathParams,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) headers: HeaderMap,
-    /// The room of its connection's answers, if the listener has made one.
-    pub(crate) answers: Option<Answers>,
 }
 
-impl Asked {
+impl RequestHead {
     /// Reads path and query. The parsers accept a broken percent-encoding; here it is refused.
     pub(crate) async fn read(mut parts: request::Parts) -> Result<Self, SessionError> {
         let refusal = |field| SessionError::invalid(field, "it is not percent-encoded UTF-8");
@@ -80,7 +78,7 @@ impl Asked {
         checked(query, "query")?;
         let query = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         let path = RawPathParams::from_request_parts(&mut parts, &()).await.map_err(|_| refusal("path"))?;
-        Ok(Self { path, query, answers: parts.extensions.remove(), headers: parts.headers })
+        Ok(Self { path, query, headers: parts.headers })
     }
 }
 
@@ -91,7 +89,7 @@ fn is_encoded(text: &str) -> bool {
 }
 
 /// The JSON of an operation's parameters.
-pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String, SessionError> {
+pub(crate) fn params(route: &Route, asked: &RequestHead, body: &[u8]) -> Result<String, SessionError> {
     let (mut params, mut labels) = (Map::new(), Map::new());
     for (name, value) in &asked.path {
         params.insert(name.to_owned(), parameter(name, value)?);
@@ -114,7 +112,7 @@ pub(crate) fn params(route: &Route, asked: &Asked, body: &[u8]) -> Result<String
             let known: Vec<&str> = route.query.iter().copied().chain(route.switch.map(|(switch, _)| switch)).collect();
             let which =
                 if known.is_empty() { "none is allowed".to_owned() } else { format!("allowed: {}", known.join(", ")) };
-            return Err(SessionError::invalid(name, format!("there is no such query parameter here; {which}")));
+            return Err(SessionError::invalid(name, format!("this route has no such query parameter; {which}")));
         }
     }
     if !labels.is_empty() {
@@ -173,7 +171,7 @@ pub(crate) fn of_body(error: SessionError, route: &Route) -> SessionError {
 fn splice_body(
     mut params: Map<String, Value>,
     route: &Route,
-    asked: &Asked,
+    asked: &RequestHead,
     body: &[u8],
 ) -> Result<String, SessionError> {
     let refusal = |message: &str| SessionError::invalid("body", message);
@@ -272,7 +270,7 @@ pub(crate) fn wants_async(headers: &HeaderMap) -> bool {
     listed(headers, PREFER).any(|(part, _)| part.eq_ignore_ascii_case("respond-async"))
 }
 
-/// Whether a body has this type. A list of types is none, because a web page may send one without asking.
+/// Returns true if a body has this type. A list of types is refused, because a web page may send one without asking.
 fn has_type(headers: &HeaderMap, name: &str) -> bool {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };

@@ -51,7 +51,7 @@ impl Part {
         let find = |name: &str| Self::ALL.iter().find(|(part, _)| *part == name).map(|(_, part)| *part);
         asked.split(',').filter(|name| !name.is_empty()).fold(false, |is_in, name| {
             let part = find(name);
-            assert!(part.is_some() || name == "all", "MEERKAT_CAMPAIGNS names {name:?}, which is no part");
+            assert!(part.is_some() || name == "all", "MEERKAT_CAMPAIGNS names {name:?}, which is not a part");
             is_in | part.is_none_or(|part| part == self)
         })
     }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "which is no part")]
+    #[should_panic(expected = "which is not a part")]
     fn a_wrong_name_is_found() {
         Part::Store.is_in("store,storre");
     }

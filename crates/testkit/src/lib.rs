@@ -128,7 +128,7 @@ pub fn folder() -> TempDir {
 #[expect(clippy::print_stdout, reason = "the harness shows it if the test fails, and else keeps it")]
 pub fn seed() -> u64 {
     let seed = match std::env::var("MEERKAT_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("MEERKAT_SEED is {text:?}, which is no whole number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("MEERKAT_SEED is {text:?}, which is not a whole number")),
         Err(_) => SEED,
     };
     println!("MEERKAT_SEED={seed}");

@@ -10,7 +10,7 @@ use meerkat_service::{
 };
 
 use crate::{
-    FileAccess, FileOptions, ShellOptions, confine, file_tools,
+    FileAccess, ShellOptions, confine, file_tools,
     shell::{self, Named},
 };
 
@@ -47,8 +47,8 @@ pub fn workspace_tools(options: HandsOptions) -> Result<Vec<Arc<dyn Tool>>, Sess
     let HandsOptions { access, ask, shell } = options;
     let mut tools = match access {
         Access::Off => Vec::new(),
-        Access::Read => file_tools(FileOptions { access: FileAccess::Read, ..FileOptions::default() })?,
-        Access::Write => file_tools(FileOptions { access: FileAccess::Write, ..FileOptions::default() })?,
+        Access::Read => file_tools(FileAccess::Read)?,
+        Access::Write => file_tools(FileAccess::Write)?,
     };
     let mut named = None;
     if access == Access::Write {
@@ -155,17 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tools_are_offered_by_access_and_limits_are_checked() {
+    fn tools_are_offered_by_access() {
         let names = |access| -> Vec<String> {
-            let tools = file_tools(FileOptions { access, ..FileOptions::default() }).unwrap();
-            tools.iter().map(|tool| tool.spec().name.clone()).collect()
+            file_tools(access).unwrap().iter().map(|tool| tool.spec().name.clone()).collect()
         };
         assert_eq!(names(FileAccess::Read), ["read", "grep", "glob"]);
         assert_eq!(names(FileAccess::Write), ["read", "grep", "glob", "edit", "write"]);
-        for tool in file_tools(FileOptions::default()).unwrap() {
+        for tool in file_tools(FileAccess::Write).unwrap() {
             assert_eq!(check_schema(&tool.spec().schema), Ok(()), "a start does not check it");
         }
-        assert!(file_tools(FileOptions { grep_matches: 0, ..FileOptions::default() }).is_err());
-        assert!(file_tools(FileOptions { answer_bytes: 100, ..FileOptions::default() }).is_err());
     }
 }

@@ -12,7 +12,7 @@ pub mod notes;
 pub mod workspace;
 
 pub use confine::{Confinement, GitGuard};
-pub use files::{Content, FileAccess, FileOptions, WorkspaceFiles, file_tools};
+pub use files::{Content, FileAccess, WorkspaceFiles, file_tools};
 pub use hands::{HandsOptions, hands, workspace_tools};
 pub use launcher::launcher;
 pub use shell::{ShellOptions, shell_tools};

@@ -12,14 +12,14 @@ use meerkat_service::SessionError;
 /// `data_dir` is the service's data directory, `home` the user's home folder; neither has to exist.
 ///
 /// # Errors
-/// `INVALID_REQUEST` if it is no folder, is `/`, is or holds the home folder, or holds the data directory or lies in
+/// `INVALID_REQUEST` if it is not a folder, is `/`, is or holds the home folder, or holds the data directory or lies in
 /// it.
 pub fn check(root: &Path, data_dir: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, SessionError> {
     let refused = |why: String| SessionError::invalid("workspace", why);
     let shown = root.display();
     let root = root.canonicalize().map_err(|error| refused(format!("{shown} cannot be the workspace: {error}")))?;
     if !root.is_dir() {
-        return Err(refused(format!("{shown} cannot be the workspace: it is no folder")));
+        return Err(refused(format!("{shown} cannot be the workspace: it is not a folder")));
     }
     let advice = "choose the folder of one project";
     if root.parent().is_none() {
@@ -83,7 +83,7 @@ mod tests {
             (at("link"), "the home folder"),
             (at("home/project/.."), "the home folder"),
             (at("home/data"), "the program's own folder"),
-            (at("home/file"), "it is no folder"),
+            (at("home/file"), "it is not a folder"),
             (at("home/missing"), "No such file"),
         ] {
             let refusal = check(&root).unwrap_err();

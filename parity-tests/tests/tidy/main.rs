@@ -118,6 +118,27 @@ fn tests_run_and_wait_on_no_clock() {
 }
 
 #[test]
+fn messages_are_in_plain_words() {
+    check(tidy::plain_words);
+    let of = |text: &str| complaints("crates/x/src/a.rs", text, tidy::plain_words);
+    assert_eq!(of("refused(\"it is no folder\");\n"), 1);
+    assert_eq!(of("refused(\"there is no folder; it is not a link\");\nlet told = nobody(\"a\");\n"), 0);
+    assert_eq!(of("refused(\"one \\\n  that nobody asked for\");\n"), 1);
+    assert_eq!(of("// \"nobody\"\n\nmod tests {\n    x(\"nobody\");\n"), 0);
+    assert_eq!(complaints("crates/x/tests/a.rs", "x(\"nobody\");\n", tidy::plain_words), 0);
+}
+
+#[test]
+fn the_architecture_names_what_is_there() {
+    let files = tidy::files().unwrap();
+    check(|file| tidy::names_exist(file, &files));
+    let of = |text: &str| complaints("ARCHITECTURE.md", text, |file| tidy::names_exist(file, &files));
+    assert_eq!(of("`agent/decide.rs`, `crates/errors`, `embed/`, `Session::apply`, `GET /v1`, `codes/<NAME>.md`"), 0);
+    assert_eq!(of("`agent/decides.rs`, `crates/errors/none`, `embeds/`"), 3);
+    assert_eq!(of(&"a\n".repeat(201)), 1);
+}
+
+#[test]
 fn chance_has_a_seed_that_is_printed_and_can_be_set() {
     check(tidy::seeds);
     let of = |text: &str| complaints("crates/x/tests/a.rs", text, tidy::seeds);

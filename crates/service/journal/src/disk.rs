@@ -41,7 +41,7 @@ pub trait Disk: Send + Sync + 'static {
 }
 
 /// Open file. Written bytes are durable once `sync` has succeeded.
-#[expect(clippy::len_without_is_empty, reason = "nobody asks; a file that is empty is read as any other")]
+#[expect(clippy::len_without_is_empty, reason = "it is never asked; a file that is empty is read as any other")]
 pub trait DiskFile: Send + Sync {
     /// Reads; returns fewer bytes than requested only at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -162,7 +162,7 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     is(Errno::MFILE) || is(Errno::NFILE)
 }
 
-/// Reason that nothing more may be written: somebody else has changed the directory under a running store.
+/// Reason that nothing more may be written: someone else has changed the directory under a running store.
 #[derive(Debug)]
 pub(super) struct Displaced(pub(super) &'static str);
 
@@ -174,7 +174,7 @@ impl std::fmt::Display for Displaced {
 
 impl std::error::Error for Displaced {}
 
-/// Returns true if somebody else has changed the directory, so that nothing more may be written.
+/// Returns true if someone else has changed the directory, so that nothing more may be written.
 pub(super) fn is_displaced(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Displaced>())
 }

@@ -19,7 +19,6 @@ use meerkat_words::{
 /// File with the store's format.
 const FORMAT: &str = "format";
 const FORMAT_LINE: &str = "meerkat store 2";
-const FORMAT_1_LINE: &str = "meerkat store 1";
 /// File with the store's id, which stays when the store is moved.
 const ID: &str = "id";
 /// File that reserves room for running turns when the disk is full.
@@ -132,33 +131,23 @@ fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
     names.iter().filter(|name| *name != BLOBS).map(len).sum()
 }
 
-/// Format of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// The format before, which the next start changes.
-    One,
-    /// That of this version.
-    Two,
-}
-
-/// Returns the store's format; `None` if the directory is not a store yet.
+/// Returns true if a directory is a store, and false if it is not one yet.
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` if it has another format. Nothing is changed.
-pub fn format_of(disk: &dyn Disk) -> Result<Option<Format>, SessionError> {
+pub fn is_store(disk: &dyn Disk) -> Result<bool, SessionError> {
     match read(disk, FORMAT) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
             match text.strip_suffix('\n') {
-                Some(FORMAT_LINE) => Ok(Some(Format::Two)),
-                Some(FORMAT_1_LINE) => Ok(Some(Format::One)),
+                Some(FORMAT_LINE) => Ok(true),
                 _ => {
                     let found = text.lines().next().unwrap_or_default().chars().take(64).collect();
                     Err(SessionError::StoreFormatUnsupported { found })
                 }
             }
         }
-        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) if is_missing(&error) => Ok(false),
         Err(error) => Err(SessionError::StoreNotWritable { path: FORMAT.to_owned(), why: error.to_string() }),
     }
 }

@@ -25,7 +25,6 @@ mod prune;
 pub mod derived;
 
 mod executor;
-mod format_1;
 mod health;
 mod marks;
 mod opening;
@@ -51,8 +50,8 @@ pub use frame::Entry;
 pub use health::{FREE_FILES_MIN, Health};
 pub use import::Import;
 pub use layout::{
-    Format, bytes_of, exists, format_of, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir,
-    sessions_on, store_id,
+    bytes_of, exists, is_store, journal_bytes_of, known_store_id, log_unlisted, seal, session_dir, sessions_on,
+    store_id,
 };
 pub use log::Log;
 pub use marks::{Found as FoundMarks, Marks, write_marks};

@@ -5,10 +5,7 @@ use std::{io, path::Path};
 use super::{
     Witness,
     disk::{Disk, ensure_dir, if_there, is_full, is_missing},
-    format_1,
-    layout::{
-        ACTIVE, Format, JOURNAL, NEW, RESERVE, TRASH, ensure_folders, fan_out, format_of, log_unlisted, sessions_on,
-    },
+    layout::{ACTIVE, JOURNAL, NEW, TRASH, ensure_folders, fan_out, is_store, log_unlisted, sessions_on},
     marks::{self, Found},
 };
 use meerkat_words::{SessionError, store::StoreError};
@@ -22,43 +19,32 @@ pub struct Prepared {
     pub are_marks_lost: bool,
 }
 
-/// Makes missing folders, and removes unfinished and deleted files of an earlier process. A store of an older format
-/// gets this one.
+/// Makes missing folders, and removes unfinished and deleted files of an earlier process.
 ///
 /// # Errors
 /// `STORE_FORMAT_UNSUPPORTED` and `STORE_NOT_WRITABLE`.
 pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, SessionError> {
-    let format = format_of(disk)?;
+    let is_new = !is_store(disk)?;
     let refuse = |error: io::Error| match is_full(&error) {
         true => StoreError::Full.into(),
         false => SessionError::StoreNotWritable { path: JOURNAL.to_owned(), why: error.to_string() },
     };
     let is_active_there = if_there(disk.list(Path::new(ACTIVE))).map_err(refuse)?.is_some();
     // Even in a store the folder may be missing: a backup may have left out empty folders.
-    let names_none = |found: Found| found.active.is_empty() && (found.is_whole || format == Some(Format::Two));
+    let names_none = |found: Found| found.active.is_empty();
     let is_left_out = |error| is_missing(&error) && witness.lists_none() && look(disk).is_ok_and(names_none);
-    let is_empty = format.is_none() || disk.list(Path::new(JOURNAL)).is_err_and(is_left_out);
+    let is_empty = is_new || disk.list(Path::new(JOURNAL)).is_err_and(is_left_out);
     ensure_folders(disk, is_empty).map_err(refuse)?;
-    let are_marks_lost = match format {
-        None => ensure_dir(disk, Path::new(ACTIVE)).map(|_| false),
-        Some(Format::One) => match format_1::upgrade(disk) {
-            Err(error) if is_full(&error) => {
-                if_there(disk.remove(Path::new(RESERVE))).and_then(|_| format_1::upgrade(disk))
-            }
-            upgraded => upgraded,
-        }
-        .map(|is_whole| !is_whole),
-        Some(Format::Two) if is_active_there => Ok(false),
-        Some(Format::Two) => {
+    let are_marks_lost = match is_active_there {
+        _ if is_new => ensure_dir(disk, Path::new(ACTIVE)).map(|_| false),
+        true => Ok(false),
+        false => {
             tracing::warn!("the folder of active sessions is missing: every session is looked at");
             let all = sessions_on(disk, &mut log_unlisted);
             all.and_then(|all| marks::make_active(disk, all.into_iter())).map(|()| true)
         }
     };
     let are_marks_lost = are_marks_lost.map_err(refuse)?;
-    if format == Some(Format::Two) {
-        format_1::remove(disk);
-    }
     for folder in [TRASH, NEW] {
         let names = disk.list(Path::new(folder)).map_err(refuse)?;
         // A deletion must be durable before its files are removed: a killed process may not have synced it.
@@ -75,7 +61,7 @@ pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, Sessi
             }
         }
     }
-    Ok(Prepared { is_new: format.is_none(), are_marks_lost })
+    Ok(Prepared { is_new, are_marks_lost })
 }
 
 /// Reads the marks of a store without changing anything.
@@ -83,9 +69,6 @@ pub fn prepare(disk: &dyn Disk, witness: &dyn Witness) -> Result<Prepared, Sessi
 /// # Errors
 /// The disk's, and `STORE_FORMAT_UNSUPPORTED`.
 pub fn look(disk: &dyn Disk) -> Result<Found, SessionError> {
-    let found = match format_of(disk)? {
-        Some(Format::One) => format_1::look(disk),
-        Some(Format::Two) | None => marks::look(disk),
-    };
-    found.map_err(|error| StoreError::Failed(error.to_string()).into())
+    is_store(disk)?;
+    marks::look(disk).map_err(|error| StoreError::Failed(error.to_string()).into())
 }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     disk::{Displaced, RealDisk},
-    layout::format_of,
+    layout::is_store,
 };
 use meerkat_words::SessionError;
 
@@ -79,7 +79,7 @@ pub fn check_directory(dir: &Path) -> Result<(), SessionError> {
     if found.uid() != rustix::process::geteuid().as_raw() {
         return Err(refuse("it belongs to another user".to_owned()));
     }
-    format_of(&RealDisk::new(dir.to_owned()))?;
+    is_store(&RealDisk::new(dir.to_owned()))?;
     Ok(())
 }
 

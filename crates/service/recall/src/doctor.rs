@@ -57,7 +57,7 @@ pub fn mend_log(data_dir: &Path) -> Result<String, StoreError> {
         None => format!("{FILE_NAME}, which may have known of more, cannot be read: forget again what is missing here"),
     };
     let kept = if kept.is_empty() { String::new() } else { format!(", and it is kept in {}", kept.join(", ")) };
-    Ok(format!("all that can be read of it stands{kept}; it says to forget: {told} ({besides})"))
+    Ok(format!("all that can be read of it is kept{kept}; it says to forget: {told} ({besides})"))
 }
 
 /// Reads the log position and the forgettings of the index; `None` if there is no readable one. It reads a copy,

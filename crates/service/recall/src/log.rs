@@ -212,7 +212,7 @@ impl MemoryLog {
         });
         let is_damaged = damaged_at.map_err(failed)?.is_some() || segment.start.is_none();
         if is_damaged && holds_texts {
-            return Err(StoreError::Failed("it is damaged; `meerkat doctor --repair` mends it".to_owned()));
+            return Err(StoreError::Failed("it is damaged; `meerkat doctor --repair` repairs it".to_owned()));
         }
         if let Some(base) = segment.start.filter(|_| is_held && !is_damaged) {
             if at + 1 == self.segments.len() {

@@ -292,7 +292,7 @@ fn what_cannot_be_used_is_refused_with_what_to_do() {
         }
     };
     let empty = tempfile::tempdir().unwrap();
-    told(refusal(&empty.path().join("absent")), &["no directory", "Name the one"]);
+    told(refusal(&empty.path().join("absent")), &["not a directory", "Name the one"]);
     told(refusal(empty.path()), &["has no config.json", "as they are published"]);
     told(Copied::new().without(WEIGHTS).refusal(), &["has no model.safetensors"]);
     told(

@@ -45,11 +45,11 @@ impl Actor {
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
-    /// Denies calls that nobody decided in time.
+    /// Denies calls that no decision came in time.
     pub(super) async fn expire_approvals(&mut self, calls: Vec<String>) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
         let decided = |call_id| {
-            let (decision, scope, reason) = (Decision::Deny, Scope::Once, Some("nobody decided in time".to_owned()));
+            let (decision, scope, reason) = (Decision::Deny, Scope::Once, Some("no decision came in time".to_owned()));
             Event::ApprovalDecided(ApprovalDecided { call_id, decision, scope, reason, answer: None })
         };
         self.record_durably(turn, calls.into_iter().map(decided).collect()).await.map(drop)
@@ -75,7 +75,7 @@ impl Actor {
         let is_attended = open.terms.attended || self.ports.options.approval.unattended == Unattended::Wait;
         let (arguments, id) = (String::new(), form_id.clone());
         let asked = ApprovalRequested { call_id: id, name, arguments, preview: None, rule: None, form };
-        let declined = (!is_attended).then(|| declined(form_id.clone(), "nobody attends the turn"));
+        let declined = (!is_attended).then(|| declined(form_id.clone(), "no person attends the turn"));
         let events = std::iter::once(Event::ApprovalRequested(asked)).chain(declined).collect();
         self.record_durably(Some(turn), events).await?;
         if is_attended {

@@ -81,7 +81,7 @@ pub(crate) enum Action {
     RequestApprovals(Vec<String>),
     /// Wait for decisions.
     AwaitApproval,
-    /// Deny these calls, because nobody decided in time.
+    /// Deny these calls, because no decision came in time.
     ExpireApprovals(Vec<String>),
     /// Run these calls together.
     RunTools(Vec<String>),
@@ -381,7 +381,7 @@ fn is_other_than_approved(call: &CallState, plan: &Plan) -> bool {
 /// Text about a call that asks while nobody attends its turn.
 fn nobody_to_ask(name: &str) -> String {
     format!(
-        "The tool {name} asks before it runs, and nobody is there to ask, so it did not run. To allow it: `--allow {name}`, \
+        "The tool {name} asks before it runs, and no person is there to ask, so it did not run. To allow it: `--allow {name}`, \
          `allow` in the turn's request, or a rule in `tools.approval`; to be asked: run the turn in a terminal, or with \
          `attended`."
     )

@@ -179,9 +179,9 @@ pub struct SessionFields {
     pub(super) keyed_bytes: u64,
     /// Decisions on the calls of the running and the last turn.
     pub(super) decisions: BTreeMap<String, Decided>,
-    /// Rules by which calls run without a question, each once, at most [`RULES_MAX`].
+    /// Rules by which calls run without a question, each once, at most 256.
     pub allowed_rules: Arc<Vec<String>>,
-    /// Tools of servers that its model found by a search or called, each once, the newest last, at most [`FOUND_MAX`].
+    /// Tools of servers that its model found by a search or called, each once, the newest last, at most 64.
     pub found_tools: Arc<Vec<String>>,
     /// Its tokens so far.
     pub usage: Usage,

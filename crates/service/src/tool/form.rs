@@ -81,7 +81,7 @@ impl Question {
         if schema.as_str().len() > SCHEMA_BYTES_MAX {
             return Err(format!("its schema has {} bytes; {SCHEMA_BYTES_MAX} are allowed", schema.as_str().len()));
         }
-        let form: Map<String, Value> = schema.decode().map_err(|_| "its schema is no JSON object".to_owned())?;
+        let form: Map<String, Value> = schema.decode().map_err(|_| "its schema is not a JSON object".to_owned())?;
         check_form(&form)?;
         ArgumentSchema::compile(schema)?;
         Ok(Self { server: server.into(), message: visible(message), schema: schema.clone() })
@@ -121,7 +121,7 @@ pub fn complete(schema: &RawJson, given: Option<&RawJson>) -> Result<RawJson, Se
     };
     if let Some(name) = fields.keys().find(|name| !known.contains_key(*name)) {
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
-        return Err(invalid(name, &format!("is no field of the form; its fields are: {}", names.join(", "))));
+        return Err(invalid(name, &format!("is not a field of the form; its fields are: {}", names.join(", "))));
     }
     for (name, field) in known {
         if let Some(default) = field.get("default").filter(|_| !fields.contains_key(name)) {
@@ -147,7 +147,7 @@ fn check_form(form: &Map<String, Value>) -> Result<(), String> {
     let none = Map::new();
     let fields = match form.get("properties") {
         None => &none,
-        Some(fields) => fields.as_object().ok_or("its properties are no object")?,
+        Some(fields) => fields.as_object().ok_or("its properties are not an object")?,
     };
     if form.get("type").and_then(Value::as_str) != Some("object") {
         return Err("its schema is not of the type object".to_owned());
@@ -169,12 +169,12 @@ fn check_form(form: &Map<String, Value>) -> Result<(), String> {
     let is_known = |name: &Value| name.as_str().is_some_and(|name| fields.contains_key(name));
     match required {
         Some(names) if names.iter().all(is_known) => Ok(()),
-        _ => Err("it requires what is no field of it".to_owned()),
+        _ => Err("it requires a field that it does not have".to_owned()),
     }
 }
 
 fn check_field(field: &Value) -> Result<(), String> {
-    let field = field.as_object().ok_or("it is no object")?;
+    let field = field.as_object().ok_or("it is not an object")?;
     only(field, &FIELD_KEYS)?;
     let is_flat = match field.get("type").and_then(Value::as_str) {
         Some("string" | "number" | "integer" | "boolean") => !field.contains_key("items"),
@@ -189,7 +189,7 @@ fn check_field(field: &Value) -> Result<(), String> {
     let is_choice = |key: &str, is_titled| field.get(key).is_none_or(|choices| is_choice(Some(choices), is_titled));
     match is_flat && is_choice("enum", false) && is_choice("enumNames", false) && is_choice("oneOf", true) {
         true => Ok(()),
-        false => Err("it is no text, number, boolean or choice".to_owned()),
+        false => Err("it is not a text, number, boolean or choice".to_owned()),
     }
 }
 

@@ -49,13 +49,13 @@ impl Rule {
         let is_allowed = |character: char| is_name_char(character) || (character == '*' && pattern.is_none());
         if name.is_empty() || !name.chars().all(is_allowed) {
             return Err(format!(
-                "{text:?} is no rule; write a tool's name, names with '*', \"server: *\" or \"name: pattern\""
+                "{text:?} is not a rule; write a tool's name, names with '*', \"server: *\" or \"name: pattern\""
             ));
         }
         let pattern: Option<Vec<String>> =
             pattern.map(|pattern| pattern.split_whitespace().map(str::to_owned).collect());
         if pattern.as_ref().is_some_and(Vec::is_empty) {
-            return Err(format!("{text:?} has no pattern behind its ':'; write {name:?} for every call of the tool"));
+            return Err(format!("{text:?} has no pattern after its ':'; write {name:?} for every call of the tool"));
         }
         Ok(Self { name: name.to_owned(), pattern })
     }

@@ -68,9 +68,9 @@ impl Compiled {
         if text.len() > SCHEMA_BYTES_MAX {
             return Err(format!("its schema has {} bytes; {SCHEMA_BYTES_MAX} are allowed", text.len()));
         }
-        let value: Value = serde_json::from_str(text).map_err(|error| format!("its schema is no JSON: {error}"))?;
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("its schema is not JSON: {error}"))?;
         if !value.is_object() {
-            return Err("its schema is no JSON object".to_owned());
+            return Err("its schema is not a JSON object".to_owned());
         }
         if depth(&value) > SCHEMA_DEPTH_MAX {
             return Err(format!("its schema is more than {SCHEMA_DEPTH_MAX} levels deep"));
@@ -258,12 +258,12 @@ mod tests {
         for (schema, words) in [
             (&*many, "more than 1000 references"),
             (&chain, "too much work"),
-            (r##"{"$ref":"#name","$defs":{"a":{"$anchor":"name"}}}"##, "is no path"),
-            (r##"{"$ref":"#/default","default":{"$ref":"https://a/b"}}"##, "is no path"),
-            (r##"{"$ref":"#/a/%65num/0","a":{"enum":[{"$ref":"https://a/b"}]}}"##, "is no path"),
-            (r##"{"$ref":"#/a/properties","a":{"properties":{"properties":{"enum":{}}}}}"##, "is no path"),
-            (r##"{"properties":{"default":{"$ref":"https://a/b"}}}"##, "is no path"),
-            (r##"{"dependentSchemas":{"enum":{"$ref":"https://a/b"}}}"##, "is no path"),
+            (r##"{"$ref":"#name","$defs":{"a":{"$anchor":"name"}}}"##, "is not a path"),
+            (r##"{"$ref":"#/default","default":{"$ref":"https://a/b"}}"##, "is not a path"),
+            (r##"{"$ref":"#/a/%65num/0","a":{"enum":[{"$ref":"https://a/b"}]}}"##, "is not a path"),
+            (r##"{"$ref":"#/a/properties","a":{"properties":{"properties":{"enum":{}}}}}"##, "is not a path"),
+            (r##"{"properties":{"default":{"$ref":"https://a/b"}}}"##, "is not a path"),
+            (r##"{"dependentSchemas":{"enum":{"$ref":"https://a/b"}}}"##, "is not a path"),
             (r##"{"properties":{"a":{"$id":"https://a/b","$ref":"#/c"}}}"##, "of its own"),
             (r##"{"allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"}]}}}"##, "without end"),
         ] {

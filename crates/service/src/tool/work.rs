@@ -91,7 +91,7 @@ fn target<'a>(root: &'a Value, to: &str) -> Result<&'a Value, String> {
     let pointer = pointer.filter(|pointer| is_part(pointer) == Some(false));
     pointer.and_then(|pointer| root.pointer(&pointer)).ok_or_else(|| {
         let end = to.floor_char_boundary(100);
-        format!("its schema refers to {:?}, which is no path (#/…) to a part of it", &to[..end])
+        format!("its schema refers to {:?}, which is not a path (#/…) to a part of it", &to[..end])
     })
 }
 

@@ -1,8 +1,8 @@
 //! Room for answers: bytes that are read for callers and not taken yet.
 //!
 //! Every surface takes room before it reads, and gives it back when the answer is written or dropped. A call that only
-//! waits for an event holds none. While somebody waits for room, clients that hold some and take nothing are ended: their
-//! connections wait in [`Answers::give_way`].
+//! waits for an event holds none. While others wait for room, connections of many requests that hold some and take nothing
+//! are ended: they wait in [`Answers::give_way`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ pub struct Answers {
     shared: Share,
     /// The room that connections share.
     connections: Share,
-    /// The room of one client, which it shares with nobody.
+    /// The room of one client alone.
     own: Option<Arc<Semaphore>>,
     /// Bytes that a batch has read.
     batch: Option<Arc<Mutex<usize>>>,
@@ -85,16 +85,11 @@ impl Answers {
         Self { shared: share(), connections: share(), own: None, batch: None }
     }
 
-    /// The room of one more client that sends single requests.
-    #[must_use]
-    pub fn of_client(&self) -> Self {
-        Self { own: Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize))), ..self.clone() }
-    }
-
     /// The room of one more connection, which sends requests beside each other.
     #[must_use]
     pub fn of_connection(&self) -> Self {
-        Self { shared: self.connections.clone(), ..self.of_client() }
+        let own = Some(Arc::new(Semaphore::new(CONNECTION_BYTES as usize)));
+        Self { shared: self.connections.clone(), own, ..self.clone() }
     }
 
     /// Waits for some seconds, and then until others wait for room that this client holds. If it has taken nothing in
@@ -361,23 +356,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_gives_way_only_if_others_wait_for_what_it_holds() {
         let answers = Answers::new(READ_BYTES);
-        for of_kind in [Answers::of_client, Answers::of_connection] {
-            let (holder, idle, next) = (of_kind(&answers), of_kind(&answers), of_kind(&answers));
-            let kept = room(&holder).await.unwrap();
-            assert!(!gives_way(&holder, WAIT_MAX * 100).await, "nobody waits");
-            // The holder is ended in time for the one that waits.
-            let ended = async {
-                holder.give_way().await;
-                drop(kept);
-            };
-            let (came, (), idle_ended, early) = futures::join!(
-                room(&next),
-                ended,
-                gives_way(&idle, WAIT_MAX),
-                gives_way(&holder, GIVE_WAY_AFTER - Duration::from_millis(1)),
-            );
-            assert!(came.is_ok() && !idle_ended && !early);
-        }
+        let (holder, idle, next) = (answers.of_connection(), answers.of_connection(), answers.of_connection());
+        let kept = room(&holder).await.unwrap();
+        assert!(!gives_way(&holder, WAIT_MAX * 100).await, "nobody waits");
+        // The holder is ended in time for the one that waits.
+        let ended = async {
+            holder.give_way().await;
+            drop(kept);
+        };
+        let (came, (), idle_ended, early) = futures::join!(
+            room(&next),
+            ended,
+            gives_way(&idle, WAIT_MAX),
+            gives_way(&holder, GIVE_WAY_AFTER - Duration::from_millis(1)),
+        );
+        assert!(came.is_ok() && !idle_ended && !early);
     }
 
     #[tokio::test(start_paused = true)]

@@ -75,11 +75,11 @@ const SERVE_HELP: &str = "Give at least one of --rest, --rpc and --mcp. The firs
         meerkat serve --mcp --listen 127.0.0.1:0 --json    takes a free port, prints it as JSON";
 
 const CONSOLE_HELP: &str = "Opens the page of the server that runs; if none runs, starts one, which Ctrl-C ends. The \
-    address has a code that signs one browser in, once and within a minute. The sign-in ends after 12 hours.\n\n\
+    address has a code that signs one browser in, once and within a minute. The sign-in ends after 12 hours, or with the \
+    server.\n\n\
     Examples:\n  \
-        meerkat console               opens the page in your browser\n  \
-        meerkat console --print       prints its address, for another machine or browser\n  \
-        meerkat console --sign-out    ends the sign-in of every browser";
+        meerkat console            opens the page in your browser\n  \
+        meerkat console --print    prints its address, for another machine or browser";
 
 const DOCTOR_HELP: &str = "Checks the configuration, every journal and blob, the index, memory's log, readers, the \
     files at the project's root, permissions and disk space. Says for each fault what to do. While another process \
@@ -245,9 +245,6 @@ pub(crate) struct ConsoleArgs {
     /// Print the address, and open no browser
     #[arg(long)]
     pub(crate) print: bool,
-    /// Sign every browser out of this project's servers, and show nothing
-    #[arg(long, conflicts_with_all = ["print", "listen"])]
-    pub(crate) sign_out: bool,
     /// Address and port of the server, which starts there if none runs [default: 127.0.0.1:7670]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<String>,
@@ -372,7 +369,7 @@ pub(crate) enum ServersCommand {
     },
     /// Log in to a remote server: opens the page where you agree, and stores the tokens readable for you alone
     Login(LoginArgs),
-    /// Delete the login at a remote server, and revoke it there
+    /// Delete the login at a remote server; its issuer may accept it until it expires
     Logout {
         /// The server's name in the configuration
         name: String,

@@ -178,7 +178,7 @@ pub(crate) enum SessionCommand {
 }
 
 const FILES_HELP: &str = "Only changes by the tools edit and write are known, not those by commands and servers. If \
-    somebody else has changed one of the files since, nothing is put back.\n\n\
+    someone else has changed one of the files since, nothing is put back.\n\n\
     Examples:\n  \
         meerkat sessions files last\n  \
         meerkat sessions restore-files last --turn 2\n  \

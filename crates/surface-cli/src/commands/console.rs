@@ -10,10 +10,7 @@ use std::{
 
 use http::Uri;
 use meerkat_serve::{Token, console_code, console_question, console_reply, random_digits};
-use meerkat_service::{
-    SessionError,
-    clock::{Clock as _, SystemClock},
-};
+use meerkat_service::clock::{Clock as _, SystemClock};
 use serde_json::json;
 
 use crate::{
@@ -22,7 +19,7 @@ use crate::{
     config::Config,
     error::{CliError, refused},
     output::{Environment, Output},
-    own_server::{address, find_token, has_token, sign_ins},
+    own_server::{address, find_token, has_token},
 };
 
 /// Longest wait for a server to accept, and to have answered.
@@ -32,17 +29,13 @@ const PROBE_BYTES: usize = 16 * 1024;
 /// Bytes of randomness in a code or a question.
 const NONCE_BYTES: usize = 16;
 
-/// Performs what needs no new server: signs all browsers out, or shows the page of a server that runs. Returns `None` if
-/// none runs.
+/// Shows the page of a server that runs. Returns `None` if none runs.
 pub(crate) fn of_running(
     out: &Output,
     env: &Environment,
     config: &Config,
     args: &ConsoleArgs,
 ) -> Result<Option<u8>, CliError> {
-    if args.sign_out {
-        return sign_out(out, env, config).map(Some);
-    }
     let listen = address(config, args.listen.as_deref())?;
     let there = shown(listen);
     let Some(listener) = listener(config, env, there)? else { return Ok(None) };
@@ -168,20 +161,6 @@ fn origin(base: &str) -> String {
         (uri.scheme_str().unwrap_or_default(), uri.authority().map_or("", |place| place.as_str()));
     let port = if scheme == "https" { ":443" } else { ":80" };
     format!("{scheme}://{}", authority.strip_suffix(port).unwrap_or(authority).to_ascii_lowercase())
-}
-
-fn sign_out(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
-    if let Some(file) = sign_ins(config, env)?
-        && let Err(error) = std::fs::remove_file(&file)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        return Err(SessionError::invalid("file", format!("{} cannot be removed: {error}", file.display())).into());
-    }
-    match out.is_json {
-        true => out.document(json!({ "signed_out": true }).to_string().as_bytes())?,
-        false => out.text("Every browser is signed out of this project's servers.\n")?,
-    }
-    Ok(0)
 }
 
 #[cfg(test)]

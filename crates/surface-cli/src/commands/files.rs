@@ -207,7 +207,7 @@ fn row(path: &str, changes: &[Change], folder: Option<&WorkspaceFiles>) -> Value
                 now if now == left => "as the agent left it".to_owned(),
                 now if now == first.map(|before| before.sha256.as_str()) => "as it was before".to_owned(),
                 None => "gone".to_owned(),
-                Some(_) => "changed since by somebody else".to_owned(),
+                Some(_) => "changed since by someone else".to_owned(),
             }
         }
     };
@@ -317,7 +317,7 @@ fn item(path: &str, changes: Vec<Change>, now: Option<Content>) -> Result<Option
     while content != then {
         let newest = earlier.iter().rposition(|change| Some(change.file.after_sha256.as_str()) == content);
         let Some((newest, rest)) = newest.and_then(|at| earlier[..=at].split_last()) else {
-            let what = if now.is_some() { "was changed by somebody else" } else { "was deleted" };
+            let what = if now.is_some() { "was changed by someone else" } else { "was deleted" };
             return Err(SessionError::invalid("workspace", format!("{} {what} since", printable(path))));
         };
         (content, earlier) = (newest.before(), rest);
@@ -400,12 +400,12 @@ mod tests {
         check(&["->B", "B>C"], "-", Ok(true));
         // After later turns alone were undone.
         check(&["A>B", "B>C"], "B", Ok(false));
-        check(&["A>B", "B>C"], "X", Err("changed by somebody else"));
+        check(&["A>B", "B>C"], "X", Err("changed by someone else"));
         check(&["A>B", "B>C"], "-", Err("was deleted"));
-        check(&["->B"], "X", Err("changed by somebody else"));
+        check(&["->B"], "X", Err("changed by someone else"));
         // Somebody wrote X between the agent's changes.
-        check(&["A>B", "X>C"], "C", Err("changed by somebody else"));
-        check(&["A>B", "X>Y", "Y>B"], "B", Err("changed by somebody else"));
+        check(&["A>B", "X>C"], "C", Err("changed by someone else"));
+        check(&["A>B", "X>Y", "Y>B"], "B", Err("changed by someone else"));
         // Undone, then changed again.
         check(&["A>B", "A>C"], "C", Ok(false));
         check(&["A>B", "B>A", "A>B"], "B", Ok(false));

@@ -4,7 +4,7 @@ use meerkat_service::{
     Operation, SessionError,
     service::{Page, ToolServerState, ToolServerView},
 };
-use meerkat_tools::servers::{Login, LoginOptions, Logout, ServerConfig};
+use meerkat_tools::servers::{Login, LoginOptions, ServerConfig};
 use serde_json::{Value, json};
 
 use super::{
@@ -29,7 +29,7 @@ const PASTED_BYTES_MAX: u64 = 16 * 1024;
 
 /// `tools`: of a session, or of a new one in the current folder.
 pub(crate) async fn tools(app: &App, args: &ToolsArgs) -> Result<u8, CliError> {
-    if !app.is_attached {
+    if !app.is_attached() {
         app.servers.ready().await;
     }
     let with_workspace = args.session.is_none() && app.workspace(None)?.is_some();
@@ -87,7 +87,7 @@ async fn login(app: &App, env: &Environment, streams: Streams, args: LoginArgs) 
         LoginOptions { scopes, client_id: args.client_id, allows_private: args.private, ..LoginOptions::default() };
     let login = app.servers.login(&args.name, options).await?;
     app.out.notice(&format!("Open this page and agree; {} gives the login:\n{}\n", login.issuer(), login.page()));
-    // Without a terminal nobody sees a browser.
+    // Without a terminal no person sees a browser.
     let program = browser::program(env).filter(|_| app.out.can_ask && !args.paste && !args.no_browser);
     if let Some(program) = program
         && !browser::open(&program, login.page(), &app.config.data_dir(env)?)
@@ -117,20 +117,13 @@ async fn paste(app: &App, mut streams: Streams, name: &str, login: Login) -> Res
 }
 
 async fn log_out(app: &App, name: &str) -> Result<u8, CliError> {
-    let (had_login, not_revoked) = match app.servers.log_out(name).await? {
-        Logout::WasNone => (false, None),
-        Logout::Revoked => (true, None),
-        Logout::Forgotten(why) => (true, Some(why)),
-    };
-    if let Some(why) = &not_revoked {
-        app.out.note(&format!(
-            "The login is deleted here. It was not revoked, so it may be accepted until it expires: {why}."
-        ));
+    let had_login = app.servers.log_out(name).await?;
+    if had_login {
+        app.out.note(
+            "The login is deleted here. Its issuer may accept it until it expires, or until you revoke it there.",
+        );
     }
-    local::print(
-        &app.out,
-        &json!({ "server": name, "had_login": had_login, "revoked": had_login && not_revoked.is_none() }),
-    )
+    local::print(&app.out, &json!({ "server": name, "had_login": had_login }))
 }
 
 /// `servers add` and `servers remove`: change the user's own configuration; they start nothing. Returns `None` for other

@@ -62,7 +62,7 @@ impl Project {
         known.map(Some).ok_or_else(|| {
             let path = path.display();
             refuse(format!(
-                "{path} is no readable file of yours that says whose the sessions beside it are; put it back, or delete it \
+                "{path} is not a readable file of yours that says whose the sessions beside it are; put it back, or delete it \
                  if they are this project's"
             ))
         })

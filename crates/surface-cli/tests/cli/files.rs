@@ -136,7 +136,7 @@ fn nothing_is_put_back_if_somebody_else_changed_one_of_the_files() {
     project.two_turns();
     let outside = project.home.path().join("outside");
     let cases: [(&str, &dyn Fn(), &str); 4] = [
-        ("changed since by somebody else", &|| project.put("old.sh", "mine\n"), "changed by somebody else"),
+        ("changed since by someone else", &|| project.put("old.sh", "mine\n"), "changed by someone else"),
         ("gone", &|| fs::remove_file(project.path("old.sh")).unwrap(), "was deleted since"),
         (
             "link",

@@ -22,7 +22,6 @@ mod memory;
 mod model;
 mod models;
 mod moved;
-mod older;
 mod page;
 mod process;
 mod run;

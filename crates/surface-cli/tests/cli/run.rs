@@ -176,7 +176,11 @@ fn a_call_that_needs_approval_is_asked_about_or_denied() {
         assert_eq!((ran.code, dir.path().join("a").exists()), (0, is_run), "{answer:?}: {}", ran.err);
     }
     let denied = cli(&["run", prompt]).with_tools().stdin("y\n").run();
-    assert!(denied.out.contains("nobody is there to ask") && denied.out.contains("--allow test_ask"), "{}", denied.out);
+    assert!(
+        denied.out.contains("no person is there to ask") && denied.out.contains("--allow test_ask"),
+        "{}",
+        denied.out
+    );
 }
 
 /// What a server asks is marked as its own, and is asked field by field.

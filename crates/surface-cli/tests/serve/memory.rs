@@ -5,7 +5,7 @@ use std::{fs, io::Write as _, process::Child};
 use meerkat_testkit::{needs, until};
 use serde_json::{Value, json};
 
-use crate::drive::server::{Server, ask};
+use crate::drive::server::{Server, ask, text};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -40,7 +40,13 @@ fn until_idle(server: &Server, session: &str, check: impl Fn(u64)) {
 
 /// A server with a session that has more than a page of events.
 fn server() -> (Server, String) {
+    server_with("30000")
+}
+
+/// One that ends connections after this time without progress.
+fn server_with(stall_ms: &str) -> (Server, String) {
     let server = Server::start(&[
+        ("MEERKAT_SERVE__STALL_MS", stall_ms),
         ("MEERKAT_CONTEXT__OVERFLOW", "slide"),
         ("MEERKAT_MODEL__SCRIPTED_WINDOW_TOKENS", "5000000"),
         ("MEERKAT_TURN__LOOP_REPEATS", "1000"),
@@ -68,7 +74,7 @@ fn answers_that_nobody_takes_are_bounded() {
     until_idle(&server, &session, |peak| assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB));
     // They come when they are read.
     for _ in 0..5 {
-        let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
+        let answer: Value = serde_json::from_str(&text(&mut socket).unwrap()).unwrap();
         assert!(answer["result"]["items"].as_array().unwrap().len() > 50);
     }
 }
@@ -113,7 +119,7 @@ fn others_read_beside_many_that_take_nothing() {
     }
 }
 
-/// Clients that take nothing have all the room of their kind; each newcomer gets its answer when they have given way.
+/// WebSockets that take nothing have all the room of their kind; a newcomer gets its answer when they have given way.
 #[test]
 fn those_that_take_nothing_give_way_to_a_newcomer() {
     let (server, session) = server();
@@ -123,6 +129,16 @@ fn those_that_take_nothing_give_way_to_a_newcomer() {
             ask(socket, id, "session/events", &json!({ "session_id": session }));
         }
     }
+    let mut newcomer = server.websocket();
+    ask(&mut newcomer, 1, "session/events", &json!({ "session_id": session, "limit": 1 }));
+    let answer: Value = serde_json::from_str(&text(&mut newcomer).unwrap()).unwrap();
+    assert!(answer["result"]["items"].is_array(), "a WebSocket: {answer}");
+}
+
+/// Clients that take nothing have all the room of single requests, until their connections are ended.
+#[test]
+fn single_requests_are_answered_when_those_that_take_nothing_are_ended() {
+    let (server, session) = server_with("5000");
     let page = format!("/v1/sessions/{session}/events");
     let mut streams: Vec<_> = (0..32).map(|_| server.open("GET", &page, &server.headers_with_token(&[]), "")).collect();
     for stream in &mut streams {
@@ -131,11 +147,5 @@ fn those_that_take_nothing_give_way_to_a_newcomer() {
             write!(stream, "GET {page} HTTP/1.1\r\n{}\r\n", server.headers_with_token(&[])).unwrap();
         }
     }
-    let mut newcomer = server.websocket();
-    ask(&mut newcomer, 1, "session/events", &json!({ "session_id": session, "limit": 1 }));
-    until_idle(&server, &session, |_| ());
-    let answer = server.send_with_token("GET", &page, &[], "");
-    assert_eq!(answer.status, 200, "a single request: {}", answer.body);
-    let answer: Value = serde_json::from_str(newcomer.read().unwrap().to_text().unwrap()).unwrap();
-    assert!(answer["result"]["items"].is_array(), "a WebSocket: {answer}");
+    until("a single request is answered", || server.send_with_token("GET", &page, &[], "").status == 200);
 }

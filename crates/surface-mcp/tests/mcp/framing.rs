@@ -103,7 +103,7 @@ impl Http {
     }
 
     pub(crate) async fn request(&self, method: &str, mut params: Value) -> Answer {
-        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let name = params["name"].as_str().or(params["uri"].as_str()).unwrap_or_default().to_owned();
         let version = self.version.as_str();
         let mut headers = vec![("mcp-protocol-version", version)];
         if !self.version.has_initialize() {
@@ -158,9 +158,8 @@ async fn a_refusal_of_the_transport_has_a_status_and_the_body() {
         invalid(404, -32600)
     );
 
-    let without = Http::open(service(&agent, false), &ProtocolVersion::V_2025_11_25).await;
-    let answer = without.send(Method::GET, &[], String::new()).await;
-    assert_eq!(answer.headers()["allow"], "POST");
+    let answer = client.send(Method::PUT, &[], String::new()).await;
+    assert_eq!(answer.headers()["allow"], "GET, POST, DELETE");
     let code = meerkat_service::ErrorCode::MethodNotAllowed;
     assert_eq!(refusal(answer).await, (405, i64::from(code.rpc_code()), code.as_str().to_owned()));
 }
@@ -168,7 +167,7 @@ async fn a_refusal_of_the_transport_has_a_status_and_the_body() {
 #[tokio::test]
 async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
     let agent = agent();
-    let service = service(&agent, true);
+    let service = service(&agent);
     let mut clients = Vec::new();
     for _ in 0..1000 {
         clients.push(Http::open(service.clone(), &ProtocolVersion::V_2025_06_18).await);
@@ -193,10 +192,10 @@ async fn the_session_that_was_idle_for_the_longest_time_gives_way() {
 #[tokio::test(start_paused = true)]
 async fn results_that_nobody_takes_have_a_limit() {
     let agent = agent();
-    for has_sessions in [true, false] {
-        let options = HttpOptions { has_sessions, answers: Answers::new(6 * 1024 * 1024), ..HttpOptions::default() };
+    for version in [ProtocolVersion::V_2025_11_25, ProtocolVersion::V_2026_07_28] {
+        let options = HttpOptions { answers: Answers::new(6 * 1024 * 1024), ..HttpOptions::default() };
         let service = McpHttpService::new(agent.service().clone(), options);
-        let client = Http::open(service, &ProtocolVersion::V_2025_11_25).await;
+        let client = Http::open(service, &version).await;
         let session = agent.service().create_session(CreateSession::default()).await.unwrap().session_id;
         let calls = [
             ("tools/call", json!({ "name": "session_events", "arguments": { "session_id": session } })),
@@ -210,10 +209,10 @@ async fn results_that_nobody_takes_have_a_limit() {
                 pieces.push(kept.frame().await.unwrap().unwrap().into_data().unwrap());
             }
             let refused = body_text(client.request(method, params.clone()).await).await;
-            assert!(refused.contains("TOO_MANY_CONNECTIONS"), "{method} {has_sessions}: {refused}");
+            assert!(refused.contains("TOO_MANY_CONNECTIONS"), "{method} {version}: {refused}");
             drop((kept, pieces));
             let taken = body_text(client.request(method, params).await).await;
-            assert!(taken.contains("session_created"), "{method} {has_sessions}: {taken}");
+            assert!(taken.contains("session_created"), "{method} {version}: {taken}");
         }
     }
 }
@@ -291,7 +290,7 @@ async fn every_line_is_answered_and_leaves_the_connection_whole() {
 #[tokio::test]
 async fn a_session_of_the_protocol_ends_with_nothing_to_say() {
     let agent = agent();
-    let client = Http::open(service(&agent, true), &ProtocolVersion::V_2025_06_18).await;
+    let client = Http::open(service(&agent), &ProtocolVersion::V_2025_06_18).await;
     let answer = client.send(Method::DELETE, &[], String::new()).await;
     assert_eq!(answer.status(), 204);
     assert_eq!(body_text(answer).await, "");

@@ -104,19 +104,18 @@ async fn types_until(agent: &Agent, session: &SessionCreated, ends: &[&str]) -> 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Streams,
-    HttpWithSessions,
-    HttpWithout,
+    Http,
 }
 
 /// Every way in every revision that the library speaks.
 fn everywhere() -> impl Iterator<Item = (Way, ProtocolVersion)> {
-    let ways = [Way::Streams, Way::HttpWithSessions, Way::HttpWithout];
+    let ways = [Way::Streams, Way::Http];
     ways.into_iter().flat_map(|way| ProtocolVersion::KNOWN_VERSIONS.iter().map(move |version| (way, version.clone())))
 }
 
 /// Whether `notifications/cancelled` reaches its request: on a stream always, over HTTP with a session.
 fn can_cancel(way: Way, version: &ProtocolVersion) -> bool {
-    way == Way::Streams || (way == Way::HttpWithSessions && version.has_initialize())
+    way == Way::Streams || version.has_initialize()
 }
 
 struct Recorder {
@@ -145,11 +144,8 @@ struct Client {
     server: ServerEnd,
 }
 
-fn http(agent: &Agent, has_sessions: bool) -> McpHttpService {
-    McpHttpService::new(
-        agent.service().clone(),
-        HttpOptions { has_sessions, offer: Offer::ALL, ..HttpOptions::default() },
-    )
+fn http(agent: &Agent) -> McpHttpService {
+    McpHttpService::new(agent.service().clone(), HttpOptions { offer: Offer::ALL, ..HttpOptions::default() })
 }
 
 async fn listen(service: McpHttpService) -> String {
@@ -187,7 +183,7 @@ async fn connect<H: ClientHandler>(
     }
     // Another test may have been first.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let url = listen(http(agent, way == Way::HttpWithSessions)).await;
+    let url = listen(http(agent)).await;
     let transport = StreamableHttpClientTransport::with_client(
         reqwest::Client::builder().no_proxy().build().unwrap(),
         StreamableHttpClientTransportConfig::with_uri(url),

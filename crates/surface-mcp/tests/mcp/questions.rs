@@ -96,11 +96,6 @@ fn answer(action: ElicitationAction, content: Value) -> Option<ElicitResult> {
     Some(ElicitResult::new(action).with_content(content))
 }
 
-/// Whether a server can ask: by requests of its own over a connection that lasts, or else by the answer to a call.
-fn can_be_asked(way: Way, version: &ProtocolVersion) -> bool {
-    !version.has_initialize() || way != Way::HttpWithout
-}
-
 /// The outcome of the call, and the reason for the decision.
 async fn decided(agent: &Agent, session: &SessionCreated) -> (Value, Value) {
     let lines = lines(agent, session, 0).await;
@@ -113,7 +108,7 @@ async fn decided(agent: &Agent, session: &SessionCreated) -> (Value, Value) {
 
 #[tokio::test]
 async fn a_person_decides_by_a_form() {
-    for (way, version) in everywhere().filter(|(way, version)| can_be_asked(*way, version)) {
+    for (way, version) in everywhere() {
         for (given, outcome, reason) in [
             (answer(ElicitationAction::Accept, json!({ "decision": "approve" })), "succeeded", Value::Null),
             (
@@ -159,7 +154,7 @@ async fn what_is_no_answer_leaves_the_call_waiting() {
 
 #[tokio::test]
 async fn a_question_is_withdrawn_when_the_call_is_decided_elsewhere() {
-    for way in [Way::Streams, Way::HttpWithSessions] {
+    for way in [Way::Streams, Way::Http] {
         let agent = agent();
         let session = agent.create_session().await.unwrap();
         let client = Client::connect(&agent, way, &ProtocolVersion::V_2025_06_18, None).await;
@@ -168,21 +163,6 @@ async fn a_question_is_withdrawn_when_the_call_is_decided_elsewhere() {
         assert_eq!(release(&agent, &session).await, "turn_completed");
         assert_eq!(client.asked().await, Value::Null, "{way:?}");
         assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
-    }
-}
-
-/// A server without a lasting connection sends no requests, so the call waits for a decision on another way.
-#[tokio::test]
-async fn a_client_that_cannot_be_asked_is_answered_as_before() {
-    for (way, version) in everywhere().filter(|(way, version)| !can_be_asked(*way, version)) {
-        let agent = agent();
-        let session = agent.create_session().await.unwrap();
-        let client = Client::connect(&agent, way, &version, None).await;
-        let turn = tokio::spawn(client.turn(&session));
-        types_until(&agent, &session, &["approval_requested"]).await;
-        assert_eq!(release(&agent, &session).await, "turn_completed", "{way:?} {version}");
-        assert_eq!(soon(turn).await.unwrap()["text"], "Done.");
-        assert!(client.asked.lock().await.try_recv().is_err(), "{way:?} {version}");
     }
 }
 

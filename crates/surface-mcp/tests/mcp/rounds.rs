@@ -134,7 +134,7 @@ async fn a_person_is_asked_by_the_answer_and_the_repeated_call_is_of_the_same_tu
     ] {
         let agent = agent();
         let session = agent.create_session().await.unwrap();
-        let url = listen(http(&agent, true)).await;
+        let url = listen(http(&agent)).await;
         let first = call(&url, turn(&session, HOLD)).await;
         let [(_, question)] = &asked(&first)[..] else { panic!("{first}") };
         assert_eq!(question["method"], "elicitation/create");
@@ -160,7 +160,7 @@ async fn calls_that_wait_at_once_are_asked_about_together_and_later_ones_in_the_
     const PROMPT: &str = "@call hold {} @call hold {} @step @call hold {} @say Done.";
     let agent = agent();
     let session = agent.create_session().await.unwrap();
-    let url = listen(http(&agent, true)).await;
+    let url = listen(http(&agent)).await;
     let mut params = turn(&session, PROMPT);
     params["_meta"]["progressToken"] = "t".into();
     let (mut rounds, mut seqs) = (Vec::new(), Vec::new());
@@ -190,7 +190,7 @@ async fn calls_that_wait_at_once_are_asked_about_together_and_later_ones_in_the_
 async fn what_is_no_answer_is_asked_again() {
     let agent = agent();
     let session = agent.create_session().await.unwrap();
-    let url = listen(http(&agent, true)).await;
+    let url = listen(http(&agent)).await;
     let first = call(&url, turn(&session, HOLD)).await;
     let mut answer = first.clone();
     for response in [
@@ -283,7 +283,7 @@ async fn a_question_is_decided_once_by_whoever_is_first() {
     for is_elsewhere in [true, false] {
         let agent = agent();
         let session = agent.create_session().await.unwrap();
-        let url = listen(http(&agent, true)).await;
+        let url = listen(http(&agent)).await;
         let first = call(&url, turn(&session, HOLD)).await;
         match is_elsewhere {
             true => drop(release(&agent, &session).await),
@@ -311,7 +311,7 @@ async fn a_question_of_a_server_is_passed_on() {
         let build = tools.into_iter().fold(AgentBuildConfig::new(), |build, tool| build.tool(tool));
         let agent = build.build().unwrap();
         let session = agent.create_session().await.unwrap();
-        let url = listen(http(&agent, true)).await;
+        let url = listen(http(&agent)).await;
         let first = call(&url, turn(&session, PROMPT)).await;
         let [(_, question)] = &asked(&first)[..] else { panic!("{first}") };
         let message = question["params"]["message"].as_str().unwrap();
@@ -332,7 +332,7 @@ async fn a_client_that_shows_no_forms_is_not_asked() {
     for capabilities in [json!({}), json!({ "elicitation": { "url": {} } })] {
         let agent = agent();
         let session = agent.create_session().await.unwrap();
-        let url = listen(http(&agent, true)).await;
+        let url = listen(http(&agent)).await;
         let mut call = Call::begin(&url, &capabilities, turn(&session, HOLD)).await;
         types_until(&agent, &session, &["approval_requested"]).await;
         assert_eq!(release(&agent, &session).await, "turn_completed");
@@ -344,7 +344,7 @@ async fn a_client_that_shows_no_forms_is_not_asked() {
 #[tokio::test]
 async fn a_stream_that_closes_cancels_its_request() {
     let agent = agent();
-    let url = listen(http(&agent, true)).await;
+    let url = listen(http(&agent)).await;
     for has_progress in [true, false] {
         let session = agent.create_session().await.unwrap();
         let mut params = turn(&session, HOLD);
@@ -381,7 +381,7 @@ async fn a_stream_that_closes_cancels_its_request() {
 #[tokio::test]
 async fn a_stream_that_closes_takes_a_turn_out_of_the_queue_and_ends_a_compaction() {
     let agent = agent();
-    let url = listen(http(&agent, true)).await;
+    let url = listen(http(&agent)).await;
     let session = agent.create_session().await.unwrap();
     let held = StartTurn { policy: Policy::Queue, ..StartTurn::new(session.session_id, HOLD) };
     agent.service().accept_turn(held).await.unwrap();
@@ -427,7 +427,7 @@ async fn a_server_that_ends_interrupts_nothing() {
 async fn the_head_of_an_answer_comes_soon_and_comments_keep_its_stream_alive() {
     let agent = agent();
     let session = agent.create_session().await.unwrap();
-    let client = Http::open(http(&agent, true), &ProtocolVersion::V_2026_07_28).await;
+    let client = Http::open(http(&agent), &ProtocolVersion::V_2026_07_28).await;
     let began = tokio::time::Instant::now();
     let answer = soon(client.request("tools/call", turn(&session, HOLD))).await;
     assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
@@ -454,7 +454,7 @@ async fn the_head_of_an_answer_comes_soon_and_comments_keep_its_stream_alive() {
 #[tokio::test(start_paused = true)]
 async fn an_error_that_comes_soon_has_its_status() {
     let agent = agent();
-    let client = Http::open(http(&agent, true), &ProtocolVersion::V_2026_07_28).await;
+    let client = Http::open(http(&agent), &ProtocolVersion::V_2026_07_28).await;
     assert_eq!(client.request("sessions/fly", json!({})).await.status(), 404);
     let answer = client.request("tools/call", json!({ "name": "fly", "arguments": {} })).await;
     assert!(super::framing::body_text(answer).await.contains("UNKNOWN_OPERATION"));

@@ -222,7 +222,7 @@ async fn a_stream_that_closes_interrupts_nothing() {
     let has_streams = |way: Way, version: &ProtocolVersion| way != Way::Streams && version.has_initialize();
     for (way, version) in everywhere().filter(|(way, version)| has_streams(*way, version)) {
         let agent = agent();
-        let wire = super::framing::Http::open(http(&agent, way == Way::HttpWithSessions), &version).await;
+        let wire = super::framing::Http::open(http(&agent), &version).await;
         let session = agent.create_session().await.unwrap();
         let call = json!({
             "name": "turn_start",

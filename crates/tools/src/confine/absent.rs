@@ -82,7 +82,7 @@ fn run(job: &Job, temporary: &Path) -> Result<u8, String> {
         kill_process_group(group, Signal::KILL).ok();
     });
     let status = shell.wait().map_err(|error| format!("the keeper of the command cannot wait: {error}"))?;
-    // What it left behind, unless that made a group of its own.
+    // What it left, unless that made a group of its own.
     kill_process_group(group, Signal::KILL).ok();
     Ok(code_of(status))
 }

@@ -40,7 +40,7 @@ pub(crate) use system::close_inherited;
 pub(crate) use system::{Network, create, has_networks, keep, probe, program};
 pub(crate) use way::follow;
 
-/// First argument of a re-exec. Nobody types it.
+/// First argument of a re-exec; not for people.
 pub(crate) const MARK: &str = "__meerkat-confined";
 /// First argument of a re-exec that makes a network for the commands of a session.
 pub(crate) const NETWORK: &str = "__meerkat-network";
@@ -52,7 +52,7 @@ const NAMES_MAX: u32 = 1_000;
 pub struct Confinement {
     /// True if a command reaches no files but those that it is given.
     pub files: bool,
-    /// True if a command has no network but that of its session, in which nobody else is.
+    /// True if a command has no network but that of its session, which it shares with no other.
     pub network: bool,
     /// Protection of the repository's hooks and configuration, which run outside of any confinement later.
     pub git_guard: GitGuard,

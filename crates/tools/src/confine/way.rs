@@ -50,7 +50,7 @@ pub(crate) fn follow(path: &Path) -> Way {
 }
 
 /// Lists the links and the ends of the ways to some paths, as far as they lie in a workspace. Of a folder the links in it
-/// are followed too: whoever obeys the folder obeys what they lead to.
+/// are followed too: a program that obeys the folder obeys what they lead to.
 pub(crate) fn ways(workspace: &Path, paths: impl IntoIterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut add = |way: Way, from: Option<&Path>| {

@@ -34,12 +34,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     diff,
-    options::FileOptions,
     path::{Inside, PlainError, Workspace, io_failed, is_folder, open_plain, shown},
     seen::{Seen, Stamp},
 };
 use crate::{confine::PROJECTION, obeyed::is_obeyed};
 
+/// Bytes of a file that `edit` or `write` may leave or find.
+pub(super) const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Locks of files that are being changed; files may share one.
 const LOCKS: usize = 64;
 /// Names that are tried for a temporary file.
@@ -49,7 +50,6 @@ const LEFT_S: i64 = 3_600;
 
 /// Changes of files by all sessions of a process.
 pub(super) struct Changes {
-    options: FileOptions,
     seen: Seen,
     /// Held from reading a file to replacing it: calls of one step run together.
     locks: [Mutex<()>; LOCKS],
@@ -76,17 +76,8 @@ pub(super) struct Found {
 }
 
 impl Changes {
-    pub(super) fn new(options: FileOptions) -> Self {
-        Self {
-            options,
-            seen: Seen::new(options.seen_files),
-            locks: std::array::from_fn(|_| Mutex::default()),
-            temporaries: AtomicU64::new(0),
-        }
-    }
-
-    pub(super) const fn options(&self) -> &FileOptions {
-        &self.options
+    pub(super) fn new() -> Self {
+        Self { seen: Seen::default(), locks: std::array::from_fn(|_| Mutex::default()), temporaries: AtomicU64::new(0) }
     }
 
     /// Remembers that a session saw a file. Through a link it is not seen under its own name.
@@ -127,11 +118,11 @@ impl Changes {
         };
         let failed = |error| refused(io_failed(&path, error));
         let metadata = file.metadata().map_err(failed)?;
-        let most = self.options.file_bytes;
         let mut bytes = Vec::new();
-        (&mut file).take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
-        if bytes.len() as u64 > most {
-            let message = format!("{path} has {} bytes; files of at most {most} can be changed.", metadata.len());
+        (&mut file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            let message =
+                format!("{path} has {} bytes; files of at most {FILE_BYTES_MAX} can be changed.", metadata.len());
             return Err(ToolError::Refused(message));
         }
         if metadata.permissions().mode() & 0o222 == 0 {

@@ -12,6 +12,9 @@ use meerkat_service::{
 
 use super::change::Changes;
 
+/// Bytes of an answer of `read`, `grep` or `glob`. An answer larger than `tools.inline_bytes` would go to a blob.
+pub(super) const ANSWER_BYTES_MAX: usize = 30 * 1024;
+
 /// Answer of a call that looks at something.
 pub(super) enum Shown {
     Text(String),

@@ -62,7 +62,7 @@ pub(super) fn unified(path: &str, old: Option<&str>, new: &str) -> String {
         let _ = writeln!(text, "[{left_out} more lines of the difference are not shown.]");
     }
     if !hidden.is_empty() {
-        let _ = writeln!(text, "[The hash of long and left out lines is {}.]", hash(hidden.as_bytes()));
+        let _ = writeln!(text, "[Hash of the long and omitted lines: {}.]", hash(hidden.as_bytes()));
     }
     text
 }

@@ -9,7 +9,7 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    change::{Changes, Target},
+    change::{Changes, FILE_BYTES_MAX, Target},
     common::{Change, spec},
     diff, marks, nearest,
     path::{Inside, Workspace},
@@ -106,10 +106,9 @@ impl Edited {
         }
         let text = std::str::from_utf8(&found.bytes).map_err(|_| binary("not UTF-8 text, a file"))?;
         let (has_mark, text) = text.strip_prefix(MARK_OF_ORDER).map_or((false, text), |text| (true, text));
-        let most = changes.options().file_bytes;
         let Arguments { old, new, all, .. } = arguments;
-        let replaced = replace(text, old, new, *all, most)
-            .map_err(|mismatch| ToolError::Refused(explain(&target.path, text, old, mismatch, most)))?;
+        let replaced = replace(text, old, new, *all, FILE_BYTES_MAX)
+            .map_err(|mismatch| ToolError::Refused(explain(&target.path, text, old, mismatch, FILE_BYTES_MAX)))?;
         if replaced.text == text {
             let message = "`old` and `new` differ in line endings alone, which stay as they are in the file.";
             return Err(ToolError::Refused(message.to_owned()));

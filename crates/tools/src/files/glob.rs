@@ -10,8 +10,7 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    common::{Shown, look},
-    options::FileOptions,
+    common::{ANSWER_BYTES_MAX, Shown, look},
     path::{Inside, Workspace, shown},
     walk::{self, Visit},
 };
@@ -36,7 +35,7 @@ struct Arguments {
 }
 
 /// Makes `glob`.
-pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> {
+pub(super) fn tool() -> Result<Arc<dyn Tool>, SessionError> {
     look("glob", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { pattern } = ToolError::decode(&invocation.arguments)?;
         if pattern.is_empty() || pattern.len() > GLOB_BYTES_MAX {
@@ -48,7 +47,7 @@ pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> 
         let visitors = walk::walk(&workspace, &Inside::root(), &invocation.cancel, visitor)?;
         let count: u64 = visitors.iter().map(|visitor| visitor.count).sum();
         let first: BTreeSet<PathBuf> = visitors.into_iter().flat_map(|visitor| visitor.first).collect();
-        Ok(Shown::Text(answer(&first, count, options.answer_bytes)))
+        Ok(Shown::Text(answer(&first, count)))
     })
 }
 
@@ -86,12 +85,12 @@ impl Visit for Visitor<'_> {
     fn unreadable(&mut self) {}
 }
 
-fn answer(first: &BTreeSet<PathBuf>, count: u64, bytes_max: usize) -> String {
+fn answer(first: &BTreeSet<PathBuf>, count: u64) -> String {
     let (mut text, mut listed) = (String::new(), 0);
     for path in first.iter().take(PATHS_MAX) {
         let before = text.len();
         let _ = writeln!(text, "{}", shown(path));
-        if text.len() > bytes_max {
+        if text.len() > ANSWER_BYTES_MAX {
             text.truncate(before);
             break;
         }

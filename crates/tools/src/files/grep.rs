@@ -9,15 +9,16 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    common::{Shown, look},
+    common::{ANSWER_BYTES_MAX, Shown, look},
     glob::{GLOB_BYTES_MAX, matcher},
-    options::FileOptions,
     path::{Workspace, shown},
     search::{self, Matches},
 };
 
 /// Longest pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 4096;
+/// Matches that are shown.
+const MATCHES_MAX: usize = 200;
 
 const DESCRIPTION: &str = "Finds lines that match a regular expression (Rust syntax; (?i) ignores case) in the files \
                            of the workspace, and shows them as path:line:text. Hidden files, files that .gitignore \
@@ -39,7 +40,7 @@ struct Arguments {
 }
 
 /// Makes `grep`.
-pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> {
+pub(super) fn tool() -> Result<Arc<dyn Tool>, SessionError> {
     look("grep", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { pattern, path, glob } = ToolError::decode(&invocation.arguments)?;
         for (name, text, most) in
@@ -52,21 +53,20 @@ pub(super) fn tool(options: FileOptions) -> Result<Arc<dyn Tool>, SessionError> 
         let workspace = Workspace::open(invocation)?;
         let start = workspace.inside(&path.unwrap_or_default())?;
         let (pattern, glob) = (search::pattern(&pattern)?, glob.map(|glob| matcher(&glob, &workspace)).transpose()?);
-        let most = options.grep_matches;
-        let found = search::search(&workspace, &start, &pattern, glob.as_ref(), most, &invocation.cancel)?;
-        Ok(Shown::Text(answer(&found, most, options.answer_bytes)))
+        let found = search::search(&workspace, &start, &pattern, glob.as_ref(), MATCHES_MAX, &invocation.cancel)?;
+        Ok(Shown::Text(answer(&found)))
     })
 }
 
 /// Writes the first matches, and a line that says how many there are.
-fn answer(found: &Matches, most: usize, bytes_max: usize) -> String {
+fn answer(found: &Matches) -> String {
     let (mut text, mut count) = (String::new(), 0_usize);
     'files: for (path, lines) in &found.files {
         let path = shown(path);
         for (number, line) in lines {
             let before = text.len();
             let _ = writeln!(text, "{path}:{number}:{line}");
-            if count == most || text.len() > bytes_max {
+            if count == MATCHES_MAX || text.len() > ANSWER_BYTES_MAX {
                 text.truncate(before);
                 break 'files;
             }

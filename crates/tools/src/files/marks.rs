@@ -9,7 +9,7 @@ const CLIPPED: [&str; 2] = ["[... ", " bytes left out"];
 pub(super) fn refuse(argument: &str, text: &str) -> Result<(), ToolError> {
     if text.contains(redact::MARK) {
         let message = format!(
-            "`{argument}` holds {}, which stands for a secret that is not shown; the file holds the secret itself. \
+            "`{argument}` holds {}, which replaces a secret that is not shown; the file holds the secret itself. \
              Leave that line alone: change only the lines around it.",
             redact::MARK
         );

@@ -4,7 +4,6 @@
 //! whole or not at all (`change.rs`), and never if it changed since the session last read or wrote it (`seen.rs`).
 
 mod common;
-mod options;
 mod path;
 mod walk;
 
@@ -34,33 +33,26 @@ use std::sync::Arc;
 use meerkat_service::{SessionError, tool::Tool};
 
 use change::Changes;
-pub use options::{FileAccess, FileOptions};
 pub(crate) use path::shown;
 pub use restore::{Content, WorkspaceFiles};
 
-/// Least of [`FileOptions::answer_bytes`]: one long line and the notes fit.
-const ANSWER_BYTES_MIN: usize = 4 * 1024;
+/// File tools that are offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// `read`, `grep` and `glob`.
+    Read,
+    /// Also `edit` and `write`.
+    Write,
+}
 
 /// Makes the file tools.
 ///
 /// # Errors
-/// `INVALID_REQUEST` for a limit that is too small.
-pub fn file_tools(options: FileOptions) -> Result<Vec<Arc<dyn Tool>>, SessionError> {
-    for (field, is_enough, least) in [
-        ("read_lines", options.read_lines > 0, 1),
-        ("answer_bytes", options.answer_bytes >= ANSWER_BYTES_MIN, ANSWER_BYTES_MIN),
-        ("file_bytes", options.file_bytes > 0, 1),
-        ("grep_matches", options.grep_matches > 0, 1),
-        ("seen_files", options.seen_files > 0, 1),
-    ] {
-        if !is_enough {
-            return Err(SessionError::invalid(field, format!("must be at least {least}")));
-        }
-    }
-    let changes = Arc::new(Changes::new(options));
-    let mut tools: Vec<Arc<dyn Tool>> =
-        vec![read::tool(options, changes.clone())?, grep::tool(options)?, glob::tool(options)?];
-    match options.access {
+/// Returns an error if a tool's schema is not valid JSON.
+pub fn file_tools(access: FileAccess) -> Result<Vec<Arc<dyn Tool>>, SessionError> {
+    let changes = Arc::new(Changes::new());
+    let mut tools: Vec<Arc<dyn Tool>> = vec![read::tool(changes.clone())?, grep::tool()?, glob::tool()?];
+    match access {
         FileAccess::Read => {}
         FileAccess::Write => {
             tools.push(Arc::new(edit::tool(changes.clone())?));

@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     change::Changes,
-    common::{Shown, look},
+    common::{ANSWER_BYTES_MAX, Shown, look},
     marks,
-    options::FileOptions,
     path::{Inside, Opened, Workspace, io_failed, shown},
     seen::Stamp,
 };
@@ -37,6 +36,8 @@ const SNIFFED_BYTES: usize = 8 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// Names of a folder that are shown.
 const NAMES_MAX: usize = 500;
+/// Lines of a page.
+const LINES_MAX: usize = 2000;
 /// Bytes that are kept of an answer for its last line.
 const NOTE_BYTES: usize = 300;
 
@@ -59,15 +60,14 @@ struct Arguments {
 }
 
 /// Makes `read`.
-pub(super) fn tool(options: FileOptions, changes: Arc<Changes>) -> Result<Arc<dyn Tool>, SessionError> {
+pub(super) fn tool(changes: Arc<Changes>) -> Result<Arc<dyn Tool>, SessionError> {
     look("read", DESCRIPTION, SCHEMA, move |invocation| {
         let Arguments { path, offset, limit } = ToolError::decode(&invocation.arguments)?;
-        let (offset, limit) = (offset.unwrap_or(1), limit.unwrap_or(options.read_lines));
+        let (offset, limit) = (offset.unwrap_or(1), limit.unwrap_or(LINES_MAX));
         if offset == 0 || limit == 0 {
             return Err(ToolError::Arguments("`offset` and `limit` count from 1".to_owned()));
         }
-        let bytes_max = options.answer_bytes - NOTE_BYTES;
-        let page = Page { offset, lines_max: limit.min(options.read_lines), bytes_max };
+        let page = Page { offset, lines_max: limit.min(LINES_MAX), bytes_max: ANSWER_BYTES_MAX - NOTE_BYTES };
         let workspace = Workspace::open(invocation)?;
         let path = workspace.inside(&path)?;
         match workspace.open_to_read(&path)? {

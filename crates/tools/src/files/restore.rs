@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     change::{Changes, Target},
-    options::FileOptions,
     path::{Workspace, io_failed},
 };
 
@@ -37,7 +36,7 @@ impl WorkspaceFiles {
     /// `INVALID_REQUEST` if the folder cannot be opened, or has become a link.
     pub fn open(root: &Path) -> Result<Self, SessionError> {
         let workspace = Workspace::at(root.to_owned()).map_err(invalid)?;
-        Ok(Self { workspace, changes: Changes::new(FileOptions::default()) })
+        Ok(Self { workspace, changes: Changes::new() })
     }
 
     /// Returns what a file has now; `None` if there is none.
@@ -57,7 +56,7 @@ impl WorkspaceFiles {
     pub fn put_back(&self, path: &str, now: Option<&Content>, then: Option<&[u8]>) -> Result<(), SessionError> {
         let target = self.changes.target(&self.workspace, path).map_err(invalid)?;
         if content(&target).as_ref() != now {
-            let why = format!("{} has just been changed by somebody else", target.path);
+            let why = format!("{} was changed by another program just now", target.path);
             return Err(SessionError::invalid("workspace", why));
         }
         let folder = match then {
@@ -97,7 +96,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::files::file_tools;
+    use crate::files::{FileAccess, file_tools};
 
     /// Store without room.
     struct Full;
@@ -152,7 +151,7 @@ mod tests {
         let progress = mpsc::channel(1).0;
         let secrets = Secrets::default().stream();
         let sink = OutputSink::new(OutputLimits::default(), Arc::new(Full), invocation.session_id, secrets, progress);
-        let tools = file_tools(FileOptions::default()).unwrap();
+        let tools = file_tools(FileAccess::Write).unwrap();
         let edit = tools.iter().find(|tool| tool.spec().name == "edit").unwrap();
         let result = edit.call(invocation, &sink).await;
         assert!(matches!(&result, Err(ToolError::Refused(why)) if why.contains("stays as it is")), "{result:?}");
@@ -173,7 +172,7 @@ mod tests {
         fs::write(root.join("file"), "two\n").unwrap();
         for (now, then) in [(&one, Some(&b"old\n"[..])), (&one, None), (&None, Some(b"old\n"))] {
             let refused = files.put_back("file", now.as_ref(), then).unwrap_err();
-            assert!(refused.to_string().contains("just been changed"), "{refused}");
+            assert!(refused.to_string().contains("changed by another program"), "{refused}");
         }
         assert_eq!(fs::read_to_string(root.join("file")).unwrap(), "two\n");
         for path in ["../outside", ".git/config", "", "."] {

@@ -10,7 +10,10 @@ use std::{
 
 use meerkat_service::SessionId;
 
-/// Identity and state of a file. The time of the last change of its state cannot be set by anybody.
+/// Files that are remembered, of all sessions; the oldest are forgotten.
+const FILES_MAX: usize = 10_000;
+
+/// Identity and state of a file. The time of the last change of its state cannot be set by a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     file: (u64, u64),
@@ -36,10 +39,8 @@ impl Stamp {
 }
 
 /// Stamps of files by session and path, the newest of a bounded number. They are forgotten with the process.
-pub(super) struct Seen {
-    files: Mutex<Files>,
-    most: usize,
-}
+#[derive(Default)]
+pub(super) struct Seen(Mutex<Files>);
 
 #[derive(Default)]
 struct Files {
@@ -48,18 +49,14 @@ struct Files {
 }
 
 impl Seen {
-    pub(super) fn new(most: usize) -> Self {
-        Self { files: Mutex::default(), most }
-    }
-
     /// Remembers the file as it is now.
     pub(super) fn record(&self, session: SessionId, path: &Path, stamp: Stamp) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (session, path.to_owned());
         if files.stamps.insert(key.clone(), stamp).is_none() {
             files.order.push_back(key);
         }
-        if files.order.len() > self.most
+        if files.order.len() > FILES_MAX
             && let Some(oldest) = files.order.pop_front()
         {
             files.stamps.remove(&oldest);
@@ -68,7 +65,7 @@ impl Seen {
 
     /// Returns the file as the session last saw it.
     pub(super) fn last(&self, session: SessionId, path: &Path) -> Option<Stamp> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.stamps.get(&(session, path.to_owned())).copied()
     }
 }
@@ -81,8 +78,9 @@ mod tests {
     fn the_oldest_files_are_forgotten() {
         let folder = tempfile::tempdir().unwrap();
         let stamp = Stamp::of(&folder.path().metadata().unwrap());
-        let (seen, session) = (Seen::new(2), "01900000-0000-7000-8000-000000000001".parse().unwrap());
-        for path in ["a", "b", "a", "c"] {
+        let (seen, session) = (Seen::default(), "01900000-0000-7000-8000-000000000001".parse().unwrap());
+        let many: Vec<String> = (2..FILES_MAX).map(|n| n.to_string()).collect();
+        for path in ["a", "b", "a"].into_iter().chain(many.iter().map(String::as_str)).chain(["c"]) {
             seen.record(session, Path::new(path), stamp);
         }
         let known = |path: &str| seen.last(session, Path::new(path)).is_some();

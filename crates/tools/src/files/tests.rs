@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    FileOptions,
+    FileAccess,
     change::Changes,
     file_tools,
     path::{Opened, Way, Workspace},
@@ -42,15 +42,11 @@ const SECRET: &str = "outside\n";
 
 impl Fixture {
     fn new() -> Self {
-        Self::with(FileOptions::default())
-    }
-
-    fn with(options: FileOptions) -> Self {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir_all(home.path().join("workspace")).unwrap();
         fs::create_dir_all(home.path().join("other")).unwrap();
         fs::write(home.path().join("other/secret"), SECRET).unwrap();
-        Self { home, tools: file_tools(options).unwrap() }
+        Self { home, tools: file_tools(FileAccess::Write).unwrap() }
     }
 
     fn root(&self) -> PathBuf {
@@ -294,7 +290,7 @@ async fn the_other_name_of_a_file_keeps_its_content() {
 
 #[tokio::test]
 async fn a_file_is_read_in_numbered_pages() {
-    let fixture = Fixture::with(FileOptions { answer_bytes: 4096, ..FileOptions::default() });
+    let fixture = Fixture::new();
     fixture.put("lines", (1..=5).map(|n| format!("line {n}\r\n")).collect::<String>());
     fixture.put("no-end", "\u{feff}first\n\tsecond");
     fixture.put("empty", "");
@@ -320,7 +316,7 @@ async fn a_file_is_read_in_numbered_pages() {
     let (mut offset, mut seen) = (1, 0);
     let many = loop {
         let page = read(json!({ "path": "many", "offset": offset })).await;
-        assert!(page.len() <= 4096);
+        assert!(page.len() <= 30 * 1024);
         seen += page.lines().filter(|line| line.ends_with("\tx")).count();
         let Some(next) = page.lines().find_map(|line| line.strip_prefix("[More lines follow: read on with offset "))
         else {
@@ -386,11 +382,11 @@ async fn an_edit_changes_its_place_and_nothing_else() {
 
 #[tokio::test]
 async fn an_edit_that_does_not_fit_says_what_would() {
-    let fixture = Fixture::with(FileOptions { file_bytes: 100, ..FileOptions::default() });
+    let fixture = Fixture::new();
     fixture.put("file", "fn one() {}\nfn two() {}\nfn one_more() {}\n");
     fixture.put("binary", b"a\0");
     fixture.put("latin", b"caf\xe9\n");
-    fixture.put("large", "x".repeat(101));
+    fixture.put("large", "x".repeat(16 * 1024 * 1024 + 1));
     fixture.put("locked", "a\n");
     fs::set_permissions(fixture.root().join("locked"), fs::Permissions::from_mode(0o444)).unwrap();
     for (old, new, words) in [
@@ -408,12 +404,12 @@ async fn an_edit_that_does_not_fit_says_what_would() {
     ] {
         fixture.check_refused("edit", json!({ "path": "file", "old": old, "new": new }), words).await;
     }
-    let large = json!({ "path": "file", "old": "n", "new": "0123456789012345", "all": true });
+    let large = json!({ "path": "file", "old": "n", "new": "x".repeat(4 * 1024 * 1024), "all": true });
     fixture.check_refused("edit", large, "would have").await;
     for (path, words) in [
         ("binary", "a binary file of 2 bytes"),
         ("latin", "not UTF-8"),
-        ("large", "has 101 bytes; files of at most 100 can be changed"),
+        ("large", "has 16777217 bytes; files of at most 16777216 can be changed"),
         ("locked", "read-only"),
         ("missing", "write makes new files"),
     ] {
@@ -628,7 +624,7 @@ async fn the_next_edit_in_a_folder_removes_what_an_ended_one_left() {
 #[tokio::test]
 async fn a_file_that_changes_or_appears_during_a_call_is_not_replaced() {
     let fixture = Fixture::new();
-    let changes = Changes::new(FileOptions::default());
+    let changes = Changes::new();
     let invocation = fixture.invocation(1, &json!({}));
     let workspace = Workspace::open(&invocation).unwrap();
     fixture.put("file", "one\n");

@@ -9,7 +9,7 @@ use meerkat_service::{
 use serde::Deserialize;
 
 use super::{
-    change::{Changes, Target},
+    change::{Changes, FILE_BYTES_MAX, Target},
     common::{Change, spec},
     diff, marks,
     path::Workspace,
@@ -61,7 +61,7 @@ fn target(
     arguments: &Arguments,
 ) -> Result<Target, ToolError> {
     marks::refuse("content", &arguments.content)?;
-    let (bytes, most) = (arguments.content.len(), changes.options().file_bytes);
+    let (bytes, most) = (arguments.content.len(), FILE_BYTES_MAX);
     if bytes as u64 > most {
         return Err(ToolError::Refused(format!("`content` has {bytes} bytes; a file may have {most}.")));
     }

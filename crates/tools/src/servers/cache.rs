@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a list of tools.
 pub(super) const LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of one file: more than the longest list with all that is accepted, as what is not kept is accepted anew.
+/// Bytes of one file: more than the longest list with all that is accepted, as what is not kept is accepted again.
 const FILE_BYTES_MAX: u64 = 2 * LIST_BYTES_MAX as u64;
 
 /// Tool as it is kept: what was read of it, but not what its server's name here and a person decide.

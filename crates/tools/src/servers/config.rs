@@ -255,7 +255,7 @@ pub fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<S
     let (mut expanded, mut rest) = (String::with_capacity(text.len()), text);
     while let Some((before, after)) = rest.split_once("${") {
         expanded.push_str(before);
-        let Some((inside, behind)) = after.split_once('}') else {
+        let Some((inside, following)) = after.split_once('}') else {
             return Err("A ${ has no closing brace.".to_owned());
         };
         let (variable, default) =
@@ -275,7 +275,7 @@ pub fn expand(text: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<S
                 return Err(format!("The variable {variable} is not set; set it, or write ${{{variable}:-default}}."));
             }
         }
-        rest = behind;
+        rest = following;
     }
     expanded.push_str(rest);
     Ok(expanded)

@@ -1,4 +1,4 @@
-//! Requests to a server over HTTP. Each answer is bounded, as the library's own client is not.
+//! Requests to a server over HTTP. Each answer is bounded; the library's own client does not bound one in JSON.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,8 @@ use http::{
 use meerkat_service::clock::Clock;
 use reqwest::Response;
 use rmcp::{
-    model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage},
+    ErrorData,
+    model::{ClientJsonRpcMessage, ErrorCode, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::{
         auth::{AuthError, WWWAuthenticateParams},
         common::http_header::{EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE},
@@ -177,6 +178,24 @@ impl StreamableHttpClient for Bounded {
         let most = MESSAGE_BYTES_MAX;
         self.http.get_stream_with_max_sse_event_size(uri, session, last, token, headers, most).await
     }
+}
+
+/// Has the library begin as older servers want it. They refuse the first request of the newest revision in any form; the
+/// library takes for that only an error with the request's id.
+pub(super) fn refused_probe(
+    id: RequestId,
+    posted: Result<StreamableHttpPostResponse, Failure>,
+) -> Result<StreamableHttpPostResponse, Failure> {
+    use StreamableHttpPostResponse::{Accepted, Json};
+    let error = match posted {
+        Ok(Json(JsonRpcMessage::Error(error), _)) => error.error,
+        Ok(Accepted) => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "it did not answer", None),
+        Err(
+            error @ (StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_)),
+        ) => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, error.to_string(), None),
+        posted => return posted,
+    };
+    Ok(Json(JsonRpcMessage::error(error, Some(id)), None))
 }
 
 /// Returns the error of a server that wants another authorization.

@@ -27,8 +27,8 @@ use rmcp::{
         ServerResult, SubscriptionFilter,
     },
     service::{
-        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
-        PeerRequestOptions, RequestContext, RunningService,
+        ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, PeerRequestOptions, RequestContext,
+        RunningService,
     },
     transport::{
         DynamicTransportError, StreamableHttpClientTransport,
@@ -68,13 +68,15 @@ const ROUNDS_MAX: u32 = 16;
 const ROUND_PAUSE: Duration = Duration::from_millis(250);
 /// Longest time for telling a server that a call is cancelled.
 const CANCEL: Duration = Duration::from_secs(1);
+/// Time for which a stopped call counts as running: its server may go on with it, and ask.
+const STOPPED: Duration = Duration::from_secs(30);
 
 /// Way to a server, with its variables replaced.
 #[derive(Clone)]
 pub(super) enum Target {
     /// A program.
     Program(Program),
-    /// An address, with the headers of each request, and the login there unless a header stands for it.
+    /// An address, with the headers of each request, and the login there unless a header replaces it.
     Address(String, HashMap<HeaderName, HeaderValue>, Option<Arc<Account>>),
 }
 
@@ -168,6 +170,7 @@ impl ClientHandler for Handler {
 pub(super) struct Link {
     server: String,
     clock: Arc<dyn Clock>,
+    tasks: TaskTracker,
     peer: Peer<RoleClient>,
     notices: Arc<Notices>,
     last_words: LastWords,
@@ -236,24 +239,17 @@ impl Link {
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(Reconnects);
-                let open = |lifecycle| {
-                    let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
-                    let marking = Marking::new(server, transport, why.clone());
-                    handler.clone().serve_with_lifecycle(marking, lifecycle)
+                let lifecycle = match wants_session {
+                    true => ClientLifecycleMode::Initialize,
+                    // The newest revision has no sessions, and wants to be asked for first.
+                    false => ClientLifecycleMode::Auto {
+                        preferred_versions: vec![ProtocolVersion::LATEST],
+                        legacy_version: None,
+                    },
                 };
-                let preferred_versions = vec![ProtocolVersion::LATEST];
-                let (first, second) = match wants_session {
-                    true => (ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }),
-                    // The newest revision has none, and wants to be asked for first.
-                    false => {
-                        let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
-                        (auto, ClientLifecycleMode::Initialize)
-                    }
-                };
-                let running = match open(first).await {
-                    Err(error) if may_know_another(&error) => open(second).await,
-                    opened => opened,
-                };
+                let transport = StreamableHttpClientTransport::with_client(client, config);
+                let running =
+                    handler.serve_with_lifecycle(Marking::new(server, transport, why.clone()), lifecycle).await;
                 let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
                 (running, LastWords::default(), None)
             }
@@ -277,6 +273,7 @@ impl Link {
             used_ms: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             clock,
+            tasks: tasks.clone(),
             peer,
             notices,
             last_words,
@@ -393,10 +390,14 @@ impl Link {
                 }),
                 () = cancel.cancelled() => {
                     tokio::select! {
-                        told = handle.cancel(Some("stopped on request".to_owned())) => drop(told),
+                        sent = handle.cancel(Some("stopped on request".to_owned())) => drop(sent),
                         () = self.clock.sleep(CANCEL) => {}
                     }
-                    place.keep();
+                    let (closed, rest) = (self.close.clone(), self.clock.sleep(STOPPED));
+                    self.tasks.spawn(async move {
+                        closed.run_until_cancelled(rest).await;
+                        drop(place);
+                    });
                     return Err(CallEnd::Stopped(taken.is_set()));
                 }
                 Some(text) = progress.recv() => output.progress(text),
@@ -496,29 +497,13 @@ impl Drop for Link {
     }
 }
 
-/// Returns true if a server that knows another revision may answer its first request like this.
-fn may_know_another(error: &ClientInitializeError) -> bool {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => {
-            let error = error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
-            matches!(
-                error,
-                Some(StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_))
-            )
-        }
-        // It was asked for both.
-        ClientInitializeError::LegacyFallbackFailed { .. } => false,
-        _ => true,
-    }
-}
-
 /// Listens for changed tools on a server without sessions, and again whenever that ends, unless the server refuses it.
 async fn listen(peer: Peer<RoleClient>, notices: Arc<Notices>, clock: Arc<dyn Clock>) {
     let filter = SubscriptionFilter::builder().tools_list_changed().build();
     loop {
         match peer.listen(filter.clone()).await {
             Ok(mut heard) => {
-                // Nobody was told of what changed before.
+                // What changed before was not announced.
                 notices.list_changed.notify_one();
                 while let Ok(Some(_)) = heard.next().await {
                     notices.list_changed.notify_one();
@@ -596,7 +581,8 @@ mod tests {
     #[test]
     fn a_refused_request_says_what_its_own_answer_wants() {
         let clock = Arc::new(SystemClock::new());
-        let account = Account::new("t", "http://127.0.0.1/mcp", "logins".into(), clock, TaskTracker::new());
+        let headers = HashMap::new();
+        let account = Account::new("t", "http://127.0.0.1/mcp", headers, "logins".into(), clock, TaskTracker::new());
         let refusal = InsufficientScopeError::new("Bearer".to_owned(), Some("tools admin".to_owned()));
         let refusal = StreamableHttpError::<reqwest::Error>::InsufficientScope(refusal);
         let sent = DynamicTransportError::from_parts("http", TypeId::of::<()>(), Box::new(refusal));

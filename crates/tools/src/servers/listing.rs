@@ -44,7 +44,7 @@ pub(super) struct Definition {
     pub(super) hash: String,
     /// Fault for which it cannot be used.
     fault: Option<String>,
-    /// Reason that the model is not shown it: its fault, or that nobody has accepted it as it is now.
+    /// Reason that the model is not shown it: its fault, or that it was not accepted as it is now.
     pub(super) quarantined: Option<String>,
 }
 
@@ -176,7 +176,7 @@ fn read_one(server: &str, tool: &Value) -> Definition {
 
 /// Reads a schema of arguments, which is not checked yet. `{}` takes any object.
 fn read_schema(schema: &Value) -> Result<RawJson, String> {
-    let Value::Object(object) = schema else { return Err("is no JSON object".to_owned()) };
+    let Value::Object(object) = schema else { return Err("is not a JSON object".to_owned()) };
     let kind = object.get("type");
     if kind.is_some_and(|kind| kind != "object") {
         return Err("is not that of an object".to_owned());
@@ -234,7 +234,8 @@ mod tests {
             tool("slow", json!({ "allOf": vec![json!({ "pattern": "a{9}" }); 65] })),
             json!("no tool"),
         ];
-        let words = ["", "no JSON object", "no JSON object", "not that of an object", "32 levels", "65536 are allowed"];
+        let words =
+            ["", "not a JSON object", "not a JSON object", "not that of an object", "32 levels", "65536 are allowed"];
         let more = ["is no path", "no name", "more than 256", "", "more than 64 patterns"];
         let found = reasons(&tools);
         // The last has the name of another without one.

@@ -34,7 +34,7 @@ use std::{
 
 use async_trait::async_trait;
 use meerkat_service::{
-    SessionError, SessionId,
+    SessionError,
     clock::{Clock, SystemClock},
     redact::Secrets,
     tool::{LeftOut, Tool, ToolScope, ToolServerState, ToolServerView, ToolSet, ToolSource},
@@ -45,7 +45,7 @@ use tokio_util::{
     task::TaskTracker,
 };
 
-pub use auth::{Login, LoginOptions, Logout};
+pub use auth::{Login, LoginOptions};
 pub use config::{Scope, ServerApproval, ServerConfig, expand};
 pub use shared::Permits;
 pub(crate) use supervise::supervise;
@@ -195,7 +195,7 @@ impl Servers {
         self.pool.former.lock.set(lock).ok();
     }
 
-    /// Waits for each server whose tools nobody has tried to list, at most for its `start_timeout_ms`.
+    /// Waits for each server whose tools were never listed, at most for its `start_timeout_ms`.
     pub async fn ready(&self) {
         futures::future::join_all(self.servers.values().map(Server::ready)).await;
     }
@@ -270,9 +270,9 @@ impl Servers {
     /// # Errors
     /// `INVALID_REQUEST` that says why there can be no login.
     pub async fn login(&self, name: &str, options: LoginOptions) -> Result<Login, SessionError> {
-        let (account, headers) = self.find(name)?.account()?;
+        let account = self.find(name)?.account()?;
         // Boxed, as it is large and rare.
-        Box::pin(Login::begin(account.clone(), headers, options)).await.map_err(|why| no_login(name, &why))
+        Box::pin(Login::begin(account.clone(), options)).await.map_err(|why| no_login(name, &why))
     }
 
     /// Waits until the browser comes back from a login's page, and keeps the tokens.
@@ -295,13 +295,12 @@ impl Servers {
         Ok(())
     }
 
-    /// Deletes the login at a server, and tells its issuer.
+    /// Deletes the login at a server; its issuer may accept the tokens until they expire. Returns true if there was one.
     ///
     /// # Errors
     /// `INVALID_REQUEST` if there is no such server, or the login could not be deleted.
-    pub async fn log_out(&self, name: &str) -> Result<Logout, SessionError> {
-        let (account, _) = self.find(name)?.account()?;
-        Box::pin(auth::log_out(account)).await.map_err(|why| {
+    pub async fn log_out(&self, name: &str) -> Result<bool, SessionError> {
+        self.find(name)?.account()?.log_out().await.map_err(|why| {
             SessionError::invalid("server", format!("The login at the server {name} was not ended: {why}."))
         })
     }
@@ -313,11 +312,6 @@ impl Servers {
             SessionError::invalid("server", message)
         };
         self.servers.get(name).ok_or_else(unknown)
-    }
-
-    /// Ends the connections that a session has for itself.
-    pub async fn end_session(&self, session: SessionId) {
-        futures::future::join_all(self.servers.values().map(|server| server.end_session(session))).await;
     }
 }
 
@@ -349,7 +343,7 @@ impl ToolSource for Servers {
     }
 
     fn redact_with(&self, secrets: &Secrets) {
-        for (account, _) in self.servers.values().filter_map(|server| server.account().ok()) {
+        for account in self.servers.values().filter_map(|server| server.account().ok()) {
             account.redact_with(secrets);
         }
     }

@@ -3,7 +3,7 @@
 //! With a session, the protocol does not say during which call a server asks. Only one of a connection's single running
 //! call has an owner. Without one, a question is the answer to its call.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use meerkat_service::{
     session::message::RawJson,
@@ -18,36 +18,30 @@ use tokio::sync::{
 
 use super::answer::CallEnd;
 
-/// Calls that run over one connection, by number, each with the way to its person.
+/// Calls that run over one connection, each with the way to its person, as long as its [`Place`] is held.
 #[derive(Default)]
-pub(super) struct Askers(Mutex<Running>);
-
-#[derive(Default)]
-struct Running {
-    last: u64,
-    calls: Vec<(u64, mpsc::Sender<Asking>)>,
-}
+pub(super) struct Askers(Mutex<Vec<(Weak<()>, mpsc::Sender<Asking>)>>);
 
 /// Place of a call among those that run.
-pub(super) struct Place<'a>(&'a Askers, u64);
+pub(super) type Place = Arc<()>;
 
 impl Askers {
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Begins a call, whose questions go to `questions`.
+    pub(super) fn begin(&self, questions: mpsc::Sender<Asking>) -> Place {
+        let place = Place::default();
+        self.running().push((Arc::downgrade(&place), questions));
+        place
     }
 
-    /// Begins a call, whose questions go to `questions`.
-    pub(super) fn begin(&self, questions: mpsc::Sender<Asking>) -> Place<'_> {
-        let mut running = self.lock();
-        running.last += 1;
-        let number = running.last;
-        running.calls.push((number, questions));
-        Place(self, number)
+    fn running(&self) -> MutexGuard<'_, Vec<(Weak<()>, mpsc::Sender<Asking>)>> {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.retain(|(place, _)| place.strong_count() > 0);
+        calls
     }
 
     /// Returns the way to the person of the only running call.
     fn only(&self) -> Option<mpsc::Sender<Asking>> {
-        match &self.lock().calls[..] {
+        match &self.running()[..] {
             [(_, questions)] => Some(questions.clone()),
             _ => None,
         }
@@ -106,19 +100,6 @@ fn result(answer: Answer) -> ElicitResult {
     }
 }
 
-impl Place<'_> {
-    /// Keeps the place of a call that was stopped: its server may go on, and what it asks then is nobody else's.
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.lock().calls.retain(|(number, _)| *number != self.1);
-    }
-}
-
 /// Reads a question; none if it cannot be asked.
 fn read(server: &str, asked: ElicitRequestParams) -> Option<Question> {
     let question = match asked {
@@ -129,7 +110,7 @@ fn read(server: &str, asked: ElicitRequestParams) -> Option<Question> {
                 .and_then(|schema| Question::new(server, &message, &schema))
         }
         // The library's enum may grow.
-        _ => Err("it is no form".to_owned()),
+        _ => Err("it is not a form".to_owned()),
     };
     question.inspect_err(|why| tracing::warn!(target: "servers", server, why, "a question is declined")).ok()
 }

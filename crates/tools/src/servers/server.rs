@@ -143,16 +143,14 @@ impl Server {
         Ok((server, given.everywhere))
     }
 
-    /// Returns the login at a remote server, and the headers of each request.
+    /// Returns the login at a remote server.
     ///
     /// # Errors
     /// `INVALID_REQUEST` if there is none for it.
-    pub(super) fn account(
-        &self,
-    ) -> Result<(&Arc<Account>, &HashMap<http::HeaderName, http::HeaderValue>), SessionError> {
+    pub(super) fn account(&self) -> Result<&Arc<Account>, SessionError> {
         let name = &self.name;
         let why = match &self.target {
-            Ok(Target::Address(_, headers, Some(account))) => return Ok((account, headers)),
+            Ok(Target::Address(_, _, Some(account))) => return Ok(account),
             Ok(Target::Address(_, headers, None)) if headers.contains_key(&http::header::AUTHORIZATION) => {
                 format!("servers.{name}.headers has its own Authorization; remove that to log in")
             }
@@ -165,7 +163,7 @@ impl Server {
 
     /// Returns how to log in, if it has refused the last request for want of that.
     pub(super) fn wanted_login(&self) -> Option<String> {
-        self.account().ok().and_then(|(account, _)| account.refused())
+        self.account().ok().and_then(|account| account.refused())
     }
 
     /// Lets the next call start it at once.
@@ -202,7 +200,7 @@ impl Server {
         let has_changed = *state.definitions != *definitions;
         (state.is_listed, state.listed, state.accepted, state.definitions) = (true, listed, accepted, definitions);
         if has_changed {
-            // Under the lock, so that nobody sees the tools without their version.
+            // Under the lock, so that the tools are never seen without their version.
             self.pool.changed();
         }
         drop(state);
@@ -330,7 +328,7 @@ impl Server {
         let opened = self.use_slot(session, &slot).await;
         if opened.is_err() {
             let mut slots = self.slots();
-            // Beside the list's, the only handle is this one: nobody else waits for it.
+            // Beside the list's, the only handle is this one: no other call waits for it.
             if Arc::strong_count(&slot) == 2 && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
                 slots.remove(&session);
             }
@@ -455,7 +453,7 @@ impl Server {
                     self.pool.clock.sleep(LIST_PAUSE).await;
                 }
                 () = self.pool.clock.sleep(rest), if !limit.is_zero() => {
-                    // Under the lock nobody begins a use.
+                    // Under the lock no use begins.
                     let mut place = slot.lock().await;
                     if link.idle() >= limit {
                         *place = None;
@@ -469,16 +467,6 @@ impl Server {
         let is_unused = slot.try_lock().is_ok_and(|link| link.as_ref().is_none_or(|link| link.is_closed()));
         if is_unused && slots.get(&session).is_some_and(|now| Arc::ptr_eq(now, &slot)) {
             slots.remove(&session);
-        }
-    }
-
-    /// Ends the connection of a session.
-    pub(super) async fn end_session(&self, session: SessionId) {
-        let slot = self.slots().get(&Some(session)).cloned();
-        if let Some(slot) = slot
-            && let Some(link) = slot.lock().await.take()
-        {
-            link.close();
         }
     }
 }
@@ -513,16 +501,18 @@ fn target(
         check_url(&url).map_err(|why| format!("its url cannot be used: {why}"))?;
         let mut headers = HashMap::new();
         for (name, value) in &config.headers {
-            let bad = |what: &str| format!("The header {name} is no {what}; correct it");
+            let bad = |what: &str| format!("The header {name} is not a {what}; correct it");
             let header = name.parse::<http::HeaderName>().map_err(|_| bad("name of a header"))?;
             let mut value = http::HeaderValue::try_from(give(value)?).map_err(|_| bad("valid header"))?;
             value.set_sensitive(true);
             headers.insert(header, value);
         }
-        // A configured header wins: then there is no login.
+        // With a configured header there is no login.
         let folder = pool.logins_dir.clone().filter(|_| !headers.contains_key(&http::header::AUTHORIZATION));
-        let account =
-            folder.map(|folder| Arc::new(Account::new(name, &url, folder, pool.clock.clone(), pool.tasks.clone())));
+        let account = folder.map(|folder| {
+            let (clock, tasks) = (pool.clock.clone(), pool.tasks.clone());
+            Arc::new(Account::new(name, &url, headers.clone(), folder, clock, tasks))
+        });
         return Ok(Target::Address(url, headers, account));
     }
     check_supervisor()?;

@@ -113,7 +113,7 @@ impl Tool for ServerTool {
                 Err(CallEnd::Unknown(why)) => return Err(ToolError::Unknown(server.redact(&why))),
                 Err(CallEnd::Output(error)) => return Err(error),
                 Err(CallEnd::Stopped(true)) if self.effect() != Effect::ReadOnly => {
-                    return Err(ToolError::Unknown(format!("The server {} was told to stop it.", server.name)));
+                    return Err(ToolError::Unknown(format!("The server {} was asked to stop it.", server.name)));
                 }
                 Err(CallEnd::Stopped(_)) => return Err(ToolError::Cancelled),
             }

@@ -30,7 +30,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Answers to a server that may wait until it takes them; one more ends the connection.
 const ANSWERS_MAX: usize = 256;
 
-/// Requests and notifications of a server that nobody has dealt with yet; meanwhile no more is read.
+/// Requests and notifications of a server that are not dealt with yet; meanwhile no more is read.
 const OPEN_MAX: usize = 64;
 /// Requests and notifications of a server since its last answer; one more ends the connection.
 const UNASKED_MAX: u32 = 100_000;
@@ -52,7 +52,7 @@ impl Why {
     }
 }
 
-/// Place of a message among those that nobody has dealt with yet. The library keeps it until then.
+/// Place of a message among those that are not dealt with yet. The library keeps it until then.
 #[derive(Clone)]
 struct Open(#[expect(dead_code, reason = "held, not looked at")] Arc<OwnedSemaphorePermit>);
 
@@ -96,7 +96,7 @@ impl<T> Marking<T> {
         let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         self.unasked = if is_answer { 0 } else { self.unasked + 1 };
         (self.unasked > UNASKED_MAX).then(|| {
-            format!("it sent more than {UNASKED_MAX} messages that nobody asked for, and no answer between them")
+            format!("it sent more than {UNASKED_MAX} messages that were not requested, and no answer between them")
         })
     }
 }
@@ -139,7 +139,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Marking<T> {
                     asked.request.extensions_mut().insert(place);
                     return Some(JsonRpcMessage::Request(asked));
                 }
-                // Nobody reads these.
+                // These are not shown anywhere.
                 JsonRpcMessage::Notification(said)
                     if matches!(said.notification, ServerNotification::LoggingMessageNotification(_)) => {}
                 JsonRpcMessage::Notification(mut said) => {
@@ -197,7 +197,7 @@ impl Transport<RoleClient> for Lines {
                     Ok(message) => return Some(message),
                     // Many programs print a greeting.
                     Err(_) => {
-                        tracing::debug!(target: "servers", server = self.server, "skipped a line that is no message")
+                        tracing::debug!(target: "servers", server = self.server, "skipped a line that is not a message")
                     }
                 },
                 Err(error) => {

@@ -147,8 +147,7 @@ impl Jobs {
             let known: Vec<_> = jobs.iter().map(|job| job.id.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             ToolError::Refused(format!(
-                "There is no command {id:?} in the background of this session; there is {known}. They end with the \
-                 service."
+                "This session has no background command {id:?}; it has {known}. Background commands end with the service."
             ))
         })
     }

@@ -52,7 +52,7 @@ const DESCRIPTION: &str = "Runs a command with bash (or sh) in the workspace and
     code. Each call starts afresh: a change of folder, a variable or a started process does not last to the next call, \
     so join steps with && or pass cwd. Standard input is empty and there is no terminal. The command may write in the \
     workspace and in $TMPDIR, and may read the system's and toolchains' folders. Unless said otherwise .git is read-only, \
-    and the network is 127.0.0.1 alone, which this session's commands share and nobody else. What still runs at the end of \
+    and the network is 127.0.0.1 alone, which this session's commands share and no one else. What still runs at the end of \
     a call is killed; use background for servers and long builds.";
 const SCHEMA: &str = r#"{
   "type": "object",

@@ -53,7 +53,7 @@ impl<T> Networks<T> {
     }
 }
 
-/// Returns true if a command is in the network, or somebody is about to start one.
+/// Returns true if a command is in the network, or one is about to start.
 fn is_in_use<T>(kept: &Kept<T>) -> bool {
     let is_held = || kept.try_lock().map_or(true, |kept| kept.as_ref().is_some_and(|it| Arc::strong_count(it) > 1));
     Arc::strong_count(kept) > 1 || is_held()

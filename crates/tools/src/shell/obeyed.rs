@@ -91,7 +91,10 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> 
         let mut others = git_folders(root)?;
         let configs = others.iter().flat_map(|folder| CONFIGS.map(|name| folder.join(name)));
         if let Some(config) = configs.into_iter().find(|path| path.metadata().is_ok_and(|found| !found.is_file())) {
-            return Err(format!("{} is no regular file, so no command runs here.", config.display()));
+            return Err(format!(
+                "{} is not a regular file, so commands cannot run here. Replace it with a file.",
+                config.display()
+            ));
         }
         others.retain(|folder| Some(folder) != first.as_ref());
         Ok((root.to_owned(), first, others.into_iter().collect::<Vec<PathBuf>>()))

@@ -218,9 +218,9 @@ impl Place {
         self.check(&workspace, confinement)?;
         let folder = workspace.join(cwd.unwrap_or("."));
         let folder =
-            folder.canonicalize().map_err(|error| format!("cwd {} is no folder: {error}", folder.display()))?;
+            folder.canonicalize().map_err(|error| format!("cwd {} is not a folder: {error}", folder.display()))?;
         if !folder.starts_with(&workspace) || !folder.is_dir() {
-            return Err(format!("cwd {} is no folder of the workspace {named}", folder.display()));
+            return Err(format!("cwd {} is not a folder of the workspace {named}", folder.display()));
         }
         let temporary = std::env::temp_dir();
         let temporary = temporary.canonicalize().unwrap_or(temporary);

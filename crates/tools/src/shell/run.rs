@@ -139,7 +139,7 @@ async fn read(output: &mut pipe::Receiver, pieces: &mpsc::Sender<String>) {
         let ended = !matches!(output.read_buf(&mut held).await, Ok(1..));
         let piece = take_text(&mut held, ended);
         if !piece.is_empty() {
-            // Nobody listens after a drop; the command must not wait for that.
+            // After a drop there is no reader; the command must not wait for one.
             pieces.send(piece).await.ok();
         }
         if ended {

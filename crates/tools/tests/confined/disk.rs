@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, process::Command};
 
 use libtest_mimic::Trial;
 use meerkat_service::tool::ToolError;
-use meerkat_tools::{FileOptions, file_tools};
+use meerkat_tools::{FileAccess, file_tools};
 use rustix::mount::{MountFlags, mount, mount_remount};
 use serde_json::json;
 
@@ -38,7 +38,7 @@ pub(crate) fn run() {
     fs::write(root.join("file"), "old\n").unwrap();
     fs::write(root.join("filler"), vec![b'x'; BYTES]).unwrap();
     let check = |words: &str| {
-        let tools = file_tools(FileOptions::default()).unwrap();
+        let tools = file_tools(FileAccess::Write).unwrap();
         let text = "y".repeat(BYTES);
         for (name, arguments) in [
             ("edit", json!({ "path": "file", "old": "old", "new": text })),

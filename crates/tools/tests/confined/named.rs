@@ -67,7 +67,7 @@ fn pipes_are_refused() {
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (text, result) = place.call("shell", &json!({"command": "true"}));
         let error = result.unwrap_err().to_string();
-        assert!(error.contains("is no regular file"), "{error} {text}");
+        assert!(error.contains("is not a regular file"), "{error} {text}");
     }
 }
 

@@ -93,6 +93,15 @@ async fn answer(socket: TcpStream, form: Form, bytes: usize, taken: &AtomicUsize
         "tools/list" => json!({ "tools": [{ "name": "flood", "inputSchema": { "type": "object" } }] }),
         "tools/call" if form == ENDING => json!({ "content": [{ "type": "text", "text": "called" }] }),
         "tools/call" => return flood(&mut socket, form, &request["id"], bytes, taken).await,
+        // Older servers refuse the newest revision's first request in these forms, too.
+        "server/discover" if form != JSON => {
+            let (kind, body) = match form == FAILURE {
+                true => ("application/json", r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no"}}"#),
+                false => ("text/plain", "There is no session."),
+            };
+            let head = format!("content-type: {kind}\r\ncontent-length: {}\r\nconnection: close", body.len());
+            return socket.write_all(format!("HTTP/1.1 400 Bad Request\r\n{head}\r\n\r\n{body}").as_bytes()).await;
+        }
         _ => {
             let accepted = "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
             return socket.write_all(accepted.as_bytes()).await;

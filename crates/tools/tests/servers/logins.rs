@@ -12,7 +12,7 @@ use meerkat_service::{
     redact::Secrets,
     tool::{ToolError, ToolServerState, ToolSource as _},
 };
-use meerkat_tools::servers::{Login, LoginOptions, Logout, Servers, servers};
+use meerkat_tools::servers::{Login, LoginOptions, Servers, servers};
 use serde_json::{Value, json};
 
 use crate::{
@@ -34,7 +34,7 @@ tests![
     a_token_that_is_a_word_blanks_that_word_nowhere,
     hostile_documents_lead_nowhere,
     a_configured_header_wins,
-    a_logout_forgets_and_revokes,
+    a_logout_forgets,
     a_server_without_sessions_is_used,
     a_refusal_without_a_challenge_is_one,
     a_scope_at_the_end_of_a_long_challenge_is_named,
@@ -42,6 +42,12 @@ tests![
 
 fn logins(folder: &Path) -> PathBuf {
     folder.join("logins")
+}
+
+/// Lists the files with logins.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(logins(folder)).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.extension().is_some_and(|end| end == "json")).collect()
 }
 
 fn pool_with(folder: &Path, keys: Value) -> Arc<Servers> {
@@ -132,9 +138,7 @@ async fn an_address_is_pasted() {
     let login = others.login("moved", LoginOptions::default()).await.unwrap();
     let address = agree(&login).await;
     others.paste_login("moved", login, &address).await.unwrap();
-    let is_login = |name: &std::ffi::OsString| name.to_str().is_some_and(|name| name.ends_with(".json"));
-    let files = fs::read_dir(logins(folder.path())).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(files.filter(is_login).count(), 2);
+    assert_eq!(files(folder.path()).len(), 2);
     others.shut_down().await;
     pool.shut_down().await;
 }
@@ -146,8 +150,8 @@ async fn an_answer_of_another_login_is_refused() {
     let spoil: [(&str, Spoil, &str); 5] = [
         ("state", |address| address.replace("&state=", "&state=x"), "another login"),
         ("origin", |address| address.replace("127.0.0.1", "example.com"), "does not begin with"),
-        ("issuer", |address| address.replace("&iss=", "&iss=x"), "another issuer"),
-        ("no issuer", |address| address.split("&iss=").next().unwrap().to_owned(), "another issuer"),
+        ("issuer", |address| address.replace("&iss=", "&iss=x"), "issuer mismatch"),
+        ("no issuer", |address| address.split("&iss=").next().unwrap().to_owned(), "missing required issuer"),
         (
             "no",
             |address| address.replace("code=the-code", "error=access_denied&error_description=%1b%5b31mno"),
@@ -163,9 +167,9 @@ async fn an_answer_of_another_login_is_refused() {
     let login = pool.login("t", LoginOptions::default()).await.unwrap();
     let address = agree(&login).await.replace("code=the-code", "code=a-guess");
     let error = pool.paste_login("t", login, &address).await.unwrap_err().to_string();
-    assert!(error.contains("400 Bad Request: invalid_grant, not [31myours") && !error.contains('\u{1b}'), "{error}");
-    assert!(!logins(folder.path()).exists());
-    assert!(!issuer.book().asked.contains(&"/revoke".to_owned()));
+    assert!(error.contains("400 Bad Request") && error.contains("invalid_grant"), "{error}");
+    assert!(!error.contains('\u{1b}'), "{error}");
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
     pool.shut_down().await;
 }
 
@@ -310,7 +314,6 @@ async fn hostile_documents_lead_nowhere() {
         ),
         (with("token_endpoint", json!(inside)), "endpoint for tokens is refused"),
         (with("registration_endpoint", json!("https://192.168.0.1/register")), "endpoint for registering is refused"),
-        (with("revocation_endpoint", json!("https://[fd00::1]/")), "endpoint for revoking is refused"),
         (with("authorization_endpoint", json!("file:///etc/passwd")), "login page is refused"),
         (with("authorization_endpoint", json!("javascript:alert(1)")), "login page is refused"),
         (with("issuer", json!("https://example.com")), "issuer mismatch"),
@@ -353,24 +356,19 @@ async fn a_configured_header_wins() {
     pool.shut_down().await;
 }
 
-async fn a_logout_forgets_and_revokes() {
+async fn a_logout_forgets() {
     let folder = tempfile::tempdir().unwrap();
     let issuer = Issuer::start(folder.path()).await;
     let pool = pool(folder.path(), &issuer);
-    assert_eq!(pool.log_out("t").await.unwrap(), Logout::WasNone);
+    assert!(!pool.log_out("t").await.unwrap());
     log_in(&pool).await;
     assert_eq!(call(&pool, "echo", json!({ "text": "a" })).await.text(), "a");
-    assert_eq!(pool.log_out("t").await.unwrap(), Logout::Revoked);
-    assert_eq!(issuer.book().revoked, ["refresh-token-1", "access-token-1"]);
-    assert_eq!(pool.log_out("t").await.unwrap(), Logout::WasNone);
+    assert!(pool.log_out("t").await.unwrap());
+    assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+    assert!(!pool.log_out("t").await.unwrap());
     // A connection that was open has no token any more.
     let refused = call(&pool, "echo", json!({ "text": "a" })).await.result.unwrap_err();
     assert!(matches!(&refused, ToolError::Failed(why) if why.contains("meerkat servers login t")), "{refused:?}");
-    log_in(&pool).await;
-    issuer.book().instead.insert("/revoke".to_owned(), (500, String::new(), json!({})));
-    let Logout::Forgotten(why) = pool.log_out("t").await.unwrap() else { panic!("it was not revoked") };
-    assert!(why.contains("500"), "{why}");
-    assert_eq!(pool.log_out("t").await.unwrap(), Logout::WasNone);
     pool.shut_down().await;
 }
 

@@ -37,7 +37,9 @@ async fn two_hundred_sessions_share_a_process() {
 
 async fn sessions_may_have_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = pool(config(folder.path(), "", json!({ "scope": "session" })));
+    let clock = Moved::new();
+    let options = options(config(folder.path(), "", json!({ "scope": "session", "idle_ms": 60_000 })));
+    let pool = servers(ServersOptions { clock: clock.clone(), ..options }).unwrap();
     let echo = tool(&pool, "echo").await;
     let (a, b) = (session(), session());
     for session in [a, b, a] {
@@ -46,8 +48,12 @@ async fn sessions_may_have_their_own() {
     // One for the list, one for each session.
     assert_eq!(noted(folder.path(), "starts"), 3);
     until("only theirs run", || pool.status()[0].connections == 2).await;
-    pool.end_session(a).await;
+    // The one that is used stays.
+    clock.pass(59_000);
+    call_as(&*echo, b, json!({ "text": "x" }), &CancellationToken::new()).await.text();
+    clock.pass(2_000);
     until("one is left", || pool.status()[0].connections == 1).await;
+    assert_eq!(noted(folder.path(), "starts"), 3);
     pool.shut_down().await;
 }
 

@@ -10,6 +10,8 @@ use meerkat_service::{
     store::MemoryBlobStore,
     tool::{Answer, Asking, OutputLimits, OutputSink, Tool, ToolError, ToolSource as _},
 };
+use meerkat_testkit::in_time;
+use meerkat_tools::servers::{ServersOptions, servers};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +20,7 @@ use crate::{
     issuer::Issuer,
     logins,
     server::noted,
-    support::{call, call_heard, config, invocation, pool, session, tool, until},
+    support::{Moved, call, call_heard, config, invocation, options, pool, session, tool, until},
 };
 
 crate::tests!(
@@ -108,7 +110,9 @@ async fn a_person_answers_during_a_turn() {
 /// The protocol does not say during which call a server asks.
 async fn a_question_belongs_to_a_single_call() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = pool(config(folder.path(), "", json!({})));
+    let clock = Moved::new();
+    let options = options(config(folder.path(), "", json!({})));
+    let pool = servers(ServersOptions { clock: clock.clone(), ..options }).unwrap();
     let (slow, asks) = (tool(&pool, "slow").await, tool(&pool, "ask").await);
     let answer = || Some(Answer::Accepted(RawJson::parse(r#"{"name":"Ann"}"#).unwrap()));
     let (result, asked) = ask(&*asks, &form(), answer(), &CancellationToken::new()).await;
@@ -128,6 +132,10 @@ async fn a_question_belongs_to_a_single_call() {
     // The stopped call may still be at work over there, and the question its own.
     let (result, asked) = ask(&*asks, &form(), answer(), &CancellationToken::new()).await;
     assert_eq!((result.unwrap().as_str(), asked.len()), (r#"{"action":"decline"}"#, 0));
+    // Broken once: it counted for as long as the connection lived.
+    clock.pass(30_000);
+    let again = async { while ask(&*asks, &form(), answer(), &CancellationToken::new()).await.1.is_empty() {} };
+    in_time("a person is asked again", again).await;
     pool.shut_down().await;
 }
 

@@ -151,7 +151,7 @@ fn part(
             Some(format!("the entries {} to {} are missing before {}", base.seq + 1, begins.seq, path.display()))
         }
         (None, None) if last_seq > read_to => {
-            Some(format!("the entries {} to {last_seq} are missing behind {}", read_to + 1, path.display()))
+            Some(format!("the entries {} to {last_seq} are missing after {}", read_to + 1, path.display()))
         }
         (None, None) => None,
     };

@@ -240,7 +240,7 @@ async fn ask(effect: &ToolEffect, call_id: String, asking: Asking, outcomes: mps
             return;
         }
         () = reply.closed() => "the server took its question back",
-        () = effect.ports.world.clock.sleep(expired) => "nobody decided in time",
+        () = effect.ports.world.clock.sleep(expired) => "no decision came in time",
     };
     drop(outcomes.send(Outcome::Unasked { call_id, reason }).await);
     // The actor alone decides: an answer may have been recorded meanwhile.

@@ -94,7 +94,7 @@ async fn a_question_in_a_turn_that_nobody_attends_is_declined_at_once() {
     assert_eq!(result.text, "last_result: declined");
     let events = bench.answered().await;
     assert_eq!(types(&events)[..3], ["approval_requested", "approval_decided", "tool_finished"]);
-    assert_eq!((&events[1]["decision"], &events[1]["reason"]), (&json!("deny"), &json!("nobody attends the turn")));
+    assert_eq!((&events[1]["decision"], &events[1]["reason"]), (&json!("deny"), &json!("no person attends the turn")));
 }
 
 #[tokio::test]
@@ -129,5 +129,5 @@ async fn the_time_of_a_call_stands_still_until_it_is_answered_or_too_late() {
     let events = bench.answered().await;
     let last = &events[events.len() - 4..];
     assert_eq!(types(last), ["approval_decided", "tool_finished", "assistant_message", "turn_completed"]);
-    assert_eq!((&last[0]["reason"], &last[1]["output"]), (&json!("nobody decided in time"), &json!("declined")));
+    assert_eq!((&last[0]["reason"], &last[1]["output"]), (&json!("no decision came in time"), &json!("declined")));
 }

@@ -42,7 +42,7 @@ impl Partition {
             ));
         }
         let Some(summary) = result.messages.get(system).and_then(summary_of) else {
-            return Err(refusal("The message behind the system prompt is not a user message with the summary."));
+            return Err(refusal("The message after the system prompt is not a user message with the summary."));
         };
         if json_bytes(&result.messages[system]) > SUMMARY_BYTES_MAX {
             return Err(refusal(&format!("The summary is longer than {SUMMARY_BYTES_MAX} bytes.")));

@@ -92,7 +92,7 @@ impl RealFiles {
             };
             folder = opened.map_err(|error| match error {
                 Errno::ELOOP | Errno::ENOTDIR => {
-                    io::Error::other(format!("{} is no folder, or a link", part.display()))
+                    io::Error::other(format!("{} is not a folder, or is a link", part.display()))
                 }
                 error => error.into(),
             })?;

@@ -50,7 +50,7 @@ fn check_dir(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    if fs::symlink_metadata(dir)?.is_dir() { Ok(()) } else { Err(refused("the tools' folder is no folder")) }
+    if fs::symlink_metadata(dir)?.is_dir() { Ok(()) } else { Err(refused("the tools' folder is not a folder")) }
 }
 
 fn open_regular(path: &Path) -> io::Result<File> {

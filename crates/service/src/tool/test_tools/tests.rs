@@ -189,7 +189,7 @@ fn what_is_no_plain_file_is_refused_and_no_link_is_followed() {
 #[test]
 fn the_folder_itself_is_no_link_and_no_file() {
     let bench = Bench::new();
-    let refusal = "error: the file could not be written: the tools' folder is no folder";
+    let refusal = "error: the file could not be written: the tools' folder is not a folder";
     let elsewhere = bench.home.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     symlink(&elsewhere, bench.dir()).unwrap();

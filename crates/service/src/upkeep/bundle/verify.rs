@@ -193,7 +193,7 @@ impl<'a> Sections<'a> {
         let span = Span { at: self.at + BLOCK as u64, bytes };
         let zeros = self.upload.whole(Span { at: span.at + bytes, bytes: padding(bytes) }).await?;
         if zeros.iter().any(|byte| *byte != 0) {
-            return Err(damaged(format!("{folder}/{name} has something behind its end")));
+            return Err(damaged(format!("{folder}/{name} has something after its end")));
         }
         self.at = span.at + bytes + padding(bytes);
         Ok(Entry { folder: id, name, span })

@@ -34,8 +34,8 @@ use crate::{
         StoreError,
         directory::{
             journal::{
-                Checked, Damage, Disk as _, End, FREE_FILES_MIN, Format, OwnerLock, RealDisk, check, check_directory,
-                format_of, look, session_dir, sessions_on,
+                Checked, Damage, Disk as _, End, FREE_FILES_MIN, OwnerLock, RealDisk, check, check_directory, look,
+                session_dir, sessions_on,
             },
             knows, own,
         },
@@ -58,9 +58,6 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const REPAIR: &str = "Run `meerkat doctor --repair`.";
 /// Advice for files and folders that cannot be read.
 const LOOK: &str = "Check the disk, and the permissions of its folders and files.";
-/// Advice for a store of an older format.
-const OLDER: &str = "The next start makes it that of this version, which older versions refuse; copy the folder first if \
-                     you may go back.";
 /// Advice for what the next start repairs by itself.
 const NEXT_START: &str = "The next start repairs it.";
 
@@ -178,7 +175,7 @@ impl Doctor {
                     what = format!("{what}; {done}");
                     mended = true;
                 }
-                Err(error) => what = format!("{what}; it could not be mended: {error}"),
+                Err(error) => what = format!("{what}; it could not be repaired: {error}"),
             }
         }
         let remedy = if mended { "Nothing is left to do." } else { REPAIR };
@@ -392,7 +389,7 @@ impl Doctor {
             damage.why, damage.last_good_seq
         );
         if !damage.can_be_mended {
-            let remedy = "It cannot be mended here. Where a newer version wrote it, use that one; else a backup or a bundle \
+            let remedy = "It cannot be repaired here. Where a newer version wrote it, use that one; else a backup or a bundle \
                           may have the session.";
             return self.find(Check::Journal, Severity::Error, Some(id), what, remedy);
         }
@@ -453,17 +450,13 @@ impl Doctor {
 
     /// Examines the format and the marks of the store.
     fn marks(&mut self) {
-        match (format_of(&self.disk), look(&self.disk)) {
-            (Ok(Some(Format::One)), Ok(_)) => {
-                let what = "the store has the format of an older version, which had its marks in one file".to_owned();
-                self.find(Check::Store, Severity::Warning, None, what, OLDER);
-            }
-            (Ok(_), Ok(marks)) if !marks.is_whole && self.owner.is_some() => {
+        match look(&self.disk) {
+            Ok(marks) if !marks.is_whole && self.owner.is_some() => {
                 let what = "the folder `active` is missing, so that every session is looked at".to_owned();
                 self.find(Check::Store, Severity::Warning, None, what, NEXT_START);
             }
-            (Ok(_), Ok(_)) => {}
-            (Err(error), _) | (_, Err(error)) => {
+            Ok(_) => {}
+            Err(error) => {
                 let what = format!("the marks of the store cannot be read: {error}");
                 self.find(Check::Store, Severity::Error, None, what, LOOK);
             }

@@ -1,6 +1,6 @@
 //! System calls that a command may not make, by seccomp.
 //!
-//! The list names what is refused; all else is allowed, because nobody knows which calls a compiler makes. Other
+//! The list names what is refused; all else is allowed, because the calls that a compiler makes are not known. Other
 //! architectures' calls end the process.
 
 use std::collections::BTreeMap;

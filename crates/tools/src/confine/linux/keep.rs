@@ -45,7 +45,7 @@ fn run(job: &Job, network: Option<Network>, temporary: &Path) -> Result<u8, Stri
         own_namespaces(is_in_users)?;
     }
     set_child_subreaper(Some(getpid())).map_err(|error| failed("become a subreaper", error))?;
-    // From here on nobody of this user reads the memory or the descriptors of this process and of the entrance.
+    // From here on no process of this user reads the memory or the descriptors of this one and of the entrance (ptrace).
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|error| failed("hide", error))?;
     // One more start of this program would cost more than all its limits. It has one thread, so a fork is whole.
     let pid = match fork().map_err(|error| failed("start", error))? {

@@ -167,17 +167,15 @@ fn remount_read_only(path: &Path, table: &[Mounted]) -> Result<(), String> {
 }
 
 fn hide(path: &Path) -> Result<(), String> {
-    let failed = |error| failed(&format!("hide {}", path.display()), error);
-    if path.is_dir() {
-        return mount("tmpfs", path, "tmpfs", MountFlags::RDONLY | MountFlags::NOEXEC, c"mode=0555,size=4k")
-            .map_err(failed);
-    }
-    if path.exists() {
-        mount_bind("/dev/null", path).map_err(failed)?;
-        // Otherwise a command could change the mode and the times of the machine's own device.
-        remount_read_only(path, &mounts()?)?;
-    }
-    Ok(())
+    let hidden = if path.is_dir() {
+        mount("tmpfs", path, "tmpfs", MountFlags::RDONLY | MountFlags::NOEXEC, c"mode=0555,size=4k")
+    } else if path.exists() {
+        // Read-only as `/dev` is by now, so that a command cannot change the mode of the machine's own device.
+        mount_bind("/dev/null", path)
+    } else {
+        Ok(())
+    };
+    hidden.map_err(|error| failed(&format!("hide {}", path.display()), error))
 }
 
 /// Mount of the table, with the flags that a remount must keep.

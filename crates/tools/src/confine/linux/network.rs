@@ -34,7 +34,7 @@ const LINK_BYTES: u32 = 32;
 /// This process's network and, if it is not root's, the user namespace to which the network belongs.
 const OWN: [&str; 2] = ["/proc/self/ns/net", "/proc/self/ns/user"];
 
-/// Network of a session. It ends when nobody holds it and no process is in it.
+/// Network of a session. It ends when it is not held and no process is in it.
 #[derive(Debug)]
 pub(crate) struct Network(Vec<OwnedFd>);
 
@@ -52,7 +52,7 @@ impl Network {
             true => take(&ours),
             false => Err("a network for commands cannot be made in time".to_owned()),
         };
-        // A process that is late has nobody to write to, and ends.
+        // A process that is late has no reader, and ends.
         drop(ours);
         child.wait().map_err(failed)?;
         network

@@ -5,7 +5,7 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 use futures::stream::BoxStream;
 use http::{HeaderName, HeaderValue};
 use rmcp::{
-    model::ClientJsonRpcMessage,
+    model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage},
     transport::{
         auth::AuthError,
         streamable_http_client::{SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse},
@@ -13,7 +13,7 @@ use rmcp::{
 };
 use sse_stream::Sse;
 
-use super::Account;
+use super::{super::http::refused_probe, Account};
 
 /// Failure of a request.
 type Failure = StreamableHttpError<reqwest::Error>;
@@ -33,11 +33,11 @@ impl<C> Authorized<C> {
     {
         let Some(account) = &self.account else { return send(None).await };
         let not_refreshed = |why| Failure::Auth(AuthError::TokenRefreshFailed(why));
-        let token = account.token().await.map_err(not_refreshed)?;
+        let token = account.token(None).await.map_err(not_refreshed)?;
         let mut sent = send(token.clone()).await;
         let refused = token.filter(|_| matches!(sent, Err(Failure::AuthRequired(_))));
-        if let Some(token) = refused
-            && let Some(fresh) = account.renew(token).await.map_err(not_refreshed)?
+        if refused.is_some()
+            && let Some(fresh) = account.token(refused).await.map_err(not_refreshed)?
         {
             sent = send(Some(fresh)).await;
         }
@@ -62,11 +62,16 @@ impl<C: StreamableHttpClient<Error = reqwest::Error> + Sync> StreamableHttpClien
         _: Option<String>,
         headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
-        self.send(|token| {
+        let posted = self.send(|token| {
             let (message, headers) = (message.clone(), headers.clone());
             self.http.post_message(uri.clone(), message, session.clone(), token, headers)
-        })
-        .await
+        });
+        match &message {
+            JsonRpcMessage::Request(asked) if matches!(asked.request, ClientRequest::DiscoverRequest(_)) => {
+                refused_probe(asked.id.clone(), posted.await)
+            }
+            _ => posted.await,
+        }
     }
 
     async fn delete_session(

@@ -1,7 +1,8 @@
 //! Logins at remote servers: the tokens of one server, kept fresh, and what it says when it wants a login.
 //!
-//! A token goes to the URL that it was made for and to the endpoints of the issuer that made it, and nowhere else. What
-//! a server or an issuer says is hostile: each request is bounded in time, bytes and reach.
+//! The library finds the issuer, registers us, asks for tokens and refreshes them; here is when, where they are kept, and
+//! how far its requests reach. A token goes to the URL that it was made for and to the issuer that made it, and nowhere
+//! else. What a server or an issuer says is hostile: each request is bounded in time, bytes and reach.
 
 mod ask;
 mod authorized;
@@ -10,22 +11,24 @@ mod redirect;
 mod store;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use http::{HeaderName, HeaderValue};
 use meerkat_service::{clock::Clock, redact::Secrets};
+use oauth2::TokenResponse as _;
+use rmcp::transport::auth::{AuthError, OAuthClientConfig};
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio_util::task::TaskTracker;
 
 pub(super) use authorized::Authorized;
-pub(super) use login::log_out;
-pub use login::{Login, LoginOptions, Logout};
+pub use login::{Login, LoginOptions};
 
 use super::given::is_ordinary;
-use ask::{Asker, Refusal, TokenRequest, clean};
-use store::{Record, Store};
+use ask::{Issuer, clean};
+use store::{Credentials, Record, Store};
 
 /// Tokens of a server that are redacted: the last ones, as an old one may hold for a while.
 const REDACTED_MAX: usize = 12;
@@ -35,12 +38,12 @@ pub(super) struct Account {
     /// Name of the server, for messages.
     server: String,
     url: String,
+    /// Headers of each request to the server.
+    headers: HashMap<HeaderName, HeaderValue>,
     store: Store,
     clock: Arc<dyn Clock>,
     /// Tasks that the end of the program waits for: a refresh that is cut could lose the login.
     tasks: TaskTracker,
-    /// Held while a token is refreshed.
-    refreshing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -56,10 +59,17 @@ struct State {
 
 impl Account {
     /// Makes the login of a server, whose tokens are kept in `folder`.
-    pub(super) fn new(server: &str, url: &str, folder: PathBuf, clock: Arc<dyn Clock>, tasks: TaskTracker) -> Self {
+    pub(super) fn new(
+        server: &str,
+        url: &str,
+        headers: HashMap<HeaderName, HeaderValue>,
+        folder: PathBuf,
+        clock: Arc<dyn Clock>,
+        tasks: TaskTracker,
+    ) -> Self {
         let store = Store::new(folder, url);
         let (server, url) = (server.to_owned(), url.to_owned());
-        Self { server, url, store, clock, tasks, refreshing: tokio::sync::Mutex::default(), state: Mutex::default() }
+        Self { server, url, headers, store, clock, tasks, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -79,15 +89,14 @@ impl Account {
 
     fn redact(&self, record: &Record) {
         let mut state = self.state();
-        let values = [Some(&record.access_token), record.refresh_token.as_ref(), record.client_secret.as_ref()];
-        let is_known = |value: &String| state.tokens.iter().any(|known| known.expose_secret() == value);
+        let is_known = |value: &str| state.tokens.iter().any(|known| known.expose_secret() == value);
         // The server chooses them, and must not blank a word in all sessions.
-        let is_new = |value: &&String| !is_known(value) && !is_ordinary(value);
-        let new: Vec<&String> = values.into_iter().flatten().filter(is_new).collect();
+        let is_new = |value: &&str| !is_known(value) && !is_ordinary(value);
+        let new: Vec<SecretString> = record.secrets().filter(is_new).map(SecretString::from).collect();
         if new.is_empty() {
             return;
         }
-        state.tokens.extend(new.into_iter().map(|value| SecretString::from(value.as_str())));
+        state.tokens.extend(new);
         let surplus = state.tokens.len().saturating_sub(REDACTED_MAX);
         state.tokens.drain(..surplus);
         let values: Vec<SecretString> = state.tokens.iter().cloned().collect();
@@ -111,55 +120,55 @@ impl Account {
         u64::try_from(self.clock.now().as_millis() / 1000).unwrap_or(0)
     }
 
-    /// Returns the token for the next request, a fresh one if the last has expired; none without a login.
-    async fn token(self: &Arc<Self>) -> Result<Option<String>, String> {
-        match self.read()? {
-            Some(record) if record.expires_at_s.is_some_and(|at| at <= self.now_s()) => {
-                self.renew(record.access_token).await
-            }
-            record => Ok(record.map(|record| record.access_token)),
-        }
-    }
-
-    /// Returns another token than the one that has expired or was refused; none if only a person can get one.
+    /// Returns the token for the next request, another one than `refused`; none if only a person can get one.
     ///
-    /// Of many that ask for it, in this process and others, one refreshes; the others take what it got. A caller that
-    /// gives up does not end it.
-    async fn renew(self: &Arc<Self>, old: String) -> Result<Option<String>, String> {
+    /// Of many that need a fresh one, in this process and others, one refreshes; the others take what it got. A caller
+    /// that gives up does not end it. (The library's own `AuthClient` does neither.)
+    async fn token(self: &Arc<Self>, refused: Option<String>) -> Result<Option<String>, String> {
+        let Some(record) = self.read()? else { return Ok(None) };
+        if let Some(token) = record.token(self.now_s(), refused.as_deref()) {
+            return Ok(Some(token));
+        }
         let account = self.clone();
-        let renewed = self.tasks.spawn(async move { account.refresh(&old).await });
-        renewed.await.unwrap_or_else(|error| Err(format!("its token could not be refreshed: {error}")))
+        let refreshed = self.tasks.spawn(async move { account.refresh(refused.as_deref()).await });
+        refreshed.await.unwrap_or_else(|error| Err(format!("its token could not be refreshed: {error}")))
     }
 
-    async fn refresh(&self, old: &str) -> Result<Option<String>, String> {
-        let _one = self.refreshing.lock().await;
+    async fn refresh(self: Arc<Self>, refused: Option<&str>) -> Result<Option<String>, String> {
         let _lock = self.store.lock(&*self.clock).await.map_err(|error| format!("its login is in use: {error}"))?;
         let Some(record) = self.read()? else { return Ok(None) };
-        if record.access_token != old {
-            return Ok(Some(record.access_token));
+        if let Some(token) = record.token(self.now_s(), refused) {
+            return Ok(Some(token));
         }
-        let Some(refresh_token) = record.refresh_token.clone() else { return Ok(None) };
-        let asker = Asker::new(&self.url, record.allows_private)?;
-        let scope = record.scopes.join(" ");
-        let mut form = vec![("grant_type", "refresh_token"), ("refresh_token", refresh_token.as_str())];
-        if !scope.is_empty() {
-            form.push(("scope", &scope));
+        if !record.has_refresh_token() {
+            return Ok(None);
         }
-        let tokens = match asker.tokens(&TokenRequest::of(&record), &form).await {
-            Ok(tokens) => tokens,
-            Err(Refusal::Rejected(why)) => {
-                tracing::info!(target: "servers", server = self.server, why, "its login is no longer accepted");
-                // It is not offered again.
-                let record = Record { refresh_token: None, ..record };
-                return self.store.write(&record).map(|()| None).map_err(not_kept);
-            }
-            Err(Refusal::Failed(why)) => return Err(format!("its token could not be refreshed: {why}")),
-        };
-        let record = record.with(tokens, self.now_s());
-        // Redacted before anything can show it.
-        self.redact(&record);
-        self.store.write(&record).map_err(not_kept)?;
-        Ok(Some(record.access_token))
+        let failed = |why: String| format!("its token could not be refreshed: {why}");
+        let mut issuer = Issuer::find(&self, record.allows_private).await.map_err(failed)?;
+        // The library would offer the token to any issuer that the server names now.
+        if record.credentials.issuer.as_ref() != Some(&issuer.name) {
+            return Err(failed(format!("its issuer is now {}; log in again", clean(&issuer.name))));
+        }
+        let mut client = OAuthClientConfig::new(record.credentials.client_id, self.url.as_str());
+        client.client_secret.clone_from(&record.client_secret);
+        issuer.manager.configure_client(client).map_err(|error| failed(clean(&error.to_string())))?;
+        let (client_secret, allows_private) = (record.client_secret, record.allows_private);
+        issuer.manager.set_credential_store(Credentials { account: self.clone(), client_secret, allows_private });
+        match issuer.manager.refresh_token().await {
+            Ok(tokens) => Ok(Some(tokens.access_token().secret().clone())),
+            Err(AuthError::AuthorizationRequired | AuthError::TokenRefreshRejected(_)) => Ok(None),
+            Err(error) => Err(failed(issuer.explain(&error))),
+        }
+    }
+
+    /// Deletes the login. Returns true if there was one.
+    pub(super) async fn log_out(&self) -> Result<bool, String> {
+        let locked = self.store.lock(&*self.clock).await;
+        let _lock = locked.map_err(|error| format!("its login is in use: {error}"))?;
+        // A damaged one is deleted too.
+        let had_login = !matches!(self.store.read(), Ok(None));
+        self.store.delete().map_err(|error| format!("its login could not be deleted: {error}"))?;
+        Ok(had_login)
     }
 
     /// Says what the server wants: a login, or one with the scopes that it names.
@@ -187,10 +196,6 @@ impl Account {
     pub(super) fn refused(&self) -> Option<String> {
         self.state().refused.clone()
     }
-}
-
-fn not_kept(error: std::io::Error) -> String {
-    format!("its login could not be kept: {error}")
 }
 
 /// Returns true for what a list of scopes is made of; nothing of it ends a quoted word of a shell.

@@ -33,7 +33,7 @@ impl Redirect {
     }
 
     /// Waits for a request whose query `judge` takes, and returns what it made of it. A page with the reason answers any
-    /// other: anybody on this machine may ask.
+    /// other: any program on this machine may ask.
     pub(super) async fn wait<T: Send + 'static>(
         &self,
         judge: impl Fn(&str) -> Result<T, String> + Send + Sync + 'static,
@@ -76,7 +76,7 @@ fn page<T>(
     taken: &mpsc::Sender<T>,
 ) -> Response<String> {
     let (status, text) = if request.uri().path() != PATH || request.method() != Method::GET {
-        (StatusCode::NOT_FOUND, "There is nothing here.".to_owned())
+        (StatusCode::NOT_FOUND, "Not found.".to_owned())
     } else {
         match judge(request.uri().query().unwrap_or_default()) {
             Err(why) => (StatusCode::BAD_REQUEST, why),

@@ -5,22 +5,26 @@ use std::{
     io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
+use async_trait::async_trait;
 use meerkat_service::clock::Clock;
+use oauth2::{RefreshToken, TokenResponse as _};
+use rmcp::transport::auth::{AuthError, CredentialStore, StoredCredentials};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::super::config::hex;
+use super::{super::config::hex, Account};
 
 /// Bytes of one file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Pause between two tries to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Longest wait for a lock: another process holds it for one request.
-const LOCK_MAX: Duration = Duration::from_secs(40);
+/// Longest wait for a lock: another process holds it while it finds the issuer and asks it.
+const LOCK_MAX: Duration = Duration::from_secs(90);
 /// Seconds before its end when a token is refreshed; less for one that is short-lived.
 const MARGIN_S: u64 = 30;
 
@@ -29,45 +33,77 @@ const MARGIN_S: u64 = 30;
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     /// URL that the tokens go to.
-    pub(super) url: String,
-    /// Issuer that made them. They are refreshed and revoked at its endpoints alone.
-    pub(super) issuer: String,
-    /// Name of the URL that the issuer knows.
-    pub(super) resource: String,
-    pub(super) token_endpoint: String,
-    pub(super) revocation_endpoint: Option<String>,
-    pub(super) client_id: String,
-    pub(super) client_secret: Option<String>,
-    /// True if the client's secret goes in the body of a request.
-    pub(super) is_secret_in_body: bool,
-    pub(super) scopes: Vec<String>,
-    pub(super) access_token: String,
-    pub(super) refresh_token: Option<String>,
-    /// Seconds since 1970 when the token is to be refreshed.
-    pub(super) expires_at_s: Option<u64>,
+    url: String,
     /// True if a person allowed the issuer to be in a private network.
     pub(super) allows_private: bool,
-}
-
-/// Tokens that an issuer gave.
-pub(super) struct Tokens {
-    pub(super) access_token: String,
-    pub(super) refresh_token: Option<String>,
-    /// Seconds that the access token lives.
-    pub(super) lives_s: Option<u64>,
-    pub(super) scopes: Option<Vec<String>>,
+    pub(super) client_secret: Option<String>,
+    /// What the library keeps.
+    pub(super) credentials: StoredCredentials,
 }
 
 impl Record {
-    /// Takes other tokens. What the issuer does not give again stays.
-    pub(super) fn with(mut self, tokens: Tokens, now_s: u64) -> Self {
-        self.access_token = tokens.access_token;
-        self.refresh_token = tokens.refresh_token.or(self.refresh_token);
-        self.expires_at_s = tokens.lives_s.map(|lives| now_s.saturating_add(lives - MARGIN_S.min(lives / 4)));
-        if let Some(scopes) = tokens.scopes {
-            self.scopes = scopes;
+    /// Returns the access token, unless it is `refused` or has nearly expired.
+    pub(super) fn token(&self, now_s: u64, refused: Option<&str>) -> Option<String> {
+        let tokens = self.credentials.token_response.as_ref()?;
+        let lives_s = tokens.expires_in().map(|lives| lives.as_secs());
+        let expires_at_s = lives_s
+            .zip(self.credentials.token_received_at)
+            .map(|(lives, since)| since.saturating_add(lives - MARGIN_S.min(lives / 4)));
+        let token = tokens.access_token().secret();
+        let is_good = expires_at_s.is_none_or(|at| now_s < at) && refused != Some(token);
+        is_good.then(|| token.clone())
+    }
+
+    pub(super) fn has_refresh_token(&self) -> bool {
+        self.credentials.token_response.as_ref().is_some_and(|tokens| tokens.refresh_token().is_some())
+    }
+
+    /// Returns all that no session may show.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let tokens = self.credentials.token_response.iter();
+        let tokens = tokens.flat_map(|tokens| {
+            [Some(tokens.access_token().secret()), tokens.refresh_token().map(RefreshToken::secret)]
+        });
+        tokens.chain([self.client_secret.as_ref()]).flatten().map(String::as_str)
+    }
+}
+
+/// The library's way to a login. Its user holds the lock: the library's own guard would not tell that another process
+/// has refreshed the token already.
+pub(super) struct Credentials {
+    pub(super) account: Arc<Account>,
+    pub(super) client_secret: Option<String>,
+    pub(super) allows_private: bool,
+}
+
+#[async_trait]
+impl CredentialStore for Credentials {
+    async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
+        let record = self.account.read().map_err(AuthError::CredentialStoreError)?;
+        Ok(record.map(|record| record.credentials))
+    }
+
+    async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
+        let (url, client_secret) = (self.account.url.clone(), self.client_secret.clone());
+        let record = Record { url, allows_private: self.allows_private, client_secret, credentials };
+        // Redacted before anything can show it.
+        self.account.redact(&record);
+        let failed = |error| AuthError::CredentialStoreError(format!("the login could not be kept: {error}"));
+        self.account.store.write(&record).map_err(failed)
+    }
+
+    async fn clear(&self) -> Result<(), AuthError> {
+        self.account.store.delete().map_err(|error| AuthError::CredentialStoreError(error.to_string()))
+    }
+
+    /// Keeps the login without the token, which is not offered again.
+    async fn on_refresh_token_rejected(&self, credentials: &StoredCredentials) -> Result<(), AuthError> {
+        tracing::info!(target: "servers", server = self.account.server, "its login is no longer accepted");
+        let mut credentials = credentials.clone();
+        if let Some(tokens) = &mut credentials.token_response {
+            tokens.set_refresh_token(None);
         }
-        self
+        self.save(credentials).await
     }
 }
 
@@ -105,7 +141,7 @@ impl Store {
     pub(super) fn write(&self, record: &Record) -> io::Result<()> {
         let text = serde_json::to_vec(record)?;
         self.make_folder()?;
-        // The lock is held, so nobody else writes it.
+        // The lock is held, so no other process writes it.
         let temporary = self.path("tmp");
         fs::remove_file(&temporary).or_else(missing_is_fine)?;
         let mut file = open(OpenOptions::new().write(true).create_new(true).mode(0o600), &temporary)?;

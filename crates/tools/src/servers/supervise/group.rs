@@ -21,7 +21,7 @@ pub(super) fn watch(mut server: Child) -> Result<u8, String> {
     let group = Pid::from_child(&server);
     std::thread::spawn(move || {
         let input = std::io::stdin();
-        // No readiness is asked for, so messages to the server wake nobody here; the other end's closing does.
+        // No readiness is asked for, so messages to the server do not wake this thread; the other end's closing does.
         while poll(&mut [PollFd::new(&input, PollFlags::empty())], None) == Err(Errno::INTR) {}
         for (wait_ms, signal) in [(GRACE_MS, Signal::TERM), (TERM_MS, Signal::KILL)] {
             let wait_ms = i64::from(wait_ms);

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::former;
 
-/// Milliseconds that a server gets to end by itself once its input is closed.
+/// Milliseconds that a server gets to end once its input is closed.
 const GRACE_MS: u32 = 500;
 /// Milliseconds that it gets after it was asked to end.
 const TERM_MS: u32 = 1_000;

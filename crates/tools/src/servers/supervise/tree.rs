@@ -40,7 +40,7 @@ pub(super) fn watch(server: Child) -> Result<u8, String> {
     let pause = Timespec { tv_sec: REAP_SECONDS, tv_nsec: 0 };
     let mut status = None;
     loop {
-        // No readiness is asked for, so messages to the server wake nobody here; the other end's closing always does.
+        // No readiness is asked for, so messages to the server do not wake this process; the other end's closing always does.
         let mut ends = [PollFd::new(&ended, PollFlags::IN), PollFd::new(&input, PollFlags::empty())];
         match poll(&mut ends, Some(&pause)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -68,7 +68,7 @@ fn end(server: Pid, status: &mut Option<u8>) {
         }
         false
     };
-    // A server that ends in order has time to; what it leaves behind has not.
+    // A server that ends in order has time to; what it leaves has not.
     is_gone(status, GRACE_MS, &Option::is_some);
     if reap(server, status) {
         return;

@@ -137,7 +137,7 @@ impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         if !path.is_dir() {
             let path = path.display();
-            return Err(format!("`{path}` is no directory. Name the one that has the model's {CONFIG}."));
+            return Err(format!("`{path}` is not a directory. Name the one that has the model's {CONFIG}."));
         }
         let AnyConfig { model_type } = required(path, CONFIG)?;
         let weights = Weights::open(path)?;
@@ -368,7 +368,7 @@ fn open(path: &Path, name: &str, bytes_max: u64) -> Result<Option<File>, String>
     // Opening a pipe would block.
     match fs::metadata(&file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Ok(found) if !found.is_file() => return Err(misfit(path, &format!("{name} is no file"))),
+        Ok(found) if !found.is_file() => return Err(misfit(path, &format!("{name} is not a file"))),
         Ok(found) if found.len() > bytes_max => {
             return Err(misfit(path, &format!("{name} has {} bytes, and may have {bytes_max}", found.len())));
         }

@@ -65,7 +65,7 @@ fn pin(result: &mut CompactionResult) -> &mut String {
 #[test]
 fn what_a_compactor_may_not_do_is_refused_and_says_so() {
     const SYSTEM: &str = "The compacted context does not begin with the unchanged system prompt, or repeats it.";
-    const SUMMARY: &str = "The message behind the system prompt is not a user message with the summary.";
+    const SUMMARY: &str = "The message after the system prompt is not a user message with the summary.";
     const STATE: &str = "The compacted context does not have the session's reminders and pins in their order.";
     const SAID: &str = "A retained message is not in the context, or is out of order.";
     const WHOLE: &str = "The retained and the discarded messages together are not the former context.";

@@ -144,7 +144,7 @@ impl Doctor {
             let read = Rows::read(path);
             let mut new = set_asides(&doctor.what.data_dir).into_iter().filter(|name| !before.contains(name));
             match (new.next(), read) {
-                (Some(name), _) => Ok(format!("it is kept as {name}, and the next start makes it anew")),
+                (Some(name), _) => Ok(format!("it is kept as {name}, and the next start makes a new one")),
                 (None, Err(error)) => Err(std::io::Error::other(error.to_string())),
                 (None, Ok(_)) => Err(std::io::Error::other("it can be read now")),
             }

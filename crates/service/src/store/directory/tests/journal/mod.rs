@@ -7,7 +7,6 @@ mod counts;
 mod crash;
 mod damage;
 mod faults;
-mod format_1;
 mod frames;
 mod full;
 mod import;
