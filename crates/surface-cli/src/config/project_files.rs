@@ -152,9 +152,10 @@ impl Parsed {
         self.notes.extend(notes.iter().map(|note| format!("{shown}: {note}.")));
         let mut tables = Dict::new();
         for (name, table) in servers {
+            let is_named = self.servers.contains_key(&name);
             if users.contains(&name) {
                 self.leave_out(path, &name, "your own configuration");
-            } else if self.servers.contains_key(&name) {
+            } else if is_named {
                 self.leave_out(path, &name, "its meerkat.toml");
             } else if let (Ok(value), Ok(config)) = (Value::serialize(&table), serde_json::from_value(table)) {
                 tables.insert(name.clone(), value);
