@@ -2,23 +2,15 @@
 
 use meerkat_service::{
     ErrorCode,
-    service::Nothing,
-    wire::{answer_schema, decode_params, request_schema},
+    wire::{answer_schema, request_schema},
 };
 use schemars::{Schema, json_schema, schema_for};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    error::Failure,
     methods::{EVENT, Method, methods},
-    wire::{ListSubscribe, Subscribe, Unsubscribe, by_name},
+    wire::{ListSubscribe, Subscribe, Unsubscribe},
 };
-
-/// Answers `rpc.discover`.
-pub(crate) fn answer(params: &str) -> Result<Value, Failure> {
-    let Nothing {} = decode_params(by_name(params)?)?;
-    Ok(document())
-}
 
 /// The document.
 #[must_use]
