@@ -266,13 +266,13 @@ mod tests {
     fn only_flat_forms_of_plain_texts_are_asked() {
         let refused = |schema: &str| Question::new("s", "?", &json(schema)).unwrap_err();
         for (field, words) in [
-            (r#"{"type":"object"}"#, "no text, number"),
+            (r#"{"type":"object"}"#, "not a text, number"),
             (r#"{"type":"array"}"#, "no choices"),
-            (r#"{"type":"array","items":{"type":"object"}}"#, "no text, number"),
+            (r#"{"type":"array","items":{"type":"object"}}"#, "not a text, number"),
             (r#"{"type":"string","pattern":"a"}"#, "pattern"),
             (r#"{"$ref":"https://example.com"}"#, "$ref"),
-            (r#"{"type":"string","enum":[1]}"#, "no text, number"),
-            (r#"{"type":"string","oneOf":[{"const":"a","properties":{}}]}"#, "no text, number"),
+            (r#"{"type":"string","enum":[1]}"#, "not a text, number"),
+            (r#"{"type":"string","oneOf":[{"const":"a","properties":{}}]}"#, "not a text, number"),
             (r#"{"type":"string","title":"a\u001b[2Jb"}"#, "control characters"),
             (r#"{"type":"string","title":"a\u202eb"}"#, "control characters"),
         ] {

@@ -236,7 +236,7 @@ mod tests {
         ];
         let words =
             ["", "not a JSON object", "not a JSON object", "not that of an object", "32 levels", "65536 are allowed"];
-        let more = ["is no path", "no name", "more than 256", "", "more than 64 patterns"];
+        let more = ["is not a path", "no name", "more than 256", "", "more than 64 patterns"];
         let found = reasons(&tools);
         // The last has the name of another without one.
         assert_eq!(found.len(), 11);
