@@ -59,7 +59,7 @@ impl Owner {
     pub fn start(bound: Bound, service: Arc<dyn SessionService>, agrees: Agrees) -> Self {
         let options = RpcOptions {
             message_bytes: MESSAGE_BYTES_MAX,
-            concurrent_messages: CONCURRENT_MAX,
+            concurrent_requests: CONCURRENT_MAX,
             subscriptions: CONCURRENT_MAX,
             is_for_commands: true,
             ..RpcOptions::default()

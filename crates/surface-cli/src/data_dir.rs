@@ -7,8 +7,7 @@ mod tests;
 
 use std::{io, sync::Arc, time::Duration};
 
-use async_trait::async_trait;
-use meerkat_client::{Connection, Place, Server, Setting, Way, attach};
+use meerkat_client::{Client, Defaults, Hello, Place, Setting, Speaker};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::owner::{Agrees, Owner};
 use meerkat_service::{SessionError, SessionService};
@@ -38,8 +37,16 @@ pub(crate) struct DataDir {
     pub(crate) owner: Arc<Mutex<Option<Owner>>>,
 }
 
+/// Service of an open data directory.
+pub(crate) enum Opened {
+    /// This process owns the data directory.
+    Own(Arc<dyn SessionService>),
+    /// Another process does.
+    Attached(Client),
+}
+
 impl DataDir {
-    async fn own(&self, service: Arc<dyn SessionService>) -> Result<Server, SessionError> {
+    async fn own(&self, service: Arc<dyn SessionService>) -> Result<Opened, SessionError> {
         let bound = match self.place.bind() {
             Ok(bound) => Some(bound),
             // The store says it of what needs room. Reading needs none.
@@ -62,11 +69,13 @@ impl DataDir {
             }
         });
         *self.owner.lock().await = bound.map(|bound| Owner::start(bound, service.clone(), self.agrees.clone()));
-        Ok(Server::Here(service))
+        Ok(Opened::Own(service))
     }
 
-    async fn attach(&self) -> io::Result<Result<Connection, Box<ErrorBody>>> {
-        attach(&self.place, self.settings.to_vec(), self.search_path.clone()).await
+    async fn attach(&self, defaults: Defaults) -> io::Result<Result<Client, Box<ErrorBody>>> {
+        let (settings, search_path) = (self.settings.to_vec(), self.search_path.clone());
+        let hello = Hello { speaker: Speaker::own(), settings, search_path };
+        Client::attach_as(self.place.clone(), hello, defaults).await
     }
 
     /// Counts the commands that are attached to this one.
@@ -80,20 +89,9 @@ impl DataDir {
             owner.end().await;
         }
     }
-}
-
-#[async_trait]
-impl Way for DataDir {
-    async fn connect(&self) -> Result<Connection, SessionError> {
-        match self.attach().await {
-            Ok(attached) => attached.map_err(SessionError::Remote),
-            // The owner has just ended, or begins or ends.
-            Err(_) => Err(SessionError::ShuttingDown),
-        }
-    }
 
     /// Owns the data directory, or attaches to its owner.
-    async fn find(&self) -> Result<Server, SessionError> {
+    pub(crate) async fn open(&self, defaults: &Defaults) -> Result<Opened, SessionError> {
         let mut limit = std::pin::pin!(sleep(OPEN_LIMIT));
         loop {
             let open = self.open.clone();
@@ -104,8 +102,8 @@ impl Way for DataDir {
                 Err(error) => return Err(error),
             };
             tokio::select! {
-                attached = self.attach() => match attached {
-                    Ok(Ok(connection)) => return Ok(Server::There(Arc::new(connection))),
+                attached = self.attach(defaults.clone()) => match attached {
+                    Ok(Ok(client)) => return Ok(Opened::Attached(client)),
                     Ok(Err(refusal)) => return Err(SessionError::Remote(refusal)),
                     Err(error) => tracing::debug!(%error, "the owner of the data directory cannot be reached"),
                 },

@@ -2,15 +2,23 @@
 
 use meerkat_service::{
     ErrorCode,
-    wire::{answer_schema, request_schema},
+    service::Nothing,
+    wire::{answer_schema, decode_params, request_schema},
 };
 use schemars::{Schema, json_schema, schema_for};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    error::Failure,
     methods::{EVENT, Method, methods},
-    wire::{ListSubscribe, Subscribe, Unsubscribe},
+    wire::{ListSubscribe, Subscribe, Unsubscribe, by_name},
 };
+
+/// Answers `rpc.discover`.
+pub(crate) fn answer(params: &str) -> Result<Value, Failure> {
+    let Nothing {} = decode_params(by_name(params)?)?;
+    Ok(document())
+}
 
 /// The document.
 #[must_use]

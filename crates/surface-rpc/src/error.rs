@@ -1,11 +1,14 @@
 //! The one place where a failure becomes a JSON-RPC error object, or the status of an HTTP response.
 
 use ::http::StatusCode;
-use jsonrpsee::types::error::{ErrorObject, INVALID_REQUEST_CODE, PARSE_ERROR_CODE};
+use jsonrpsee::types::{
+    ErrorObjectOwned,
+    error::{INVALID_REQUEST_CODE, PARSE_ERROR_CODE},
+};
 use meerkat_service::{ErrorBody, ErrorCode, SessionError};
 
 /// A failure with its number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     number: i32,
     body: Box<ErrorBody>,
@@ -17,14 +20,9 @@ impl Failure {
         Self { number: PARSE_ERROR_CODE, ..SessionError::invalid("message", message).into() }
     }
 
-    /// The message is JSON, but no request and no batch.
+    /// The message is JSON, but no request.
     pub(crate) fn no_request(message: impl Into<String>) -> Self {
         Self { number: INVALID_REQUEST_CODE, ..SessionError::invalid("message", message).into() }
-    }
-
-    /// The error object: number, message, and the body as its data.
-    pub(crate) fn object(&self) -> ErrorObject<'static> {
-        ErrorObject::owned(self.number, self.body.message.clone(), Some(&self.body))
     }
 }
 
@@ -40,6 +38,13 @@ impl From<SessionError> for Failure {
     }
 }
 
+/// The error object: number, message, and the body as its data.
+impl From<Failure> for ErrorObjectOwned {
+    fn from(Failure { number, body }: Failure) -> Self {
+        Self::owned(number, body.message.clone(), Some(body))
+    }
+}
+
 /// The status of a response if the request fails before JSON-RPC.
 pub(crate) fn status(body: &ErrorBody) -> StatusCode {
     StatusCode::from_u16(body.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -51,10 +56,22 @@ pub(crate) fn too_large(limit: usize) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::PayloadTooLarge, message).detail("what", "message").detail("limit", limit)
 }
 
+/// The answers to a batch are too long.
+pub(crate) fn batch_too_large(limit: usize) -> ErrorBody {
+    let message = format!("The answers to the batch have more than {limit} bytes; send fewer requests.");
+    ErrorBody::with_message(ErrorCode::PayloadTooLarge, message).detail("what", "batch").detail("limit", limit)
+}
+
 /// The HTTP method is not POST.
 pub(crate) fn not_a_post() -> ErrorBody {
     let message = "Send a request by POST, or upgrade to a WebSocket.";
     ErrorBody::with_message(ErrorCode::MethodNotAllowed, message)
+}
+
+/// A subscription over HTTP.
+pub(crate) fn no_subscriptions() -> SessionError {
+    let message = "subscriptions need a WebSocket or stdio; over HTTP read session/events, with wait_ms to wait";
+    SessionError::invalid("method", message)
 }
 
 /// The connection cannot have another subscription.
@@ -63,6 +80,13 @@ pub(crate) fn too_many_subscriptions(limit: usize) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::TooManyConnections, message)
         .detail("what", "subscriptions")
         .detail("limit", limit)
+}
+
+/// The connection cannot have another request.
+pub(crate) fn too_many_requests(limit: usize) -> ErrorBody {
+    let message =
+        format!("The connection has {limit} requests under way; wait for answers, or open another connection.");
+    ErrorBody::with_message(ErrorCode::TooManyConnections, message).detail("what", "requests").detail("limit", limit)
 }
 
 /// The subscriber read nothing for too long.

@@ -1,59 +1,98 @@
-//! HTTP: a POST is one message, an upgrade to a WebSocket is a connection.
+//! jsonrpsee's server behind checks of ours: a POST is one message, an upgrade to a WebSocket is a connection.
 //!
-//! A mistake in the HTTP is answered with a status and the error's body, like by the guard; a mistake in the message with
-//! a JSON-RPC answer.
+//! A mistake in the HTTP is answered with a status and the error's body, like by the guard; a mistake in a request with
+//! a JSON-RPC error that carries the body. What is no request at all is answered by the library, without a body.
 
-use std::{future::ready, io, pin::pin, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use bytes::{Buf, Bytes};
-use futures::{SinkExt as _, StreamExt as _, stream};
+use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper_util::rt::TokioIo;
-use meerkat_service::{ErrorBody, SessionError, wire::encode};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::timeout,
-};
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{
-        self, Message,
-        handshake::derive_accept_key,
-        protocol::{Role, WebSocketConfig},
+use jsonrpsee::{
+    core::middleware::{Batch, BatchEntry, Notification, Request as Call, RpcServiceT},
+    server::{
+        BatchResponseBuilder, HttpBody, MethodCallback, MethodResponse, Methods, PingConfig, ServerBuilder,
+        ServerConfig, TowerServiceBuilder, middleware::rpc::RpcServiceBuilder, ws::is_upgrade_request,
     },
+    types::{Extensions, Id, TwoPointZero},
 };
-use tower::BoxError;
+use meerkat_service::{ErrorBody, SessionError, wire::encode};
+use tokio::sync::OwnedSemaphorePermit;
+use tower::{
+    BoxError, Layer, Service as _,
+    layer::util::{Identity, Stack},
+};
 
 use crate::{
-    connection::{self, Inward, Transport},
-    error::{Failure, not_a_post, status, too_large},
-    handlers::{From, Reply, Rpc},
-    wire::Outward,
+    Inner, RpcOptions,
+    error::{Failure, batch_too_large, no_subscriptions, not_a_post, status, too_large, too_many_requests},
+    handlers::{Connection, Places},
 };
 
-/// Bytes of a WebSocket's buffer in each direction, unless a message is larger.
-const BUFFER_BYTES: usize = 4 * 1024;
-/// A body or message that is too long is read and dropped up to this many times the limit, because a client hears the
-/// refusal only when it has sent everything. After a longer one the connection is closed.
+/// Requests of one batch.
+const BATCH_MAX: usize = 100;
+
+/// Messages that wait to be written to a WebSocket. More would only cost memory: a subscription waits with its cursor.
+const QUEUE: u32 = 4;
+
+/// Bytes of the answers to a batch. Requests beyond it are performed, and answered with an error.
+const BATCH_ANSWER_BYTES: usize = 12 * 1024 * 1024;
+
+/// A message on a WebSocket that is longer than the limit by no more than this factor is read, so that its refusal names
+/// its request. After a longer one the connection is not used any more.
 const OVERSIZE_READ: usize = 2;
 
-/// How long the end of a WebSocket waits for the client's.
-const LINGER: Duration = Duration::from_secs(2);
+/// Characters of an unknown method's name in its refusal.
+const NAME_SHOWN_MAX: usize = 100;
 
-type Answer = Response<Full<Bytes>>;
+type Answer = Response<HttpBody>;
+type Server = TowerServiceBuilder<Stack<Checks, Identity>, Identity>;
+
+/// The library's server for each of the two transports. They differ in the size of messages.
+pub(crate) struct Transports {
+    http: Server,
+    websocket: Server,
+}
+
+impl Transports {
+    pub(crate) fn new(methods: &Methods, options: &RpcOptions) -> Self {
+        let bytes = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        // The listener bounds connections, a connection its requests and subscriptions, and the service its answers.
+        let config = || {
+            ServerConfig::builder()
+                .max_connections(u32::MAX)
+                .max_subscriptions_per_connection(u32::MAX)
+                .max_response_body_size(u32::MAX)
+                .set_message_buffer_capacity(QUEUE)
+                // A client that reads slowly answers a ping late.
+                .enable_ws_ping(PingConfig::new().ping_interval(options.stall()).inactive_limit(options.stall() * 2))
+        };
+        let server = |config: ServerConfig| {
+            let checks = Checks {
+                methods: methods.clone(),
+                message_bytes: options.message_bytes,
+                requests_max: options.concurrent_requests,
+            };
+            let checks = RpcServiceBuilder::new().layer(checks);
+            ServerBuilder::with_config(config).set_rpc_middleware(checks).to_service_builder()
+        };
+        let oversize = options.message_bytes.saturating_mul(OVERSIZE_READ);
+        Self {
+            http: server(config().http_only().max_request_body_size(bytes(options.message_bytes)).build()),
+            websocket: server(config().ws_only().max_request_body_size(bytes(oversize)).build()),
+        }
+    }
+}
 
 /// Answers an HTTP request.
-pub(crate) async fn handle<B>(rpc: Arc<Rpc>, request: Request<B>) -> Answer
+pub(crate) async fn handle<B>(surface: &Inner, request: Request<B>) -> Answer
 where
-    B: Body + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    if names(request.headers(), &header::CONNECTION, "upgrade")
-        && names(request.headers(), &header::UPGRADE, "websocket")
-    {
-        return upgrade(rpc, request);
+    if is_upgrade_request(&request) {
+        return upgrade(surface, request).await;
     }
     if request.method() != Method::POST {
         let mut answer = refused(&not_a_post());
@@ -64,36 +103,49 @@ where
         let error = SessionError::invalid("Content-Type", "send application/json");
         return refused(&error.body());
     }
-    let max = rpc.options.message_bytes;
-    let answers = request.extensions().get().unwrap_or(&rpc.options.answers).clone();
-    let mut body = pin!(request.into_body());
-    let message = match Limited::new(body.as_mut(), max).collect().await {
-        Ok(message) => message.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let mut read = max;
-            while read < max.saturating_mul(OVERSIZE_READ)
-                && let Some(Ok(frame)) = body.frame().await
-            {
-                read = read.saturating_add(frame.data_ref().map_or(0, Buf::remaining));
-            }
-            return refused(&too_large(max));
-        }
+    // The library answers a body that does not say how long it is with 500 if it is too long.
+    let (head, body) = request.into_parts();
+    let max = surface.rpc.options.message_bytes;
+    let body = match Limited::new(body, max).collect().await {
+        Ok(body) => Full::new(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => return refused(&too_large(max)),
         Err(error) => {
             let message = format!("it could not be read to its end: {error}");
             return refused(&SessionError::invalid("body", message).body());
         }
     };
-    let from = From { peer: None, answers, place: None };
-    match rpc.reply(message, from).await {
-        Reply { answer: Some(answer), .. } => with_json(StatusCode::OK, answer),
-        Reply { answer: None, .. } => empty(StatusCode::NO_CONTENT),
+    let server = surface.transports.http.clone();
+    let request = Request::from_parts(head, body);
+    match server.build(surface.methods.clone(), surface.stopped.clone()).call(request).await {
+        Ok(answer) if answer.extensions().get::<NoAnswer>().is_some() => empty(StatusCode::NO_CONTENT),
+        Ok(answer) => answer,
+        Err(error) => {
+            tracing::error!(%error, "a request over HTTP failed");
+            refused(&SessionError::Internal("the request failed".to_owned()).body())
+        }
     }
 }
 
-/// Whether a header's list holds a word.
-fn names(headers: &HeaderMap, name: &header::HeaderName, word: &str) -> bool {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|value| value.trim().eq_ignore_ascii_case(word))
+/// Answers the handshake; the library serves the connection.
+async fn upgrade<B>(surface: &Inner, mut request: Request<B>) -> Answer
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    if surface.rpc.stop.is_cancelled() {
+        return refused(&SessionError::ShuttingDown.body());
+    }
+    request.extensions_mut().insert(Connection::new(&surface.rpc.options, None));
+    let server = surface.transports.websocket.clone();
+    let mut server = server.build(surface.methods.clone(), surface.stopped.clone());
+    surface.websockets.spawn(server.on_session_closed());
+    match server.call(request).await {
+        Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => answer,
+        Ok(_) | Err(_) => {
+            let message = "a WebSocket is opened by GET, with Sec-WebSocket-Key and Sec-WebSocket-Version 13";
+            refused(&SessionError::invalid("Upgrade", message).body())
+        }
+    }
 }
 
 /// A web page cannot send these types to another site without asking first, so no others are accepted.
@@ -104,21 +156,19 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 fn empty(status: StatusCode) -> Answer {
-    let mut answer = Response::new(Full::default());
+    let mut answer = Response::new(HttpBody::empty());
     *answer.status_mut() = status;
-    answer
-}
-
-fn with_json(status: StatusCode, json: Bytes) -> Answer {
-    let mut answer = empty(status);
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    *answer.body_mut() = Full::new(json);
     answer
 }
 
 fn refused(body: &ErrorBody) -> Answer {
     match encode(body) {
-        Ok(json) => with_json(status(body), json.into()),
+        Ok(json) => {
+            let mut answer = empty(status(body));
+            answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *answer.body_mut() = json.into();
+            answer
+        }
         Err(error) => {
             tracing::error!(%error, "an error could not be encoded");
             empty(StatusCode::INTERNAL_SERVER_ERROR)
@@ -126,73 +176,165 @@ fn refused(body: &ErrorBody) -> Answer {
     }
 }
 
-/// Answers the handshake; a task of its own serves the connection.
-fn upgrade<B>(rpc: Arc<Rpc>, mut request: Request<B>) -> Answer {
-    if rpc.stop.is_cancelled() {
-        return refused(&SessionError::ShuttingDown.body());
+/// Marks the answer to a message that has none.
+#[derive(Clone)]
+struct NoAnswer;
+
+/// Checks of ours before the library performs a request.
+#[derive(Clone)]
+struct Checks {
+    methods: Methods,
+    message_bytes: usize,
+    requests_max: usize,
+}
+
+impl<S> Layer<S> for Checks {
+    type Service = Checked<S>;
+
+    fn layer(&self, inner: S) -> Checked<S> {
+        Checked { checks: self.clone(), inner }
     }
-    let headers = request.headers();
-    let accept = headers.get(header::SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()).try_into());
-    let version = headers.get(header::SEC_WEBSOCKET_VERSION).map(HeaderValue::as_bytes);
-    let (Some(Ok(accept)), &Method::GET, Some(b"13")) = (accept, request.method(), version) else {
-        let message = "a WebSocket is opened by GET, with Sec-WebSocket-Key and Sec-WebSocket-Version 13";
-        return refused(&SessionError::invalid("Upgrade", message).body());
-    };
-    let upgraded = hyper::upgrade::on(&mut request);
-    let websockets = rpc.websockets.clone();
-    websockets.spawn(async move {
-        let ended = match upgraded.await {
-            Ok(io) => serve(rpc, TokioIo::new(io)).await,
-            Err(error) => Err(io::Error::other(error)),
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a WebSocket ended");
+}
+
+impl Checks {
+    /// Checks a request, and takes its place among those of its connection.
+    fn check(&self, request: &Call<'_>) -> Result<Option<(Arc<Connection>, OwnedSemaphorePermit)>, Failure> {
+        let bytes = request.params.as_ref().map_or(0, |params| params.get().len());
+        if bytes > self.message_bytes {
+            return Err(too_large(self.message_bytes).into());
         }
-    });
-    let mut answer = empty(StatusCode::SWITCHING_PROTOCOLS);
-    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    answer.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    answer.headers_mut().insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-    answer
-}
-
-/// Serves a WebSocket whose handshake is done.
-async fn serve(rpc: Arc<Rpc>, io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> io::Result<()> {
-    let max = rpc.options.message_bytes;
-    let written = Arc::default();
-    let io = connection::counted(io, &written);
-    let config = WebSocketConfig::default()
-        .read_buffer_size(BUFFER_BYTES)
-        .write_buffer_size(BUFFER_BYTES)
-        .max_message_size(Some(max.saturating_mul(OVERSIZE_READ)))
-        .max_frame_size(Some(max.saturating_mul(OVERSIZE_READ)));
-    let (outlet, inlet) = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await.split();
-    let mut inlet = inlet.map(move |message| read(message, max)).chain(stream::once(ready(Ok(Inward::Gone))));
-    let outlet = outlet.sink_map_err(io::Error::other).with(|message: Outward| ready(write(message)));
-    let silence = Duration::from_millis(rpc.options.ping_ms);
-    connection::serve(rpc, Transport { inlet: &mut inlet, outlet, written, silence, search_path: None }).await?;
-    // Closing a socket with unread data would drop what the client has not read yet.
-    timeout(LINGER, inlet.for_each(|_| ready(()))).await.ok();
-    Ok(())
-}
-
-fn read(message: Result<Message, tungstenite::Error>, max: usize) -> io::Result<Inward> {
-    let message = match message {
-        Ok(Message::Text(text)) => Bytes::from(text),
-        Ok(Message::Binary(bytes)) => bytes,
-        Ok(_) => return Ok(Inward::Alive),
-        Err(tungstenite::Error::Capacity(_)) => return Ok(Inward::Unreadable(too_large(max).into())),
-        Err(tungstenite::Error::Utf8(error)) => {
-            return Ok(Inward::Unreadable(Failure::not_json(format!("invalid UTF-8: {error}"))));
+        let connection = request.extensions.get::<Arc<Connection>>().cloned();
+        match (callback(&self.methods, &request.method)?, connection) {
+            (MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_), None) => {
+                Err(no_subscriptions().into())
+            }
+            (MethodCallback::Async(_), Some(connection)) => {
+                let place = connection.requests.clone().try_acquire_owned();
+                Ok(Some((connection, place.map_err(|_| too_many_requests(self.requests_max))?)))
+            }
+            _ => Ok(None),
         }
-        Err(error) => return Err(io::Error::other(error)),
-    };
-    if message.len() > max { Ok(Inward::Refused(too_large(max).into())) } else { Ok(Inward::Message(message)) }
-}
-
-fn write(message: Outward) -> io::Result<Message> {
-    match message {
-        Outward::Ping => Ok(Message::Ping(Bytes::new())),
-        text => Ok(Message::Text(text.into_bytes().try_into().map_err(io::Error::other)?)),
     }
+}
+
+/// Finds a method.
+pub(crate) fn callback<'a>(methods: &'a Methods, name: &str) -> Result<&'a MethodCallback, SessionError> {
+    let unknown = || SessionError::UnknownOperation(name.chars().take(NAME_SHOWN_MAX).collect());
+    methods.method(name).ok_or_else(unknown)
+}
+
+/// Makes the request that a notification is. Nobody waits for its answer.
+pub(crate) fn request_of(notification: Notification<'_>) -> Call<'_> {
+    let Notification { method, params, extensions, .. } = notification;
+    Call { jsonrpc: TwoPointZero, id: Id::Null, method, params, extensions }
+}
+
+/// The library's service after the checks.
+#[derive(Clone)]
+struct Checked<S> {
+    checks: Checks,
+    inner: S,
+}
+
+impl<S> Checked<S> {
+    fn subscribes(&self, method: &str) -> bool {
+        matches!(self.checks.methods.method(method), Some(MethodCallback::Subscription(_)))
+    }
+}
+
+impl<S> RpcServiceT for Checked<S>
+where
+    S: RpcServiceT<
+            MethodResponse = MethodResponse,
+            BatchResponse = MethodResponse,
+            NotificationResponse = MethodResponse,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+{
+    type MethodResponse = MethodResponse;
+    type NotificationResponse = MethodResponse;
+    type BatchResponse = MethodResponse;
+
+    fn call<'a>(&self, mut request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let (checked, inner) = (self.checks.check(&request), self.inner.clone());
+        async move {
+            match checked {
+                Ok(None) => {}
+                Ok(Some((connection, place))) => {
+                    let read = connection.read(&request.method, request.params.as_deref()).await;
+                    request.extensions.insert(Places(Arc::new((place, read))));
+                }
+                Err(failure) => return MethodResponse::error(request.id, failure),
+            }
+            inner.call(request).await
+        }
+    }
+
+    /// The requests of a batch are performed one after the other.
+    fn batch<'a>(&self, batch: Batch<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let this = self.clone();
+        async move {
+            let count = batch.len();
+            if count == 0 || count > BATCH_MAX {
+                let message = format!("the batch has {count} requests; it must have 1 to {BATCH_MAX}");
+                return MethodResponse::error(Id::Null, Failure::no_request(message));
+            }
+            let (mut answers, mut bytes) = (BatchResponseBuilder::new_with_limit(usize::MAX), 0);
+            for entry in batch {
+                let answer = match entry {
+                    // The library would answer a subscription twice: alone, and in the batch.
+                    Ok(BatchEntry::Call(request)) if this.subscribes(&request.method) => {
+                        let error =
+                            SessionError::invalid("method", "subscribe by a request of its own, not in a batch");
+                        MethodResponse::error(request.id, Failure::from(error))
+                    }
+                    Ok(BatchEntry::Call(request)) => {
+                        let id = request.id.clone();
+                        let answer = this.call(request).await;
+                        match bytes + answer.as_ref().len() <= BATCH_ANSWER_BYTES {
+                            true => answer,
+                            false => MethodResponse::error(id, Failure::from(batch_too_large(BATCH_ANSWER_BYTES))),
+                        }
+                    }
+                    Ok(BatchEntry::Notification(notification)) => {
+                        this.notification(notification).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        let (_, id) = error.into_parts();
+                        let message =
+                            "it is not a request: `jsonrpc` is \"2.0\", `method` a string, `params` an object";
+                        MethodResponse::error(id, Failure::no_request(message))
+                    }
+                };
+                bytes += answer.as_ref().len();
+                // Without a limit, nothing is refused.
+                answers.append(answer).ok();
+            }
+            match answers.is_empty() {
+                true => no_answer(),
+                false => MethodResponse::from_batch(answers.finish()),
+            }
+        }
+    }
+
+    /// A request without an id is performed, and never answered.
+    fn notification<'a>(&self, notification: Notification<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        let this = self.clone();
+        async move {
+            // A subscription would be of no use: nobody hears its number.
+            if matches!(callback(&this.checks.methods, &notification.method), Ok(MethodCallback::Async(_))) {
+                this.call(request_of(notification)).await;
+            }
+            no_answer()
+        }
+    }
+}
+
+fn no_answer() -> MethodResponse {
+    let mut extensions = Extensions::new();
+    extensions.insert(NoAnswer);
+    MethodResponse::notification().with_extensions(extensions)
 }

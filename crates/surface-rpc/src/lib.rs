@@ -1,11 +1,11 @@
 //! meerkat over JSON-RPC 2.0: HTTP and WebSocket by [`service()`], newline-delimited stdio by [`RpcService::serve_stdio`].
 //!
-//! In reading order: `methods` is the table of spellings, `wire` reads messages and writes answers, `handlers` performs
-//! requests, `stream` has the subscriptions, `connection` what WebSocket and stdio share, `http` and `stdio` the rest of
-//! each, `discovery` the answer of `rpc.discover`, [`owner`] the socket of a data directory's owner.
+//! jsonrpsee speaks the protocol. In reading order: `methods` fills its module from the table of operations, `handlers`
+//! performs requests, `stream` has the subscriptions, `http` puts jsonrpsee's server behind checks of ours, `stdio` hands
+//! lines to its module, `wire` has the shapes of parameters, `discovery` the answer of `rpc.discover`, [`owner`] the
+//! socket of a data directory's owner.
 //!
-//! All transports share the framing, so a message gets the same answer on each of them. Nothing here decides about a
-//! session, a capability or a build.
+//! Nothing here decides about a session, a capability or a build.
 
 mod methods;
 
@@ -15,7 +15,6 @@ mod wire;
 mod handlers;
 mod stream;
 
-mod connection;
 mod http;
 mod stdio;
 
@@ -32,35 +31,37 @@ use std::{
 };
 
 use ::http::{Request, Response};
+use bytes::Bytes;
 use futures::future::BoxFuture;
-use http_body_util::Full;
-use meerkat_service::{SessionService, wire::Answers};
-use tokio::io::{AsyncRead, AsyncWrite};
+use jsonrpsee::server::{HttpBody, Methods, ServerHandle, StopHandle, stop_channel};
+use meerkat_service::SessionService;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
+use tokio_util::task::TaskTracker;
 
-use crate::handlers::Rpc;
+use crate::{handlers::Rpc, http::Transports};
 
 pub use discovery::document;
 pub use methods::{Method, methods};
 
+/// Longest wait for subscriptions to say why they end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Options of the surface.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
-    /// Bytes of one message: a body over HTTP, a message on a WebSocket, a line on stdio.
+    /// Bytes of one message: a body over HTTP, a request on a WebSocket, a line on stdio.
     pub message_bytes: usize,
-    /// Requests of one batch.
-    pub batch_requests: usize,
-    /// Messages of one connection that are answered at the same time; further ones wait unread.
-    pub concurrent_messages: usize,
+    /// Requests of one connection that are under way at the same time. On a WebSocket further ones are refused, on stdio
+    /// they wait unread.
+    pub concurrent_requests: usize,
     /// Subscriptions of one connection.
     pub subscriptions: usize,
-    /// Milliseconds without a byte written to a client, after which a subscription ends with `SUBSCRIBER_LAGGED`; after
-    /// twice as long the connection is closed.
+    /// Milliseconds that a subscription waits for its client to take an event before it ends with `SUBSCRIBER_LAGGED`;
+    /// after twice as long, stdio is closed.
     pub stall_ms: u64,
-    /// Milliseconds of silence after which a WebSocket client is pinged; after as long again it is disconnected.
-    pub ping_ms: u64,
-    /// Room for answers, shared with the other surfaces. A listener may give a request its connection's, as an
-    /// extension.
-    pub answers: Answers,
     /// Whether the clients are commands that attach to this process. They wait for turns as if they ran them, by
     /// parameters that are not public.
     pub is_for_commands: bool,
@@ -70,12 +71,9 @@ impl Default for RpcOptions {
     fn default() -> Self {
         Self {
             message_bytes: 16 * 1024 * 1024,
-            batch_requests: 100,
-            concurrent_messages: 256,
+            concurrent_requests: 1024,
             subscriptions: 64,
             stall_ms: 30_000,
-            ping_ms: 30_000,
-            answers: Answers::default(),
             is_for_commands: false,
         }
     }
@@ -90,13 +88,28 @@ impl RpcOptions {
 /// The surface over a service: a tower service for HTTP POST and WebSocket upgrades, whatever the path.
 #[must_use]
 pub fn service(service: Arc<dyn SessionService>, options: RpcOptions) -> RpcService {
-    RpcService { rpc: Arc::new(Rpc::new(service, options)) }
+    let rpc = Arc::new(Rpc::new(service, options));
+    let methods = methods::module(&rpc);
+    let transports = Transports::new(&methods, &rpc.options);
+    let (stopped, stop) = stop_channel();
+    let inner = Inner { rpc, methods, transports, stopped, stop, websockets: TaskTracker::new() };
+    RpcService { inner: Arc::new(inner) }
 }
 
 /// JSON-RPC over a service. Clones share it.
 #[derive(Clone)]
 pub struct RpcService {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
     rpc: Arc<Rpc>,
+    methods: Methods,
+    transports: Transports,
+    /// Ends the WebSockets when `stop` says so.
+    stopped: StopHandle,
+    stop: ServerHandle,
+    websockets: TaskTracker,
 }
 
 impl RpcService {
@@ -110,7 +123,7 @@ impl RpcService {
         reader: impl AsyncRead + Send + Unpin,
         writer: impl AsyncWrite + Send + Unpin + 'static,
     ) -> io::Result<()> {
-        stdio::serve(self.rpc.clone(), reader, writer, None).await
+        stdio::serve(&self.inner.rpc, self.inner.methods.clone(), reader, writer, None).await
     }
 
     /// Like [`Self::serve_stdio`], for a command whose turns look for programs in `search_path`.
@@ -123,31 +136,36 @@ impl RpcService {
         writer: impl AsyncWrite + Send + Unpin + 'static,
         search_path: Option<String>,
     ) -> io::Result<()> {
-        stdio::serve(self.rpc.clone(), reader, writer, search_path).await
+        stdio::serve(&self.inner.rpc, self.inner.methods.clone(), reader, writer, search_path).await
     }
 
-    /// Ends every WebSocket and stdio connection: nothing more is read, running requests are answered, subscriptions end
-    /// with `SHUTTING_DOWN`. Returns when the WebSockets are closed. Plain HTTP ends with its listener.
+    /// Ends every WebSocket and stdio connection: subscriptions end with `SHUTTING_DOWN`, nothing more is read, running
+    /// requests are answered. Returns when the WebSockets are closed. Plain HTTP ends with its listener.
     pub async fn stop(&self) {
-        self.rpc.stop.cancel();
-        self.rpc.websockets.close();
-        self.rpc.websockets.wait().await;
+        let Inner { rpc, stop, websockets, .. } = &*self.inner;
+        rpc.stop.cancel();
+        rpc.following.close();
+        // A client that reads nothing does not hear why its subscription ends.
+        timeout(LAST_WORDS, rpc.following.wait()).await.ok();
+        // It may have been called before.
+        stop.stop().ok();
+        websockets.close();
+        websockets.wait().await;
     }
 }
 
 impl fmt::Debug for RpcService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RpcService").field("options", &self.rpc.options).finish_non_exhaustive()
+        f.debug_struct("RpcService").field("options", &self.inner.rpc.options).finish_non_exhaustive()
     }
 }
 
 impl<B> tower::Service<Request<B>> for RpcService
 where
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<tower::BoxError>,
 {
-    type Response = Response<Full<bytes::Bytes>>;
+    type Response = Response<HttpBody>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
 
@@ -156,7 +174,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let rpc = self.rpc.clone();
-        Box::pin(async move { Ok(http::handle(rpc, request).await) })
+        let inner = self.inner.clone();
+        Box::pin(async move { Ok(http::handle(&inner, request).await) })
     }
 }

@@ -1,107 +1,200 @@
-//! Newline-delimited messages: one on a line, and one answer on a line.
+//! Newline-delimited messages: a line goes to the library's module, and its answer is a line. The notifications of a
+//! subscription are lines of the same output.
+//!
+//! One task reads, one task writes, and each request is answered by its own task, so nothing waits for a turn to end.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{borrow::Cow, io, sync::Arc, time::Duration};
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use futures::StreamExt as _;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::codec::{Decoder, Encoder, FramedRead, FramedWrite};
+use jsonrpsee::{
+    core::middleware::{Notification, Request},
+    server::{MethodCallback, MethodResponse, Methods, prepare_error},
+    types::Id,
+};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader},
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::{
-    connection::{self, Inward, Transport},
-    error::too_large,
-    handlers::Rpc,
-    wire::Outward,
+    error::{Failure, too_large},
+    handlers::{Connection, Rpc},
+    http::{callback, request_of},
 };
 
-/// A pipe has no ping: the client is there until the pipe is closed.
-const NO_SILENCE: Duration = Duration::MAX;
+/// Lines that wait for the writer. More would only cost memory: a subscription waits with its cursor.
+const QUEUE: usize = 4;
 
+/// Answers lines until the input ends, and then waits for the answers; or until the surface stops, and then also for the
+/// last messages of subscriptions.
 pub(crate) async fn serve(
-    rpc: Arc<Rpc>,
+    rpc: &Rpc,
+    mut methods: Methods,
     reader: impl AsyncRead + Send + Unpin,
     writer: impl AsyncWrite + Send + Unpin + 'static,
     search_path: Option<String>,
 ) -> io::Result<()> {
-    let written = Arc::default();
-    let writer = connection::counted(writer, &written);
-    let inlet = FramedRead::new(reader, Lines { max: rpc.options.message_bytes, ..Lines::default() });
-    let outlet = FramedWrite::new(writer, Lines::default());
-    let transport = Transport { inlet: inlet.fuse(), outlet, written, silence: NO_SILENCE, search_path };
-    connection::serve(rpc, transport).await
-}
-
-/// Lines of bounded length. A longer one is refused once and dropped to its end, and the next one is read.
-#[derive(Default)]
-struct Lines {
-    max: usize,
-    /// Bytes of the buffer without a line's end.
-    searched: usize,
-    is_dropping: bool,
-}
-
-impl Lines {
-    /// Takes a line off the buffer, if its end is there.
-    fn take(&mut self, buffer: &mut BytesMut) -> Option<Bytes> {
-        let found = buffer[self.searched..].iter().position(|byte| *byte == b'\n');
-        let Some(end) = found.map(|at| at + self.searched) else {
-            self.searched = buffer.len();
-            return None;
+    let connection = Connection::new(&rpc.options, search_path);
+    let room = connection.requests.clone();
+    methods.extensions_mut().insert(connection.clone());
+    let (out, queue) = mpsc::channel(QUEUE);
+    let writing = AbortOnDropHandle::new(tokio::spawn(write(queue, writer, rpc.options.stall() * 2)));
+    let (answering, mut requests) = (TaskTracker::new(), JoinSet::new());
+    let mut reader = BufReader::new(reader);
+    let is_stopped = loop {
+        while requests.try_join_next().is_some() {}
+        let next = async {
+            let place = room.clone().acquire_owned().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((read_line(&mut reader, rpc.options.message_bytes).await?, place))
         };
-        self.searched = 0;
-        let line = buffer.split_to(end).freeze();
-        buffer.advance(1);
-        Some(line)
+        let (line, place) = tokio::select! {
+            biased;
+            () = rpc.stop.cancelled() => break true,
+            () = out.closed() => break false,
+            next = next => next?,
+        };
+        let Some(line) = line else { break false };
+        let held = (place, answering.token(), connection.clone());
+        let line = match line {
+            Line::Whole(line) => Ok(line),
+            Line::TooLong => Err(too_large(rpc.options.message_bytes).into()),
+        };
+        requests.spawn(answer(methods.clone(), line, out.clone(), held));
+    };
+    answering.close();
+    let answered = async {
+        answering.wait().await;
+        if is_stopped {
+            while requests.join_next().await.is_some() {}
+        }
+    };
+    tokio::select! {
+        () = answered => {}
+        () = out.closed() => {}
+    }
+    requests.shutdown().await;
+    drop(out);
+    writing.await.map_err(io::Error::other)?
+}
+
+/// Answers a line, and then writes the events of the subscription that it may have begun.
+async fn answer(
+    methods: Methods,
+    line: Result<Vec<u8>, Failure>,
+    out: mpsc::Sender<Box<RawValue>>,
+    held: (OwnedSemaphorePermit, TaskTrackerToken, Arc<Connection>),
+) {
+    let asked = match &line {
+        Ok(line) => read(&methods, line),
+        Err(failure) => Err(MethodResponse::error(Id::Null, failure.clone())),
+    };
+    let (request, text) = match asked {
+        Ok(asked) => asked,
+        Err(refusal) => {
+            // The client may have left.
+            out.send(refusal.into_json()).await.ok();
+            return;
+        }
+    };
+    let (_, _, connection) = &held;
+    let place = connection.read(&request.method, request.params.as_deref()).await;
+    // A subscription has one place in its own queue before that of the connection.
+    let Ok((answer, mut events)) = methods.raw_json_request(&text, 1).await else { return };
+    let is_notification = matches!(text, Cow::Owned(_));
+    if is_notification || out.send(answer).await.is_err() {
+        return;
+    }
+    drop((request, text, place, held));
+    drop(line);
+    while let Some(event) = events.recv().await
+        && out.send(event).await.is_ok()
+    {}
+}
+
+/// Reads a request, and its text for the library: borrowed, or owned if it is made of a notification, which is never
+/// answered.
+fn read<'a>(methods: &Methods, line: &'a [u8]) -> Result<(Request<'a>, Cow<'a, str>), MethodResponse> {
+    #[derive(Deserialize)]
+    struct Members {
+        id: Option<IgnoredAny>,
     }
 
-    fn inward(&mut self, line: Bytes) -> Option<Inward> {
-        if std::mem::take(&mut self.is_dropping) {
-            return None;
+    let refused = |id: Id<'_>, failure: Failure| Err(MethodResponse::error(id, failure));
+    let text = match std::str::from_utf8(line) {
+        Ok(text) => text.trim_matches([' ', '\t', '\r']),
+        Err(error) => return refused(Id::Null, Failure::not_json(format!("invalid UTF-8: {error}"))),
+    };
+    if !text.starts_with('{') {
+        return match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) => refused(Id::Null, Failure::no_request("a line is one request, which is an object")),
+            Err(error) => refused(Id::Null, Failure::not_json(format!("invalid JSON: {error}"))),
+        };
+    }
+    if let Ok(request) = serde_json::from_str::<Request<'_>>(text) {
+        return match callback(methods, &request.method) {
+            Ok(_) => Ok((request, text.into())),
+            Err(error) => refused(request.id, error.into()),
+        };
+    }
+    let has_no_id = serde_json::from_str::<Members>(text).is_ok_and(|members| members.id.is_none());
+    if has_no_id && let Ok(notification) = serde_json::from_str::<Notification<'_>>(text) {
+        // A subscription would be of no use: nobody hears its number.
+        let is_performed = matches!(callback(methods, &notification.method), Ok(MethodCallback::Async(_)));
+        let request = request_of(notification);
+        let text = is_performed.then(|| serde_json::to_string(&request).ok()).flatten().unwrap_or_default();
+        return Ok((request, Cow::Owned(text)));
+    }
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(_) => {
+            let message = "a request has `jsonrpc`: \"2.0\", `id`: a whole number from 0, a string or null, `method`: a \
+                           string, and `params`: an object";
+            refused(prepare_error(text.as_bytes()).0, Failure::no_request(message))
         }
-        if line.len() > self.max {
-            return Some(Inward::Refused(too_large(self.max).into()));
-        }
-        // An empty line is no message.
-        (!line.trim_ascii().is_empty()).then_some(Inward::Message(line))
+        Err(error) => refused(Id::Null, Failure::not_json(format!("invalid JSON: {error}"))),
     }
 }
 
-impl Decoder for Lines {
-    type Item = Inward;
-    type Error = io::Error;
+/// A line of the input.
+enum Line {
+    Whole(Vec<u8>),
+    /// Longer than the limit.
+    TooLong,
+}
 
-    fn decode(&mut self, buffer: &mut BytesMut) -> io::Result<Option<Inward>> {
-        while let Some(line) = self.take(buffer) {
-            if let Some(inward) = self.inward(line) {
-                return Ok(Some(inward));
-            }
+/// Reads the next line that is not blank; `None` at the end. The last line needs no end.
+async fn read_line(reader: &mut (impl AsyncBufRead + Unpin), limit: usize) -> io::Result<Option<Line>> {
+    let (mut line, mut is_long) = (Vec::new(), false);
+    loop {
+        let taken = (&mut *reader).take(limit as u64 + 1).read_until(b'\n', &mut line).await?;
+        let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
+        is_long |= line.len() > limit;
+        match (has_end || taken == 0, is_long) {
+            (true, true) => return Ok(Some(Line::TooLong)),
+            (true, false) if !line.trim_ascii().is_empty() => return Ok(Some(Line::Whole(line))),
+            (true, false) if taken == 0 => return Ok(None),
+            (true, false) | (false, true) => line.clear(),
+            (false, false) => {}
         }
-        if buffer.len() <= self.max {
-            return Ok(None);
-        }
-        buffer.clear();
-        self.searched = 0;
-        let is_known = std::mem::replace(&mut self.is_dropping, true);
-        Ok((!is_known).then(|| Inward::Refused(too_large(self.max).into())))
-    }
-
-    /// The last line needs no end.
-    fn decode_eof(&mut self, buffer: &mut BytesMut) -> io::Result<Option<Inward>> {
-        if let Some(inward) = self.decode(buffer)? {
-            return Ok(Some(inward));
-        }
-        let rest = buffer.split().freeze();
-        self.searched = 0;
-        Ok(self.inward(rest))
     }
 }
 
-impl Encoder<Outward> for Lines {
-    type Error = io::Error;
-
-    fn encode(&mut self, message: Outward, out: &mut BytesMut) -> io::Result<()> {
-        out.put(message.into_bytes());
-        out.put_u8(b'\n');
-        Ok(())
+/// The one task that writes. It ends when all senders are dropped, or the client takes no message for too long.
+async fn write(
+    mut queue: mpsc::Receiver<Box<RawValue>>,
+    mut writer: impl AsyncWrite + Send + Unpin,
+    patience: Duration,
+) -> io::Result<()> {
+    while let Some(message) = queue.recv().await {
+        let line = [message.get().as_bytes(), b"\n"].concat();
+        let written = async {
+            writer.write_all(&line).await?;
+            writer.flush().await
+        };
+        timeout(patience, written).await??;
     }
+    writer.shutdown().await
 }

@@ -188,8 +188,9 @@ fn follow(
     let mut lines: Vec<String> = Vec::new();
     while lines.last().is_none_or(|line| type_of(line) != until) {
         let event = events.recv_timeout(PATIENCE).map_err(|_| format!("no event {until:?} came"))?;
+        // One that has ended may have had an event under way.
         if event.subscription != subscription {
-            return Err(format!("an event of subscription {} came for {subscription}", event.subscription));
+            continue;
         }
         lines.push(event.line.map_err(|body| format!("the subscription ends: {body}"))?);
     }
@@ -198,8 +199,6 @@ fn follow(
         Ok(is_ended) if is_ended == "true" => {}
         other => return Err(format!("the subscription should end, but {other:?}")),
     }
-    // Events that came before the end of the subscription are dropped.
-    while events.try_recv().is_ok() {}
     Ok(Ok(lines))
 }
 

@@ -215,6 +215,17 @@ pub(crate) fn mcp_result(stream: TcpStream) -> Value {
     message["result"].take()
 }
 
+/// The next message of a WebSocket that is a text; `None` at its end. The server pings.
+pub(crate) fn text(socket: &mut WebSocket<TcpStream>) -> Option<String> {
+    loop {
+        match socket.read() {
+            Ok(Message::Text(text)) => return Some(text.to_string()),
+            Ok(Message::Ping(_) | Message::Pong(_)) => {}
+            _ => return None,
+        }
+    }
+}
+
 /// Sends a request over a WebSocket and leaves its answer unread.
 pub(crate) fn ask(socket: &mut WebSocket<TcpStream>, id: u64, method: &str, params: &Value) {
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

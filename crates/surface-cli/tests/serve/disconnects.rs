@@ -5,7 +5,7 @@ use std::{io::BufRead as _, thread};
 use meerkat_testkit::{Random, campaigns::Part, seed};
 use serde_json::{Value, json};
 
-use crate::drive::server::{Server, ask, mcp_result};
+use crate::drive::server::{Server, ask, mcp_result, text};
 
 /// Turns, and connections at least: a fifth, unless the campaign `properties` is asked for.
 fn sizes() -> (u64, usize) {
@@ -82,8 +82,8 @@ fn stream_over_rest(server: &Server, session: &str, cursor: u64, wanted: u64) ->
 fn stream_over_rpc(server: &Server, session: &str, cursor: u64, wanted: u64) -> Vec<u64> {
     let mut socket = server.websocket();
     ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": session, "since_seq": cursor }));
-    let messages = std::iter::from_fn(|| Some(socket.read().unwrap()));
-    let events = messages.map(|message| serde_json::from_str::<Value>(message.to_text().unwrap()).unwrap());
+    let messages = std::iter::from_fn(|| text(&mut socket));
+    let events = messages.map(|message| serde_json::from_str::<Value>(&message).unwrap());
     let seqs = events.filter_map(|event| event["params"]["result"]["seq"].as_u64());
     seqs.take(usize::try_from(wanted).unwrap()).collect()
 }

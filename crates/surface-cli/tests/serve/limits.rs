@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::drive::{
     NOBODY, meerkat,
-    server::{Answer, Server, ask, mcp_result, read, read_head, refusal, status},
+    server::{Answer, Server, ask, mcp_result, read, read_head, refusal, status, text},
 };
 
 const SURFACES: [&str; 3] = ["/v1/sessions", "/rpc", "/mcp"];
@@ -33,8 +33,8 @@ fn send_chunked(server: &Server, path: &str, bytes: usize) -> Answer {
 }
 
 /// The code of a message over a WebSocket that is an error.
-fn rpc_code(message: &Message) -> (i64, String) {
-    let message: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
+fn rpc_code(message: &str) -> (i64, String) {
+    let message: Value = serde_json::from_str(message).unwrap();
     let error = &message["error"];
     (error["code"].as_i64().unwrap(), error["data"]["code"].as_str().unwrap().to_owned())
 }
@@ -43,7 +43,7 @@ fn rpc_code(message: &Message) -> (i64, String) {
 fn bodies_have_a_limit() {
     let server = Server::start(&[("MEERKAT_SERVE__MAX_BODY_BYTES", "1000")]);
     // Without a body a session has the defaults; the protocols need a message.
-    let of_nothing = [refusal(201, ""), refusal(200, "INVALID_REQUEST"), refusal(400, "INVALID_REQUEST")];
+    let of_nothing = [refusal(201, ""), refusal(400, ""), refusal(400, "INVALID_REQUEST")];
     for (path, of_nothing) in SURFACES.into_iter().zip(of_nothing) {
         let long = server.send_with_token("POST", path, &[], &" ".repeat(1001));
         assert_eq!(long.refusal(), too_large(), "{path}");
@@ -52,8 +52,8 @@ fn bodies_have_a_limit() {
         assert_eq!(send_chunked(&server, path, 1000).refusal(), of_nothing, "{path}");
     }
     let mut socket = server.websocket();
-    socket.send(Message::text(" ".repeat(1001))).unwrap();
-    assert_eq!(rpc_code(&socket.read().unwrap()), (-32054, "PAYLOAD_TOO_LARGE".to_owned()));
+    ask(&mut socket, 1, "session/pin", &json!({ "text": "x".repeat(1000) }));
+    assert_eq!(rpc_code(&text(&mut socket).unwrap()), (-32054, "PAYLOAD_TOO_LARGE".to_owned()));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn batches_have_a_limit() {
     assert_eq!(send(101).refusal(), refusal(200, "INVALID_REQUEST"));
     let mut socket = server.websocket();
     socket.send(Message::text(batch(101).to_string())).unwrap();
-    assert_eq!(rpc_code(&socket.read().unwrap()), (-32600, "INVALID_REQUEST".to_owned()));
+    assert_eq!(rpc_code(&text(&mut socket).unwrap()), (-32600, "INVALID_REQUEST".to_owned()));
     // MCP has no batches.
     let accept = [("accept", "application/json, text/event-stream")];
     let answer = server.send_with_token("POST", "/mcp", &accept, &batch(1).to_string());
@@ -108,7 +108,7 @@ fn connections_have_a_limit() {
     assert_eq!(refused.refusal(), refusal(429, "TOO_MANY_CONNECTIONS"));
     assert!(refused.head.contains("retry-after: 1"), "{}", refused.head);
     ask(&mut socket, 1, "errors/list", &json!({}));
-    assert!(socket.read().unwrap().to_text().unwrap().contains(r#""result""#));
+    assert!(text(&mut socket).unwrap().contains(r#""result""#));
 }
 
 #[test]
@@ -161,9 +161,10 @@ fn json_nests_and_has_keys_up_to_a_limit() {
     // Brackets in a million are refused as quickly.
     let deep = "[".repeat(1_000_000);
     let accept = [("accept", "application/json, text/event-stream")];
-    for (path, answered) in [("/v1/sessions", 400), ("/rpc", 200), ("/mcp", 400)] {
+    let (refused, by_library) = (refusal(400, "INVALID_REQUEST"), refusal(200, ""));
+    for (path, expected) in [("/v1/sessions", &refused), ("/rpc", &by_library), ("/mcp", &refused)] {
         let answer = server.send_with_token("POST", path, &accept, &deep);
-        assert_eq!(answer.refusal(), refusal(answered, "INVALID_REQUEST"), "{path}");
+        assert_eq!(answer.refusal(), *expected, "{path}");
     }
 }
 
@@ -185,7 +186,7 @@ fn waiting_turns_make_no_connection_deaf() {
     until("all of them wait", || sessions.iter().all(runs));
     ask(&mut socket, TURNS + 1, "turn/interrupt", &json!({ "session_id": sessions[0] }));
     let mut ids = [0, 0].map(|_: u64| {
-        let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
+        let answer: Value = serde_json::from_str(&text(&mut socket).unwrap()).unwrap();
         assert!(answer["result"].is_object(), "{answer}");
         answer["id"].as_u64().unwrap()
     });
@@ -274,7 +275,7 @@ fn a_server_that_could_open_no_files_for_a_while_works_again() {
     let before = limits(Some(3));
     for id in 1..=4 {
         ask(&mut socket, id, "session/create", &json!({}));
-        assert_eq!(rpc_code(&socket.read().unwrap()).1, "STORE_FAILED");
+        assert_eq!(rpc_code(&text(&mut socket).unwrap()).1, "STORE_FAILED");
     }
     limits(before);
     let other = server.session();

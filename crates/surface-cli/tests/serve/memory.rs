@@ -5,7 +5,7 @@ use std::{fs, io::Write as _, process::Child};
 use meerkat_testkit::{needs, until};
 use serde_json::{Value, json};
 
-use crate::drive::server::{Server, ask};
+use crate::drive::server::{Server, ask, text};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -74,7 +74,7 @@ fn answers_that_nobody_takes_are_bounded() {
     until_idle(&server, &session, |peak| assert!(peak < idle + COST_MAX, "{} MiB more", (peak - idle) / MIB));
     // They come when they are read.
     for _ in 0..5 {
-        let answer: Value = serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap();
+        let answer: Value = serde_json::from_str(&text(&mut socket).unwrap()).unwrap();
         assert!(answer["result"]["items"].as_array().unwrap().len() > 50);
     }
 }
@@ -131,7 +131,7 @@ fn those_that_take_nothing_give_way_to_a_newcomer() {
     }
     let mut newcomer = server.websocket();
     ask(&mut newcomer, 1, "session/events", &json!({ "session_id": session, "limit": 1 }));
-    let answer: Value = serde_json::from_str(newcomer.read().unwrap().to_text().unwrap()).unwrap();
+    let answer: Value = serde_json::from_str(&text(&mut newcomer).unwrap()).unwrap();
     assert!(answer["result"]["items"].is_array(), "a WebSocket: {answer}");
 }
 

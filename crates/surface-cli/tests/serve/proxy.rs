@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::{self, client::IntoClientRequest as _};
 
 use crate::drive::{
     TOKEN,
-    server::{MCP_REVISION, Server, ask, read, read_head, refusal},
+    server::{MCP_REVISION, Server, ask, read, read_head, refusal, text},
 };
 
 const PAGE: &str = include_str!("../../../../docs/deploy.md");
@@ -160,7 +160,7 @@ fn check_proxy(program: &str) {
     ask(&mut socket, 1, "turn/interrupt", &json!({ "session_id": session }));
     ask(&mut socket, 2, "session/subscribe", &json!({ "session_id": session, "since_seq": 1 }));
     ask(&mut socket, 3, "turn/start", &json!({ "session_id": session, "prompt": stalled("rpc"), "policy": "queue" }));
-    while !has(socket.read().unwrap().to_text().unwrap(), "rpc.") {}
+    while !has(&text(&mut socket).unwrap(), "rpc.") {}
     ask(&mut socket, 4, "turn/interrupt", &json!({ "session_id": session }));
 
     let params = json!({

@@ -10,9 +10,9 @@ use std::{
 use meerkat_testkit::{PATIENCE, until};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::json;
-use tokio_tungstenite::tungstenite::{Message, WebSocket};
+use tokio_tungstenite::tungstenite::WebSocket;
 
-use crate::drive::server::{Server, ask, read_head, status};
+use crate::drive::server::{Server, ask, read_head, status, text};
 
 /// Bytes of a call's arguments, which its event holds unchanged; there is no such tool, so it has no other effect.
 const ARGUMENT_BYTES: usize = 62_000;
@@ -75,7 +75,8 @@ fn subscribe(server: &Server, session: &str, cursor: u64) -> WebSocket<TcpStream
     let mut socket = server.websocket();
     keep_little(socket.get_ref());
     ask(&mut socket, 1, "session/subscribe", &json!({ "session_id": session, "since_seq": cursor }));
-    assert_eq!(socket.read().unwrap(), Message::text(r#"{"jsonrpc":"2.0","id":1,"result":1}"#));
+    let answer = text(&mut socket).unwrap();
+    assert!(answer.starts_with(r#"{"jsonrpc":"2.0","id":1,"result":"#), "{answer}");
     socket
 }
 
@@ -84,7 +85,7 @@ fn notifications(socket: &mut WebSocket<TcpStream>, last: u64) -> Vec<Event> {
     let (mut events, mut last_came): (Vec<Event>, _) = (Vec::new(), Instant::now());
     while events.last().is_none_or(|(seq, _)| *seq < last) {
         assert!(last_came.elapsed() < PATIENCE, "{} events, and no more", events.len());
-        let Ok(Message::Text(message)) = socket.read() else { break };
+        let Some(message) = text(socket) else { break };
         let line = message.split_once(r#""result":"#).and_then(|(_, rest)| rest.strip_suffix("}}"));
         let event = line.and_then(|line| Some((seq(line)?, line.to_owned())));
         last_came = if event.is_some() { Instant::now() } else { last_came };

@@ -1,26 +1,31 @@
-//! A session that is followed from one process that serves to the next, without a gap or a duplicate.
+//! A session that is followed from one connection to the next, without a gap or a duplicate.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
+use jsonrpsee::core::client::Subscription;
 use meerkat_service::{
     ErrorCode, SessionError, SessionService as _, TurnNumber,
     follow::{FollowedLine, Follower},
     service::ReadEvents,
 };
+use serde_json::value::RawValue;
+use tokio::time::timeout;
 
 use crate::{
-    client::{Client, ENDING_LIMIT, OWNERS_MAX, within},
-    connection::{Connection, Failed, Subscription},
-    way::Server,
-    wire::Head,
+    client::{Client, owner_ended},
+    connection::{Connection, Failed},
+    wire::{Head, reason_of},
 };
 
-/// How long a page of events waits for the first one. It takes one of the places that the connection has for requests.
+/// How long a page of events waits for the first one.
 const PAGE_WAIT_MS: u64 = 1000;
 /// Pause after a page without events.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long to wait for the end of a server that says that it ends.
+const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Follows a session from after the request's cursor; for a caller that waits for `turn` if there is one.
 pub(crate) async fn follow(
@@ -28,10 +33,7 @@ pub(crate) async fn follow(
     request: ReadEvents,
     turn: Option<TurnNumber>,
 ) -> Result<Follower, SessionError> {
-    let source = match source(&service, &request, turn).await? {
-        Source::Here(follower) => return Ok(follower),
-        source => source,
-    };
+    let source = source(&service, &request, turn).await?;
     let since_seq = request.since_seq;
     let following = Following { service, request, turn, source };
     let lines = stream::unfold(Some(following), |following| async move {
@@ -46,10 +48,9 @@ pub(crate) async fn follow(
 
 /// The source of a follower's lines.
 enum Source {
-    There(Subscription, Arc<Connection>),
+    Live(Subscription<Box<RawValue>>, Arc<Connection>),
     /// Pages of events, without live ones: the connection has as many subscriptions as the server allows.
     Pages(VecDeque<Bytes>),
-    Here(Follower),
 }
 
 /// A session that is followed.
@@ -66,8 +67,7 @@ impl Following {
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
             let (subscription, connection) = match &mut self.source {
-                Source::Here(follower) => return follower.next().await,
-                Source::There(subscription, connection) => (subscription, connection),
+                Source::Live(subscription, connection) => (subscription, connection),
                 Source::Pages(lines) => {
                     if let Some(line) = lines.pop_front() {
                         return Ok(Some(self.followed(line)));
@@ -84,16 +84,20 @@ impl Following {
                     continue;
                 }
             };
-            match subscription.next().await {
-                Some(Ok(line)) => return Ok(Some(self.followed(line))),
-                Some(Err(body)) => match body.code {
+            // Without a line the library has closed the subscription: the connection broke, or lines were not taken in time.
+            if let Some(line) = subscription.next().await {
+                let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
+                let Some(body) = reason_of(line.get()) else {
+                    return Ok(Some(self.followed(String::from(Box::<str>::from(line)).into())));
+                };
+                match body.code {
                     ErrorCode::SessionNotFound => return Ok(None),
-                    // The process ends, and its connection with it.
-                    ErrorCode::ShuttingDown if within(ENDING_LIMIT, connection.closed().cancelled()).await => {}
                     ErrorCode::SubscriberLagged => {}
-                    _ => return Err(SessionError::Remote(Box::new(body))),
-                },
-                None => {}
+                    ErrorCode::ShuttingDown if self.service.is_of_owner() => return Err(owner_ended(body.code)),
+                    // It may be starting again.
+                    ErrorCode::ShuttingDown if timeout(ENDING_LIMIT, connection.closed()).await.is_ok() => {}
+                    _ => return Err(SessionError::Remote(body)),
+                }
             }
             self.source = match source(&self.service, &self.request, self.turn).await {
                 Err(error) if error.code() == ErrorCode::SessionNotFound => return Ok(None),
@@ -113,26 +117,16 @@ impl Following {
 }
 
 async fn source(service: &Client, request: &ReadEvents, turn: Option<TurnNumber>) -> Result<Source, SessionError> {
-    for _ in 0..OWNERS_MAX {
-        match service.current().await? {
-            Server::Here(own) => {
-                let follower = match turn {
-                    Some(turn) => own.follow_turn(&request.session_id, turn, request.since_seq).await,
-                    None => own.follow_events(request.clone()).await,
-                };
-                return follower.map(Source::Here);
+    loop {
+        let connection = service.current().await?;
+        match connection.subscribe(request, turn).await {
+            Ok(subscription) => return Ok(Source::Live(subscription, connection)),
+            Err(Failed::Refused(body)) if body.code == ErrorCode::TooManyConnections && !service.is_of_owner() => {
+                return Ok(Source::Pages(VecDeque::new()));
             }
-            Server::There(connection) => match connection.subscribe(request, turn).await {
-                Ok(subscription) => return Ok(Source::There(subscription, connection)),
-                Err(Failed::Refused(body))
-                    if body.code == ErrorCode::TooManyConnections && !connection.found.is_owner =>
-                {
-                    return Ok(Source::Pages(VecDeque::new()));
-                }
-                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
-                Err(Failed::Unasked | Failed::Lost) => {}
-            },
+            Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+            // The next connection fails if nobody answers.
+            Err(Failed::Lost) => connection.closed().await,
         }
     }
-    Err(SessionError::StoreFailed)
 }

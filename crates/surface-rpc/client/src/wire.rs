@@ -1,39 +1,46 @@
-//! Messages from the other side: answers and notifications.
-//!
-//! Results and events stay text, so that they are handed on to the letter.
+//! Messages from the other side. Results and events stay text, so that they are handed on to the letter.
 
-use std::borrow::Cow;
-
-use meerkat_service::{ErrorBody, Seq};
+use jsonrpsee::{
+    core::{client::ReceivedMessage, traits::ToRpcParams},
+    types::ErrorObjectOwned,
+};
+use meerkat_service::{ErrorBody, ErrorCode, Seq};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A message: an answer or a notification.
-#[derive(Deserialize)]
-pub(crate) struct Incoming<'a> {
-    pub(crate) id: Option<u64>,
-    #[serde(borrow)]
-    pub(crate) method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    pub(crate) result: Option<&'a RawValue>,
-    pub(crate) error: Option<Refusal>,
-    #[serde(borrow)]
-    pub(crate) params: Option<Event<'a>>,
+/// Parameters as JSON.
+pub(crate) struct Params(pub(crate) Box<RawValue>);
+
+impl ToRpcParams for Params {
+    fn to_rpc_params(self) -> serde_json::Result<Option<Box<RawValue>>> {
+        Ok(Some(self.0))
+    }
 }
 
-/// The parameters of a notification.
-#[derive(Deserialize)]
-pub(crate) struct Event<'a> {
-    pub(crate) subscription: u64,
-    #[serde(borrow)]
-    pub(crate) result: Option<&'a RawValue>,
-    pub(crate) error: Option<Refusal>,
+/// The body of an error. jsonrpsee's own errors have none.
+pub(crate) fn body_of(error: &ErrorObjectOwned) -> Box<ErrorBody> {
+    let body = error.data().and_then(|data| serde_json::from_str(data.get()).ok());
+    let unknown = || ErrorBody::with_message(ErrorCode::Internal, format!("{} ({})", error.message(), error.code()));
+    Box::new(body.unwrap_or_else(unknown))
 }
 
-/// An error of JSON-RPC. Only its body is read.
-#[derive(Deserialize)]
-pub(crate) struct Refusal {
-    pub(crate) data: ErrorBody,
+/// The beginning of a subscription's messages.
+const EVENT: &str = r#"{"jsonrpc":"2.0","method":"session/event","params":{"subscription":"#;
+
+/// Makes the last message of a subscription one of its lines: jsonrpsee's client ends the subscription with it and drops
+/// the reason.
+pub(crate) fn with_reason(message: ReceivedMessage) -> ReceivedMessage {
+    let ReceivedMessage::Text(text) = &message else { return message };
+    let rest = text.strip_prefix(EVENT).map(|rest| rest.trim_start_matches(|digit: char| digit.is_ascii_digit()));
+    let Some(error) = rest.and_then(|rest| rest.strip_prefix(r#","error":"#)) else { return message };
+    let head = text.len() - error.len() - r#""error":"#.len();
+    ReceivedMessage::Text(format!(r#"{}"result":{error}"#, &text[..head]))
+}
+
+/// The reason for the end of a subscription, if the line is one.
+pub(crate) fn reason_of(line: &str) -> Option<Box<ErrorBody>> {
+    let error = serde_json::from_str::<ErrorObjectOwned>(Some(line).filter(|line| line.starts_with(r#"{"code":"#))?);
+    error.ok().map(|error| body_of(&error))
 }
 
 /// The members of an event's line that move a cursor.
@@ -43,4 +50,25 @@ pub(crate) struct Head<'a> {
     #[serde(rename = "type", borrow)]
     pub(crate) kind: &'a RawValue,
     pub(crate) to: Option<Seq>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_message_of_a_subscription_becomes_a_line_with_its_reason() {
+        let message = |member: &str, value: &str| ReceivedMessage::Text(format!(r#"{EVENT}17,"{member}":{value}}}}}"#));
+        let text = |message| match message {
+            ReceivedMessage::Text(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let body = serde_json::to_string(&ErrorBody::new(ErrorCode::SubscriberLagged)).unwrap();
+        let error = format!(r#"{{"code":-1,"message":"x","data":{body}}}"#);
+        assert_eq!(text(with_reason(message("error", &error))), text(message("result", &error)));
+        assert_eq!(reason_of(&error).unwrap().code, ErrorCode::SubscriberLagged);
+        let event = r#"{"v":1,"text":",\"error\":"}"#;
+        assert_eq!(text(with_reason(message("result", event))), text(message("result", event)));
+        assert!(reason_of(event).is_none());
+    }
 }

@@ -4,13 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
 
 use std::{
-    future::pending,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use futures::{SinkExt as _, StreamExt as _};
@@ -19,9 +17,9 @@ use meerkat_client::{Client, Place};
 use meerkat_serve::{Limits, ServeOptions, Server, Token, owner::Owner};
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
-    service::{CreateSession, ForgetMemory, InterruptTurn, PinFact, StartTurn, TurnStatus},
+    service::{CreateSession, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
-use meerkat_testkit::{refusing_address, until_asked};
+use meerkat_testkit::refusing_address;
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -209,28 +207,7 @@ async fn a_server_that_says_nothing_is_unreachable() {
     assert!(message.contains(&url) && message.contains("does not answer"), "{message}");
 }
 
-/// A request over a connection whose other machine had vanished once waited for ever.
-#[tokio::test]
-async fn a_server_that_becomes_silent_is_given_up() {
-    let (view, (listener, url)) = (json!(service().capabilities().view()), played().await);
-    let silent = tokio::spawn(async move {
-        let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
-        let capabilities = asked(&mut socket).await.unwrap();
-        answer(&mut socket, &capabilities["id"], "result", view).await;
-        drop(listener);
-        // Whatever comes now is not read.
-        pending::<()>().await;
-    });
-    let client = Client::connect(&url, TOKEN).await.unwrap();
-    tokio::time::pause();
-    let session_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
-    let queue = client.queue(&session_id);
-    let given_up = tokio::time::timeout(Duration::from_secs(600), queue).await.expect("it waits for ever");
-    assert_eq!(given_up.unwrap_err().code(), ErrorCode::ShuttingDown);
-    silent.abort();
-}
-
-/// Its refusal has no id, and once closed the connection, with everything else that was asked over it.
+/// It once closed the connection, with everything else that was asked over it.
 #[tokio::test]
 async fn a_message_that_is_too_long_for_the_server_is_refused_alone() {
     let stage = Stage::with(service(), 0, Limits { body_bytes: 4000, ..Limits::default() }).await;
@@ -265,8 +242,6 @@ async fn any_number_of_turns_is_waited_for_over_one_connection() {
         sessions.push(id);
         results.push(tokio::spawn(begun.result));
     }
-    until_asked("it has its subscriptions", async || client.subscriptions().await >= 64).await;
-    assert_eq!(client.subscriptions().await, 64, "the others are followed by pages");
     for session_id in sessions {
         service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     }
@@ -292,45 +267,23 @@ async fn a_turn_that_may_be_queued_already_is_not_begun_again() {
                     answer(&mut socket, &request["id"], "result", view.clone()).await;
                     continue;
                 }
-                counted.fetch_add(1, Ordering::Relaxed);
+                if counted.fetch_add(1, Ordering::Relaxed) > 0 {
+                    // It vanishes before it answers.
+                    break;
+                }
                 let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
                 answer(&mut socket, &request["id"], "error", error).await;
-                break;
             }
         }
     });
     let client = Client::connect(&url, TOKEN).await.unwrap();
-    let refused = client.start_turn(StartTurn::new(id, "@say Once.")).await.unwrap_err();
-    assert_eq!((refused.code(), begun.load(Ordering::Relaxed)), (ErrorCode::ShuttingDown, 1));
-    ending.abort();
-}
-
-/// A forgetting waits for its end too, but a server that refuses it has begun nothing.
-#[tokio::test]
-async fn a_forgetting_that_an_ending_server_refuses_is_asked_of_the_next() {
-    let service = service();
-    let (listener, url) = played().await;
-    let mut view = json!(service.capabilities().view());
-    view["memory_store"] = true.into();
-    let ending = tokio::spawn(async move {
-        let mut is_first = true;
-        loop {
-            let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
-            while let Some(request) = asked(&mut socket).await {
-                if request["method"] != "memory/forget" {
-                    answer(&mut socket, &request["id"], "result", view.clone()).await;
-                } else if std::mem::take(&mut is_first) {
-                    let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
-                    answer(&mut socket, &request["id"], "error", error).await;
-                    break;
-                } else {
-                    answer(&mut socket, &request["id"], "result", json!({ "forgotten": 1, "erased": true })).await;
-                }
-            }
-        }
-    });
-    let client = Client::connect(&url, TOKEN).await.unwrap();
-    let forgotten = client.forget_memory(ForgetMemory { wait: true, ..ForgetMemory::default() }).await.unwrap();
-    assert_eq!((forgotten.forgotten, forgotten.erased), (1, true));
+    for (times, expected) in [(1, ErrorCode::ShuttingDown), (2, ErrorCode::StoreFailed)] {
+        let refused = client.start_turn(StartTurn::new(id, "@say Once.")).await.unwrap_err();
+        assert_eq!((refused.code(), begun.load(Ordering::Relaxed)), (expected, times));
+    }
+    // With a key it may be repeated, over the next connection.
+    let keyed = StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(id, "@say Once.") };
+    assert_eq!(client.start_turn(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
+    assert_eq!(begun.load(Ordering::Relaxed), 4);
     ending.abort();
 }

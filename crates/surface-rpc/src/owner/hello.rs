@@ -26,9 +26,6 @@ pub struct Setting {
 /// The method of the first message.
 pub const HELLO: &str = "owner/hello";
 
-/// The method of the last message of an owner that ends in order: what it has not answered, it has not begun.
-pub const BYE: &str = "owner/bye";
-
 /// A process that greets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speaker {

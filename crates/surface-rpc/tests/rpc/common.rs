@@ -85,13 +85,6 @@ pub(crate) async fn connect(rpc: &RpcService) -> Ws<TcpStream> {
     Ws(client_async(format!("ws://{address}/rpc"), socket).await.unwrap().0)
 }
 
-/// A WebSocket over a pipe in memory, so the clock can be paused.
-pub(crate) async fn connect_in_memory(rpc: &RpcService, bytes: usize) -> Ws<DuplexStream> {
-    let (client, server) = tokio::io::duplex(bytes);
-    tokio::spawn(serve_http(rpc.clone(), server));
-    Ws(client_async("ws://127.0.0.1/rpc", client).await.unwrap().0)
-}
-
 /// A client of a connection.
 pub(crate) trait Client {
     async fn send(&mut self, text: &str);
@@ -119,10 +112,13 @@ pub(crate) trait Client {
         }
     }
 
-    /// Subscribes to a session's events, as its subscription 1.
-    async fn subscribe(&mut self, session: &str, since_seq: u64) {
+    /// Subscribes to a session's events; returns the subscription's number.
+    async fn subscribe(&mut self, session: &str, since_seq: u64) -> u64 {
         self.request(1, "session/subscribe", json!({ "session_id": session, "since_seq": since_seq })).await;
-        assert_eq!(self.next().await, json!({ "jsonrpc": "2.0", "id": 1, "result": 1 }));
+        let answer = self.next().await;
+        let number = answer["result"].as_u64().unwrap();
+        assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 1, "result": number }));
+        number
     }
 
     /// Reads to the end of the connection: the messages, as text.

