@@ -49,7 +49,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 44] = [
+const ENCODED: [&str; 46] = [
     "crates/errors/src/body.rs",
     "crates/service/src/agent/tests/decided.rs",
     "crates/service/src/agent/tests/plans.rs",
@@ -90,6 +90,8 @@ const ENCODED: [&str; 44] = [
     "crates/surface-cli/src/config.rs",
     "crates/surface-cli/src/config/",
     "crates/surface-rpc/tests/",
+    "crates/surface-rpc/src/stdio.rs",
+    "crates/surface-rpc/client/src/way.rs",
     "crates/tools/src/servers/auth/store.rs",
     "crates/tools/src/servers/cache.rs",
     "crates/tools/src/servers/config.rs",

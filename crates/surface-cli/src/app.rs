@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use meerkat_client::{Client, Place};
+use meerkat_client::{Client, Place, Server, Way as _};
 use meerkat_errors::ErrorCode;
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Kept, UserFile},
-    data_dir::{DataDir, Opened},
+    data_dir::DataDir,
     error::{CliError, refused},
     input,
     output::{Environment, Output, printable},
@@ -81,8 +81,8 @@ pub(crate) struct App {
     data_dir: Option<DataDir>,
     /// The user's configuration file.
     user_file: Option<UserFile>,
-    /// The service, if another process performs it.
-    attached: Option<Client>,
+    /// True if the service outlives this command, because another process performs it.
+    pub(crate) is_attached: bool,
     /// Folder that relative paths begin at.
     pub(crate) dir: PathBuf,
     /// Folders that decide what may be a workspace.
@@ -121,17 +121,18 @@ impl App {
         let trusts_rules: Trusts = Arc::new(Config::trusts_rules(env));
         let servers = config.servers(env, out)?;
         let build = builder(&config, env, models, (trusts_rules.clone(), servers.clone()))?;
-        let (service, data_dir, attached) = match config.opens_data_dir() {
+        let (service, data_dir, is_attached) = match config.opens_data_dir() {
             false => {
                 let agent = build(None).build().map_err(|error| config.with_origin(&error))?;
-                (agent.service().clone(), None, None)
+                (agent.service().clone(), None, false)
             }
             true => {
                 let data_dir = data_dir(&config, env, out.is_quiet, servers.clone(), build)?;
-                match data_dir.open(&config.defaults()).await? {
-                    Opened::Own(service) => (service, Some(data_dir), None),
-                    Opened::Attached(client) => {
-                        (Arc::new(client.clone()) as Arc<dyn SessionService>, Some(data_dir), Some(client))
+                match data_dir.find().await? {
+                    Server::Here(service) => (service, Some(data_dir), false),
+                    Server::There(connection) => {
+                        let client = Client::over(data_dir.clone(), connection, config.defaults());
+                        (Arc::new(client) as Arc<dyn SessionService>, Some(data_dir), true)
                     }
                 }
             }
@@ -141,29 +142,16 @@ impl App {
             out: out.clone(),
             config,
             // Each answer names its model; the owner chooses it.
-            default_model: Some(default_model).filter(|_| attached.is_none()),
+            default_model: Some(default_model).filter(|_| !is_attached),
             data_dir,
             user_file: Config::user_file(env),
-            attached,
+            is_attached,
             dir: env.dir.clone(),
             kept,
             servers,
             trusts_rules,
             closing: CancellationToken::new(),
         })
-    }
-
-    /// Returns true if the service outlives this command, because another process performs it.
-    pub(crate) const fn is_attached(&self) -> bool {
-        self.attached.is_some()
-    }
-
-    /// Waits for the end of the process that performs the service, if that is another one; returns the error.
-    pub(crate) async fn owner_ended(&self) -> SessionError {
-        match &self.attached {
-            Some(client) => client.owner_ended().await,
-            None => std::future::pending().await,
-        }
     }
 
     /// Ends the service: running turns get `drain_ms`, those of attached commands as long as they take.

@@ -244,7 +244,7 @@ impl<'a> Chat<'a> {
             return Ok(true);
         }
         self.turns.iter_mut().for_each(|(_, turn)| turn.interrupt());
-        let goes_on = self.compacting.is_some() && self.app.is_attached();
+        let goes_on = self.compacting.is_some() && self.app.is_attached;
         if let Some(cancel) = &self.compacting {
             cancel.cancel();
         }

@@ -7,7 +7,8 @@ mod tests;
 
 use std::{io, sync::Arc, time::Duration};
 
-use meerkat_client::{Client, Defaults, Hello, Place, Setting, Speaker};
+use async_trait::async_trait;
+use meerkat_client::{Connection, Place, Server, Setting, Way, attach};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_serve::owner::{Agrees, Owner};
 use meerkat_service::{SessionError, SessionService};
@@ -37,16 +38,8 @@ pub(crate) struct DataDir {
     pub(crate) owner: Arc<Mutex<Option<Owner>>>,
 }
 
-/// Service of an open data directory.
-pub(crate) enum Opened {
-    /// This process owns the data directory.
-    Own(Arc<dyn SessionService>),
-    /// Another process does.
-    Attached(Client),
-}
-
 impl DataDir {
-    async fn own(&self, service: Arc<dyn SessionService>) -> Result<Opened, SessionError> {
+    async fn own(&self, service: Arc<dyn SessionService>) -> Result<Server, SessionError> {
         let bound = match self.place.bind() {
             Ok(bound) => Some(bound),
             // The store says it of what needs room. Reading needs none.
@@ -69,13 +62,11 @@ impl DataDir {
             }
         });
         *self.owner.lock().await = bound.map(|bound| Owner::start(bound, service.clone(), self.agrees.clone()));
-        Ok(Opened::Own(service))
+        Ok(Server::Here(service))
     }
 
-    async fn attach(&self, defaults: Defaults) -> io::Result<Result<Client, Box<ErrorBody>>> {
-        let (settings, search_path) = (self.settings.to_vec(), self.search_path.clone());
-        let hello = Hello { speaker: Speaker::own(), settings, search_path };
-        Client::attach_as(self.place.clone(), hello, defaults).await
+    async fn attach(&self) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+        attach(&self.place, self.settings.to_vec(), self.search_path.clone()).await
     }
 
     /// Counts the commands that are attached to this one.
@@ -89,9 +80,20 @@ impl DataDir {
             owner.end().await;
         }
     }
+}
+
+#[async_trait]
+impl Way for DataDir {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        match self.attach().await {
+            Ok(attached) => attached.map_err(SessionError::Remote),
+            // The owner has just ended, or begins or ends.
+            Err(_) => Err(SessionError::ShuttingDown),
+        }
+    }
 
     /// Owns the data directory, or attaches to its owner.
-    pub(crate) async fn open(&self, defaults: &Defaults) -> Result<Opened, SessionError> {
+    async fn find(&self) -> Result<Server, SessionError> {
         let mut limit = std::pin::pin!(sleep(OPEN_LIMIT));
         loop {
             let open = self.open.clone();
@@ -102,8 +104,8 @@ impl DataDir {
                 Err(error) => return Err(error),
             };
             tokio::select! {
-                attached = self.attach(defaults.clone()) => match attached {
-                    Ok(Ok(client)) => return Ok(Opened::Attached(client)),
+                attached = self.attach() => match attached {
+                    Ok(Ok(connection)) => return Ok(Server::There(Arc::new(connection))),
                     Ok(Err(refusal)) => return Err(SessionError::Remote(refusal)),
                     Err(error) => tracing::debug!(%error, "the owner of the data directory cannot be reached"),
                 },

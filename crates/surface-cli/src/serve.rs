@@ -1,6 +1,6 @@
 //! `serve`, `rpc` and `mcp`: servers made from flags and configuration, and the line that says where they listen.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use meerkat_errors::ErrorBody;
 use meerkat_serve::{Limits, Offer, ServeError, ServeOptions, Server, Toolset, stdio};
@@ -79,19 +79,18 @@ pub(crate) async fn serve(app: &App, env: &Environment, args: &ServeArgs, ends: 
         }
         std::future::pending::<Result<(), CliError>>().await
     };
-    let owner = tokio::select! {
+    tokio::select! {
         () = &mut served => return Ok(0),
-        failed = announced => return failed.map(|()| 0),
-        _ = ends.next() => None,
-        ended = app.owner_ended() => Some(ended),
-    };
+        failed = announced => failed?,
+        _ = ends.next() => {}
+    }
     app.out.note("Ending: running turns may finish; a second signal ends at once.");
     stop.cancel();
     tokio::select! {
         () = served => {}
         () = ends.second() => {}
     }
-    owner.map_or(Ok(0), |ended| Err(ended.into()))
+    Ok(0)
 }
 
 /// Raises the limit on open files as far as possible: often a process may have more than it has.
@@ -104,30 +103,15 @@ fn raise_open_files() {
 
 /// Speaks JSON-RPC on standard input and output.
 pub(crate) async fn rpc(app: &App) -> Result<u8, CliError> {
-    until_owner_ends(app, stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone())).await
-}
-
-/// Serves on standard input and output. If the process that performs the service ends, what was asked is answered, and
-/// then this command ends too.
-async fn until_owner_ends(app: &App, serving: impl Future<Output = io::Result<()>>) -> Result<u8, CliError> {
-    tokio::pin!(serving);
-    tokio::select! {
-        served = &mut serving => {
-            served?;
-            Ok(0)
-        }
-        ended = app.owner_ended() => {
-            app.closing.cancel();
-            serving.await?;
-            Err(ended.into())
-        }
-    }
+    stdio::rpc(app.service.clone(), message_bytes(app), app.closing.clone()).await?;
+    Ok(0)
 }
 
 /// Speaks the Model Context Protocol on standard input and output.
 pub(crate) async fn mcp(app: &App, args: &McpArgs) -> Result<u8, CliError> {
     let offer = offer(args.tools.unwrap_or(Tools::Core), args.approve);
-    until_owner_ends(app, stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone())).await
+    stdio::mcp(app.service.clone(), offer, message_bytes(app), app.closing.clone()).await?;
+    Ok(0)
 }
 
 /// Returns the most bytes of a message.

@@ -24,6 +24,7 @@ use crate::{
     error::{Failure, too_large},
     handlers::{Connection, Rpc},
     http::{callback, request_of},
+    owner::BYE,
 };
 
 /// Lines that wait for the writer. More would only cost memory: a subscription waits with its cursor.
@@ -70,10 +71,15 @@ pub(crate) async fn serve(
         answering.wait().await;
         if is_stopped {
             while requests.join_next().await.is_some() {}
+            if rpc.options.is_for_commands {
+                // The command may have left.
+                out.send(RawValue::from_string(BYE.to_owned())?).await.ok();
+            }
         }
+        io::Result::Ok(())
     };
     tokio::select! {
-        () = answered => {}
+        answered = answered => answered?,
         () = out.closed() => {}
     }
     requests.shutdown().await;

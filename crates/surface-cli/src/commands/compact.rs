@@ -43,7 +43,7 @@ pub(crate) async fn compact(app: &App, mut streams: Streams, args: &CompactArgs)
                     return Ok(exit_code_of_leaving());
                 }
                 cancel.cancel();
-                if app.is_attached() {
+                if app.is_attached {
                     app.out.note(&goes_on(&id));
                     return Ok(exit_code_of_leaving());
                 }

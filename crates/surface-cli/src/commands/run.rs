@@ -130,7 +130,7 @@ fn attend(app: &App, delivery: &mut Delivery) {
 
 /// Refuses not to wait for a turn unless another process runs it, because it would end with this one.
 pub(super) fn refuse_detached(app: &App, is_detached: bool) -> Result<(), SessionError> {
-    if is_detached && !app.is_attached() {
+    if is_detached && !app.is_attached {
         let message = "the turn would end with this command; use it beside a `meerkat serve` on the same data \
                        directory, or `/call turn/start prompt=TEXT wait=false` in `meerkat chat`";
         return Err(SessionError::invalid("--detach", message));

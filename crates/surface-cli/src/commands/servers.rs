@@ -29,7 +29,7 @@ const PASTED_BYTES_MAX: u64 = 16 * 1024;
 
 /// `tools`: of a session, or of a new one in the current folder.
 pub(crate) async fn tools(app: &App, args: &ToolsArgs) -> Result<u8, CliError> {
-    if !app.is_attached() {
+    if !app.is_attached {
         app.servers.ready().await;
     }
     let with_workspace = args.session.is_none() && app.workspace(None)?.is_some();

@@ -202,7 +202,11 @@ fn a_question_of_a_server_is_asked_field_by_field() {
     }
     let ran = cli(&["run", prompt]).with_tools().stdin("Ann\n\n").run();
     assert!(ran.out.contains("declined"), "{}", ran.out);
-    assert!(ran.err.contains("the server test asks: ") && ran.err.contains("no person attends the turn"), "{}", ran.err);
+    assert!(
+        ran.err.contains("the server test asks: ") && ran.err.contains("no person attends the turn"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::drive::{
     TOKEN,
-    server::{Server, ask},
+    server::{Server, ask, text},
 };
 
 const CONNECTIONS: usize = 1000;
@@ -100,7 +100,7 @@ fn idle_connections_leave_the_store_its_descriptors() {
     let idle: Vec<TcpStream> = (0..1020).map(|_| server.connect()).collect();
     let mut call = |id: u64, method: &str, params: Value| -> Value {
         ask(&mut socket, id, method, &params);
-        serde_json::from_str(socket.read().unwrap().to_text().unwrap()).unwrap()
+        serde_json::from_str(&text(&mut socket).unwrap()).unwrap()
     };
     for id in (0..40).step_by(2) {
         let session = call(id, "session/create", json!({}))["result"]["session_id"].clone();

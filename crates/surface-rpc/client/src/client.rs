@@ -1,31 +1,32 @@
-//! [`Client`]: the service of another process.
+//! [`Client`]: the service of another process, for as long as one serves.
 //!
-//! A server at a URL may restart: the client then connects again, followers continue from their cursors, and a request is
-//! repeated if that is safe. The owner of a data directory has no successor: when it ends, every request says so.
+//! When that process ends, the way finds its successor, and the client continues: followers from their cursors, requests
+//! by being sent again if that is safe. A request that is not, such as a turn without a key, has an unknown outcome if the
+//! process ended before it answered, and the error says so.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_service::{
-    Capabilities, ErrorBody, ErrorCode, Operation, SessionError,
+    Capabilities, ErrorCode, Operation, SessionError, SessionService,
     compaction::CompactionConfig,
     follow::turn,
     service::{TurnAccepted, TurnHandle, TurnResult},
-    wire::Reply,
+    wire::{Reply, call, decode_params, encode},
 };
-use meerkat_surface_rpc::owner::{Hello, Place, Speaker};
+use meerkat_surface_rpc::owner::Place;
 use serde::Serialize;
 use serde_json::{Value, json, value::to_raw_value};
-use tokio::{sync::Mutex, time::timeout};
+use tokio::sync::Mutex;
 
 use crate::{
     connection::{Connection, Failed},
-    transport::{CONNECT_LIMIT, Url, greet, unreachable},
+    way::{Server, Url, Way},
 };
 
-/// Connections that a request is sent over before it fails.
-const TRIES: usize = 2;
+/// Processes that may end during one request before it fails.
+pub(crate) const OWNERS_MAX: usize = 8;
 
 /// Values for requests that have none of their own.
 #[derive(Clone, Debug, Default)]
@@ -43,17 +44,13 @@ pub struct Client {
 }
 
 pub(crate) struct Inner {
-    pub(crate) way: Way,
+    pub(crate) way: Box<dyn Way>,
     pub(crate) defaults: Defaults,
     pub(crate) capabilities: Capabilities,
-    current: Mutex<Arc<Connection>>,
-}
-
-/// The way to the other process.
-pub(crate) enum Way {
-    Url(Box<Url>),
-    /// The owner of a data directory. A command waits for turns by their events.
-    Owner(Place, Box<Hello>),
+    /// The other side is the owner of a data directory. A command waits for turns by their events, because it may outlive
+    /// the owner.
+    pub(crate) is_owner: bool,
+    pub(crate) current: Mutex<Server>,
 }
 
 impl std::fmt::Debug for Client {
@@ -83,84 +80,65 @@ impl Client {
 
     async fn connect_to(url: Url) -> Result<Self, SessionError> {
         let connection = url.connect().await?;
-        Ok(Self::over(Way::Url(Box::new(url)), connection, Defaults::default()))
+        Ok(Self::over(url, Arc::new(connection), Defaults::default()))
     }
 
-    /// Connects to the process that owns a data directory. Its user and build must be the caller's. When that process
-    /// ends, so does the client's use: attach again.
+    /// Connects to the process that owns a data directory. Its user and build must be the caller's.
     ///
     /// # Errors
     /// `SHUTTING_DOWN` if no process listens, or the refusal of the owner.
     pub async fn attach(data_dir: PathBuf) -> Result<Self, SessionError> {
-        let hello = Hello { speaker: Speaker::own(), settings: Vec::new(), search_path: None };
-        let name = data_dir.display().to_string();
-        match timeout(CONNECT_LIMIT, Self::attach_as(Place::new(data_dir), hello, Defaults::default())).await {
-            Ok(Ok(attached)) => attached.map_err(SessionError::Remote),
-            Ok(Err(error)) => Err(unreachable(&name, &error)),
-            Err(_) => Err(unreachable(&name, &"it does not answer")),
-        }
+        let place = Place::new(data_dir);
+        let connection = Way::connect(&place).await?;
+        Ok(Self::over(place, Arc::new(connection), Defaults::default()))
     }
 
-    /// Connects to the owner of a data directory with this greeting. Its refusal is the inner error.
-    ///
-    /// # Errors
-    /// If nobody listens, or what listens speaks another protocol.
-    pub async fn attach_as(place: Place, hello: Hello, defaults: Defaults) -> io::Result<Result<Self, Box<ErrorBody>>> {
-        let connection = greet(&place, &hello).await?;
-        Ok(connection.map(|connection| Self::over(Way::Owner(place, Box::new(hello)), connection, defaults)))
+    /// Uses a connection that a way has opened.
+    #[must_use]
+    pub fn over(way: impl Way + 'static, connection: Arc<Connection>, defaults: Defaults) -> Self {
+        let (capabilities, is_owner) = (connection.found.capabilities, connection.found.is_owner);
+        let current = Mutex::new(Server::There(connection));
+        Self { inner: Arc::new(Inner { way: Box::new(way), defaults, capabilities, is_owner, current }) }
     }
 
-    fn over(way: Way, connection: Connection, defaults: Defaults) -> Self {
-        let capabilities = connection.found.capabilities;
-        let current = Mutex::new(Arc::new(connection));
-        Self { inner: Arc::new(Inner { way, defaults, capabilities, current }) }
-    }
-
-    /// Waits until the connection is closed. After that, the client of an owner is of no use any more, and answers every
-    /// request with the error that is returned here.
-    pub async fn owner_ended(&self) -> SessionError {
-        let connection = self.inner.current.lock().await.clone();
-        connection.closed().await;
-        owner_ended(ErrorCode::ShuttingDown)
-    }
-
-    pub(crate) fn is_of_owner(&self) -> bool {
-        matches!(self.inner.way, Way::Owner(..))
-    }
-
-    /// The connection; a new one if a server has closed the former one.
-    pub(crate) async fn current(&self) -> Result<Arc<Connection>, SessionError> {
+    /// The process that serves now. If the former one has ended, its successor is found first.
+    pub(crate) async fn current(&self) -> Result<Server, SessionError> {
         let mut current = self.inner.current.lock().await;
-        if !current.is_open() {
-            match &self.inner.way {
-                Way::Url(url) => *current = Arc::new(url.connect().await?),
-                Way::Owner(..) => return Err(owner_ended(ErrorCode::ShuttingDown)),
-            }
+        if matches!(&*current, Server::There(connection) if !connection.is_open()) {
+            *current = self.inner.way.find().await?;
+            tracing::info!(is_here = matches!(&*current, Server::Here(_)), "another process serves");
         }
         Ok(current.clone())
     }
 
-    /// Performs an operation in the other process; returns its JSON.
+    /// Performs an operation in the process that serves; returns its JSON.
     async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
-        let is_repeatable = operation.is_repeatable(params);
+        let is_turn = matches!(operation, Operation::StartTurn | Operation::Resume);
+        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), is_turn && params["wait"] == true);
         let params = to_raw_value(params).map_err(|error| SessionError::Internal(error.to_string()))?;
-        let mut lost = SessionError::StoreFailed;
-        for _ in 0..TRIES {
-            match self.current().await?.request(operation.public_name(), params.clone()).await {
-                Ok(answer) => return Ok(answer),
-                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
-                Err(Failed::Lost) => {}
-            }
-            lost = match &self.inner.way {
-                Way::Owner(..) if is_repeatable => return Err(owner_ended(ErrorCode::ShuttingDown)),
-                Way::Owner(..) => return Err(owner_ended(ErrorCode::StoreFailed)),
-                Way::Url(url) => url.lost(),
+        let mut ending = None;
+        for _ in 0..OWNERS_MAX {
+            let connection = match self.current().await? {
+                Server::Here(service) => return here(service.as_ref(), operation, params.get()).await.map(Bytes::from),
+                Server::There(connection) => connection,
             };
-            if !is_repeatable {
-                break;
+            match connection.request(operation.public_name(), params.clone()).await {
+                Ok(answer) => return Ok(answer),
+                // Nothing was performed, so the successor can. But a turn that was waited for may be queued already.
+                Err(Failed::Refused(body)) if body.code == ErrorCode::ShuttingDown => {
+                    if (is_waiting && !is_repeatable) || !connection.ends().await {
+                        return Err(SessionError::Remote(body));
+                    }
+                    ending = Some(SessionError::Remote(body));
+                }
+                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Lost) if !is_repeatable => return Err(SessionError::StoreFailed),
+                Err(Failed::Unasked | Failed::Lost) => {
+                    connection.ends().await;
+                }
             }
         }
-        Err(lost)
+        Err(ending.unwrap_or(SessionError::StoreFailed))
     }
 
     /// Performs an operation and reads its answer.
@@ -178,7 +156,7 @@ impl Client {
         self.ask(operation, &params).await
     }
 
-    /// Begins a turn. Its events then say how it ends.
+    /// Begins a turn. Its events then say how it ends, whichever process owns the data directory by then.
     pub(crate) async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
         let wait = params["wait"] != false;
         params["wait"] = false.into();
@@ -188,14 +166,11 @@ impl Client {
     }
 }
 
-/// The error when the owner of a data directory has ended: `STORE_FAILED` for a request that it may have performed.
-pub(crate) fn owner_ended(code: ErrorCode) -> SessionError {
-    let message = match code {
-        ErrorCode::StoreFailed => {
-            "The process that owns the data directory ended before it answered, so the request may or may not have been \
-             performed; look at the session's events, then run the command again."
-        }
-        _ => "The process that owns the data directory has ended; run the command again.",
-    };
-    SessionError::Remote(Box::new(ErrorBody::with_message(code, message)))
+/// Performs an operation in this process. A command's workspace is a path here, as it is for the owner that it was
+/// attached to.
+async fn here(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
+    match operation {
+        Operation::CreateSession => encode(&service.create_session(decode_params(params)?).await?),
+        operation => call(service, operation, params).await,
+    }
 }

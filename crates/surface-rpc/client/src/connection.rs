@@ -3,7 +3,13 @@
 //! Results and events are handed on to the letter. Nothing here waits for a reader: a subscription whose lines are not
 //! taken is ended by the library, and its follower subscribes again from its cursor.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
 use jsonrpsee::{
@@ -15,7 +21,11 @@ use jsonrpsee::{
 };
 use meerkat_service::{Capabilities, ErrorBody, SessionError, TurnNumber, service::ReadEvents};
 use meerkat_surface_rpc::owner::Readiness;
-use serde_json::{json, value::RawValue};
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
+use tokio::time::timeout;
 
 use crate::wire::{Params, body_of};
 
@@ -34,6 +44,9 @@ const LINES_MAX: usize = 256;
 /// A turn waits for as long as it runs, and the library for no longer than this.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
+/// How long to wait for the end of a process that refuses because it ends.
+const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
 /// Facts about the other side, known when the connection is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
@@ -43,6 +56,8 @@ pub(crate) struct Found {
     pub(crate) is_owner: bool,
     /// Bytes of the parameters that it takes in one message; a longer one could close the connection for everybody.
     pub(crate) message_bytes: usize,
+    /// True when it has said that it ends: what it has not answered by then, it has not begun.
+    pub(crate) said_goodbye: Arc<AtomicBool>,
 }
 
 /// Why a request has no answer.
@@ -50,25 +65,15 @@ pub(crate) struct Found {
 pub(crate) enum Failed {
     /// It was refused.
     Refused(Box<ErrorBody>),
+    /// The other side ended without beginning it.
+    Unasked,
     /// The connection was closed before the answer came; nobody knows if the request was performed.
     Lost,
 }
 
-impl From<ClientError> for Failed {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::Call(error) => Self::Refused(body_of(&error)),
-            error => {
-                tracing::info!(%error, "the connection to the process that serves broke");
-                Self::Lost
-            }
-        }
-    }
-}
-
 /// A connection to a process that serves.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     rpc: Client,
     pub(crate) found: Found,
 }
@@ -96,9 +101,9 @@ impl Connection {
         self.rpc.is_connected()
     }
 
-    /// Waits until the connection is closed.
-    pub(crate) async fn closed(&self) {
-        self.rpc.on_disconnect().await;
+    /// Waits for the end of a connection whose other side ends; returns whether it came.
+    pub(crate) async fn ends(&self) -> bool {
+        timeout(ENDING_LIMIT, self.rpc.on_disconnect()).await.is_ok()
     }
 
     /// Sends a request, and waits for the answer's bytes.
@@ -108,7 +113,8 @@ impl Connection {
             let error = SessionError::PayloadTooLarge { what: "message", bytes, limit };
             return Err(Failed::Refused(Box::new(error.body())));
         }
-        let answer: Box<RawValue> = self.rpc.request(method, Params(params)).await?;
+        let answer: Result<Box<RawValue>, _> = self.rpc.request(method, Params(params)).await;
+        let answer = answer.map_err(|error| self.failed(error))?;
         Ok(String::from(Box::<str>::from(answer)).into())
     }
 
@@ -124,8 +130,20 @@ impl Connection {
         if self.found.is_owner {
             params["turn"] = turn.into();
         }
-        let params = serde_json::value::to_raw_value(&params).map_err(ClientError::from)?;
-        Ok(self.rpc.subscribe(SUBSCRIBE, Params(params), UNSUBSCRIBE).await?)
+        let params = to_raw_value(&params).map_err(|error| self.failed(error.into()))?;
+        self.rpc.subscribe(SUBSCRIBE, Params(params), UNSUBSCRIBE).await.map_err(|error| self.failed(error))
+    }
+
+    /// Why a request has no answer. Not before the connection is closed, if that is the reason.
+    fn failed(&self, error: ClientError) -> Failed {
+        match error {
+            ClientError::Call(error) => Failed::Refused(body_of(&error)),
+            error => {
+                tracing::info!(%error, "the connection to the process that serves broke");
+                let has_begun_nothing = self.found.said_goodbye.load(Ordering::Acquire);
+                if has_begun_nothing { Failed::Unasked } else { Failed::Lost }
+            }
+        }
     }
 }
 
@@ -164,6 +182,7 @@ mod tests {
             readiness: Readiness::default(),
             is_owner: false,
             message_bytes: 1024,
+            said_goodbye: Arc::default(),
         };
         let moment = Duration::from_millis(1);
         let ping = PingConfig::new().ping_interval(moment).inactive_limit(moment);

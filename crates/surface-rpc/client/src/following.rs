@@ -1,4 +1,4 @@
-//! A session that is followed from one connection to the next, without a gap or a duplicate.
+//! A session that is followed from one process that serves to the next, without a gap or a duplicate.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -11,21 +11,18 @@ use meerkat_service::{
     service::ReadEvents,
 };
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use crate::{
-    client::{Client, owner_ended},
+    client::{Client, OWNERS_MAX},
     connection::{Connection, Failed},
+    way::Server,
     wire::{Head, reason_of},
 };
 
-/// How long a page of events waits for the first one.
+/// How long a page of events waits for the first one. It takes one of the places that the connection has for requests.
 const PAGE_WAIT_MS: u64 = 1000;
 /// Pause after a page without events.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long to wait for the end of a server that says that it ends.
-const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Follows a session from after the request's cursor; for a caller that waits for `turn` if there is one.
 pub(crate) async fn follow(
@@ -33,7 +30,10 @@ pub(crate) async fn follow(
     request: ReadEvents,
     turn: Option<TurnNumber>,
 ) -> Result<Follower, SessionError> {
-    let source = source(&service, &request, turn).await?;
+    let source = match source(&service, &request, turn).await? {
+        Source::Here(follower) => return Ok(follower),
+        source => source,
+    };
     let since_seq = request.since_seq;
     let following = Following { service, request, turn, source };
     let lines = stream::unfold(Some(following), |following| async move {
@@ -48,9 +48,10 @@ pub(crate) async fn follow(
 
 /// The source of a follower's lines.
 enum Source {
-    Live(Subscription<Box<RawValue>>, Arc<Connection>),
+    There(Subscription<Box<RawValue>>, Arc<Connection>),
     /// Pages of events, without live ones: the connection has as many subscriptions as the server allows.
     Pages(VecDeque<Bytes>),
+    Here(Follower),
 }
 
 /// A session that is followed.
@@ -67,7 +68,8 @@ impl Following {
     async fn next(&mut self) -> Result<Option<FollowedLine>, SessionError> {
         loop {
             let (subscription, connection) = match &mut self.source {
-                Source::Live(subscription, connection) => (subscription, connection),
+                Source::Here(follower) => return follower.next().await,
+                Source::There(subscription, connection) => (subscription, connection),
                 Source::Pages(lines) => {
                     if let Some(line) = lines.pop_front() {
                         return Ok(Some(self.followed(line)));
@@ -93,9 +95,8 @@ impl Following {
                 match body.code {
                     ErrorCode::SessionNotFound => return Ok(None),
                     ErrorCode::SubscriberLagged => {}
-                    ErrorCode::ShuttingDown if self.service.is_of_owner() => return Err(owner_ended(body.code)),
-                    // It may be starting again.
-                    ErrorCode::ShuttingDown if timeout(ENDING_LIMIT, connection.closed()).await.is_ok() => {}
+                    // The process ends, and its connection with it.
+                    ErrorCode::ShuttingDown if connection.ends().await => {}
                     _ => return Err(SessionError::Remote(body)),
                 }
             }
@@ -117,16 +118,28 @@ impl Following {
 }
 
 async fn source(service: &Client, request: &ReadEvents, turn: Option<TurnNumber>) -> Result<Source, SessionError> {
-    loop {
-        let connection = service.current().await?;
-        match connection.subscribe(request, turn).await {
-            Ok(subscription) => return Ok(Source::Live(subscription, connection)),
-            Err(Failed::Refused(body)) if body.code == ErrorCode::TooManyConnections && !service.is_of_owner() => {
-                return Ok(Source::Pages(VecDeque::new()));
+    for _ in 0..OWNERS_MAX {
+        match service.current().await? {
+            Server::Here(own) => {
+                let follower = match turn {
+                    Some(turn) => own.follow_turn(&request.session_id, turn, request.since_seq).await,
+                    None => own.follow_events(request.clone()).await,
+                };
+                return follower.map(Source::Here);
             }
-            Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
-            // The next connection fails if nobody answers.
-            Err(Failed::Lost) => connection.closed().await,
+            Server::There(connection) => match connection.subscribe(request, turn).await {
+                Ok(subscription) => return Ok(Source::There(subscription, connection)),
+                Err(Failed::Refused(body))
+                    if body.code == ErrorCode::TooManyConnections && !connection.found.is_owner =>
+                {
+                    return Ok(Source::Pages(VecDeque::new()));
+                }
+                Err(Failed::Refused(body)) => return Err(SessionError::Remote(body)),
+                Err(Failed::Unasked | Failed::Lost) => {
+                    connection.ends().await;
+                }
+            },
         }
     }
+    Err(SessionError::StoreFailed)
 }

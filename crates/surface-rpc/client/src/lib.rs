@@ -13,21 +13,23 @@
 //! # }
 //! ```
 //!
-//! In reading order: [`client`](Client) forwards the operations, `transport` connects jsonrpsee's client to a server's URL
-//! or to the socket of a data directory's owner, `connection` asks it, `following` continues over the next connection,
-//! `wire` has the shapes of messages. Nothing here decides about a session: every refusal is the server's.
+//! In reading order: [`client`](Client) forwards the operations, `way` connects, `connection` matches answers with
+//! requests, `following` continues over the next connection, `wire` has the shapes of messages. Nothing here decides about
+//! a session: every refusal is the server's.
 
 mod client;
-mod connection;
-mod transport;
+mod way;
 
+mod connection;
 mod following;
 mod service;
 
 mod wire;
 
 pub use client::{Client, Defaults};
+pub use connection::Connection;
 pub use meerkat_surface_rpc::owner::{Hello, Place, Setting, Speaker, path_hash};
+pub use way::{Server, Way, attach};
 
 /// Programs of the pages for Rust, which `cargo test` compiles and runs as they stand.
 #[cfg(doctest)]

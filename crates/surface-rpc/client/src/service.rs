@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    client::{Client, Defaults, Way},
+    client::{Client, Defaults},
     following::follow,
-    transport::greet,
+    way::Server,
 };
 
 /// How long a process may take to say if it is ready.
@@ -43,18 +43,19 @@ macro_rules! declare {
 
             /// An owner says it in its greeting, which takes no room among its requests; a server answers a list.
             async fn check_ready(&self) -> Result<bool, SessionError> {
-                let Way::Owner(place, hello) = &self.inner.way else {
+                if let Server::Here(service) = self.current().await? {
+                    return service.check_ready().await;
+                }
+                if !self.inner.is_owner {
                     return timeout(GREETING_LIMIT, self.ready()).await.map_or(Ok(false), |ready| ready.map(|()| true));
-                };
-                // Another process may own the data directory by now, but this client is of no use any more.
-                self.current().await?;
-                match timeout(GREETING_LIMIT, greet(place, hello)).await {
-                    Ok(Ok(Ok(connection))) => {
+                }
+                match timeout(GREETING_LIMIT, self.inner.way.connect()).await {
+                    Ok(Ok(connection)) => {
                         let Readiness { is_ready, trouble } = connection.found.readiness.clone();
                         trouble.map_or(Ok(is_ready), |body| Err(SessionError::Remote(Box::new(body))))
                     }
-                    Ok(Ok(Err(refusal))) => Err(SessionError::Remote(refusal)),
                     // It has just ended, or is too busy to greet.
+                    Ok(Err(error)) if error.code() != ErrorCode::ShuttingDown => Err(error),
                     Ok(Err(_)) | Err(_) => Ok(false),
                 }
             }
@@ -71,14 +72,14 @@ macro_rules! declare {
             }
 
             async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
-                if self.is_of_owner() {
+                if self.inner.is_owner {
                     return self.begin_turn(request).await?.result.await;
                 }
                 self.wait(Operation::StartTurn, json!(request)).await
             }
 
             async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
-                if self.is_of_owner() {
+                if self.inner.is_owner {
                     return self.begin_resume(session_id, request).await?.result.await;
                 }
                 let mut params = json!(request);
@@ -106,30 +107,52 @@ macro_rules! declare {
             }
 
             async fn answer_blob(&self, request: ReadBlob) -> Result<BlobPage, SessionError> {
-                self.ask(Operation::Blob, &request).await
+                match self.current().await? {
+                    Server::Here(service) => service.answer_blob(request).await,
+                    Server::There(_) => self.ask(Operation::Blob, &request).await,
+                }
             }
 
             /// Over a connection nothing can cancel just this compaction, so it goes on.
             async fn compact_until(
                 &self,
                 request: CompactSession,
-                _: CancellationToken,
+                cancel: CancellationToken,
             ) -> Result<CompactionReceipt, SessionError> {
-                self.compact(request).await
+                match self.current().await? {
+                    Server::Here(service) => service.compact_until(request, cancel).await,
+                    Server::There(_) => self.compact(request).await,
+                }
             }
 
             /// Over a connection an upload waits to be continued.
-            async fn import_until(&self, request: ImportBundle, _: CancellationToken) -> Result<Imported, SessionError> {
-                self.import_bundle(request).await
+            async fn import_until(
+                &self,
+                request: ImportBundle,
+                cancel: CancellationToken,
+            ) -> Result<Imported, SessionError> {
+                match self.current().await? {
+                    Server::Here(service) => service.import_until(request, cancel).await,
+                    Server::There(_) => self.import_bundle(request).await,
+                }
             }
 
             /// Over a connection the readers have this number, if there are any.
             async fn memory_to_index(&self) -> Option<u64> {
-                None
+                match self.current().await {
+                    Ok(Server::Here(service)) => service.memory_to_index().await,
+                    Ok(Server::There(_)) | Err(_) => None,
+                }
             }
 
-            /// Does nothing: another process ends by its own decision.
-            async fn shut_down(&self, _: u64) {}
+            /// Shuts down only a service of this process: another process ends by itself.
+            async fn shut_down(&self, drain_ms: u64) {
+                let service = match &*self.inner.current.lock().await {
+                    Server::Here(service) => service.clone(),
+                    Server::There(_) => return,
+                };
+                service.shut_down(drain_ms).await;
+            }
 
             $( async fn $name(&self $(, $argument: $type)*) -> Result<$answer, SessionError> {
                 // An owner does not check this: commands read the answers of their turns without a store too.

@@ -17,7 +17,7 @@ use meerkat_client::{Client, Place};
 use meerkat_serve::{Limits, ServeOptions, Server, Token, owner::Owner};
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
-    service::{CreateSession, InterruptTurn, PinFact, StartTurn, TurnStatus},
+    service::{CreateSession, ForgetMemory, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
 use meerkat_testkit::refusing_address;
 use serde_json::{Value, json};
@@ -267,23 +267,45 @@ async fn a_turn_that_may_be_queued_already_is_not_begun_again() {
                     answer(&mut socket, &request["id"], "result", view.clone()).await;
                     continue;
                 }
-                if counted.fetch_add(1, Ordering::Relaxed) > 0 {
-                    // It vanishes before it answers.
-                    break;
-                }
+                counted.fetch_add(1, Ordering::Relaxed);
                 let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
                 answer(&mut socket, &request["id"], "error", error).await;
+                break;
             }
         }
     });
     let client = Client::connect(&url, TOKEN).await.unwrap();
-    for (times, expected) in [(1, ErrorCode::ShuttingDown), (2, ErrorCode::StoreFailed)] {
-        let refused = client.start_turn(StartTurn::new(id, "@say Once.")).await.unwrap_err();
-        assert_eq!((refused.code(), begun.load(Ordering::Relaxed)), (expected, times));
-    }
-    // With a key it may be repeated, over the next connection.
-    let keyed = StartTurn { idempotency_key: Some("k".to_owned()), ..StartTurn::new(id, "@say Once.") };
-    assert_eq!(client.start_turn(keyed).await.unwrap_err().code(), ErrorCode::StoreFailed);
-    assert_eq!(begun.load(Ordering::Relaxed), 4);
+    let refused = client.start_turn(StartTurn::new(id, "@say Once.")).await.unwrap_err();
+    assert_eq!((refused.code(), begun.load(Ordering::Relaxed)), (ErrorCode::ShuttingDown, 1));
+    ending.abort();
+}
+
+/// A forgetting waits for its end too, but a server that refuses it has begun nothing.
+#[tokio::test]
+async fn a_forgetting_that_an_ending_server_refuses_is_asked_of_the_next() {
+    let service = service();
+    let (listener, url) = played().await;
+    let mut view = json!(service.capabilities().view());
+    view["memory_store"] = true.into();
+    let ending = tokio::spawn(async move {
+        let mut is_first = true;
+        loop {
+            let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+            while let Some(request) = asked(&mut socket).await {
+                if request["method"] != "memory/forget" {
+                    answer(&mut socket, &request["id"], "result", view.clone()).await;
+                } else if std::mem::take(&mut is_first) {
+                    let error = json!({ "code": -1, "message": "", "data": ErrorBody::new(ErrorCode::ShuttingDown) });
+                    answer(&mut socket, &request["id"], "error", error).await;
+                    break;
+                } else {
+                    answer(&mut socket, &request["id"], "result", json!({ "forgotten": 1, "erased": true })).await;
+                }
+            }
+        }
+    });
+    let client = Client::connect(&url, TOKEN).await.unwrap();
+    let forgotten = client.forget_memory(ForgetMemory { wait: true, ..ForgetMemory::default() }).await.unwrap();
+    assert_eq!((forgotten.forgotten, forgotten.erased), (1, true));
     ending.abort();
 }

@@ -26,6 +26,9 @@ pub struct Setting {
 /// The method of the first message.
 pub const HELLO: &str = "owner/hello";
 
+/// The last message of an owner that ends in order: what it has not answered, it has not begun.
+pub const BYE: &str = r#"{"jsonrpc":"2.0","method":"owner/bye"}"#;
+
 /// A process that greets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speaker {

@@ -5,6 +5,6 @@ mod hello;
 mod place;
 
 pub use hello::{
-    First, HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Readiness, Setting, Speaker, Welcome, read_line,
+    BYE, First, HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Readiness, Setting, Speaker, Welcome, read_line,
 };
 pub use place::{Bound, Place, check_peer, path_hash};

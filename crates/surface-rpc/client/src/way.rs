@@ -1,16 +1,27 @@
-//! What jsonrpsee's client speaks over: a WebSocket to a server's URL, or lines on the socket of a data directory's owner.
+//! The ways to a process that serves: a WebSocket to its URL, or lines on the socket of a data directory's owner.
+//!
+//! A way only connects. What is sent over a connection, and what happens when it closes, is the client's business.
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{
+    io,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
+use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use jsonrpsee::{
     async_client::PingConfig,
     client_transport::ws::{Url as Target, WsHandshakeError, WsTransportClientBuilder},
     core::client::{ReceivedMessage, TransportReceiverT, TransportSenderT},
 };
-use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError};
+use meerkat_service::{Capabilities, CapabilitiesView, ErrorBody, ErrorCode, Operation, SessionError, SessionService};
 use meerkat_surface_rpc::owner::{
-    HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Place, Readiness, Speaker, Welcome, read_line,
+    BYE, HELLO, HELLO_BYTES_MAX, Hello, MESSAGE_BYTES_MAX, Place, Readiness, Setting, Speaker, Welcome, read_line,
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -20,7 +31,7 @@ use tokio::{
         TcpStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -31,8 +42,12 @@ use crate::{
 /// Bytes of an answer. The other side is trusted, so this bounds a mistake and no attack.
 const ANSWER_BYTES_MAX: u32 = 256 * 1024 * 1024;
 
+/// How long a server may take to start again, and the pause between two attempts to connect.
+const FIND_LIMIT: Duration = Duration::from_secs(2);
+const FIND_PAUSE: Duration = Duration::from_millis(20);
+
 /// How long one attempt to connect may take.
-pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that a server takes in one message, unless its `serve.max_body_bytes` was changed.
 const SERVER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
@@ -41,6 +56,41 @@ const SERVER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 /// gone.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The process that serves.
+#[derive(Clone)]
+pub enum Server {
+    /// Another process.
+    There(Arc<Connection>),
+    /// This process, which has taken its place.
+    Here(Arc<dyn SessionService>),
+}
+
+/// A way to a process that serves.
+#[async_trait]
+pub trait Way: Send + Sync {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The reason why nobody can be reached, or the refusal of the other side.
+    async fn connect(&self) -> Result<Connection, SessionError>;
+
+    /// Finds the process that serves after the former one has closed the connection. It may be starting again.
+    ///
+    /// # Errors
+    /// The reason why nobody can be reached, or the refusal of the other side.
+    async fn find(&self) -> Result<Server, SessionError> {
+        let until = Instant::now() + FIND_LIMIT;
+        loop {
+            match self.connect().await {
+                Err(error) if error.code() == ErrorCode::ShuttingDown && Instant::now() < until => {
+                    sleep(FIND_PAUSE).await;
+                }
+                connected => return connected.map(|connection| Server::There(Arc::new(connection))),
+            }
+        }
+    }
+}
 
 /// A server's URL.
 pub(crate) struct Url {
@@ -83,10 +133,6 @@ impl Url {
         Ok(Self { host, port, target, headers, text: text.to_owned() })
     }
 
-    pub(crate) async fn connect(&self) -> Result<Connection, SessionError> {
-        timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(self.unreachable(&"it does not answer")))
-    }
-
     async fn open(&self) -> Result<Connection, SessionError> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await.map_err(|error| self.unreachable(&error))?;
@@ -105,13 +151,14 @@ impl Url {
             readiness: Readiness { is_ready: true, trouble: None },
             is_owner: false,
             message_bytes: SERVER_MESSAGE_BYTES,
+            said_goodbye: Arc::default(),
         };
         let ping = PingConfig::new().ping_interval(PING_EVERY).inactive_limit(SILENCE_LIMIT);
         let mut connection = Connection::start(sender, WithReasons(receiver), Some(ping), found);
         let view = connection.request(Operation::Capabilities.public_name(), RawValue::NULL.to_owned()).await;
         let view = view.map_err(|failed| match failed {
             Failed::Refused(body) => SessionError::Remote(body),
-            Failed::Lost => self.unreachable(&"it closed the connection"),
+            Failed::Unasked | Failed::Lost => self.unreachable(&"it closed the connection"),
         })?;
         let view: CapabilitiesView = serde_json::from_slice(&view).map_err(|error| self.unreachable(&error))?;
         connection.found.capabilities = Capabilities::of_view(&view);
@@ -142,16 +189,6 @@ impl Url {
     fn unreachable(&self, error: &dyn std::fmt::Display) -> SessionError {
         unreachable(&self.text, error)
     }
-
-    /// The error of a request whose connection was closed before its answer came.
-    pub(crate) fn lost(&self) -> SessionError {
-        let message = format!(
-            "{} closed the connection before it answered, so the request may or may not have been performed; look at \
-             the session's events, then repeat it.",
-            self.text
-        );
-        SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::StoreFailed, message)))
-    }
 }
 
 /// Returns true for a host whose messages do not leave this machine.
@@ -161,18 +198,47 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 /// The error if nobody answers.
-pub(crate) fn unreachable(place: &str, error: &dyn std::fmt::Display) -> SessionError {
+fn unreachable(place: &str, error: &dyn std::fmt::Display) -> SessionError {
     let message = format!("No meerkat server can be reached at {place}: {error}.");
     SessionError::Remote(Box::new(ErrorBody::with_message(ErrorCode::ShuttingDown, message)))
 }
 
-/// Connects to the owner of a data directory. Its refusal is the inner error.
-pub(crate) async fn greet(place: &Place, hello: &Hello) -> io::Result<Result<Connection, Box<ErrorBody>>> {
+#[async_trait]
+impl Way for Url {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        timeout(CONNECT_LIMIT, self.open()).await.unwrap_or_else(|_| Err(self.unreachable(&"it does not answer")))
+    }
+}
+
+/// The socket of a data directory's owner.
+#[async_trait]
+impl Way for Place {
+    async fn connect(&self) -> Result<Connection, SessionError> {
+        let unreachable = |error: &dyn std::fmt::Display| unreachable(&self.data_dir().display().to_string(), error);
+        match timeout(CONNECT_LIMIT, attach(self, Vec::new(), None)).await {
+            Ok(Ok(attached)) => attached.map_err(SessionError::Remote),
+            Ok(Err(error)) => Err(unreachable(&error)),
+            Err(_) => Err(unreachable(&"it does not answer")),
+        }
+    }
+}
+
+/// Connects to the owner of a data directory, whose commands look for programs in `search_path`. Its refusal is the inner
+/// error.
+///
+/// # Errors
+/// If nobody listens, or what listens speaks another protocol.
+pub async fn attach(
+    place: &Place,
+    settings: Vec<Setting>,
+    search_path: Option<String>,
+) -> io::Result<Result<Connection, Box<ErrorBody>>> {
     #[derive(Deserialize)]
     struct Answer {
         result: Option<Welcome>,
     }
 
+    let hello = Hello { speaker: Speaker::own(), settings, search_path };
     let (reader, mut writer) = place.connect().await?.into_split();
     let mut reader = BufReader::new(reader);
     let message = json!({ "jsonrpc": "2.0", "id": 0, "method": HELLO, "params": hello });
@@ -189,8 +255,10 @@ pub(crate) async fn greet(place: &Place, hello: &Hello) -> io::Result<Result<Con
         readiness: welcome.readiness,
         is_owner: true,
         message_bytes: MESSAGE_BYTES_MAX,
+        said_goodbye: Arc::default(),
     };
-    Ok(Ok(Connection::start(Written(writer), WithReasons(Lines(reader)), None, found)))
+    let lines = Lines { reader, said_goodbye: found.said_goodbye.clone() };
+    Ok(Ok(Connection::start(Written(writer), WithReasons(lines), None, found)))
 }
 
 /// The lines that are written to an owner.
@@ -201,18 +269,29 @@ impl TransportSenderT for Written {
 
     async fn send(&mut self, mut message: String) -> io::Result<()> {
         message.push('\n');
-        self.0.write_all(message.as_bytes()).await
+        if let Err(error) = self.0.write_all(message.as_bytes()).await {
+            // The owner has closed the socket. What it said before is still to be read, and then the end.
+            tracing::debug!(%error, "the owner of the data directory takes no more requests");
+        }
+        Ok(())
     }
 }
 
-/// The lines that come from an owner.
-struct Lines(BufReader<OwnedReadHalf>);
+/// The lines that come from an owner. A goodbye is the last one.
+struct Lines {
+    reader: BufReader<OwnedReadHalf>,
+    said_goodbye: Arc<AtomicBool>,
+}
 
 impl TransportReceiverT for Lines {
     type Error = io::Error;
 
     async fn receive(&mut self) -> io::Result<ReceivedMessage> {
-        let line = read_line(&mut self.0, ANSWER_BYTES_MAX.into()).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let line = read_line(&mut self.reader, ANSWER_BYTES_MAX.into()).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if line == BYE.as_bytes() {
+            self.said_goodbye.store(true, Ordering::Release);
+            return Err(io::Error::other("the owner of the data directory has ended"));
+        }
         Ok(ReceivedMessage::Text(String::from_utf8(line).map_err(io::Error::other)?))
     }
 }
