@@ -1,4 +1,4 @@
-//! Where a failure becomes an HTTP status. No other file names one.
+//! Where a failure becomes an HTTP status: the one of its code's row. A status without a code is only in `handlers.rs`.
 
 use axum::{
     Json,

@@ -1,6 +1,6 @@
 //! Retries of failed model calls, and the waits before them.
 //!
-//! The engine retries only if nothing of the step has become visible or run.
+//! The engine (`agent/perform/model.rs`) retries only if nothing of the step has become visible or run.
 
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use meerkat_words::clock::IdSource;
 pub struct RetryPolicy {
     /// Calls in all, including the first.
     pub attempts: u32,
-    /// Wait before the second call; it doubles for each further one.
+    /// Longest wait before the second call; it doubles for each further one. The wait is a random time from half of it.
     pub base: Duration,
     /// Longest wait; if the vendor asks for more, the call fails at once.
     pub max: Duration,
 }
 
+/// The policy of memory's embedder. Turns have the numbers of `[turn]`.
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self { attempts: 4, base: Duration::from_millis(500), max: Duration::from_secs(30) }

@@ -236,7 +236,20 @@ impl Actor {
 /// Checks that a request has no wishes for a turn that goes on as it was started. A terminal always says that somebody
 /// attends, and its command's `PATH`.
 fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
-    let StartTurn { model, budgets, compaction, allow, idempotency_key, .. } = request;
+    // All fields are named, so that a new one is decided on here.
+    let StartTurn {
+        session_id: _,
+        prompt: _,
+        model,
+        policy: _,
+        budgets,
+        compaction,
+        attended: _,
+        allow,
+        search_path: _,
+        wait: _,
+        idempotency_key,
+    } = request;
     let wishes = [
         ("model", model.is_some()),
         ("budgets", *budgets != Budgets::default()),

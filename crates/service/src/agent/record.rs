@@ -1,4 +1,4 @@
-//! From a decision to a record: large bodies to blobs, then stage, then apply. Nothing else appends.
+//! From a decision to a record: large bodies to blobs, then apply, then stage. Nothing else appends.
 
 use std::time::Duration;
 

@@ -340,7 +340,8 @@ impl Sessions {
         if let (Some(refusal), None) = (&refusal, &request.idempotency_key) {
             return Err(refusal.clone());
         }
-        // The session's existence is checked before everything else, even the end of the service.
+        // An unknown session is said before the end of the service. With a key it is also said before wrong values: the
+        // turn may have run already.
         let session_id = request.session_id;
         self.check_exists(session_id).await?;
         let hash = request

@@ -18,7 +18,7 @@ crate::options::options! {
         /// Tokens at which it compacts; 80 % of the model's window if that is less.
         #[schemars(range(min = 1))]
         auto_compact_threshold: u64 = 100_000,
-        /// Recent turns to keep whole.
+        /// Recent turns to keep whole; in a turn that runs, its steps count first. Fewer stay if they do not fit.
         #[schemars(range(min = 1))]
         recent_turn_budget: usize = 4,
         /// Most tokens of a summary.

@@ -162,7 +162,7 @@ options! {
         model_idle_timeout_ms: u64 = 120_000,
         /// Model calls for one step, including the first.
         model_attempts: u32 = 8,
-        /// Milliseconds before the second call; doubled for each further one.
+        /// Most milliseconds before the second call, at least half of them; doubled for each further one.
         retry_base_ms: u64 = 500,
         /// Longest wait before another call, in milliseconds; if a vendor asks for more, the call fails.
         retry_max_ms: u64 = 30_000,
