@@ -28,7 +28,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
     ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
-    ("jsonrpsee", &["crates/surface-rpc/"]),
+    ("jsonrpsee", &["crates/surface-rpc/", CLIENT]),
     (
         "rmcp",
         &[
