@@ -83,7 +83,7 @@ impl Answers {
                 let request: ReadEvents = decode_params(params)?;
                 let (now, next) = (
                     ReadEvents { wait_ms: 0, ..request.clone() },
-                    (request.wait_ms > 0).then(|| ReadEvents { limit: Some(1), ..request }),
+                    (request.wait_ms > 0).then_some(ReadEvents { limit: Some(1), ..request }),
                 );
                 let is_empty = |page: &EventPage| page.items.is_empty();
                 let (page, room) = self.page(operation, (now, next), is_empty, |read| service.events(read)).await?;
@@ -93,7 +93,7 @@ impl Answers {
                 let request: FetchReader = decode_params(params)?;
                 let (now, next) = (
                     FetchReader { wait_ms: 0, ..request.clone() },
-                    (request.wait_ms > 0).then(|| FetchReader { limit: Some(1), ..request }),
+                    (request.wait_ms > 0).then_some(FetchReader { limit: Some(1), ..request }),
                 );
                 let is_empty = |page: &RecordPage| page.items.is_empty();
                 let (page, room) =
@@ -104,7 +104,7 @@ impl Answers {
                 let request: FollowSessions = decode_params(params)?;
                 let (now, next) = (
                     FollowSessions { wait_ms: 0, ..request.clone() },
-                    (request.wait_ms > 0).then(|| FollowSessions { limit: Some(1), ..request }),
+                    (request.wait_ms > 0).then_some(FollowSessions { limit: Some(1), ..request }),
                 );
                 let is_empty = |page: &ChangePage| page.items.is_empty() && !page.restarts;
                 let (page, room) = self.page(operation, (now, next), is_empty, |read| service.changes(read)).await?;
