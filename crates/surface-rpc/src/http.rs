@@ -104,7 +104,9 @@ where
         return refused(&error.body());
     }
     // The library answers a body that does not say how long it is with 500 if it is too long.
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    // The library knows only some spellings of it.
+    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let max = surface.rpc.options.message_bytes;
     let body = match Limited::new(body, max).collect().await {
         Ok(body) => Full::new(body.to_bytes()),
@@ -310,8 +312,8 @@ where
                     }
                 };
                 bytes += answer.as_ref().len();
-                // Without a limit, nothing is refused.
-                answers.append(answer).ok();
+                // The places of this request are free for the next one. Without a limit, nothing is refused.
+                answers.append(answer.with_extensions(Extensions::new())).ok();
             }
             match answers.is_empty() {
                 true => no_answer(),

@@ -1,8 +1,9 @@
 //! Subscriptions: each is a cursor, never a queue. One task moves it as fast as the client reads.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use jsonrpsee::{
     PendingSubscriptionSink, SendTimeoutError, SubscriptionSink,
     server::MethodSink,
@@ -95,7 +96,7 @@ pub(crate) async fn follow_session(
     rpc: Arc<Rpc>,
     extensions: Extensions,
 ) {
-    let source = Source::of_session(&rpc, params.as_str().unwrap_or_default()).await;
+    let source = begun(Source::of_session(&rpc, params.as_str().unwrap_or_default())).await;
     follow(source, pending, &rpc, &extensions).await;
 }
 
@@ -106,8 +107,14 @@ pub(crate) async fn follow_list(
     rpc: Arc<Rpc>,
     extensions: Extensions,
 ) {
-    let source = Source::of_list(&rpc, params.as_str().unwrap_or_default()).await;
+    let source = begun(Source::of_list(&rpc, params.as_str().unwrap_or_default())).await;
     follow(source, pending, &rpc, &extensions).await;
+}
+
+/// Waits for a source. After a panic the library would never answer.
+async fn begun(source: impl Future<Output = Result<Source, SessionError>>) -> Result<Source, SessionError> {
+    let source = AssertUnwindSafe(source).catch_unwind().await;
+    source.unwrap_or_else(|_| Err(SessionError::Internal("the request panicked".to_owned())))
 }
 
 async fn follow(

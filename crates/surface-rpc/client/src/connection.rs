@@ -13,10 +13,11 @@ use std::{
 
 use bytes::Bytes;
 use jsonrpsee::{
-    async_client::{Client, ClientBuilder, PingConfig},
+    async_client::{Client, ClientBuilder, PingConfig, RpcService},
     core::{
         ClientError,
         client::{ClientT as _, Subscription, SubscriptionClientT as _, TransportReceiverT, TransportSenderT},
+        middleware::RpcServiceBuilder,
     },
 };
 use meerkat_service::{Capabilities, ErrorBody, SessionError, TurnNumber, service::ReadEvents};
@@ -37,6 +38,9 @@ const UNSUBSCRIBE: &str = "session/unsubscribe";
 
 /// Requests that wait to be written.
 const REQUESTS_MAX: usize = 1024;
+
+/// Bytes of a request besides its parameters. The other side cannot say which request was too long.
+const ENVELOPE_BYTES: u64 = 256;
 
 /// Lines of a subscription that wait to be taken.
 const LINES_MAX: usize = 256;
@@ -74,7 +78,7 @@ pub(crate) enum Failed {
 /// A connection to a process that serves.
 #[derive(Debug)]
 pub struct Connection {
-    rpc: Client,
+    rpc: Arc<Client<RpcService>>,
     pub(crate) found: Found,
 }
 
@@ -94,7 +98,9 @@ impl Connection {
             Some(ping) => builder.enable_ws_ping(ping),
             None => builder,
         };
-        Self { rpc: builder.build_with_tokio(sender, receiver), found }
+        // The library's default would write each message once more for its log.
+        let builder = builder.set_rpc_middleware(RpcServiceBuilder::new());
+        Self { rpc: Arc::new(builder.build_with_tokio(sender, receiver)), found }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -109,7 +115,7 @@ impl Connection {
     /// Sends a request, and waits for the answer's bytes.
     pub(crate) async fn request(&self, method: &str, params: Box<RawValue>) -> Result<Bytes, Failed> {
         let (bytes, limit) = (params.get().len() as u64, self.found.message_bytes as u64);
-        if bytes > limit {
+        if bytes + ENVELOPE_BYTES > limit {
             let error = SessionError::PayloadTooLarge { what: "message", bytes, limit };
             return Err(Failed::Refused(Box::new(error.body())));
         }
@@ -131,7 +137,11 @@ impl Connection {
             params["turn"] = turn.into();
         }
         let params = to_raw_value(&params).map_err(|error| self.failed(error.into()))?;
-        self.rpc.subscribe(SUBSCRIBE, Params(params), UNSUBSCRIBE).await.map_err(|error| self.failed(error))
+        // In a task of its own: what a caller that leaves has begun is dropped when it is there, and only then the library
+        // ends it on the other side.
+        let rpc = self.rpc.clone();
+        let begun = tokio::spawn(async move { rpc.subscribe(SUBSCRIBE, Params(params), UNSUBSCRIBE).await });
+        begun.await.map_err(|_| Failed::Lost)?.map_err(|error| self.failed(error))
     }
 
     /// Why a request has no answer. Not before the connection is closed, if that is the reason.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use jsonrpsee::core::client::Subscription;
 use meerkat_service::{
-    ErrorCode, SessionError, SessionService as _, TurnNumber,
+    ErrorCode, Seq, SessionError, SessionService as _, TurnNumber,
     follow::{FollowedLine, Follower},
     service::ReadEvents,
 };
@@ -89,15 +89,15 @@ impl Following {
             // Without a line the library has closed the subscription: the connection broke, or lines were not taken in time.
             if let Some(line) = subscription.next().await {
                 let line = line.map_err(|error| SessionError::Internal(error.to_string()))?;
-                let Some(body) = reason_of(line.get()) else {
-                    return Ok(Some(self.followed(String::from(Box::<str>::from(line)).into())));
-                };
-                match body.code {
-                    ErrorCode::SessionNotFound => return Ok(None),
-                    ErrorCode::SubscriberLagged => {}
+                match reason_of(line.get()).map(|body| (body.code, body)) {
+                    // The library goes on behind lines that it dropped until the other side has ended the subscription.
+                    None if is_behind_a_gap(line.get(), self.request.since_seq) => {}
+                    None => return Ok(Some(self.followed(String::from(Box::<str>::from(line)).into()))),
+                    Some((ErrorCode::SessionNotFound, _)) => return Ok(None),
+                    Some((ErrorCode::SubscriberLagged, _)) => {}
                     // The process ends, and its connection with it.
-                    ErrorCode::ShuttingDown if connection.ends().await => {}
-                    _ => return Err(SessionError::Remote(body)),
+                    Some((ErrorCode::ShuttingDown, _)) if connection.ends().await => {}
+                    Some((_, body)) => return Err(SessionError::Remote(body)),
                 }
             }
             self.source = match source(&self.service, &self.request, self.turn).await {
@@ -115,6 +115,12 @@ impl Following {
         self.request.since_seq = seq.or(pruned).unwrap_or(self.request.since_seq);
         FollowedLine { seq, line }
     }
+}
+
+/// Returns true if there is a durable line between the cursor and this one. Seqs that no line has are announced by one.
+fn is_behind_a_gap(line: &str, since_seq: Seq) -> bool {
+    let head: Option<Head<'_>> = serde_json::from_str(line).ok();
+    head.and_then(|head| head.seq).is_some_and(|seq| seq > since_seq + 1)
 }
 
 async fn source(service: &Client, request: &ReadEvents, turn: Option<TurnNumber>) -> Result<Source, SessionError> {

@@ -9,6 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use futures::{SinkExt as _, StreamExt as _};
@@ -308,4 +309,64 @@ async fn a_forgetting_that_an_ending_server_refuses_is_asked_of_the_next() {
     let forgotten = client.forget_memory(ForgetMemory { wait: true, ..ForgetMemory::default() }).await.unwrap();
     assert_eq!((forgotten.forgotten, forgotten.erased), (1, true));
     ending.abort();
+}
+
+/// jsonrpsee's client drops lines that are not taken in time, and hands on those that come behind them.
+#[tokio::test]
+async fn a_line_behind_dropped_ones_is_not_handed_on() {
+    let (view, (listener, url)) = (json!(service().capabilities().view()), played().await);
+    let session_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    let playing = tokio::spawn(async move {
+        let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+        let mut asked_for = Vec::new();
+        while let Some(request) = asked(&mut socket).await {
+            if request["method"] != "session/subscribe" {
+                let result = if request["method"] == "session/unsubscribe" { json!(true) } else { view.clone() };
+                answer(&mut socket, &request["id"], "result", result).await;
+                continue;
+            }
+            let number = asked_for.len() + 1;
+            asked_for.push(request["params"]["since_seq"].as_u64().unwrap());
+            answer(&mut socket, &request["id"], "result", json!(number)).await;
+            for seq in if number == 1 { [2, 4] } else { [3, 4] } {
+                let line = json!({ "v": 1, "session_id": session_id, "seq": seq, "type": "pinned" });
+                let params = json!({ "subscription": number, "result": line });
+                let event = json!({ "jsonrpc": "2.0", "method": "session/event", "params": params });
+                socket.send(Message::text(event.to_string())).await.unwrap();
+            }
+            if number == 2 {
+                return asked_for;
+            }
+        }
+        panic!("it was subscribed to once: {asked_for:?}");
+    });
+    let client = Client::connect(&url, TOKEN).await.unwrap();
+    let mut follower = client.follow(&session_id, 1).await.unwrap();
+    for expected in 2..5 {
+        assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(expected));
+    }
+    assert_eq!(playing.await.unwrap(), [1, 2]);
+}
+
+/// A caller may leave before it has the number that ends the subscription.
+#[tokio::test]
+async fn a_subscription_whose_caller_has_left_is_ended() {
+    let (view, (listener, url)) = (json!(service().capabilities().view()), played().await);
+    let session_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+    let connecting = tokio::spawn(async move { Client::connect(&url, TOKEN).await.unwrap() });
+    let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+    let capabilities = asked(&mut socket).await.unwrap();
+    answer(&mut socket, &capabilities["id"], "result", view).await;
+    let client = connecting.await.unwrap();
+    let follower = client.clone();
+    let following = tokio::spawn(async move { follower.follow(&session_id, 1).await.map(drop) });
+    let subscribe = asked(&mut socket).await.unwrap();
+    assert_eq!(subscribe["method"], "session/subscribe");
+    following.abort();
+    assert!(following.await.unwrap_err().is_cancelled());
+    answer(&mut socket, &subscribe["id"], "result", json!(7)).await;
+    let unsubscribe = tokio::time::timeout(Duration::from_secs(60), asked(&mut socket)).await;
+    let unsubscribe = unsubscribe.expect("the subscription is not ended").unwrap();
+    assert_eq!((&unsubscribe["method"], &unsubscribe["params"]), (&json!("session/unsubscribe"), &json!([7])));
+    drop(client);
 }

@@ -15,7 +15,7 @@ use meerkat_service::{
     service::InterruptTurn,
 };
 use meerkat_surface_rpc::{RpcOptions, RpcService, methods, service};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::{
@@ -90,6 +90,23 @@ async fn stdio_answers_so_many_requests_at_a_time() {
     }
 }
 
+/// Each once kept the place of its first read while it waited for one for its second.
+#[tokio::test]
+async fn batches_of_reads_do_not_wait_for_each_other() {
+    let engine = engine();
+    let params = json!({ "session_id": session(&engine).await });
+    let mut client = connect(&service(engine, RpcOptions::default())).await;
+    let read = |id: usize| json!({ "jsonrpc": "2.0", "id": id, "method": "session/pins", "params": params });
+    for batch in 0..16 {
+        client.send(&json!([read(2 * batch), read(2 * batch + 1)]).to_string()).await;
+    }
+    for _ in 0..16 {
+        let answer = tokio::time::timeout(Duration::from_secs(60), client.text()).await;
+        let answers: Vec<Value> = serde_json::from_str(&answer.expect("a batch is not answered").unwrap()).unwrap();
+        assert!(answers.len() == 2 && answers.iter().all(|answer| answer["result"].is_object()), "{answers:?}");
+    }
+}
+
 /// Otherwise a client that only sends could fill the memory: the library bounds no requests.
 #[tokio::test]
 async fn a_websocket_has_a_largest_number_of_requests() {
@@ -142,8 +159,9 @@ async fn what_is_wrong_with_the_http_is_a_status() {
     for headers in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
         assert_eq!(code(http(address, "POST", headers, request).await), (400, "INVALID_REQUEST".to_owned()));
     }
-    for headers in ["content-type: Application/JSON; charset=utf-8\r\n", "content-type: application/json-rpc\r\n"] {
-        assert_eq!(http(address, "POST", headers, request).await.0, 200);
+    for kind in ["Application/JSON; charset=utf-8", "application/json-rpc", "application/json; profile=\"a\""] {
+        let headers = format!("content-type: {kind}\r\n");
+        assert_eq!(http(address, "POST", &headers, request).await.0, 200, "{kind}");
     }
     let upgrade = "connection: keep-alive, Upgrade\r\nupgrade: websocket\r\n";
     for headers in [upgrade.to_owned(), format!("{upgrade}sec-websocket-version: 8\r\nsec-websocket-key: x\r\n")] {
