@@ -28,9 +28,10 @@ async fn a_dropped_server_ends_its_websockets() {
     stream.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 101");
     serving.abort();
-    // A reset is an end too. A client that says nothing is asked for a sign of life before it is given up.
+    // A reset is an end too. The library may ask for a sign of life at once; a client that says nothing is asked again
+    // before it is given up.
     let mut rest = Vec::new();
     drop(in_time("the connection ends", stream.read_to_end(&mut rest)).await);
-    let ping = 0x89;
-    assert!(!rest.contains(&ping), "it was open for long: {rest:?}");
+    let pings = rest.iter().filter(|byte| **byte == 0x89).count();
+    assert!(pings <= 1, "it was open for long: {rest:?}");
 }
