@@ -27,8 +27,8 @@ use rmcp::{
         ServerResult, SubscriptionFilter,
     },
     service::{
-        ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, PeerRequestOptions, RequestContext,
-        RunningService,
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer,
+        PeerRequestOptions, RequestContext, RunningService,
     },
     transport::{
         DynamicTransportError, StreamableHttpClientTransport,
@@ -239,17 +239,24 @@ impl Link {
                     // It is for us to say which call may be sent again.
                     .reinit_on_expired_session(false);
                 config.retry_config = Arc::new(Reconnects);
-                let lifecycle = match wants_session {
-                    true => ClientLifecycleMode::Initialize,
-                    // The newest revision has no sessions, and wants to be asked for first.
-                    false => ClientLifecycleMode::Auto {
-                        preferred_versions: vec![ProtocolVersion::LATEST],
-                        legacy_version: None,
-                    },
+                let open = |lifecycle| {
+                    let transport = StreamableHttpClientTransport::with_client(client.clone(), config.clone());
+                    let marking = Marking::new(server, transport, why.clone());
+                    handler.clone().serve_with_lifecycle(marking, lifecycle)
                 };
-                let transport = StreamableHttpClientTransport::with_client(client, config);
-                let running =
-                    handler.serve_with_lifecycle(Marking::new(server, transport, why.clone()), lifecycle).await;
+                let preferred_versions = vec![ProtocolVersion::LATEST];
+                let (first, second) = match wants_session {
+                    true => (ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }),
+                    // The newest revision has none, and wants to be asked for first.
+                    false => {
+                        let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
+                        (auto, ClientLifecycleMode::Initialize)
+                    }
+                };
+                let running = match open(first).await {
+                    Err(error) if may_know_another(&error) => open(second).await,
+                    opened => opened,
+                };
                 let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
                 (running, LastWords::default(), None)
             }
@@ -565,6 +572,22 @@ impl<'a> Registered<'a> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).calls.remove(&self.1);
+    }
+}
+
+/// Returns true if a server that knows another revision may answer its first request like this.
+fn may_know_another(error: &ClientInitializeError) -> bool {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            let error = error.error.downcast_ref::<StreamableHttpError<reqwest::Error>>();
+            matches!(
+                error,
+                Some(StreamableHttpError::UnexpectedServerResponse(_) | StreamableHttpError::UnexpectedContentType(_))
+            )
+        }
+        // It was asked for both.
+        ClientInitializeError::LegacyFallbackFailed { .. } => false,
+        _ => true,
     }
 }
 
