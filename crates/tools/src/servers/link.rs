@@ -244,18 +244,16 @@ impl Link {
                     let marking = Marking::new(server, transport, why.clone());
                     handler.clone().serve_with_lifecycle(marking, lifecycle)
                 };
-                let preferred_versions = vec![ProtocolVersion::LATEST];
-                let (first, second) = match wants_session {
-                    true => (ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }),
-                    // The newest revision has none, and wants to be asked for first.
+                let running = match wants_session {
+                    true => open(ClientLifecycleMode::Initialize).await,
+                    // The newest revision has no sessions, and wants to be asked for first.
                     false => {
-                        let auto = ClientLifecycleMode::Auto { preferred_versions, legacy_version: None };
-                        (auto, ClientLifecycleMode::Initialize)
+                        let preferred_versions = vec![ProtocolVersion::LATEST];
+                        match open(ClientLifecycleMode::Auto { preferred_versions, legacy_version: None }).await {
+                            Err(error) if may_know_another(&error) => open(ClientLifecycleMode::Initialize).await,
+                            opened => opened,
+                        }
                     }
-                };
-                let running = match open(first).await {
-                    Err(error) if may_know_another(&error) => open(second).await,
-                    opened => opened,
                 };
                 let running = running.map_err(|error| refused().unwrap_or_else(|| error.to_string()))?;
                 (running, LastWords::default(), None)
