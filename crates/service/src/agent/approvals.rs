@@ -45,7 +45,7 @@ impl Actor {
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
-    /// Denies calls that no decision came in time.
+    /// Denies calls for which no decision came in time.
     pub(super) async fn expire_approvals(&mut self, calls: Vec<String>) -> Result<(), StoreError> {
         let turn = self.session.open_turn().map(|open| open.turn);
         let decided = |call_id| {
