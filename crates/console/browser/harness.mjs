@@ -76,7 +76,7 @@ export const watch = (watched) => {
     const { origin } = new URL(request.url());
     if (origin !== base.origin && !request.url().startsWith("data:")) troubles.push(`asks elsewhere: ${request.url()}`);
   });
-  watched.setDefaultTimeout(20000);
+  watched.setDefaultTimeout(60_000);
 };
 watch(page);
 export const open = async (path, tab = page) => {
