@@ -130,6 +130,12 @@ fn outcomes(events: &[Value]) -> BTreeMap<&str, Vec<&str>> {
 /// Another process goes on with what was left, and everything is as the events say.
 fn goes_on(stage: &Stage, known: &Arc<Known>) {
     is_left_by_all(&server_of(stage));
+    // A file that replaces another has a name of its own for a moment. One of a process that was killed at this moment
+    // stays for an hour.
+    let mut names_left = names(stage);
+    names_left.retain(|name| name.starts_with(".meerkat-"));
+    assert!(names_left.len() <= 1, "{names_left:?}");
+    let and_left = |more: &[&str]| [names_left.clone(), more.iter().map(ToString::to_string).collect()].concat();
     let process = stage.rpc(known, None);
     for id in known.sessions() {
         let_waiting_turn_end(&process, &id);
@@ -148,7 +154,8 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
     let file = fs::read_to_string(work(stage).join("file")).unwrap();
     let made = fs::read_to_string(work(stage).join("made")).ok();
     assert!(made.as_deref().is_none_or(|made| made == NEW), "torn: {made:?}");
-    assert_eq!(names(stage), ["file", "made"][..=usize::from(made.is_some())], "nothing stays beside the files");
+    let files = &["file", "made"][..=usize::from(made.is_some())];
+    assert_eq!(names(stage), and_left(files), "nothing else stays beside the files");
     let sessions: Vec<_> = survey.sessions.values().map(|stored| stored.events()).collect();
     let events = sessions.first().map_or(&[][..], Vec::as_slice);
     let outcomes = outcomes(events);
@@ -188,7 +195,7 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
         let restored = stage.run(&["sessions", "restore-files", id, "--turn", "0", "--yes"]);
         assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
         assert_eq!(fs::read_to_string(work(stage).join("file")).unwrap(), OLD);
-        assert_eq!(names(stage), ["file"]);
+        assert_eq!(names(stage), and_left(&["file"]));
     }
 }
 
