@@ -170,10 +170,14 @@ fn folder_of(build: &str) -> Result<PathBuf, String> {
     Ok(kept)
 }
 
-/// Copies a binary by rename, because one of the same name may be running.
+/// Copies a binary by rename, because one of the same name may be running. Another process copies it: what this one had open
+/// would be open in each that it starts meanwhile, and what is open for writing cannot be run.
 fn keep(made: &Path, kept: &Path, binary: &str) -> Result<(), String> {
     let fresh = kept.join(format!("{binary}.{}", std::process::id()));
-    let copied = std::fs::copy(made, &fresh).and_then(|_| std::fs::rename(&fresh, kept.join(binary)));
+    let copied = Command::new("cp").args([made, &fresh]).output().and_then(|copied| match copied.status.success() {
+        true => std::fs::rename(&fresh, kept.join(binary)),
+        false => Err(std::io::Error::other(String::from_utf8_lossy(&copied.stderr).into_owned())),
+    });
     copied.map_err(|error| format!("{} could not be kept: {error}", made.display()))
 }
 

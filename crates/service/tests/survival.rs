@@ -28,6 +28,7 @@ use meerkat_service::{
     },
     wire::decode_event,
 };
+use meerkat_testkit::until_asked;
 use tempfile::TempDir;
 
 /// Small enough that a few turns fill it.
@@ -285,11 +286,14 @@ async fn every_probe_is_found_in_memory() {
         let started = started(&trial.records().await);
         for (kind, probe, turn) in &trial.said {
             let asks = SearchMemory { query: probe.clone(), limit: Some(10), ..search() };
-            let hits = trial.agent.service().search_memory(asks).await.unwrap().items;
             let is_found = |hit: &SearchHit| {
                 hit.session_id == trial.session_id && hit.from_seq == started[turn] && hit.text.contains(probe.as_str())
             };
-            assert!(hits.iter().any(is_found), "{kind}: {probe} is not found");
+            // A search waits two seconds for memory, and a busy machine may need more.
+            until_asked(&format!("{kind}: {probe} is found"), async || {
+                trial.agent.service().search_memory(asks.clone()).await.unwrap().items.iter().any(is_found)
+            })
+            .await;
         }
         trial.agent.service().shut_down(1_000).await;
     }

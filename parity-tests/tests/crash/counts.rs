@@ -1,7 +1,5 @@
 //! Syncs that memory costs a process that ends right after its turn, counted exactly.
 
-use meerkat_testkit::until;
-
 use crate::{
     process::Stage,
     shim::{Act, NOT_INDEX, SYNCS, Shim},
@@ -19,15 +17,19 @@ fn syncs(stage: &Stage, remembers: &str, act: Act) -> u64 {
 }
 
 /// Checks the syncs that memory adds to four turns, the first of which makes its file; `first` happens to the first sync.
-/// On a busy machine a process may end before memory has taken in its turn, and the next one has a commit more: that try
-/// does not count.
+/// On a busy machine a process may end before memory has taken in its turn, or take longer than the time after which memory
+/// begins by itself, and then there is a commit more: that try does not count.
 fn check_added(first: Act, expected: [u64; 4]) {
-    until(&format!("memory adds {expected:?} syncs to four turns"), || {
+    let tries = (0..TRIES).map(|_| {
         let (remembering, forgetful) = (Stage::empty(), Stage::empty());
         let added = |act| syncs(&remembering, "true", act).checked_sub(syncs(&forgetful, "false", Act::Pass));
-        [first, Act::Pass, Act::Pass, Act::Pass].map(added) == expected.map(Some)
+        [first, Act::Pass, Act::Pass, Act::Pass].map(added)
     });
+    let (expected, mut counted) = (expected.map(Some), Vec::new());
+    assert!(tries.inspect(|added| counted.push(*added)).any(|added| added == expected), "{expected:?}: {counted:?}");
 }
+
+const TRIES: usize = 100;
 
 /// Syncs that memory adds. A commit syncs its pages, and then the header that makes them valid; the first one is preceded by
 /// one that makes the file.

@@ -49,7 +49,8 @@ fn queue<'scope>(
     server: &'scope Server,
     id: &'scope str,
 ) -> ScopedJoinHandle<'scope, (u16, Value)> {
-    let turn = json!({ "prompt": "@say Queued.", "policy": "queue" });
+    // The other node may end before it has said that it took the turn; with a key it is asked again.
+    let turn = json!({ "prompt": "@say Queued.", "policy": "queue", "idempotency_key": "queued" });
     let waits = scope.spawn(move || server.post(&format!("/v1/sessions/{id}/turns"), &turn));
     until("the turn is queued", || events(server, id).iter().any(|event| event["type"] == "turn_queued"));
     waits

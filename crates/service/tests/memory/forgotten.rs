@@ -149,6 +149,7 @@ async fn what_is_forgotten_of_a_session_is_in_no_fork_and_no_copy_and_what_of_a_
                 }
                 found
             };
+            caught_up(&agent).await;
             assert!(found_in("bassoon").await.is_empty(), "{is_by_source} {is_lost}");
             let harbour: &[&str] = if is_by_source { &[] } else { &["early", "copy", "orphan"] };
             assert_eq!(found_in("harbour").await, harbour, "{is_by_source} {is_lost}");

@@ -48,8 +48,20 @@ fn query(query: &str) -> SearchMemory {
     SearchMemory { query: query.to_owned(), ..SearchMemory::default() }
 }
 
+/// Searches once memory has caught up: a search waits two seconds for it, and a busy machine may need more.
 async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {
+    caught_up(agent).await;
+    search_now(agent, words).await
+}
+
+async fn search_now(agent: &Agent, words: &str) -> Vec<SearchHit> {
     agent.service().search_memory(query(words)).await.unwrap().items
+}
+
+/// Forgetting, here of nothing, waits until all that was said is taken in.
+async fn caught_up(agent: &Agent) {
+    let nothing = ForgetMemory { source: Some("nothing of this name".to_owned()), ..ForgetMemory::default() };
+    until_asked("memory has caught up", async || agent.service().forget_memory(nothing.clone()).await.is_ok()).await;
 }
 
 async fn said(agent: &Agent, words: &str) -> Vec<(SessionId, u64, String)> {
@@ -99,7 +111,7 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     service.accept_turn(StartTurn::new(id, open)).await.unwrap();
     let mut follower = service.follow(&id, 0).await.unwrap();
     while !String::from_utf8_lossy(&follower.next().await.unwrap().unwrap().line).contains("tool_finished") {}
-    assert!(said(&agent, "quokka").await.is_empty(), "the turn is open");
+    assert!(search_now(&agent, "quokka").await.is_empty(), "the turn is open");
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(id, "@note it waited @say Then.") };
     let queued = service.begin_turn(queued).await.unwrap();
     service.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
@@ -284,7 +296,7 @@ async fn a_memory_that_cannot_say_what_it_lost_is_asked_again() {
     memory.is_lost.store(true, Ordering::Relaxed);
     memory.fails.store(true, Ordering::Relaxed);
     let agent = stored(dir.path(), &memory);
-    assert!(search(&agent, "One.").await.is_empty());
+    assert!(search_now(&agent, "One.").await.is_empty());
     memory.fails.store(false, Ordering::Relaxed);
     let other = agent.create_session().await.unwrap();
     agent.turn(&other, "@say Two.").await.unwrap();
@@ -357,6 +369,7 @@ async fn nobody_waits_for_an_embedder_that_is_silent() {
     agent.turn(&session, "@say Two.").await.unwrap();
     // It looks for what is taken in by then: all of it, though the embedder has not answered for the first part.
     let request = SearchMemory { limit: Some(1), role: Some("assistant".to_owned()), ..query("Two.") };
+    caught_up(&agent).await;
     let found = agent.service().search_memory(request).await.unwrap().items;
     assert_eq!(found.iter().map(|hit| hit.text.as_str()).collect::<Vec<_>>(), ["Two."]);
     end(agent).await;
@@ -373,6 +386,7 @@ async fn a_limit_counts_what_a_fork_does_not_repeat() {
     let fork = agent.service().fork(ForkSession { session_id: parent, turn: None }).await.unwrap().session_id;
     agent.service().start_turn(StartTurn::new(fork, "@say Own words.")).await.unwrap();
     let request = SearchMemory { limit: Some(4), ..query("words") };
+    caught_up(&agent).await;
     let hits = agent.service().search_memory(request).await.unwrap().items;
     let of = |id: SessionId| hits.iter().filter(|hit| hit.session_id == id).count();
     assert_eq!((of(parent), of(fork)), (2, 2));
@@ -457,7 +471,7 @@ async fn what_failed_is_tried_once_more_when_the_service_ends() {
         let session = agent.create_session().await.unwrap();
         memory.fails.store(true, Ordering::Relaxed);
         agent.turn(&session, "@say One.").await.unwrap();
-        assert!(search(&agent, "One.").await.is_empty());
+        assert!(search_now(&agent, "One.").await.is_empty());
         memory.fails.store(false, Ordering::Relaxed);
         end(agent).await;
         assert_eq!(memory.texts(session.session_id), ["@say One.", "One."], "{is_stored}");

@@ -162,6 +162,7 @@ async fn what_memory_finds_is_given_only_if_the_label_still_fits() {
         assert_eq!(seen_by(&agent, BOB).await, ["rambutan"], "{is_stored}");
         if is_stored {
             set_user(&agent, of_bob, CARLA).await;
+            has(&agent, "rambutan", labels(CARLA)).await;
             assert!(seen_by(&agent, BOB).await.is_empty());
             assert_eq!(seen_by(&agent, CARLA).await, ["rambutan"]);
         }

@@ -63,13 +63,17 @@ impl Process {
     }
 }
 
-/// Waits until the list names these sessions and no other.
-async fn listed(rkat: &Path, ids: &[SessionId]) {
+/// Waits until the list names these sessions as they are, and no other.
+async fn listed(process: &Process, rkat: &Path, ids: &[SessionId]) {
+    let mut wanted = Vec::new();
+    for id in ids {
+        wanted.push((id.to_string(), process.service.read(id).await.unwrap().last_seq));
+    }
     let is_so = || {
         let index = fs::read(rkat.join("index.json")).ok()?;
         let index: serde_json::Value = serde_json::from_slice(&index).ok()?;
-        let listed = index["sessions"].as_array()?.iter().map(|it| it["session_id"].as_str().map(str::to_owned));
-        Some(listed.collect::<Option<Vec<_>>>()? == ids.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let of = |it: &serde_json::Value| Some((it["session_id"].as_str()?.to_owned(), it["last_seq"].as_u64()?));
+        Some(index["sessions"].as_array()?.iter().map(of).collect::<Option<Vec<_>>>()? == wanted)
     };
     until_async("the list names them", || is_so() == Some(true)).await;
 }
@@ -86,7 +90,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
         process.turn(first, "@say Again.").await.unwrap();
         process.projected(first).await;
         process.projected(second).await;
-        listed(&rkat, &[first, second]).await;
+        listed(&process, &rkat, &[first, second]).await;
         (first, second)
     });
     let whole = place.projection();
@@ -109,7 +113,7 @@ fn the_files_follow_the_turns_and_come_back_to_the_byte() {
     let rkat = place.rkat();
     place.process(true, |process| async move {
         process.service.read(&first).await.unwrap();
-        listed(&rkat, &[first, second]).await;
+        listed(&process, &rkat, &[first, second]).await;
     });
     assert_eq!(place.projection(), whole);
     // A part of it is gone, and something else is there: a rebuild makes it whole.
@@ -137,7 +141,7 @@ fn a_fork_has_its_files_and_a_deleted_session_has_none() {
         process.projected(child).await;
         process.projected(session_id).await;
         process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
-        listed(&rkat, &[child]).await;
+        listed(&process, &rkat, &[child]).await;
         (session_id, child)
     });
     let whole = place.projection();

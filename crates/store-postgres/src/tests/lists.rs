@@ -9,6 +9,7 @@ use meerkat_service::{
         SessionIndex as _, StoreError,
     },
 };
+use meerkat_testkit::until_asked;
 use meerkat_words::{
     answers::SessionState::{Idle, Running, Waiting},
     requests::SessionQuery,
@@ -103,11 +104,12 @@ async fn a_change_that_is_committed_late_is_found() {
     let work = connection.begin().await.unwrap();
     listing::put(&work, &row(1, 1, Idle)).await.unwrap();
     database.psql("UPDATE sessions SET changed = changed + 60000000 WHERE node = 'a' AND id::text LIKE '%2'");
-    assert_eq!(found(newest).await, [id(2)]);
+    // What is open is looked for again, and other tests have work open in this database too.
+    assert!(found(newest).await.contains(&id(2)));
     let later = newest + 60_000_000;
     work.commit().await.unwrap();
     assert_eq!(found(later).await, [id(1), id(2)], "what was open at the last look");
-    assert_eq!(found(later).await, []);
+    until_asked("nothing was open at the last look", async || found(later).await.is_empty()).await;
     connection.end(Ok(())).unwrap();
 }
 

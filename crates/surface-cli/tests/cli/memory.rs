@@ -13,6 +13,11 @@ fn with_something_said() -> Arc<TempDir> {
     let dir = Arc::new(meerkat_testkit::folder());
     let said = cli(&["run", "@say The passphrase is persimmon."]).in_dir(&dir).run();
     assert_eq!(said.code, 0, "{}", said.err);
+    // A search waits two seconds for memory, and a busy machine may need more.
+    until("memory has it", || {
+        let found = cli(&["memory", "search", "persimmon", "--role", "assistant", "--json"]).in_dir(&dir).run().json();
+        found["items"].as_array().unwrap().len() == 1
+    });
     dir
 }
 

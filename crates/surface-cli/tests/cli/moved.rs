@@ -38,6 +38,15 @@ impl User {
     fn say(&self, project: &str, text: &str) {
         let ran = self.run(project, &["run", "-q", "--label", &format!("name={text}"), &format!("@say {text}")]);
         assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        // The files follow the turn, and the process waits two seconds for them at most.
+        let shown = self.run(project, &["sessions", "show", "last", "--json", "-q"]).json();
+        let [id, seq] = ["session_id", "last_seq"].map(|field| shown[field].to_string().replace('"', ""));
+        let (id, seq) = (format!("session_id={id}"), format!("seq={seq}"));
+        let wait = ["call", "reader/wait", "reader=projection", &id, &seq, "wait_ms=60000", "-q"];
+        let waited = self.run(project, &wait);
+        // Where a folder may hold none, nothing writes them.
+        let has_none = waited.err.contains(r#"There is no reader "projection"."#);
+        assert!(waited.code == 0 || has_none, "{}", waited.err);
     }
 
     /// The names of a project's sessions, and what was told beside them.

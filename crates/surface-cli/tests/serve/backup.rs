@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use meerkat_testkit::until;
 use tempfile::TempDir;
 
 use crate::drive::{meerkat, ran, server::Server, signal};
@@ -50,8 +51,10 @@ fn a_bundle_of_a_running_server_and_a_copy_of_a_stopped_one_are_backups() {
         let server = serve(&dir, data);
         assert_eq!(events(&server, &session), kept, "{data}");
         // Memory, whose files are not in the copy, is built when it is first needed.
-        let found = server.send_with_token("GET", "/v1/memory/search?query=kept&role=assistant", &[], "");
-        assert_eq!(found.json()["items"][0]["text"], "Kept.", "{data}: {}", found.body);
+        until("memory has it", || {
+            let found = server.send_with_token("GET", "/v1/memory/search?query=kept&role=assistant", &[], "");
+            found.json()["items"][0]["text"] == "Kept."
+        });
         assert!(dir.path().join(data).join("memory.redb").exists(), "{data}");
         stop(server);
     }

@@ -146,7 +146,10 @@ fn a_command_beside_a_server_ends_its_turn() {
 fn a_second_signal_ends_a_server_at_once() {
     let mut server = Server::start(&[("MEERKAT_SERVE__DRAIN_MS", "3600000")]);
     let mut socket = server.websocket();
-    ask(&mut socket, 1, "turn/start", &json!({ "session_id": server.session(), "prompt": "@say Wait @stall" }));
+    let id = server.session();
+    ask(&mut socket, 1, "turn/start", &json!({ "session_id": id, "prompt": "@say Wait @stall" }));
+    let path = format!("/v1/sessions/{id}");
+    until("its turn runs", || server.send_with_token("GET", &path, &[], "").json()["state"] == "running");
     server.terminate();
     // Signals that come together are one.
     until("it drains", || server.send_with_token("GET", "/readyz", &[], "").status == 503);

@@ -20,7 +20,9 @@ fn unfinished(data: &Path) -> u64 {
 fn imports_that_are_cut_off_leave_nothing_and_keep_no_place() {
     let dir = meerkat_testkit::folder();
     let data = dir.path().join("data");
-    let server = Server::start(&[("MEERKAT_DATA_DIR", data.to_str().unwrap())]);
+    // None of them is ended for its pause before all have come so far.
+    let patience = ("MEERKAT_SERVE__HEADER_TIMEOUT_MS", "600000");
+    let server = Server::start(&[("MEERKAT_DATA_DIR", data.to_str().unwrap()), patience]);
     let headers = server.headers_with_token(&[]).replace("application/json", "application/x-tar");
     let announced = format!("content-length: 100000000\r\n\r\n{}", "x".repeat(SENT));
     let chunked = format!("transfer-encoding: chunked\r\n\r\n{SENT:x}\r\n{}\r\n", "x".repeat(SENT));

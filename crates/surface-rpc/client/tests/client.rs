@@ -20,7 +20,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
     service::{CreateSession, ForgetMemory, InterruptTurn, PinFact, StartTurn, TurnStatus},
 };
-use meerkat_testkit::refusing_address;
+use meerkat_testkit::{refusing_address, until_asked};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -97,7 +97,8 @@ async fn a_session_over_the_network_is_the_servers() {
     let stage = Stage::new(service.clone(), 0).await;
     let client = Client::connect(&stage.url, TOKEN).await.unwrap();
     assert_eq!(client.capabilities(), service.capabilities());
-    assert!(client.check_ready().await.unwrap());
+    // It waits two seconds for the answer.
+    until_asked("it is ready", async || client.check_ready().await.unwrap()).await;
     let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
     let mut follower = client.follow(&id, 0).await.unwrap();
     let result = client.start_turn(StartTurn::new(id, "@say Hello.")).await.unwrap();

@@ -313,8 +313,8 @@ fn background() {
         assert!(start(&format!("sleep {mark}")).0.starts_with(&format!("job-{number} ")));
     }
     assert!(matches!(start("true").1, Err(ToolError::Refused(_))), "eight run already");
-    let (text, _) = place.call("shell_stop", &json!({"id": "job-2"}));
-    assert!(text.contains("job-2 ended: stopped"), "{text}");
+    // Each call waits a short time for the end.
+    until("job-2 ends", || place.call("shell_stop", &json!({"id": "job-2"})).0.contains("job-2 ended: stopped"));
     let (_, unknown) = place.call("shell_output", &json!({"id": "job-99"}));
     assert!(unknown.unwrap_err().to_string().contains("job-9"));
     drop(place);

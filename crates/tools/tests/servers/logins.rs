@@ -251,12 +251,11 @@ async fn a_revoked_login_is_needed_again() {
     let ToolError::Failed(why) = &refused else { panic!("{refused:?}") };
     assert!(why.contains("did not run the call") && why.contains("run `meerkat servers login t`"), "{why}");
     assert_eq!(noted(folder.path(), "calls"), 2);
-    let status = &pool.status()[0];
-    assert_eq!(status.state, ToolServerState::LoginNeeded, "{status:?}");
-    assert!(status.last_error.as_ref().unwrap().contains("run `meerkat servers login t`"), "{status:?}");
     // The issuer has said no once for all.
     let refreshes = issuer.book().refreshes;
-    assert_eq!(pool.check("t").await.unwrap().state, ToolServerState::LoginNeeded);
+    let status = pool.check("t").await.unwrap();
+    assert_eq!(status.state, ToolServerState::LoginNeeded, "{status:?}");
+    assert!(status.last_error.as_ref().unwrap().contains("run `meerkat servers login t`"), "{status:?}");
     assert_eq!(issuer.book().refreshes, refreshes);
     log_in(&pool).await;
     assert_eq!(call(&pool, "count", json!({})).await.text(), "3");
@@ -405,7 +404,8 @@ async fn a_refusal_without_a_challenge_is_one() {
     issuer.book().refresh.clear();
     let failed = call(&pool, "count", json!({})).await.result.unwrap_err();
     assert!(matches!(&failed, ToolError::Failed(why) if why.contains("run `meerkat servers login t`")), "{failed:?}");
-    assert_eq!((pool.status()[0].state, noted(folder.path(), "calls")), (ToolServerState::LoginNeeded, 3));
+    let status = pool.check("t").await.unwrap();
+    assert_eq!((status.state, noted(folder.path(), "calls")), (ToolServerState::LoginNeeded, 3));
     pool.shut_down().await;
 }
 

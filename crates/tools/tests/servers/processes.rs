@@ -87,15 +87,14 @@ async fn no_turn_begins_beside_the_server_of_a_killed_owner() {
 
     let scope = ToolScope { session_id: session(), workspace: None };
     let (clock, told) = (Moved::new(), Told::default());
-    let heard = told.clone();
-    let next = |clock: Arc<dyn Clock>| {
-        let heard = heard.clone();
+    let next = |clock: Arc<dyn Clock>, heard: Told| {
         let tell = Arc::new(move |line: &str| heard.lock().unwrap().push(line.to_owned()));
         let next = servers(ServersOptions { clock, tell, ..ServersOptions::default() }).unwrap();
         next.own(folder.path().join("servers.lock"));
         next
     };
-    let (next, impatient) = (next(Arc::new(SystemClock::new())), next(clock.clone()));
+    // The one that waits on tells it again after ten more seconds.
+    let (next, impatient) = (next(Arc::new(SystemClock::new()), Told::default()), next(clock.clone(), told.clone()));
     let (mut begun, mut given_up) = (ToolSource::ready(&*next, &scope), ToolSource::ready(&*impatient, &scope));
     assert!((&mut begun).now_or_never().is_none() && (&mut given_up).now_or_never().is_none());
     clock.pass(10_000);

@@ -496,6 +496,10 @@ async fn a_start_that_its_caller_gives_up_begins_nothing_twice() {
         service.ready().await.unwrap();
         begun.push(tasks() - before);
         service.shut_down(0).await;
+        // The projector's thread does not use the paused clock.
+        tokio::time::resume();
+        meerkat_testkit::until_async("its tasks end", || tasks() <= before).await;
+        tokio::time::pause();
     }
     assert!(begun[0] > 0 && begun[0] == begun[1], "{begun:?}");
 }
