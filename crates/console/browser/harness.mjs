@@ -61,6 +61,15 @@ export async function api(method, path, body) {
 export const session = async (body = {}) => (await api("POST", "sessions", body)).session_id;
 export const say = (id, prompt) => api("POST", `sessions/${id}/turns`, { prompt, attended: true });
 
+/** Waits until memory has what was said: the page searches once, and a search waits two seconds for memory at most. */
+export async function remembered(query) {
+  const end = Date.now() + 60_000;
+  while (!(await api("GET", `memory/search?query=${query}`)).items.length) {
+    assert.ok(Date.now() < end, `${query} is not remembered`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
 export const browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args: FLAGS });
 export const context = await browser.newContext({ viewport: { width: 1200, height: 800 } });
 export const troubles = [];

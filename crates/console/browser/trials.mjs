@@ -7,7 +7,7 @@ import { chmodSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import {
-  SETTLED, accessible, api, base, browser, context, kill, meerkat, meerkatIn, open, page, perform, picture, ran, say, session, signIn, start, text, token,
+  SETTLED, accessible, api, base, browser, context, kill, meerkat, meerkatIn, open, page, perform, picture, ran, remembered, say, session, signIn, start, text, token,
   watch,
 } from "./harness.mjs";
 
@@ -96,6 +96,8 @@ const trials = {
     await text("Interrupted: process_ended").waitFor();
     await say(id, "@say After.");
     await page.locator(".answer", { hasText: "After." }).waitFor();
+    // The text is shown before its turn has ended.
+    await page.locator(".item[data-type=turn_completed]").nth(1).waitFor();
     await page.locator(".connection", { hasText: "live" }).waitFor();
     const { items } = await api("GET", `sessions/${id}/events?limit=1000`);
     const ends = ["turn_started", "turn_completed", "turn_interrupted"];
@@ -116,7 +118,8 @@ const trials = {
     const turn = meerkat("--json", "resume", "--attended", id, '@call test_ask {"name":"list","line":"milk"} @say Bought.');
     let printed = "";
     turn.stdout.on("data", (piece) => (printed += piece));
-    const ended = once(turn, "exit");
+    // Behind all that it has printed.
+    const ended = once(turn, "close");
     const card = page.locator(".card", { hasText: "test_ask" });
     await card.waitFor();
     assert.equal(await page.getByRole("link", { name: /Approvals/ }).locator(".count").textContent(), "1");
@@ -219,6 +222,7 @@ const trials = {
   async "memory finds what was said, opens it at its place, and forgets it"() {
     const id = await session({ title: "Colours" });
     await say(id, "@say The meerkats prefer ultramarine.");
+    await remembered("ultramarine");
     await open("memory");
     await page.getByLabel("Search memory").fill("ultramarine");
     await page.locator("mark", { hasText: "ultramarine" }).first().waitFor();
@@ -397,7 +401,7 @@ const trials = {
     };
     const tabs = [];
     const until = async (wanted, what) => {
-      const end = Date.now() + 15000;
+      const end = Date.now() + 60_000;
       let open = await streams();
       for (; open !== wanted && Date.now() < end; open = await streams()) await page.waitForTimeout(50);
       assert.equal(open, wanted, what);
@@ -475,6 +479,7 @@ const trials = {
     const words = `[x](javascript:globalThis.pwned=1) [ok](https://example.com/\u202ex) ${evil} zero\u200bwidth \u202eflip`;
     await say(id, `@think ${evil} @call test_echo {"text":${JSON.stringify(evil)}} @say ${words}`);
     await say(id, `@call no_such_${"tool"} {"a":${JSON.stringify(evil)}} @say ${evil}`);
+    await remembered("script");
     for (const place of ["sessions", `sessions/${id}`, `sessions/${id}/events`, `sessions/${id}/context`, "memory?q=script"]) {
       await open(place);
       await page.locator(".session, .item, .events details, .chart, .hit").first().waitFor();

@@ -208,10 +208,14 @@ fn a_journal_is_compacted_while_turns_and_streams_go_on() {
             }
         });
         let mut dropped = 0;
-        while !running.is_finished() {
+        loop {
+            let is_last = running.is_finished();
             dropped += process.compact(session_id, false, false).await.dropped;
             let last_seq = process.service.read(&session_id).await.unwrap().last_seq;
             process.is_done("one", session_id, last_seq).await;
+            if is_last {
+                break;
+            }
         }
         running.await.unwrap();
         let last_seq = process.service.read(&session_id).await.unwrap().last_seq;

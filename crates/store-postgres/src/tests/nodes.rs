@@ -27,7 +27,7 @@ use super::{
     proxy::{Lose, Proxy},
     record, row, seqs,
 };
-use crate::{inbox::PostgresInbox, index::PostgresIndex, node::Moment, store::Store};
+use crate::{PostgresOptions, inbox::PostgresInbox, index::PostgresIndex, node::Moment, store::Store};
 
 #[tokio::test]
 async fn a_live_node_that_works_keeps_its_session_and_an_idle_session_moves() {
@@ -309,7 +309,8 @@ async fn the_sessions_of_a_node_that_ends_in_order_are_free_at_once() {
 #[tokio::test]
 async fn a_node_whose_machine_slept_past_its_lease_has_no_authority() {
     let database = database!();
-    let a = node(&database, "a").await;
+    // The machine must have run for longer.
+    let a = node_with(PostgresOptions { lease_ms: 60_000, ..database.options("a") }).await;
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
     let Moment(sent, since_boot) = a.node.renew(&a.db).await.unwrap();
@@ -391,7 +392,7 @@ async fn an_owner_that_is_stopped_in_a_transaction_does_not_keep_its_session() {
     let lease = a.lease(id(1)).await.unwrap();
     append(&a, &lease, 1, 1..=1, Running).await.unwrap();
     // As if a statement might take so long alone.
-    let limited = a.db.within(Duration::from_secs(5));
+    let limited = a.db.within(Duration::from_secs(20));
     let mut connection = limited.connection().await.unwrap();
     let work = connection.begin().await.unwrap();
     work.execute("UPDATE meerkat.sessions SET bytes = bytes", &[]).await.unwrap();
