@@ -18,7 +18,7 @@ use reedline::{
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::retry_on_intr,
+    io::{ioctl_fionbio, retry_on_intr},
     stdio::dup2_stdin,
     termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr},
 };
@@ -220,15 +220,20 @@ fn end_without_terminal() {
         return;
     }
     // From here on the editor waits for keys that never come: the turns of others may still run for long.
-    let unheard = io::pipe().and_then(|(never, keys)| {
-        dup2_stdin(never)?;
-        std::mem::forget(keys);
-        Ok(())
-    });
+    let unheard = no_keys().and_then(|keys| Ok(dup2_stdin(keys)?));
     if let Err(error) = unheard {
         tracing::info!(%error, "the editor goes on reading a terminal that is gone");
     }
     hang_up();
+}
+
+/// Returns the end of a pipe to which nothing is ever written. A read does not wait there: it may be one that began because
+/// of what the terminal had, on the thread that ends the command.
+fn no_keys() -> io::Result<io::PipeReader> {
+    let (keys, never) = io::pipe()?;
+    ioctl_fionbio(&keys, true)?;
+    std::mem::forget(never);
+    Ok(keys)
 }
 
 fn plain(mut input: Box<dyn BufRead + Send>, limit: u64) -> impl FnMut() -> Line + Send {
@@ -347,4 +352,15 @@ fn unreadable(error: &io::Error) -> SessionError {
 /// Makes the error for input over the limit; the rest was not read.
 fn too_large(what: &'static str, limit: u64) -> SessionError {
     SessionError::PayloadTooLarge { what, bytes: limit + 1, limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Broken once: a chat whose terminal was closed right behind a question never ended.
+    #[test]
+    fn keys_that_never_come_are_not_waited_for_by_a_read() {
+        assert_eq!(no_keys().unwrap().read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 }

@@ -63,7 +63,11 @@ impl Typed {
 
     /// Starts a command at a terminal of a kind.
     pub(crate) fn begin_at(kind: &str, mut command: Command, dir: TempDir) -> Self {
-        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        // A program that another test starts right now must not keep the terminal open.
+        #[cfg(target_os = "linux")]
+        let flags = flags | OpenptFlags::CLOEXEC;
+        let keys = openpt(flags).unwrap();
         fcntl_setfd(&keys, FdFlags::CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
