@@ -192,7 +192,12 @@ impl ServeOptions {
             closing: ending.closing.clone(),
             ..RestOptions::default()
         };
-        let rpc = RpcOptions { message_bytes: bytes, stall_ms: limits.stall_ms, ..RpcOptions::default() };
+        let rpc = RpcOptions {
+            message_bytes: bytes,
+            stall_ms: limits.stall_ms,
+            answers: answers.clone(),
+            ..RpcOptions::default()
+        };
         // The token's holder may do all that such a state allows; servers behind one address have one token.
         let state_key = self.token.as_ref().map_or_else(StateKey::default, |token| StateKey::of(token.text()));
         let mcp = |offer| HttpOptions {

@@ -6,7 +6,7 @@
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -16,31 +16,46 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Stream whose writes must make progress.
+/// Bytes that are read while a write waits: a peer that sends and takes no answers cannot fill the memory with requests,
+/// and the interrupt of one that takes them slowly is read.
+const READ_AHEAD_BYTES: usize = 256 * 1024;
+
+/// Stream whose writes must make progress. It is of no more use once one has made none for too long.
 pub(super) struct Socket<S> {
     inner: S,
     stall: Duration,
     /// Runs while a write waits.
     writing: Option<Pin<Box<Sleep>>>,
+    /// Bytes that were read since then, and the reader that waits for it.
+    read_ahead: usize,
+    reader: Option<Waker>,
+    is_given_up: bool,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S> Socket<S> {
     pub(super) fn new(inner: S, stall: Duration, place: OwnedSemaphorePermit) -> Self {
-        Self { inner, stall, writing: None, _place: place }
+        Self { inner, stall, writing: None, read_ahead: 0, reader: None, is_given_up: false, _place: place }
     }
 
     /// Returns the result of a write, which fails once it has waited for the whole limit.
     fn bound<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.writing = None;
-            return polled;
+        let is_waiting = polled.is_pending();
+        if is_waiting && !self.is_given_up {
+            let limit = self.stall;
+            ready!(self.writing.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(context));
+            self.is_given_up = true;
         }
-        let limit = self.stall;
-        ready!(self.writing.get_or_insert_with(|| Box::pin(sleep(limit))).as_mut().poll(context));
-        self.writing = None;
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer read nothing for the stall limit")))
+        (self.writing, self.read_ahead) = (None, 0);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        if is_waiting { Poll::Ready(Err(given_up())) } else { polled }
     }
+}
+
+fn given_up() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the peer read nothing for the stall limit")
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
@@ -49,7 +64,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        if self.is_given_up {
+            return Poll::Ready(Err(given_up()));
+        }
+        if self.read_ahead >= READ_AHEAD_BYTES {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if self.writing.is_some() {
+            self.read_ahead += buffer.filled().len() - before;
+        }
+        polled
     }
 }
 
@@ -85,7 +112,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
 
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
@@ -104,6 +134,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn little_is_read_while_a_write_waits() {
+        const SENT: usize = 2 * READ_AHEAD_BYTES;
+        let (near, far, _room) = socket(READ_AHEAD_BYTES / 4);
+        let (mut reader, mut writer) = tokio::io::split(near);
+        let (mut taker, mut sender) = tokio::io::split(far);
+        let writing = tokio::spawn(async move { writer.write_all(&[7; SENT]).await });
+        let sending = tokio::spawn(async move { sender.write_all(&[8; SENT]).await });
+        // The clock moves when every task waits.
+        sleep(Duration::from_secs(1)).await;
+        let read = Arc::new(AtomicUsize::new(0));
+        let count = read.clone();
+        let reading = tokio::spawn(async move {
+            let mut buffer = [0; 1000];
+            while count.load(Ordering::Relaxed) < SENT {
+                count.fetch_add(reader.read(&mut buffer).await.unwrap(), Ordering::Relaxed);
+            }
+        });
+        sleep(Duration::from_secs(1)).await;
+        let ahead = read.load(Ordering::Relaxed);
+        assert!((READ_AHEAD_BYTES..READ_AHEAD_BYTES + 1000).contains(&ahead), "{ahead}");
+        // As soon as the peer takes something, it is read on.
+        taker.read_exact(&mut [0; SENT]).await.unwrap();
+        reading.await.unwrap();
+        writing.await.unwrap().unwrap();
+        sending.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
         let (mut near, mut far, room) = socket(8);
         let slow = async {
@@ -119,6 +177,8 @@ mod tests {
         let stalled = near.write_all(&[7; 40]).await.unwrap_err();
         assert_eq!(stalled.kind(), io::ErrorKind::TimedOut);
         assert_eq!((started.elapsed().as_secs(), room.available_permits()), (30, 0));
+        let ended = [near.write_all(&[7]).await, near.read_u8().await.map(drop)].map(|ended| ended.unwrap_err().kind());
+        assert_eq!((ended, started.elapsed().as_secs()), ([io::ErrorKind::TimedOut; 2], 30));
         drop(near);
         assert_eq!(room.available_permits(), 1);
     }

@@ -89,6 +89,17 @@ pub(crate) fn too_many_requests(limit: usize) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::TooManyConnections, message).detail("what", "requests").detail("limit", limit)
 }
 
+/// The connection's requests have too many bytes.
+pub(crate) fn too_many_bytes(limit: usize) -> ErrorBody {
+    let message = format!(
+        "The requests under way on the connection have more than {limit} bytes; wait for answers, or open another \
+         connection."
+    );
+    ErrorBody::with_message(ErrorCode::TooManyConnections, message)
+        .detail("what", "request_bytes")
+        .detail("limit", limit)
+}
+
 /// The subscriber read nothing for too long.
 pub(crate) fn lagged(since_seq: Option<u64>) -> ErrorBody {
     let Some(since_seq) = since_seq else {

@@ -1,6 +1,9 @@
 //! Performs the requests of operations, on every transport.
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures::FutureExt as _;
 use jsonrpsee::{
@@ -8,9 +11,9 @@ use jsonrpsee::{
     types::{Extensions, Params},
 };
 use meerkat_service::{
-    Operation, SessionError, SessionService,
+    ErrorBody, Operation, SessionError, SessionService,
     operation::OperationEffect,
-    wire::{begin_for_command, call, decode_params, encode, in_span, span_of, within},
+    wire::{Room, begin_for_command, call, decode_params, encode, in_span, span_of, within},
 };
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -18,7 +21,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     RpcOptions,
-    error::Failure,
+    error::{Failure, too_many_bytes},
     methods::{Method, find},
     wire,
 };
@@ -37,6 +40,9 @@ pub(crate) struct Rpc {
 pub(crate) struct Connection {
     /// Places for requests under way.
     pub(crate) requests: Arc<Semaphore>,
+    /// Bytes of requests under way.
+    bytes: Arc<Semaphore>,
+    bytes_max: usize,
     /// Places for reads, whose answers may be large: a client that asks for many and takes none holds few.
     reads: Arc<Semaphore>,
     /// Places for subscriptions.
@@ -49,16 +55,33 @@ pub(crate) struct Connection {
 const READS_MAX: usize = 4;
 const READS_MAX_OF_COMMAND: usize = 64;
 
+/// Bytes of a request whose bytes are not counted.
+const SHORT_BYTES: usize = 1024;
+
+/// Longest messages whose bytes the requests of a connection may have together.
+const MESSAGES_HELD: usize = 4;
+
 impl Connection {
     pub(crate) fn new(options: &RpcOptions, search_path: Option<String>) -> Arc<Self> {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
+        let bytes_max = options.message_bytes.saturating_mul(MESSAGES_HELD);
         let reads = if options.is_for_commands { READS_MAX_OF_COMMAND } else { READS_MAX };
         Arc::new(Self {
             requests: places(options.concurrent_requests),
+            bytes: places(bytes_max),
+            bytes_max,
             reads: places(reads),
             subscriptions: places(options.subscriptions),
             search_path,
         })
+    }
+
+    /// Takes the bytes of a request, which is kept as long as its turn runs. A short one takes none, so that a turn can be
+    /// interrupted.
+    pub(crate) fn hold(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ErrorBody> {
+        let bytes = if bytes <= SHORT_BYTES { 0 } else { bytes };
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.bytes.clone().try_acquire_many_owned(permits).map_err(|_| too_many_bytes(self.bytes_max))
     }
 
     /// Waits until a request may be performed, if it is a read that answers at once.
@@ -74,7 +97,23 @@ impl Connection {
 
 /// The places of a request on a WebSocket. They are free again when the answer waits to be written.
 #[derive(Clone)]
-pub(crate) struct Places(pub(crate) Arc<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>)>);
+pub(crate) struct Places(pub(crate) Arc<Vec<OwnedSemaphorePermit>>);
+
+/// The room that the answers to a request over HTTP take until they are written.
+#[derive(Clone, Default)]
+pub(crate) struct Rooms(Arc<Mutex<Vec<Option<Room>>>>);
+
+impl Rooms {
+    /// Keeps the room of an answer; one that is short has none.
+    fn keep(&self, room: Option<Room>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+    }
+
+    /// Gives the room of an answer back that is not sent.
+    pub(crate) fn give_back_last(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    }
+}
 
 impl Rpc {
     pub(crate) fn new(service: Arc<dyn SessionService>, options: RpcOptions) -> Self {
@@ -90,7 +129,8 @@ impl Rpc {
     ) -> ResponsePayload<'static, Box<RawValue>> {
         let search_path = extensions.get::<Arc<Connection>>().and_then(|connection| connection.search_path.clone());
         let params = params.as_str().unwrap_or_default().to_owned();
-        let performed = AssertUnwindSafe(self.perform(operation, params, search_path)).catch_unwind().await;
+        let rooms = extensions.get().cloned();
+        let performed = AssertUnwindSafe(self.perform(operation, params, search_path, rooms)).catch_unwind().await;
         let answer = match performed.unwrap_or_else(|_| Err(panicked(operation))).and_then(wire::raw) {
             Ok(answer) => ResponsePayload::success(answer),
             Err(error) => ResponsePayload::error(Failure::from(error)),
@@ -110,10 +150,18 @@ impl Rpc {
         operation: Operation,
         params: String,
         search_path: Option<String>,
+        rooms: Option<Rooms>,
     ) -> Result<Vec<u8>, SessionError> {
         wire::by_name(&params)?;
         if operation.effect() == OperationEffect::Reads {
-            return in_span("rpc", operation, &params, self.call(operation, &params)).await;
+            let read = async {
+                let Some(rooms) = rooms else { return self.call(operation, &params).await };
+                let answer = self.options.answers.call(self.service.as_ref(), operation, &params).await?;
+                let (answer, room) = answer.into_parts();
+                rooms.keep(room);
+                Ok(answer)
+            };
+            return in_span("rpc", operation, &params, read).await;
         }
         // In its own task, so it is performed even if the caller leaves.
         let span = span_of("rpc", operation, &params);

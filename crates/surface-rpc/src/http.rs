@@ -3,11 +3,15 @@
 //! A mistake in the HTTP is answered with a status and the error's body, like by the guard; a mistake in a request with
 //! a JSON-RPC error that carries the body. What is no request at all is answered by the library, without a body.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use ::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
-use http_body::Body;
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use jsonrpsee::{
     core::middleware::{Batch, BatchEntry, Notification, Request as Call, RpcServiceT},
@@ -27,7 +31,7 @@ use tower::{
 use crate::{
     Inner, RpcOptions,
     error::{Failure, batch_too_large, no_subscriptions, not_a_post, status, too_large, too_many_requests},
-    handlers::{Connection, Places},
+    handlers::{Connection, Places, Rooms},
 };
 
 /// Requests of one batch.
@@ -40,13 +44,16 @@ const QUEUE: u32 = 4;
 const BATCH_ANSWER_BYTES: usize = 12 * 1024 * 1024;
 
 /// A message on a WebSocket that is longer than the limit by no more than this factor is read, so that its refusal names
-/// its request. After a longer one the connection is not used any more.
-const OVERSIZE_READ: usize = 2;
+/// its request. That of a longer one names none.
+pub const OVERSIZE_READ: usize = 2;
 
 /// Characters of an unknown method's name in its refusal.
 const NAME_SHOWN_MAX: usize = 100;
 
 type Answer = Response<HttpBody>;
+
+/// The places of a request, and their connection. A request over HTTP has none.
+type Held = Option<(Arc<Connection>, Vec<OwnedSemaphorePermit>)>;
 type Server = TowerServiceBuilder<Stack<Checks, Identity>, Identity>;
 
 /// The library's server for each of the two transports. They differ in the size of messages.
@@ -117,10 +124,12 @@ where
         }
     };
     let server = surface.transports.http.clone();
+    let rooms = Rooms::default();
+    head.extensions.insert(rooms.clone());
     let request = Request::from_parts(head, body);
     match server.build(surface.methods.clone(), surface.stopped.clone()).call(request).await {
         Ok(answer) if answer.extensions().get::<NoAnswer>().is_some() => empty(StatusCode::NO_CONTENT),
-        Ok(answer) => answer,
+        Ok(answer) => answer.map(|body| HttpBody::new(Kept { body, _rooms: rooms })),
         Err(error) => {
             tracing::error!(%error, "a request over HTTP failed");
             refused(&SessionError::Internal("the request failed".to_owned()).body())
@@ -178,6 +187,27 @@ fn refused(body: &ErrorBody) -> Answer {
     }
 }
 
+/// Body of an answer, with the room that it takes.
+struct Kept {
+    body: HttpBody,
+    _rooms: Rooms,
+}
+
+impl Body for Kept {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    /// The answer says how long it is. That it is at its end is not said before: the body would be dropped, and its room
+    /// given back, with its last bytes yet to be written.
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Marks the answer to a message that has none.
 #[derive(Clone)]
 struct NoAnswer;
@@ -199,23 +229,26 @@ impl<S> Layer<S> for Checks {
 }
 
 impl Checks {
-    /// Checks a request, and takes its place among those of its connection.
-    fn check(&self, request: &Call<'_>) -> Result<Option<(Arc<Connection>, OwnedSemaphorePermit)>, Failure> {
+    /// Checks a request, and takes its place among those of its connection; its bytes too, unless its batch has them.
+    fn check(&self, request: &Call<'_>, is_in_batch: bool) -> Result<Held, Failure> {
         let bytes = request.params.as_ref().map_or(0, |params| params.get().len());
         if bytes > self.message_bytes {
             return Err(too_large(self.message_bytes).into());
         }
         let connection = request.extensions.get::<Arc<Connection>>().cloned();
-        match (callback(&self.methods, &request.method)?, connection) {
-            (MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_), None) => {
-                Err(no_subscriptions().into())
-            }
-            (MethodCallback::Async(_), Some(connection)) => {
-                let place = connection.requests.clone().try_acquire_owned();
-                Ok(Some((connection, place.map_err(|_| too_many_requests(self.requests_max))?)))
-            }
-            _ => Ok(None),
+        let method = callback(&self.methods, &request.method)?;
+        let Some(connection) = connection else {
+            return match method {
+                MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => Err(no_subscriptions().into()),
+                _ => Ok(None),
+            };
+        };
+        let mut places = vec![connection.hold(if is_in_batch { 0 } else { bytes })?];
+        if matches!(method, MethodCallback::Async(_)) {
+            let place = connection.requests.clone().try_acquire_owned();
+            places.push(place.map_err(|_| too_many_requests(self.requests_max))?);
         }
+        Ok(Some((connection, places)))
     }
 }
 
@@ -244,6 +277,34 @@ impl<S> Checked<S> {
     }
 }
 
+impl<S: RpcServiceT<MethodResponse = MethodResponse> + Clone + Send + Sync + 'static> Checked<S> {
+    fn perform<'a>(
+        &self,
+        mut request: Call<'a>,
+        is_in_batch: bool,
+    ) -> impl Future<Output = MethodResponse> + Send + use<'a, S> {
+        let (checked, inner) = (self.checks.check(&request, is_in_batch), self.inner.clone());
+        let subscribes = self.subscribes(&request.method);
+        async move {
+            let places = match checked {
+                Ok(None) => None,
+                Ok(Some((connection, mut places))) => {
+                    places.extend(connection.read(&request.method, request.params.as_deref()).await);
+                    Some(Places(Arc::new(places)))
+                }
+                Err(failure) => return MethodResponse::error(request.id, failure),
+            };
+            // A subscription keeps its extensions to its end, and its request only until it has begun.
+            if !subscribes && let Some(places) = places.clone() {
+                request.extensions.insert(places);
+            }
+            let answer = inner.call(request).await;
+            drop(places);
+            answer
+        }
+    }
+}
+
 impl<S> RpcServiceT for Checked<S>
 where
     S: RpcServiceT<
@@ -259,19 +320,8 @@ where
     type NotificationResponse = MethodResponse;
     type BatchResponse = MethodResponse;
 
-    fn call<'a>(&self, mut request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
-        let (checked, inner) = (self.checks.check(&request), self.inner.clone());
-        async move {
-            match checked {
-                Ok(None) => {}
-                Ok(Some((connection, place))) => {
-                    let read = connection.read(&request.method, request.params.as_deref()).await;
-                    request.extensions.insert(Places(Arc::new((place, read))));
-                }
-                Err(failure) => return MethodResponse::error(request.id, failure),
-            }
-            inner.call(request).await
-        }
+    fn call<'a>(&self, request: Call<'a>) -> impl Future<Output = MethodResponse> + Send + 'a {
+        self.perform(request, false)
     }
 
     /// The requests of a batch are performed one after the other.
@@ -283,6 +333,11 @@ where
                 let message = format!("the batch has {count} requests; it must have 1 to {BATCH_MAX}");
                 return MethodResponse::error(Id::Null, Failure::no_request(message));
             }
+            // The library keeps the whole batch until all of it is answered.
+            let _held = match hold(&batch) {
+                Ok(held) => held,
+                Err(body) => return MethodResponse::error(Id::Null, Failure::from(body)),
+            };
             let (mut answers, mut bytes) = (BatchResponseBuilder::new_with_limit(usize::MAX), 0);
             for entry in batch {
                 let answer = match entry {
@@ -293,11 +348,14 @@ where
                         MethodResponse::error(request.id, Failure::from(error))
                     }
                     Ok(BatchEntry::Call(request)) => {
-                        let id = request.id.clone();
-                        let answer = this.call(request).await;
+                        let (id, rooms) = (request.id.clone(), request.extensions.get::<Rooms>().cloned());
+                        let answer = this.perform(request, true).await;
                         match bytes + answer.as_ref().len() <= BATCH_ANSWER_BYTES {
                             true => answer,
-                            false => MethodResponse::error(id, Failure::from(batch_too_large(BATCH_ANSWER_BYTES))),
+                            false => {
+                                rooms.inspect(Rooms::give_back_last);
+                                MethodResponse::error(id, Failure::from(batch_too_large(BATCH_ANSWER_BYTES)))
+                            }
                         }
                     }
                     Ok(BatchEntry::Notification(notification)) => {
@@ -333,6 +391,14 @@ where
             no_answer()
         }
     }
+}
+
+/// Takes the bytes of a batch from those of its connection.
+fn hold(batch: &Batch<'_>) -> Result<Option<OwnedSemaphorePermit>, ErrorBody> {
+    let entries = || batch.iter().flatten();
+    let bytes = entries().filter_map(BatchEntry::params).map(|params| params.get().len()).sum();
+    let connection = entries().find_map(|entry| entry.extensions().get::<Arc<Connection>>());
+    connection.map(|connection| connection.hold(bytes)).transpose()
 }
 
 fn no_answer() -> MethodResponse {

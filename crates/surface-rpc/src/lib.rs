@@ -34,7 +34,7 @@ use ::http::{Request, Response};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use jsonrpsee::server::{HttpBody, Methods, ServerHandle, StopHandle, stop_channel};
-use meerkat_service::SessionService;
+use meerkat_service::{SessionService, wire::Answers};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -44,6 +44,7 @@ use tokio_util::task::TaskTracker;
 use crate::{handlers::Rpc, http::Transports};
 
 pub use discovery::document;
+pub use http::OVERSIZE_READ;
 pub use methods::{Method, methods};
 
 /// Longest wait for subscriptions to say why they end.
@@ -55,13 +56,15 @@ pub struct RpcOptions {
     /// Bytes of one message: a body over HTTP, a request on a WebSocket, a line on stdio.
     pub message_bytes: usize,
     /// Requests of one connection that are under way at the same time. On a WebSocket further ones are refused, on stdio
-    /// they wait unread.
+    /// they wait unread. Together they have four times the bytes of one message; further ones are refused.
     pub concurrent_requests: usize,
     /// Subscriptions of one connection.
     pub subscriptions: usize,
     /// Milliseconds that a subscription waits for its client to take an event before it ends with `SUBSCRIBER_LAGGED`;
     /// after twice as long, stdio is closed.
     pub stall_ms: u64,
+    /// Room for the answers to reads over HTTP. A WebSocket and stdio have few reads at a time instead.
+    pub answers: Answers,
     /// Whether the clients are commands that attach to this process. They wait for turns as if they ran them, by
     /// parameters that are not public.
     pub is_for_commands: bool,
@@ -74,6 +77,7 @@ impl Default for RpcOptions {
             concurrent_requests: 1024,
             subscriptions: 64,
             stall_ms: 30_000,
+            answers: Answers::default(),
             is_for_commands: false,
         }
     }

@@ -98,15 +98,22 @@ async fn answer(
         Ok(line) => read(&methods, line),
         Err(failure) => Err(MethodResponse::error(Id::Null, failure.clone())),
     };
-    let (request, text) = match asked {
+    let (_, _, connection) = &held;
+    let bytes = line.as_ref().map_or(0, Vec::len);
+    let asked = asked.and_then(|(request, text)| match connection.hold(bytes) {
+        Ok(bytes) => Ok((request, text, bytes)),
+        Err(body) => Err(MethodResponse::error(request.id, Failure::from(body))),
+    });
+    let (request, text, bytes) = match asked {
         Ok(asked) => asked,
         Err(refusal) => {
+            let refusal = refusal.into_json();
+            drop(line);
             // The client may have left.
-            out.send(refusal.into_json()).await.ok();
+            out.send(refusal).await.ok();
             return;
         }
     };
-    let (_, _, connection) = &held;
     let place = connection.read(&request.method, request.params.as_deref()).await;
     // A subscription has one place in its own queue before that of the connection.
     let Ok((answer, mut events)) = methods.raw_json_request(&text, 1).await else { return };
@@ -114,7 +121,7 @@ async fn answer(
     if is_notification || out.send(answer).await.is_err() {
         return;
     }
-    drop((request, text, place, held));
+    drop((request, text, bytes, place, held));
     drop(line);
     while let Some(event) = events.recv().await
         && out.send(event).await.is_ok()

@@ -35,8 +35,9 @@ enum Source {
 
 impl Source {
     /// Begins to follow the session that the parameters name.
-    async fn of_session(rpc: &Rpc, params: &str) -> Result<Self, SessionError> {
-        let wire::Subscribe { session_id, since_seq, skip_damage, turn } = decode_params(wire::by_name(params)?)?;
+    async fn of_session(rpc: &Rpc, params: Params<'static>) -> Result<Self, SessionError> {
+        let params = wire::by_name(params.as_str().unwrap_or_default())?;
+        let wire::Subscribe { session_id, since_seq, skip_damage, turn } = decode_params(params)?;
         let follower = match turn {
             Some(turn) if rpc.options.is_for_commands => rpc.service.follow_turn(&session_id, turn, since_seq).await?,
             Some(_) => return Err(SessionError::invalid("params", "unknown field `turn`")),
@@ -49,8 +50,8 @@ impl Source {
     }
 
     /// Begins to follow the list. A wrong cursor is refused here.
-    async fn of_list(rpc: &Rpc, params: &str) -> Result<Self, SessionError> {
-        let wire::ListSubscribe { cursor } = decode_params(wire::by_name(params)?)?;
+    async fn of_list(rpc: &Rpc, params: Params<'static>) -> Result<Self, SessionError> {
+        let wire::ListSubscribe { cursor } = decode_params(wire::by_name(params.as_str().unwrap_or_default())?)?;
         let page = rpc.service.changes(FollowSessions { cursor, ..FollowSessions::default() }).await?;
         Ok(Self::List(rpc.service.clone(), Box::new(Some(page)), None))
     }
@@ -96,8 +97,7 @@ pub(crate) async fn follow_session(
     rpc: Arc<Rpc>,
     extensions: Extensions,
 ) {
-    let source = begun(Source::of_session(&rpc, params.as_str().unwrap_or_default())).await;
-    follow(source, pending, &rpc, &extensions).await;
+    follow(Source::of_session(&rpc, params), pending, &rpc, &extensions).await;
 }
 
 /// Answers `session/list_subscribe`, and sends the changes of the list.
@@ -107,8 +107,7 @@ pub(crate) async fn follow_list(
     rpc: Arc<Rpc>,
     extensions: Extensions,
 ) {
-    let source = begun(Source::of_list(&rpc, params.as_str().unwrap_or_default())).await;
-    follow(source, pending, &rpc, &extensions).await;
+    follow(Source::of_list(&rpc, params), pending, &rpc, &extensions).await;
 }
 
 /// Waits for a source. After a panic the library would never answer.
@@ -117,8 +116,9 @@ async fn begun(source: impl Future<Output = Result<Source, SessionError>>) -> Re
     source.unwrap_or_else(|_| Err(SessionError::Internal("the request panicked".to_owned())))
 }
 
+/// Takes a place before the source is opened.
 async fn follow(
-    source: Result<Source, SessionError>,
+    source: impl Future<Output = Result<Source, SessionError>>,
     pending: PendingSubscriptionSink,
     rpc: &Rpc,
     extensions: &Extensions,
@@ -128,10 +128,13 @@ async fn follow(
     let place = place.ok_or_else(|| error::no_subscriptions().body()).and_then(|places| {
         places.try_acquire_owned().map_err(|_| error::too_many_subscriptions(rpc.options.subscriptions))
     });
-    let (source, _place) = match (source, place) {
-        (Ok(source), Ok(place)) => (source, place),
-        (Err(error), _) => return pending.reject(Failure::from(error)).await,
-        (_, Err(body)) => return pending.reject(Failure::from(body)).await,
+    let _place = match place {
+        Ok(place) => place,
+        Err(body) => return pending.reject(Failure::from(body)).await,
+    };
+    let source = match begun(source).await {
+        Ok(source) => source,
+        Err(error) => return pending.reject(Failure::from(error)).await,
     };
     // If it fails, the client has left.
     let Ok(sink) = pending.accept().await else { return };

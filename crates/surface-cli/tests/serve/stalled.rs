@@ -1,7 +1,7 @@
 //! Subscribers that read nothing while much is written: they are closed, and go on at their cursor.
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Write as _},
     net::TcpStream,
     thread,
     time::Instant,
@@ -10,7 +10,7 @@ use std::{
 use meerkat_testkit::{PATIENCE, until};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::json;
-use tokio_tungstenite::tungstenite::WebSocket;
+use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use crate::drive::server::{Server, ask, read_head, status, text};
 
@@ -21,6 +21,10 @@ const TURNS: usize = 5;
 
 /// Milliseconds after which one that reads nothing is closed; the one that is awake reads sooner, also on a busy machine.
 const STALL_MS: &str = "10000";
+
+/// Requests with so many bytes each, more than any kernel keeps for one connection.
+const REQUESTS: usize = 4000;
+const REQUEST_BYTES: usize = 64_000;
 
 /// A durable event: its seq and its line.
 type Event = (u64, String);
@@ -151,4 +155,18 @@ fn a_subscriber_that_stalls_is_closed_and_goes_on_where_it_was() {
     assert!(over_rest == all, "over REST the suffix is not exact");
     over_rpc.extend(notifications(&mut subscribe(&server, &session, cursors[1]), last));
     assert!(over_rpc == all, "over RPC the suffix is not exact");
+}
+
+/// Its requests would fill the memory: each is kept until its answer is taken.
+#[test]
+fn a_client_that_sends_and_takes_no_answers_is_not_read_on() {
+    let server = Server::start(&[("MEERKAT_SERVE__STALL_MS", STALL_MS)]);
+    let mut socket = server.websocket();
+    keep_little(socket.get_ref());
+    let padding = "x".repeat(REQUEST_BYTES);
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "errors/list", "padding": padding }).to_string();
+    socket.get_ref().set_write_timeout(Some(PATIENCE)).unwrap();
+    let ended = (0..REQUESTS).find_map(|_| socket.send(Message::text(&request)).err()).expect("all requests were read");
+    let Error::Io(ended) = ended else { panic!("{ended}") };
+    assert!(matches!(ended.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{ended}");
 }

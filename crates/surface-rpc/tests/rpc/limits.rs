@@ -8,18 +8,25 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use jsonrpsee::server::HttpBody;
 use meerkat_service::{
-    AgentBuildConfig, ErrorBody,
+    AgentBuildConfig, ErrorBody, SessionService,
     clock::{Clock, SystemClock, Timestamp, World},
-    service::InterruptTurn,
+    options::{ContextOptions, EngineOptions, EphemeralOptions, Overflow},
+    service::{InterruptTurn, ReadEvents, StartTurn, TurnStatus},
+    wire::Answers,
 };
 use meerkat_surface_rpc::{RpcOptions, RpcService, methods, service};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
+use tower::Service as _;
 
 use crate::{
-    common::{Client, PIPE, connect, engine, http, listen, pipes, post, rpc, session, stdio},
+    common::{self, Client, PIPE, connect, engine, listen, pipes, post, rpc, session, stdio},
     section_7::digest,
 };
 
@@ -130,6 +137,116 @@ async fn a_websocket_has_a_largest_number_of_requests() {
     }
 }
 
+/// A request to start a turn, whose parameters have so many bytes.
+fn start(id: u64, session: &str, prompt: &str, bytes: usize) -> String {
+    let params = json!({ "session_id": session, "prompt": prompt }).to_string();
+    let params = params.replace(',', &format!(",{}", " ".repeat(bytes - params.len())));
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"turn/start","params":{params}}}"#)
+}
+
+async fn has_begun(engine: &Arc<dyn SessionService>, session: &str) {
+    let request = ReadEvents { limit: Some(1), wait_ms: 60_000, ..ReadEvents::new(session.parse().unwrap(), 1) };
+    assert_eq!(engine.events(request).await.unwrap().items.len(), 1, "its turn has begun");
+}
+
+/// A request is kept as long as its turn runs.
+#[tokio::test]
+async fn the_requests_of_a_connection_have_a_largest_number_of_bytes() {
+    async fn check(engine: &Arc<dyn SessionService>, client: &mut impl Client) {
+        let sessions = [session(engine).await, session(engine).await, session(engine).await, session(engine).await];
+        for (id, session) in (1..).zip(&sessions) {
+            client.send(&start(id, session, "@stall", 3940)).await;
+            has_begun(engine, session).await;
+        }
+        let fifth = session(engine).await;
+        client.send(&start(5, &fifth, "@say Done.", 3940)).await;
+        let refusal = client.answer(5).await.1;
+        assert_eq!(digest(&refusal.to_string()), "5: -32055 TOO_MANY_CONNECTIONS");
+        assert_eq!(refusal["error"]["data"]["details"], json!({ "what": "request_bytes", "limit": 16_000 }));
+        // A short one needs no room.
+        client.request(6, "turn/interrupt", json!({ "session_id": sessions[0] })).await;
+        assert!(client.answer(6).await.1["result"].is_object());
+        // The bytes are free again soon after an answer was handed on.
+        for id in 7.. {
+            client.send(&start(id, &fifth, "@say Done.", 3940)).await;
+            if client.answer(id).await.1["result"].is_object() {
+                break;
+            }
+        }
+        for session in &sessions[1..] {
+            let session_id = session.parse().unwrap();
+            engine.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+        }
+    }
+
+    let engine = engine();
+    let rpc = service(engine.clone(), RpcOptions { message_bytes: 4000, ..RpcOptions::default() });
+    check(&engine, &mut connect(&rpc).await).await;
+    check(&engine, &mut pipes(&rpc, PIPE)).await;
+}
+
+/// The library keeps a batch until all of it is answered.
+#[tokio::test]
+async fn a_batch_counts_with_all_its_bytes() {
+    let engine = engine();
+    let rpc = service(engine.clone(), RpcOptions { message_bytes: 4000, ..RpcOptions::default() });
+    let mut client = connect(&rpc).await;
+    let batch = |session: &str, prompt: &str, bytes| {
+        format!("[{},{}]", start(1, session, prompt, bytes), start(2, session, prompt, bytes))
+    };
+    for _ in 0..2 {
+        let session = session(&engine).await;
+        client.send(&batch(&session, "@stall", 3900)).await;
+        has_begun(&engine, &session).await;
+    }
+    client.send(&batch(&session(&engine).await, "@say Done.", 3900)).await;
+    assert_eq!(digest(&client.text().await.unwrap()), "null: -32055 TOO_MANY_CONNECTIONS");
+}
+
+/// Answers that no client takes have one room together, for all connections.
+#[tokio::test(start_paused = true)]
+async fn answers_over_http_have_room_until_they_are_taken() {
+    let engine = engine();
+    let params = json!({ "session_id": session(&engine).await });
+    let options = RpcOptions { answers: Answers::new(6 * 1024 * 1024), ..RpcOptions::default() };
+    let mut rpc = service(engine, options);
+    let mut ask = async || {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "session/events", "params": params }).to_string();
+        let request = Request::post("/rpc").header("content-type", "application/json");
+        rpc.call(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+    };
+    let text = async |answer: Response<HttpBody>| {
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        digest(std::str::from_utf8(&bytes).unwrap())
+    };
+    let first = ask().await;
+    assert_eq!(text(ask().await).await, "1: -32055 TOO_MANY_CONNECTIONS");
+    assert_eq!(text(first).await, "1: ok");
+    assert_eq!(text(ask().await).await, "1: ok");
+}
+
+/// Each answer that is not sent once kept its room until the batch was answered.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_long_for_a_batch_keeps_no_room() {
+    let ephemeral = EphemeralOptions { session_event_bytes: 100_000_000, ..EphemeralOptions::default() };
+    let context = ContextOptions { overflow: Overflow::Slide, ..ContextOptions::default() };
+    let options = EngineOptions { ephemeral, context, ..EngineOptions::default() };
+    let engine = AgentBuildConfig::new().options(options).build().unwrap().service().clone();
+    let session_id = session(&engine).await;
+    for _ in 0..30 {
+        let turn = StartTurn::new(session_id.parse().unwrap(), format!("@say {}", "x".repeat(60_000)));
+        assert_eq!(engine.start_turn(turn).await.unwrap().status, TurnStatus::Completed);
+    }
+    // One read has 3.6 million bytes, a batch 12 MiB.
+    let rpc = service(engine, RpcOptions { answers: Answers::new(18 * 1024 * 1024), ..RpcOptions::default() });
+    let params = json!({ "session_id": session_id, "limit": 1000 });
+    let read = |id| json!({ "jsonrpc": "2.0", "id": id, "method": "session/events", "params": params });
+    let batch = json!([read(1), read(2), read(3), read(4), read(5), read(6)]).to_string();
+    let too_long = "4: -32054 PAYLOAD_TOO_LARGE, 5: -32054 PAYLOAD_TOO_LARGE, 6: -32054 PAYLOAD_TOO_LARGE";
+    let answers = digest(&post(listen(rpc).await, batch.as_bytes()).await.1);
+    assert_eq!(answers, format!("[1: ok, 2: ok, 3: ok, {too_long}]"));
+}
+
 #[tokio::test]
 async fn deep_nesting_is_refused() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -154,18 +271,18 @@ async fn what_is_wrong_with_the_http_is_a_status() {
     };
     let json = "content-type: application/json\r\n";
     for method in ["GET", "PUT", "DELETE", "OPTIONS"] {
-        assert_eq!(code(http(address, method, json, request).await), (405, "METHOD_NOT_ALLOWED".to_owned()));
+        assert_eq!(code(common::http(address, method, json, request).await), (405, "METHOD_NOT_ALLOWED".to_owned()));
     }
     for headers in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
-        assert_eq!(code(http(address, "POST", headers, request).await), (400, "INVALID_REQUEST".to_owned()));
+        assert_eq!(code(common::http(address, "POST", headers, request).await), (400, "INVALID_REQUEST".to_owned()));
     }
     for kind in ["Application/JSON; charset=utf-8", "application/json-rpc", "application/json; profile=\"a\""] {
         let headers = format!("content-type: {kind}\r\n");
-        assert_eq!(http(address, "POST", &headers, request).await.0, 200, "{kind}");
+        assert_eq!(common::http(address, "POST", &headers, request).await.0, 200, "{kind}");
     }
     let upgrade = "connection: keep-alive, Upgrade\r\nupgrade: websocket\r\n";
     for headers in [upgrade.to_owned(), format!("{upgrade}sec-websocket-version: 8\r\nsec-websocket-key: x\r\n")] {
-        assert_eq!(code(http(address, "GET", &headers, b"").await), (400, "INVALID_REQUEST".to_owned()));
+        assert_eq!(code(common::http(address, "GET", &headers, b"").await), (400, "INVALID_REQUEST".to_owned()));
     }
 }
 
