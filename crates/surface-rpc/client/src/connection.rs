@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,7 +40,7 @@ const UNSUBSCRIBE: &str = "session/unsubscribe";
 const REQUESTS_MAX: usize = 1024;
 
 /// Bytes of a request besides its parameters. The other side cannot say which request was too long.
-const ENVELOPE_BYTES: u64 = 256;
+const ENVELOPE_BYTES: usize = 256;
 
 /// Lines of a subscription that wait to be taken.
 const LINES_MAX: usize = 256;
@@ -59,7 +59,7 @@ pub(crate) struct Found {
     /// It owns a data directory, and takes this process for a command of its own.
     pub(crate) is_owner: bool,
     /// Bytes of the parameters that it takes in one message; a longer one could close the connection for everybody.
-    pub(crate) message_bytes: usize,
+    pub(crate) message_bytes: Arc<AtomicUsize>,
     /// True when it has said that it ends: what it has not answered by then, it has not begun.
     pub(crate) said_goodbye: Arc<AtomicBool>,
 }
@@ -114,14 +114,29 @@ impl Connection {
 
     /// Sends a request, and waits for the answer's bytes.
     pub(crate) async fn request(&self, method: &str, params: Box<RawValue>) -> Result<Bytes, Failed> {
-        let (bytes, limit) = (params.get().len() as u64, self.found.message_bytes as u64);
-        if bytes + ENVELOPE_BYTES > limit {
-            let error = SessionError::PayloadTooLarge { what: "message", bytes, limit };
-            return Err(Failed::Refused(Box::new(error.body())));
-        }
+        let bytes = params.get().len();
+        self.check(bytes + ENVELOPE_BYTES)?;
         let answer: Result<Box<RawValue>, _> = self.rpc.request(method, Params(params)).await;
-        let answer = answer.map_err(|error| self.failed(error))?;
+        let answer = match answer.map_err(|error| self.failed(error)) {
+            Ok(answer) => answer,
+            Err(Failed::Lost) => {
+                // The connection may have been closed because this was too long, or another request.
+                self.check(bytes)?;
+                return Err(Failed::Lost);
+            }
+            Err(failed) => return Err(failed),
+        };
         Ok(String::from(Box::<str>::from(answer)).into())
+    }
+
+    /// Refuses a message that the other side does not take.
+    fn check(&self, bytes: usize) -> Result<(), Failed> {
+        let limit = self.found.message_bytes.load(Ordering::Relaxed);
+        if bytes <= limit {
+            return Ok(());
+        }
+        let error = SessionError::PayloadTooLarge { what: "message", bytes: bytes as u64, limit: limit as u64 };
+        Err(Failed::Refused(Box::new(error.body())))
     }
 
     /// Follows a session from after the request's cursor, for a caller that waits for `turn` if there is one.
@@ -191,7 +206,7 @@ mod tests {
             capabilities: Capabilities::compiled(),
             readiness: Readiness::default(),
             is_owner: false,
-            message_bytes: 1024,
+            message_bytes: Arc::new(1024.into()),
             said_goodbye: Arc::default(),
         };
         let moment = Duration::from_millis(1);

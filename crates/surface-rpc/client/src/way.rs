@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -36,7 +36,7 @@ use tokio::{
 
 use crate::{
     connection::{Connection, Failed, Found},
-    wire::with_reason,
+    wire::{limit_of, with_reason},
 };
 
 /// Bytes of an answer. The other side is trusted, so this bounds a mistake and no attack.
@@ -137,6 +137,7 @@ impl Url {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port)).await.map_err(|error| self.unreachable(&error))?;
         stream.set_nodelay(true).map_err(|error| self.unreachable(&error))?;
+        bound_writes(&stream, SILENCE_LIMIT).map_err(|error| self.unreachable(&error))?;
         // The limit on all of it comes first.
         let builder = WsTransportClientBuilder::default()
             .set_headers(self.headers.clone())
@@ -150,11 +151,12 @@ impl Url {
             capabilities: Capabilities::compiled(),
             readiness: Readiness { is_ready: true, trouble: None },
             is_owner: false,
-            message_bytes: SERVER_MESSAGE_BYTES,
+            message_bytes: Arc::new(SERVER_MESSAGE_BYTES.into()),
             said_goodbye: Arc::default(),
         };
         let ping = PingConfig::new().ping_interval(PING_EVERY).inactive_limit(SILENCE_LIMIT);
-        let mut connection = Connection::start(sender, WithReasons(receiver), Some(ping), found);
+        let receiver = WithReasons { receiver, message_bytes: found.message_bytes.clone() };
+        let mut connection = Connection::start(sender, receiver, Some(ping), found);
         let view = connection.request(Operation::Capabilities.public_name(), RawValue::NULL.to_owned()).await;
         let view = view.map_err(|failed| match failed {
             Failed::Refused(body) => SessionError::Remote(body),
@@ -189,6 +191,15 @@ impl Url {
     fn unreachable(&self, error: &dyn std::fmt::Display) -> SessionError {
         unreachable(&self.text, error)
     }
+}
+
+/// Lets the system close a connection whose other side takes nothing for so long. Elsewhere its own limit holds.
+fn bound_writes(stream: &TcpStream, limit: Duration) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(stream, u32::try_from(limit.as_millis()).unwrap_or(u32::MAX))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = (stream, limit);
+    Ok(())
 }
 
 /// Returns true for a host whose messages do not leave this machine.
@@ -254,11 +265,12 @@ pub async fn attach(
         capabilities: Capabilities::compiled(),
         readiness: welcome.readiness,
         is_owner: true,
-        message_bytes: MESSAGE_BYTES_MAX,
+        message_bytes: Arc::new(MESSAGE_BYTES_MAX.into()),
         said_goodbye: Arc::default(),
     };
-    let lines = Lines { reader, said_goodbye: found.said_goodbye.clone() };
-    Ok(Ok(Connection::start(Written(writer), WithReasons(lines), None, found)))
+    let receiver = Lines { reader, said_goodbye: found.said_goodbye.clone() };
+    let receiver = WithReasons { receiver, message_bytes: found.message_bytes.clone() };
+    Ok(Ok(Connection::start(Written(writer), receiver, None, found)))
 }
 
 /// The lines that are written to an owner.
@@ -296,13 +308,42 @@ impl TransportReceiverT for Lines {
     }
 }
 
-/// Messages whose subscriptions end with their reasons.
-struct WithReasons<R>(R);
+/// Messages whose subscriptions end with their reasons. One that says how long a message may be is noticed.
+struct WithReasons<R> {
+    receiver: R,
+    message_bytes: Arc<AtomicUsize>,
+}
 
 impl<R: TransportReceiverT + Send> TransportReceiverT for WithReasons<R> {
     type Error = R::Error;
 
     async fn receive(&mut self) -> Result<ReceivedMessage, R::Error> {
-        self.0.receive().await.map(with_reason)
+        let message = self.receiver.receive().await?;
+        if let Some(limit) = limit_of(&message) {
+            self.message_bytes.store(limit, Ordering::Relaxed);
+        }
+        Ok(with_reason(message))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Its pings did not end the connection either: they wait behind what is written.
+    #[tokio::test]
+    async fn a_server_that_takes_nothing_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _peer = listener.accept().await.unwrap();
+        bound_writes(&stream, Duration::from_millis(100)).unwrap();
+        let ended = loop {
+            if let Err(error) = stream.write_all(&[0; 65_536]).await {
+                break error;
+            }
+        };
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -2,9 +2,10 @@
 
 use jsonrpsee::{
     core::{client::ReceivedMessage, traits::ToRpcParams},
-    types::ErrorObjectOwned,
+    types::{ErrorObjectOwned, error::OVERSIZED_REQUEST_CODE},
 };
 use meerkat_service::{ErrorBody, ErrorCode, Seq};
+use meerkat_surface_rpc::OVERSIZE_READ;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -35,6 +36,21 @@ pub(crate) fn with_reason(message: ReceivedMessage) -> ReceivedMessage {
     let Some(error) = rest.and_then(|rest| rest.strip_prefix(r#","error":"#)) else { return message };
     let head = text.len() - error.len() - r#""error":"#.len();
     ReceivedMessage::Text(format!(r#"{}"result":{error}"#, &text[..head]))
+}
+
+/// The beginning of an answer to a message that could not be read.
+const UNREAD: &str = r#"{"jsonrpc":"2.0","id":null,"error":"#;
+
+/// Bytes that a server takes in one message, if it says that one had far more. It does not say which one, so jsonrpsee's
+/// client closes the connection.
+pub(crate) fn limit_of(message: &ReceivedMessage) -> Option<usize> {
+    let ReceivedMessage::Text(text) = message else { return None };
+    let error = text.strip_prefix(UNREAD)?.strip_suffix('}')?;
+    let error: ErrorObjectOwned = serde_json::from_str(error).ok()?;
+    let text: String =
+        serde_json::from_str(error.data().filter(|_| error.code() == OVERSIZED_REQUEST_CODE)?.get()).ok()?;
+    let read: usize = text.rsplit(' ').next()?.parse().ok()?;
+    Some(read / OVERSIZE_READ)
 }
 
 /// The reason for the end of a subscription, if the line is one.

@@ -231,6 +231,26 @@ async fn a_message_that_is_too_long_for_the_server_is_refused_alone() {
     stage.end().await;
 }
 
+/// The connection is closed then. A turn with a key was once sent eight times, and another request had an unknown outcome.
+#[tokio::test]
+async fn a_message_that_is_far_too_long_is_refused_and_sent_once() {
+    let stage = Stage::with(service(), 0, Limits { body_bytes: 4000, ..Limits::default() }).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let id = client.create_session(CreateSession::default()).await.unwrap().session_id;
+    let other = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let text = "x".repeat(9000);
+    let turn = StartTurn { idempotency_key: Some("a-key".to_owned()), ..StartTurn::new(id, text.clone()) };
+    let turn = client.start_turn(turn).await.map(drop);
+    let pin = other.pin(PinFact { session_id: id, text: text.clone() }).await.map(drop);
+    let again = client.pin(PinFact { session_id: id, text }).await.map(drop);
+    for refused in [turn, pin, again].map(Result::unwrap_err) {
+        assert_eq!(refused.code(), ErrorCode::PayloadTooLarge, "{refused}");
+        assert_eq!(refused.body().details["limit"], 4000);
+    }
+    client.pin(PinFact { session_id: id, text: "It fits.".to_owned() }).await.unwrap();
+    stage.end().await;
+}
+
 /// Past the server's number of subscriptions, the turns that were begun could not be waited for.
 #[tokio::test]
 async fn any_number_of_turns_is_waited_for_over_one_connection() {
