@@ -21,7 +21,7 @@ pub(super) const FILE_NAME: &str = "memory.redb";
 const EXAMINED: &str = ".examined";
 /// Graphs that an older version saved.
 const OLD_GRAPHS: [&str; 2] = ["vectors.graph", "vectors.graph.new"];
-const CACHE_BYTES: usize = 32 * 1024 * 1024;
+const CACHE_BYTES: usize = 8 * 1024 * 1024;
 
 #[cfg(test)]
 thread_local! {
