@@ -1,8 +1,8 @@
 //! The sessions in memory, and the protocol by which actors come and leave.
 //!
-//! A caller reserves an entry before it sends; an actor leaves only if, under the same lock, nothing is reserved and
-//! its mailbox is empty. So no command reaches an actor that has left, and while a session is loaded or closed, its
-//! callers wait.
+//! A caller takes a way to the actor before it sends; an actor leaves only if, under the same lock, there is no other way
+//! to it and its mailbox is empty. So no command reaches an actor that has left, and while a session is loaded or closed,
+//! its callers wait.
 
 use std::{
     collections::HashMap,
@@ -34,28 +34,21 @@ enum Entry {
     Live(Live),
 }
 
-struct Live {
-    mailbox: mpsc::Sender<Command>,
-    shared: Arc<Shared>,
-    /// Callers that hold a reservation.
-    reserved: usize,
+/// The way to an actor. One that a caller holds keeps the actor in memory.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) mailbox: mpsc::Sender<Command>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Result of a look-up in the registry.
 pub(crate) enum Found {
-    /// The actor, which stays as long as this is held.
-    Live(Reservation),
+    /// The actor.
+    Live(Live),
     /// The session is being loaded or closed: look again when the channel closes.
     Passing(watch::Receiver<()>),
     /// Nothing: this caller loads the session, and others wait.
     Absent(Passage),
-}
-
-/// The right to ask an actor, which keeps it in memory.
-pub(crate) struct Reservation {
-    registry: Arc<Registry>,
-    pub(crate) mailbox: mpsc::Sender<Command>,
-    pub(crate) shared: Arc<Shared>,
 }
 
 /// An actor on its way in or out: callers that need its session wait until this is dropped. Whoever is given it for an
@@ -80,23 +73,23 @@ impl Registry {
     }
 
     /// Puts the actor of a new session in.
-    pub(crate) fn insert(&self, shared: Arc<Shared>, mailbox: mpsc::Sender<Command>) {
-        self.entries().insert(shared.session_id, Entry::Live(Live { mailbox, shared, reserved: 0 }));
+    pub(crate) fn insert(&self, live: Live) {
+        self.entries().insert(live.shared.session_id, Entry::Live(live));
     }
 
-    /// Reserves the actor of a session, if it is in memory.
-    pub(crate) fn reserve(self: &Arc<Self>, session_id: SessionId) -> Option<Reservation> {
-        match self.entries().get_mut(&session_id) {
-            Some(Entry::Live(live)) => Some(live.reserve(self)),
+    /// Returns the actor of a session, if it is in memory.
+    pub(crate) fn live(&self, session_id: SessionId) -> Option<Live> {
+        match self.entries().get(&session_id) {
+            Some(Entry::Live(live)) => Some(live.clone()),
             _ => None,
         }
     }
 
-    /// Reserves the actor of a session, or returns the right to load it.
+    /// Returns the actor of a session, or the right to load it.
     pub(crate) fn find(self: &Arc<Self>, session_id: SessionId) -> Found {
         let mut entries = self.entries();
-        match entries.get_mut(&session_id) {
-            Some(Entry::Live(live)) => Found::Live(live.reserve(self)),
+        match entries.get(&session_id) {
+            Some(Entry::Live(live)) => Found::Live(live.clone()),
             Some(Entry::Passing(over)) => Found::Passing(over.clone()),
             None => Found::Absent(self.pass(&mut entries, session_id)),
         }
@@ -114,7 +107,7 @@ impl Registry {
         unlisted
     }
 
-    /// Returns the shared part of a session in memory, and reserves nothing.
+    /// Returns the shared part of a session in memory, and does not keep it there.
     pub(crate) fn shared(&self, session_id: SessionId) -> Option<Arc<Shared>> {
         match self.entries().get(&session_id) {
             Some(Entry::Live(live)) => Some(live.shared.clone()),
@@ -130,7 +123,7 @@ impl Registry {
     ) -> Option<Passage> {
         let mut entries = self.entries();
         let Some(Entry::Live(live)) = entries.get(&shared.session_id) else { return None };
-        let is_free = live.reserved == 0 && !live.shared.has_interrupts();
+        let is_free = live.mailbox.strong_count() == 1 && !live.shared.has_interrupts();
         if !(Arc::ptr_eq(&live.shared, shared) && is_free && is_mailbox_empty()) {
             return None;
         }
@@ -155,12 +148,8 @@ impl Registry {
     }
 
     /// Waits while the session's actor comes or goes.
-    pub(crate) async fn settled(&self, session_id: SessionId) {
-        let over = match self.entries().get(&session_id) {
-            Some(Entry::Passing(over)) => Some(over.clone()),
-            _ => None,
-        };
-        if let Some(mut over) = over {
+    pub(crate) async fn settled(self: &Arc<Self>, session_id: SessionId) {
+        if let Found::Passing(mut over) = self.find(session_id) {
             // Nothing is ever sent: it ends when the channel closes.
             drop(over.changed().await);
         }
@@ -185,27 +174,13 @@ impl Registry {
     }
 }
 
-impl Live {
-    fn reserve(&mut self, registry: &Arc<Registry>) -> Reservation {
-        self.reserved += 1;
-        Reservation { registry: registry.clone(), mailbox: self.mailbox.clone(), shared: self.shared.clone() }
-    }
-}
-
 impl Passage {
     /// Puts the actor in; `None` if it has left already.
-    pub(crate) fn arrive(
-        self,
-        registry: &Arc<Registry>,
-        shared: Arc<Shared>,
-        mailbox: mpsc::Sender<Command>,
-    ) -> Option<Reservation> {
+    pub(crate) fn arrive(self, registry: &Registry, live: Live) -> Option<Live> {
         let mut entries = registry.entries();
         self.is_in(&entries).then(|| {
-            let mut live = Live { mailbox, shared, reserved: 0 };
-            let reservation = live.reserve(registry);
-            entries.insert(self.session_id, Entry::Live(live));
-            reservation
+            entries.insert(self.session_id, Entry::Live(live.clone()));
+            live
         })
     }
 
@@ -222,17 +197,6 @@ impl Drop for Passage {
         let mut entries = registry.entries();
         if self.is_in(&entries) {
             entries.remove(&self.session_id);
-        }
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(Entry::Live(live)) = self.registry.entries().get_mut(&self.shared.session_id)
-            // Another actor of the session may have come since.
-            && Arc::ptr_eq(&live.shared, &self.shared)
-        {
-            live.reserved = live.reserved.saturating_sub(1);
         }
     }
 }

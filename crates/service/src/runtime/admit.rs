@@ -205,8 +205,8 @@ impl Sessions {
     /// its next caller would; if that fails, the turn has no end yet, and its followers are notified.
     async fn go_on(&self, session_id: SessionId, turn: TurnNumber, since_seq: u64) {
         if self.look(session_id).await.is_ok_and(|view| view.summary.state != SessionState::Idle) {
-            match self.reserve(session_id).await {
-                Ok(reservation) => drop(reservation.mailbox.send(Command::GoOn { turn }).await),
+            match self.live(session_id).await {
+                Ok(live) => drop(live.mailbox.send(Command::GoOn { turn }).await),
                 // An actor that has left, or that another node has, loads nothing here.
                 Err(SessionError::ShuttingDown | SessionError::HeldBy { .. }) => {}
                 Err(error) => {
@@ -223,11 +223,11 @@ impl Sessions {
         let drains = registry.ids().into_iter().map(|id| async move {
             // A session that is being loaded is drained afterwards; no other one is loaded from now on.
             registry.settled(id).await;
-            if let Some(reservation) = registry.reserve(id) {
+            if let Some(live) = registry.live(id) {
                 let (reply, drained) = oneshot::channel();
                 // An actor that leaves has nothing to drain.
-                drop(reservation.mailbox.send(Command::Drain { drain_ms, reply }).await);
-                drop(reservation);
+                drop(live.mailbox.send(Command::Drain { drain_ms, reply }).await);
+                drop(live);
                 drop(drained.await);
             }
             registry.settled(id).await;

@@ -133,7 +133,7 @@ impl Sessions {
         orphaned.retain(|session_id| failed().get(session_id).is_none_or(|(until, _)| *until <= now));
         stream::iter(orphaned)
             .for_each_concurrent(SCANS, async |session_id| {
-                let taken_over = match self.reserve(session_id).await {
+                let taken_over = match self.live(session_id).await {
                     // Its node may have ended before it was listed.
                     Ok(_) => self.index_stored(session_id).await.map(drop),
                     Err(error) => Err(error),

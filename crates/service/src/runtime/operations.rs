@@ -10,7 +10,7 @@ use crate::{
     SessionError,
     agent::{
         command::{Change, Command},
-        registry::Reservation,
+        registry::Live,
     },
     consumers::{
         memory::{self, Memory},
@@ -94,15 +94,15 @@ impl Sessions {
 }
 
 /// Asks an actor to end its turn; answers when it has ended.
-async fn ask_to_end(reservation: &Reservation, turn: Option<TurnNumber>) -> Result<Changed, SessionError> {
-    let answer = reservation.shared.wish_interrupt(turn)?;
+async fn ask_to_end(live: &Live, turn: Option<TurnNumber>) -> Result<Changed, SessionError> {
+    let answer = live.shared.wish_interrupt(turn)?;
     answer.await.unwrap_or(Err(SessionError::NotRunning { turn }))
 }
 
 impl Admitted<'_> {
     pub(super) async fn interrupt(&self, request: InterruptTurn) -> Result<Changed, SessionError> {
-        let answer = match self.0.inner.registry.reserve(request.session_id) {
-            Some(reservation) => ask_to_end(&reservation, request.turn).await,
+        let answer = match self.0.inner.registry.live(request.session_id) {
+            Some(live) => ask_to_end(&live, request.turn).await,
             None => {
                 self.0.check_exists(request.session_id).await?;
                 Err(SessionError::NotRunning { turn: request.turn })
@@ -126,8 +126,8 @@ impl Admitted<'_> {
         if !matches!(left.state, SessionState::Running | SessionState::Waiting) {
             return Err(SessionError::NotRunning { turn });
         }
-        let reservation = self.0.reserve(session_id).await?;
-        let answer = ask_to_end(&reservation, turn).await;
+        let live = self.0.live(session_id).await?;
+        let answer = ask_to_end(&live, turn).await;
         if !matches!(answer, Err(SessionError::NotRunning { .. })) {
             return answer;
         }

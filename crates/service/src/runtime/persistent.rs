@@ -57,7 +57,7 @@ impl Sessions {
             open.push(session_id);
         }
         // Beside each other: one whose journal is slow to read keeps none of the others waiting.
-        let load = async |session_id| (session_id, self.reserve(session_id).await.map(drop));
+        let load = async |session_id| (session_id, self.live(session_id).await.map(drop));
         let mut loaded = stream::iter(open).map(load).buffer_unordered(LOADS);
         while let Some((session_id, loaded)) = loaded.next().await {
             match loaded {

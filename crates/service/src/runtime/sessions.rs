@@ -24,7 +24,7 @@ use crate::{
         actor::Actor,
         command::{Change, Command, Reply},
         record::externalise,
-        registry::{Found, MAILBOX_MAX, Passage, Registry, Reservation},
+        registry::{Found, Live, MAILBOX_MAX, Passage, Registry},
         render::window_tokens,
         shared::Shared,
         supervise::supervise,
@@ -139,18 +139,18 @@ impl Sessions {
         Ok(())
     }
 
-    /// Reserves a session's actor; loads it if the session is stored.
-    pub(super) async fn reserve(&self, session_id: SessionId) -> Result<Reservation, SessionError> {
+    /// Returns the way to a session's actor; loads it if the session is stored.
+    pub(super) async fn live(&self, session_id: SessionId) -> Result<Live, SessionError> {
         loop {
             match self.inner.registry.find(session_id) {
-                Found::Live(reservation) => {
+                Found::Live(live) => {
                     if self.engine().events.holds(session_id).await? {
-                        return Ok(reservation);
+                        return Ok(live);
                     }
                     // Its state is that of the past.
                     let (reply, gone) = oneshot::channel();
-                    drop(reservation.mailbox.send(Command::GiveWay { reply }).await);
-                    drop((reservation, gone.await));
+                    drop(live.mailbox.send(Command::GiveWay { reply }).await);
+                    drop((live, gone.await));
                 }
                 // Nothing is ever sent: the channel closes when the actor has arrived or left.
                 Found::Passing(mut over) => drop(over.changed().await),
@@ -160,8 +160,8 @@ impl Sessions {
                     let brought = tokio::spawn(async move { service.bring_in(session_id, arrival).await });
                     let brought = brought.await;
                     let lost = |_| Err(SessionError::Internal("a session could not be loaded".to_owned()));
-                    if let Some(reservation) = brought.unwrap_or_else(lost)? {
-                        return Ok(reservation);
+                    if let Some(live) = brought.unwrap_or_else(lost)? {
+                        return Ok(live);
                     }
                 }
             }
@@ -170,7 +170,7 @@ impl Sessions {
 
     /// Loads a stored session, and settles the turn that a former process left open. `None` if another owner has had it
     /// meanwhile.
-    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Option<Reservation>, SessionError> {
+    async fn bring_in(&self, session_id: SessionId, arrival: Passage) -> Result<Option<Live>, SessionError> {
         let engine = &self.inner.engine;
         if engine.events.tail(session_id).await?.is_none() {
             return Err(SessionError::NotFound(session_id));
@@ -186,23 +186,23 @@ impl Sessions {
                 return restored?.map(|_| None).ok_or(SessionError::NotFound(session_id));
             }
         };
-        let (shared, mailbox, mut actor) = self.actor(session, lease);
+        let (live, mut actor) = self.actor(session, lease);
         let (settled, is_settled) = oneshot::channel();
         actor.on_settled(settled);
         self.spawn(actor);
         // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
-        Ok(arrival.arrive(&self.inner.registry, shared, mailbox))
+        Ok(arrival.arrive(&self.inner.registry, live))
     }
 
     /// Makes the actor of a session whose records are all applied.
-    fn actor(&self, session: Session, lease: Lease) -> (Arc<Shared>, mpsc::Sender<Command>, Actor) {
+    fn actor(&self, session: Session, lease: Lease) -> (Live, Actor) {
         let registry = &self.inner.registry;
         let shared = Shared::new(&session, registry.hub(session.id));
         let (mailbox, commands) = mpsc::channel(MAILBOX_MAX);
         let (ports, registry) = (self.inner.engine.ports.clone(), Arc::downgrade(registry));
         let actor = Actor::new(session, lease, ports, shared.clone(), registry, commands);
-        (shared, mailbox, actor)
+        (Live { mailbox, shared }, actor)
     }
 
     fn spawn(&self, actor: Actor) {
@@ -281,15 +281,15 @@ impl Sessions {
         session_id: SessionId,
         command: impl Fn(Reply<T>) -> Command,
     ) -> Result<T, SessionError> {
-        let reservation = self.reserve(session_id).await?;
+        let live = self.live(session_id).await?;
         let (reply, answer) = oneshot::channel();
-        let asked = reservation.mailbox.send(command(reply)).await;
+        let asked = live.mailbox.send(command(reply)).await;
         if asked.is_ok()
             && let Ok(answer) = answer.await
         {
             return answer;
         }
-        if reservation.shared.is_deleted.load(Ordering::Acquire) {
+        if live.shared.is_deleted.load(Ordering::Acquire) {
             return Err(SessionError::NotFound(session_id));
         }
         if self.engine().is_shutting_down.load(Ordering::Acquire) {
@@ -548,8 +548,8 @@ impl Sessions {
                 return answer_of(&known, session.created_key.as_ref());
             }
         };
-        let (indexed, (shared, mailbox, actor)) = (session.clone(), self.actor(session, lease));
-        self.inner.registry.insert(shared, mailbox);
+        let (indexed, (live, actor)) = (session.clone(), self.actor(session, lease));
+        self.inner.registry.insert(live);
         self.spawn(actor);
         self.index(&indexed, true).await;
         Ok(SessionCreated { session_id, seq: 1, created_at: now })

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     ErrorCode, Session, SessionError,
     agent::{
-        registry::{Found, Registry},
+        registry::{Found, Live, Registry},
         shared::Shared,
     },
     clock::Timestamp,
@@ -395,7 +395,7 @@ async fn sessions_that_are_not_listed_yet_come_in_the_order_of_their_changes() {
         summary.last_seq = 2;
         summary.updated_at = Timestamp::from_millis(summary.updated_at.as_millis() + changed.len() as i64);
         shared.show(|| Ok((view, ()))).unwrap();
-        registry.insert(shared, mpsc::channel(1).0);
+        registry.insert(Live { mailbox: mpsc::channel(1).0, shared });
         changed.push(id);
     }
     let unlisted: Vec<SessionId> = registry.unlisted().iter().map(|shared| shared.session_id).collect();
@@ -416,12 +416,16 @@ async fn an_actor_that_has_left_is_not_in_memory() {
     drop(registry.depart(&early));
     let (next, second) = (actor(), arrival());
     // What the first one's caller does late changes nothing for the second.
-    assert!(first.arrive(&registry, early.clone(), mpsc::channel(1).0).is_none());
+    let live = |shared: &Arc<Shared>| Live { mailbox: mpsc::channel(1).0, shared: shared.clone() };
+    assert!(first.arrive(&registry, live(&early)).is_none());
     assert!(matches!(registry.find(session_id()), Found::Passing(_)));
-    assert!(second.arrive(&registry, next.clone(), mpsc::channel(1).0).is_some());
+    assert!(second.arrive(&registry, live(&next)).is_some());
     drop(registry.depart(&early));
     assert!(registry.leave(&early, || true).is_none());
     assert!(Arc::ptr_eq(&registry.shared(session_id()).unwrap(), &next));
+    let asks = registry.live(session_id()).unwrap();
+    assert!(registry.leave(&next, || true).is_none(), "a caller is about to ask it");
+    drop(asks);
     drop(registry.leave(&next, || true));
     drop(arrival());
 }
