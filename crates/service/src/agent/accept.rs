@@ -48,7 +48,7 @@ impl Actor {
             // This turn itself is what goes on.
             check_changes_nothing(request)?;
             let (turn, seq) = (open.turn, open.seq.max(1));
-            self.release_turn();
+            self.release_held();
             return Ok((self.accepted(turn, seq, request.wait), None));
         }
         self.ports.held.check_room()?;
@@ -83,12 +83,12 @@ impl Actor {
             }
             (_, Policy::Queue) => {
                 let handle = self.enqueue(request, key).await?;
-                self.release_turn();
+                self.release_held();
                 handle
             }
             (running, Policy::Interrupt) => {
                 let handle = self.enqueue(request, key).await?;
-                self.release_queue();
+                self.release_held();
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
                 }
@@ -146,7 +146,7 @@ impl Actor {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.is_closed());
                 waiters.push(waiter);
-                self.release_turn();
+                self.release_held();
             }
         }
         Some(Ok(handle))
@@ -167,7 +167,7 @@ impl Actor {
         let recorded = self.stage(Some(turn), vec![Event::TurnStarted(started)]).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
-        self.release_queue();
+        self.release_held();
         Ok((self.accepted(turn, seq, request.wait), Some(ticket)))
     }
 

@@ -29,7 +29,7 @@ use crate::{
     options::{Budgets, StoreOptions, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
-        OpenTurn, Session,
+        Session,
         event::{ContextTokens, Event, LogTailRepaired, Record},
         message::RawJson,
     },
@@ -184,8 +184,10 @@ impl Actor {
     ) -> Self {
         let idle = ports.idle();
         let snapshot_seq = session.last_seq;
-        let ended = session.open_turn().filter(|open| !open.outlives_its_process());
-        let is_left_decided = session.open_turn().is_some_and(OpenTurn::is_left_decided);
+        let (left, ended) = match session.open_turn() {
+            Some(open) if open.outlives_its_process() => (Some(open), None),
+            open => (None, open),
+        };
         // A program that does not stay would only cut the turns off. Where nodes share a store, the callers of queued
         // ones may wait at another node.
         let StoreOptions { queue_goes_on, turns_go_on, .. } = ports.options.store;
@@ -193,7 +195,7 @@ impl Actor {
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue.is_empty() && !is_queue_run,
-            is_turn_held: is_left_decided && !turns_go_on,
+            is_turn_held: !turns_go_on && left.is_some_and(|left| !left.is_waiting()),
             ..Control::default()
         };
         Self {
@@ -503,14 +505,9 @@ impl Actor {
         self.running.turn_span = tracing::info_span!(parent: None, "turn", %session_id, turn, outcome);
     }
 
-    /// Lets the queued turns go on that a former process left.
-    pub(super) fn release_queue(&mut self) {
+    /// Lets the turns that a former process left go on, because a caller asks for one.
+    pub(super) fn release_held(&mut self) {
         self.control.is_queue_held = false;
-    }
-
-    /// Lets the turns that a former process left go on, because somebody asks for one.
-    pub(super) fn release_turn(&mut self) {
-        self.release_queue();
         if std::mem::take(&mut self.control.is_turn_held) {
             self.turn_goes_on();
         }

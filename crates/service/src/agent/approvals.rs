@@ -145,7 +145,7 @@ impl Actor {
                 return Err(SessionError::AlreadyDecided { call_id, decision: decided.decision });
             }
             let kept = self.to_keep(scope, decided.rule.as_ref())?;
-            self.release_turn();
+            self.release_held();
             // It may not have been kept the first time; a rule that is kept twice is there once.
             keep(kept).await?;
             return Ok(Changed { session_id, seq: decided.seq });
@@ -176,7 +176,7 @@ impl Actor {
         let seq = self.session.last_seq + 1;
         let events = std::iter::once(decided).chain(allowed).collect();
         self.record_durably(Some(turn), events).await.map_err(|error| self.discard(&error))?;
-        self.release_turn();
+        self.release_held();
         // The call is planned again before it runs.
         self.control.plans.remove(&call);
         // The decision comes first: a crash between the two allows less than was decided, never more.

@@ -37,7 +37,7 @@ impl Actor {
                     Err(error) => drop(reply.send(Err(error))),
                 }
             }
-            Command::GoOn { turn } if self.session.is_pending(turn) => self.release_turn(),
+            Command::GoOn { turn } if self.session.is_pending(turn) => self.release_held(),
             Command::GoOn { .. } => {}
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),

@@ -280,12 +280,6 @@ impl OpenTurn {
         !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
     }
 
-    /// Returns true if the turn can go on in another process and waits for no decision.
-    #[must_use]
-    pub fn is_left_decided(&self) -> bool {
-        self.outlives_its_process() && !self.is_waiting()
-    }
-
     /// Opens the turn of a `turn_started`, which is the event `seq`.
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
         let terms = TurnStarted { key, prompt: None, ..started.clone() };
