@@ -11,7 +11,7 @@ use meerkat_service::{
     Seq,
     service::{SessionQuery, SessionState, SessionSummary},
     session::event::Key,
-    store::{Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, StoreError, Stores},
+    store::{Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, SessionIndex, StoreError, Stores},
 };
 use uuid::Uuid;
 
@@ -43,6 +43,8 @@ promises! {
     pruning_waits_for_readers_of_either_handle;
     a_blob_is_one_for_both;
     lists_keys_and_checkpoints_are_one_for_both;
+    a_list_is_what_was_put;
+    keys_and_checkpoints_are_scoped_and_go_with_their_session;
     a_letter_is_taken_once_and_answered;
 }
 
@@ -236,13 +238,7 @@ async fn lists_keys_and_checkpoints_are_one_for_both(peers: [Stores; 2]) -> Resu
         expect("a checkpoint only grows", seq, due)?;
     }
     expect("a checkpoint", said(one.index.checkpoint("r", id(1)).await, "checkpoint")?, 5)?;
-    let key = IndexedKey {
-        scope: Some(id(1)),
-        key: Key { key: "k".to_owned(), request: "r".to_owned() },
-        session_id: id(1),
-        turn: Some(0),
-        time: time(1),
-    };
+    let key = key(Some(1), "k", 1);
     said(one.index.put_key(&key).await, "put_key")?;
     expect("a key", said(other.index.key(Some(id(1)), "k").await, "key")?, Some(key))?;
     let heard = async || -> Result<Option<bool>, String> {
@@ -256,6 +252,164 @@ async fn lists_keys_and_checkpoints_are_one_for_both(peers: [Stores; 2]) -> Resu
     expect("another node's deletion", heard().await?, are_nodes(&peers).then_some(false))?;
     let page = said(other.index.page(SessionQuery::default()).await, "page")?;
     expect("the list", page.items, Vec::new())
+}
+
+/// Row of session `n` after so many changes, with something to filter by.
+fn changed(n: u8, version: Seq) -> SessionSummary {
+    let labels = [("third".to_owned(), (version % 3).to_string())].into();
+    SessionSummary { labels, archived: version.is_multiple_of(4), ..row(n, version, SessionState::Idle) }
+}
+
+/// Every page of a query, one after the other.
+async fn pages(index: &dyn SessionIndex, mut query: SessionQuery) -> Result<Vec<SessionSummary>, String> {
+    let (mut all, limit) = (Vec::new(), query.limit);
+    loop {
+        let page = said(index.page(query.clone()).await, "page")?;
+        let is_full = limit.is_none_or(|limit| page.items.len() == limit);
+        expect("a page with others behind it is full", is_full || page.next_cursor.is_none(), true)?;
+        all.extend(page.items);
+        match page.next_cursor {
+            Some(cursor) => query.cursor = Some(cursor),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Every session by its id, in pages.
+async fn by_id(index: &dyn SessionIndex, limit: usize) -> Result<Vec<SessionSummary>, String> {
+    let mut all: Vec<SessionSummary> = Vec::new();
+    loop {
+        let before = all.last().map(|last| last.session_id);
+        let page = said(index.sessions(before, limit).await, "sessions")?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
+
+/// Whatever is asked for, an index lists these sessions, whose last change comes last.
+async fn lists(index: &dyn SessionIndex, sessions: &[(u8, Seq)], limit: usize) -> Result<(), String> {
+    type Wanted = fn(&(u8, Seq)) -> bool;
+    let all = SessionQuery { limit: Some(limit), ..SessionQuery::default() };
+    let archived = |archived| SessionQuery { archived: Some(archived), ..all.clone() };
+    for (query, wanted) in [
+        (all.clone(), (|_| true) as Wanted),
+        (SessionQuery { created_after: Some(time(6)), ..all.clone() }, |(n, _)| *n > 6),
+        (SessionQuery { updated_after: Some(time(3 * 60 + 30)), ..all.clone() }, |(_, version)| *version > 3),
+        (SessionQuery { labels: [("third".to_owned(), "1".to_owned())].into(), ..all.clone() }, |(_, of)| of % 3 == 1),
+        (archived(true), |(_, version)| version.is_multiple_of(4)),
+        (archived(false), |(_, version)| !version.is_multiple_of(4)),
+    ] {
+        let due = sessions.iter().rev().filter(|session| wanted(session)).map(|&(n, version)| changed(n, version));
+        expect("a list", pages(index, query).await?, due.collect())?;
+    }
+    let mut due = sessions.to_vec();
+    due.sort_unstable_by(|one, other| other.cmp(one));
+    let due = due.into_iter().map(|(n, version)| changed(n, version));
+    expect("the sessions by their ids", by_id(index, limit).await?, due.collect())
+}
+
+/// Sessions are put, found and removed at either handle. One that was removed does not come back.
+async fn a_list_is_what_was_put(peers: [Stores; 2]) -> Result<(), String> {
+    // There is nothing that was stored before.
+    if let Some(loss) = peers[0].index.needs_rebuild().await {
+        said(peers[0].index.rebuilt(loss).await, "rebuilt")?;
+    }
+    let mut state = 7_u64;
+    let mut below = |count: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % count
+    };
+    let (mut sessions, mut removed): (Vec<(u8, Seq)>, BTreeSet<u8>) = Default::default();
+    for step in 0..90 {
+        let (n, index) = (u8::try_from(below(12)).unwrap_or(0), &peers[step % 2].index);
+        let listed = sessions.iter().find(|(listed, _)| *listed == n).map(|(_, version)| *version);
+        let version = listed.unwrap_or(2) + below(2);
+        match below(12) {
+            _ if removed.contains(&n) => {}
+            0 => said(index.flush().await, "flush")?,
+            1 if listed.is_some() => {
+                said(peers[0].events.delete(id(n)).await, "delete")?;
+                said(index.remove(id(n)).await, "remove")?;
+                sessions.retain(|(listed, _)| *listed != n);
+                removed.insert(n);
+            }
+            change => {
+                if listed.is_none() {
+                    fill(&peers[0], n, 1, SessionState::Running).await?;
+                }
+                match change < 5 {
+                    true => said(index.put_found(changed(n, version)).await, "put_found")?,
+                    false => said(index.put(changed(n, version)).await, "put")?,
+                }
+                // One that is found as it is listed keeps its place.
+                if change >= 5 || listed != Some(version) {
+                    sessions.retain(|(listed, _)| *listed != n);
+                    sessions.push((n, version));
+                }
+            }
+        }
+        if step % 3 == 0 {
+            lists(&*peers[step / 3 % 2].index, &sessions, 1 + step % 4).await?;
+        }
+    }
+    expect("sessions that were removed", removed.is_empty(), false)?;
+    // A change moves a session to the front, and off the pages behind a cursor.
+    let [one, other] = peers.map(|stores| stores.index);
+    let query = SessionQuery { limit: Some(1), ..SessionQuery::default() };
+    let first = said(one.page(query.clone()).await, "page")?;
+    let (n, version) = sessions.remove(sessions.len() - 2);
+    said(other.put(changed(n, version)).await, "put")?;
+    sessions.pop();
+    let due = sessions.iter().rev().map(|&(n, version)| changed(n, version)).collect();
+    let behind = pages(&*one, SessionQuery { cursor: first.next_cursor, ..query }).await?;
+    expect("the pages behind a cursor", behind, due)
+}
+
+/// A key of turn 3, or of a session, that was used so many seconds after the first.
+fn key(scope: Option<u8>, name: &str, seconds: u64) -> IndexedKey {
+    let key = Key { key: name.to_owned(), request: "r".to_owned() };
+    IndexedKey { scope: scope.map(id), key, session_id: id(9), turn: Some(3), time: time(seconds) }
+}
+
+async fn keys_and_checkpoints_are_scoped_and_go_with_their_session([one, other]: [Stores; 2]) -> Result<(), String> {
+    let (one, other) = (&*one.index, &*other.index);
+    let holds = async |scope: Option<u8>, name: &str, due: Option<u64>| {
+        let found = said(other.key(scope.map(id), name).await, "key")?;
+        expect(&format!("the key {name:?} of {scope:?}"), found, due.map(|seconds| key(scope, name, seconds)))
+    };
+    for (scope, name, seconds) in [(None, "k", 0), (Some(1), "k", 1), (Some(1), "", 2), (Some(2), "k", 3)] {
+        said(one.put_key(&key(scope, name, seconds)).await, "put_key")?;
+        holds(scope, name, Some(seconds)).await?;
+    }
+    // An older one that comes in late changes nothing; a newer one does.
+    for (seconds, due) in [(2, 3), (4, 4)] {
+        said(one.put_key(&key(Some(2), "k", seconds)).await, "put_key")?;
+        holds(Some(2), "k", Some(due)).await?;
+    }
+    holds(None, "other", None).await?;
+    for (reader, n, seq, due) in [("r", 1, 7, 7), ("r", 2, 8, 8), ("r", 1, 3, 7), ("r-2", 2, 5, 5)] {
+        expect("a checkpoint", said(one.put_checkpoint(reader, id(n), seq).await, "put_checkpoint")?, due)?;
+        said(one.flush().await, "flush")?;
+    }
+    let are = async |reader: &str, due: [Seq; 3]| {
+        let found = said(other.checkpoints(reader, &[id(2), id(3), id(1)]).await, "checkpoints")?;
+        expect("the checkpoints of sessions 2, 3 and 1", found, due.to_vec())
+    };
+    are("r", [8, 0, 7]).await?;
+    said(one.reset_checkpoint("r-2", id(2)).await, "reset_checkpoint")?;
+    are("r-2", [0, 0, 0]).await?;
+    said(one.put_checkpoint("r-2", id(2), 4).await, "put_checkpoint").map(drop)?;
+    said(one.remove(id(1)).await, "remove")?;
+    are("r", [8, 0, 0]).await?;
+    said(one.forget_reader("r").await, "forget_reader")?;
+    are("r", [0, 0, 0]).await?;
+    are("r-2", [4, 0, 0]).await?;
+    holds(Some(1), "k", None).await?;
+    holds(Some(1), "", None).await?;
+    holds(None, "k", Some(0)).await?;
+    holds(Some(2), "k", Some(4)).await
 }
 
 async fn a_letter_is_taken_once_and_answered(peers: [Stores; 2]) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! Lists, keys, checkpoints, blobs and pruning.
+//! Lists, blobs and pruning.
 
 use std::collections::BTreeSet;
 
@@ -17,42 +17,6 @@ use meerkat_words::{
 
 use super::{append, database, events, id, node, record, row, seqs, time};
 use crate::{blobs::PostgresBlobs, index::PostgresIndex, listing, prune::PostgresPruner, readers::PostgresReaders};
-
-async fn listed(index: &PostgresIndex, query: SessionQuery) -> (Vec<SessionId>, Option<String>) {
-    let page = index.page(query).await.unwrap();
-    (page.items.into_iter().map(|row| row.session_id).collect(), page.next_cursor)
-}
-
-#[tokio::test]
-async fn lists_are_in_the_order_of_changes_and_a_cursor_keeps_its_place() {
-    let database = database!();
-    let a = node(&database, "a").await;
-    let index = PostgresIndex(a.clone());
-    for n in 1..=5 {
-        let lease = a.lease(id(n)).await.unwrap();
-        append(&a, &lease, n, 1..=2, Running).await.unwrap();
-        // As if its row were older. One without a row would be listed by the node's first sweep.
-        database.psql(&format!("UPDATE sessions SET summary_seq = 1 WHERE id = '{}'", id(n)));
-        index.put(row(n, 1, Idle)).await.unwrap();
-    }
-    let two = |cursor: Option<String>| SessionQuery { limit: Some(2), cursor, ..SessionQuery::default() };
-    let (first, cursor) = listed(&index, two(None)).await;
-    assert_eq!(first, [id(5), id(4)]);
-    // A change moves a session to the front, and off the pages behind the cursor.
-    index.put(row(2, 2, Idle)).await.unwrap();
-    let (second, cursor) = listed(&index, two(cursor)).await;
-    assert_eq!((second, cursor), (vec![id(3), id(1)], None));
-    assert_eq!(listed(&index, SessionQuery::default()).await.0, [id(2), id(5), id(4), id(3), id(1)]);
-    // An unchanged one stays, a late row of a former owner is not taken, a deleted one leaves.
-    index.put_found(row(1, 1, Idle)).await.unwrap();
-    index.put(row(2, 1, Running)).await.unwrap();
-    events(&a).delete(id(4)).await.unwrap();
-    index.remove(id(4)).await.unwrap();
-    let odd = SessionQuery { labels: [("parity".to_owned(), "1".to_owned())].into(), ..SessionQuery::default() };
-    assert_eq!(listed(&index, odd).await.0, [id(5), id(3), id(1)]);
-    let by_id = index.sessions(Some(id(5)), 2).await.unwrap();
-    assert_eq!(by_id, [row(3, 1, Idle), row(2, 2, Idle)]);
-}
 
 /// The inbox of approvals asks for them, and most sessions of a large store are idle.
 #[tokio::test]
@@ -85,6 +49,9 @@ async fn a_row_goes_with_its_records_and_is_not_put_again() {
     assert_eq!(index.sessions(None, 9).await.unwrap(), [row(1, 2, Running)]);
     append(&a, &lease, 1, 3..=3, Idle).await.unwrap();
     assert!(place().ends_with("|t") && place() != before, "{before} {}", place());
+    // Nor is a late one of a former owner.
+    index.put(row(1, 2, Running)).await.unwrap();
+    assert_eq!(index.sessions(None, 9).await.unwrap(), [row(1, 3, Idle)]);
 }
 
 /// A commit may wait for a standby for longer than any node looks back: what it changed has its place long before it is
@@ -113,20 +80,6 @@ async fn a_change_that_is_committed_late_is_found() {
     assert_eq!(found(later).await, [id(1), id(2)], "what was open at the last look");
     until_asked("nothing was open at the last look", async || found(later).await.is_empty()).await;
     connection.end(Ok(())).unwrap();
-}
-
-#[tokio::test]
-async fn checkpoints_only_grow_until_they_are_reset() {
-    let database = database!();
-    let index = PostgresIndex(node(&database, "a").await);
-    assert_eq!(index.put_checkpoint("r", id(1), 5).await, Ok(5));
-    assert_eq!(index.put_checkpoint("r", id(1), 3).await, Ok(5));
-    assert_eq!(index.put_checkpoint("s", id(1), 2).await, Ok(2));
-    assert_eq!(index.checkpoints("r", &[id(2), id(1)]).await, Ok(vec![0, 5]));
-    index.reset_checkpoint("r", id(1)).await.unwrap();
-    assert_eq!((index.checkpoint("r", id(1)).await, index.checkpoint("s", id(1)).await), (Ok(0), Ok(2)));
-    index.forget_reader("s").await.unwrap();
-    assert_eq!(index.checkpoint("s", id(1)).await, Ok(0));
 }
 
 #[tokio::test]
@@ -212,7 +165,7 @@ async fn a_late_row_of_a_deleted_session_is_not_taken() {
     events(&b).delete(id(1)).await.unwrap();
     // The row is there until it is removed, and lists do not show it.
     let all = async || {
-        let listed = listed(&of_b, SessionQuery::default()).await.0;
+        let listed = of_b.page(SessionQuery::default()).await.unwrap().items;
         (listed, of_b.sessions(None, 9).await.unwrap(), database.psql("SELECT count(summary) FROM sessions"))
     };
     assert_eq!(all().await, (Vec::new(), Vec::new(), "1".to_owned()));

@@ -9,9 +9,6 @@ use std::{
 mod journal;
 mod races;
 
-use meerkat_testkit::cases;
-use proptest::{collection::vec, option, prelude::*};
-
 use super::{
     IndexFile, RedbIndex,
     rows::{Table, Trouble, sealed},
@@ -71,107 +68,6 @@ async fn pages(index: &dyn SessionIndex, query: &SessionQuery) -> Vec<SessionSum
     }
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Put(u8, u8),
-    Found(u8, u8),
-    Remove(u8),
-    Flush,
-    Reopen,
-    List { created: Option<u8>, updated: Option<u8>, third: Option<u8>, archived: Option<bool>, limit: usize },
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let list = (option::of(0..12_u8), option::of(any::<u8>()), option::of(0..3_u8), any::<Option<bool>>(), 1..5_usize);
-    prop_oneof![
-        6 => (0..12_u8, prop_oneof![0..4_u8, any::<u8>()]).prop_map(|(n, version)| Step::Put(n, version)),
-        2 => (0..12_u8, 0..4_u8).prop_map(|(n, version)| Step::Found(n, version)),
-        2 => (0..12_u8).prop_map(Step::Remove),
-        1 => Just(Step::Flush),
-        1 => Just(Step::Reopen),
-        6 => list.prop_map(|(created, updated, third, archived, limit)| Step::List {
-            created, updated, third, archived, limit
-        }),
-    ]
-}
-
-async fn walk(steps: Vec<Step>) {
-    let directory = meerkat_testkit::folder();
-    let path = directory.path().join("index.redb");
-    let (mut redb, memory) = (index(&path), MemoryIndex::default());
-    redb.rebuilt(redb.needs_rebuild().await.unwrap()).await.unwrap();
-    // In the order of their changes.
-    let mut sessions: Vec<(u8, u8)> = Vec::new();
-    for step in steps {
-        match step {
-            Step::Put(n, version) => {
-                sessions.retain(|(listed, _)| *listed != n);
-                sessions.push((n, version));
-                redb.put(summary(n, version)).await.unwrap();
-                memory.put(summary(n, version)).await.unwrap();
-            }
-            Step::Found(n, version) => {
-                if !sessions.contains(&(n, version)) {
-                    sessions.retain(|(listed, _)| *listed != n);
-                    sessions.push((n, version));
-                }
-                redb.put_found(summary(n, version)).await.unwrap();
-                memory.put_found(summary(n, version)).await.unwrap();
-            }
-            Step::Remove(n) => {
-                sessions.retain(|(listed, _)| *listed != n);
-                redb.remove(id(n)).await.unwrap();
-                memory.remove(id(n)).await.unwrap();
-            }
-            Step::Flush => redb.flush().await.unwrap(),
-            Step::Reopen => {
-                redb.flush().await.unwrap();
-                drop(redb);
-                redb = index(&path);
-            }
-            Step::List { created, updated, third, archived, limit } => {
-                let query = SessionQuery {
-                    created_after: created.map(|n| time(i64::from(n))),
-                    updated_after: updated.map(|version| time(i64::from(version))),
-                    labels: third.map(|third| ("third".to_owned(), third.to_string())).into_iter().collect(),
-                    archived,
-                    cursor: None,
-                    limit: Some(limit),
-                };
-                let wanted = sessions.iter().rev().filter(|&&(n, version)| {
-                    created.is_none_or(|after| n > after)
-                        && updated.is_none_or(|after| version > after)
-                        && third.is_none_or(|third| version % 3 == third)
-                        && archived.is_none_or(|archived| version.is_multiple_of(4) == archived)
-                });
-                let wanted: Vec<_> = wanted.map(|&(n, version)| summary(n, version)).collect();
-                assert_eq!(pages(&redb, &query).await, wanted);
-                assert_eq!(pages(&memory, &query).await, wanted);
-                let mut by_id = sessions.clone();
-                by_id.sort_by(|a, b| b.cmp(a));
-                let by_id: Vec<_> = by_id.into_iter().map(|(n, version)| summary(n, version)).collect();
-                for index in [&redb as &dyn SessionIndex, &memory] {
-                    let (mut all, mut before) = (index.sessions(None, limit).await.unwrap(), None);
-                    while all.last().map(|last| last.session_id) != before {
-                        before = all.last().map(|last| last.session_id);
-                        all.extend(index.sessions(before, limit).await.unwrap());
-                    }
-                    assert_eq!(all, by_id);
-                }
-            }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(40))]
-
-    #[test]
-    fn a_list_is_what_was_put(steps in vec(step(), 1..40)) {
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(walk(steps));
-    }
-}
-
 fn key(scope: Option<u8>, name: &str, seconds: i64) -> IndexedKey {
     let key = Key { key: name.to_owned(), request: "r".to_owned() };
     IndexedKey { scope: scope.map(id), key, session_id: id(9), turn: Some(3), time: time(seconds) }
@@ -218,40 +114,6 @@ async fn sessions_that_are_not_idle_are_found_without_a_look_at_the_others() {
     }
     redb.remove(id(2)).await.unwrap();
     assert_eq!(busy(&redb).await, [1, 0].map(id));
-}
-
-async fn keys_and_checkpoints(index: &dyn SessionIndex) {
-    for key in [key(None, "k", 0), key(Some(1), "k", 1), key(Some(1), "", 2), key(Some(2), "k", 3)] {
-        index.put_key(&key).await.unwrap();
-        assert_eq!(index.key(key.scope, &key.key.key).await.unwrap(), Some(key));
-    }
-    // An older one that comes in late changes nothing; a newer one does.
-    index.put_key(&key(Some(2), "k", 2)).await.unwrap();
-    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 3)));
-    index.put_key(&key(Some(2), "k", 4)).await.unwrap();
-    assert_eq!(index.key(None, "other").await.unwrap(), None);
-    index.put_checkpoint("reader", id(1), 7).await.unwrap();
-    index.put_checkpoint("reader", id(2), 8).await.unwrap();
-    let at = async |n| index.checkpoint("reader", id(n)).await.unwrap();
-    assert_eq!((at(1).await, at(2).await, at(3).await), (7, 8, 0));
-    index.flush().await.unwrap();
-    index.put_checkpoint("reader-2", id(2), 5).await.unwrap();
-    assert_eq!(index.checkpoints("reader", &[id(2), id(3), id(1)]).await.unwrap(), [8, 0, 7]);
-    index.remove(id(1)).await.unwrap();
-    assert_eq!((at(1).await, at(2).await), (0, 8));
-    index.forget_reader("reader").await.unwrap();
-    assert_eq!((at(2).await, index.checkpoint("reader-2", id(2)).await.unwrap()), (0, 5));
-    assert_eq!(index.key(Some(id(1)), "k").await.unwrap(), None);
-    assert_eq!(index.key(Some(id(1)), "").await.unwrap(), None);
-    assert_eq!(index.key(None, "k").await.unwrap(), Some(key(None, "k", 0)));
-    assert_eq!(index.key(Some(id(2)), "k").await.unwrap(), Some(key(Some(2), "k", 4)));
-}
-
-#[tokio::test]
-async fn keys_and_checkpoints_are_scoped_and_go_with_their_session() {
-    let directory = meerkat_testkit::folder();
-    keys_and_checkpoints(&index(&directory.path().join("index.redb"))).await;
-    keys_and_checkpoints(&MemoryIndex::default()).await;
 }
 
 #[tokio::test]
