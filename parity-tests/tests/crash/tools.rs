@@ -316,34 +316,3 @@ fn nothing_that_a_killed_program_started_lives_for_long() {
     let lives = |(process, start): &(PathBuf, String)| parent_and_start(process).is_some_and(|it| it.1 == *start);
     until("what it started has ended", || !started.iter().any(lives));
 }
-
-#[test]
-fn a_call_that_waits_over_rest_is_decided_over_rpc_after_a_kill_and_runs_once() {
-    let stage = with_tools("ask");
-    let server = stage.serve(None);
-    let id = server.create();
-    let path = format!("/v1/sessions/{id}");
-    let prompt = format!(r#"@call {ADD} {{"line":"{id}"}} @say Added."#);
-    std::thread::scope(|scope| {
-        let turn = scope
-            .spawn(|| server.ask("POST", &format!("{path}/turns"), &json!({ "prompt": prompt, "attended": true })));
-        until("it waits", || server.get(&path).1["state"] == "waiting");
-        server.kill();
-        assert_eq!(turn.join().unwrap(), None, "its caller gets no answer");
-    });
-    drop(server);
-    assert_eq!(stage.tool_lines("effects").len(), 0);
-
-    let server = stage.serve(None);
-    let view = server.rpc("session/read", &json!({ "session_id": id })).unwrap().unwrap();
-    let call = &view["pending_approvals"][0];
-    assert_eq!((&view["state"], &call["name"]), (&json!("waiting"), &json!(ADD)), "{view}");
-    let approval = json!({ "session_id": id, "call_id": call["call_id"], "decision": "approve" });
-    let decided = server.rpc("turn/approve", &approval).unwrap().unwrap();
-    assert_eq!(server.rpc("turn/approve", &approval).unwrap().unwrap(), decided, "a repeated decision changes nothing");
-    until("it ends", || server.get(&path).1["state"] == "idle");
-    let events = server.get(&format!("{path}/events")).1;
-    assert_eq!(outcomes(events["items"].as_array().unwrap())[ADD], ["succeeded"]);
-    assert_eq!(stage.tool_lines("effects").len(), 1);
-    assert_eq!(server.end(), Some(0));
-}

@@ -1,9 +1,6 @@
 //! What a process that ends in the middle of its work leaves behind, and how the next one finds it.
 
-use meerkat_service::{
-    options::Policy,
-    service::{SessionQuery, StartTurn},
-};
+use meerkat_service::{options::Policy, service::StartTurn};
 use meerkat_testkit::in_time;
 
 use crate::stored::Place;
@@ -31,28 +28,4 @@ fn a_queue_outlives_its_process_and_goes_on_if_it_is_configured_to() {
             assert_eq!((turn, text), (3, "messages: 6"), "clean: {is_clean}: the queue ran in its order before");
         });
     }
-}
-
-#[test]
-fn an_index_that_cannot_be_opened_stands_in_the_way_of_lists_alone() {
-    let place = Place::new();
-    let session_id = place.process(true, |process| async move { process.create().await });
-    let index = place.data_dir().join("index.redb");
-    std::fs::remove_file(&index).unwrap();
-    std::fs::create_dir(&index).unwrap();
-    let made = place.process(false, |process| async move {
-        process.turn(session_id, "@say One.").await.unwrap();
-        let made = process.create().await;
-        assert_eq!(process.turn(made, "@say Two.").await.unwrap().text, "Two.");
-        assert!(process.service.list(SessionQuery::default()).await.is_err());
-        made
-    });
-    std::fs::remove_dir(&index).unwrap();
-    place.process(true, |process| async move {
-        let listed = process.service.list(SessionQuery::default()).await.unwrap().items;
-        assert_eq!(
-            listed.iter().map(|row| (row.session_id, row.turn_count)).collect::<Vec<_>>(),
-            [(made, 1), (session_id, 1)]
-        );
-    });
 }

@@ -4,22 +4,22 @@ use std::{collections::BTreeMap, fs, os::unix::fs::FileExt as _};
 
 use meerkat_service::{
     SessionId,
-    service::{CreateSession, SessionQuery, UpdateSession},
+    service::{CreateSession, NamedReader, SessionQuery, UpdateSession},
 };
 
 use crate::stored::{Place, Process, files};
 
 /// Their rows are more than redb keeps in memory of its file.
-pub(crate) const SESSIONS: usize = 120;
+const SESSIONS: usize = 120;
 
 /// A create whose row is long.
-pub(crate) fn create(n: usize) -> CreateSession {
+fn create(n: usize) -> CreateSession {
     let labels = (0..64).map(|label| (format!("label {label}"), "x".repeat(1000))).collect::<BTreeMap<_, _>>();
     CreateSession { labels, idempotency_key: Some(format!("key {n}")), ..CreateSession::default() }
 }
 
 /// Every byte of the index behind its header is another one.
-pub(crate) fn flip(place: &Place) {
+fn flip(place: &Place) {
     let path = place.data_dir().join("index.redb");
     let file = fs::File::options().read(true).write(true).open(path).unwrap();
     let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap() - 4096];
@@ -45,37 +45,45 @@ async fn listed(process: &Process) -> Vec<SessionId> {
 
 #[test]
 fn an_index_that_is_damaged_while_it_is_open_is_made_anew() {
-    for is_changed_first in [false, true] {
-        let place = Place::new();
-        let mut ids = place.process(true, |process| async move {
-            let mut ids = Vec::new();
-            for n in 0..SESSIONS {
-                ids.push(process.service.create_session(create(n)).await.unwrap().session_id);
-            }
-            ids
-        });
-        place.process(true, |process| {
+    let place = Place::new();
+    let mut ids = place.process(true, |process| async move {
+        let mut ids = Vec::new();
+        for n in 0..SESSIONS {
+            ids.push(process.service.create_session(create(n)).await.unwrap().session_id);
+        }
+        ids
+    });
+    for (times, first) in ["a key", "a change", "a reader"].into_iter().enumerate() {
+        ids = place.process(true, |process| {
             let place = &place;
             async move {
                 process.service.ready().await.unwrap();
                 flip(place);
-                if is_changed_first {
+                if first == "a change" {
                     let update = UpdateSession { session_id: ids[3], title: Some("A title".to_owned()), labels: None };
                     process.service.update(update).await.unwrap();
                     assert_eq!(process.turn(ids[5], "@say Still.").await.unwrap().text, "Still.");
+                }
+                if first == "a reader" {
+                    let reader = || NamedReader { reader: "r".to_owned() };
+                    // The caller that finds the damage may fail.
+                    drop(process.service.create_reader(reader()).await);
+                    let behind = process.service.create_reader(reader()).await.unwrap().sessions_behind;
+                    assert_eq!(behind, ids.len() as u64, "a lost index hides no session from a reader");
                 }
                 for n in [0, SESSIONS / 2, SESSIONS - 1] {
                     let again = process.service.create_session(create(n)).await.unwrap();
                     assert_eq!(again.session_id, ids[n], "a key stands for the session that it made");
                 }
-                ids.reverse();
-                assert_eq!(listed(&process).await, ids);
-                assert_eq!(process.turn(ids[0], "@say On.").await.unwrap().text, "On.");
-                let made = process.create().await;
-                ids.insert(0, made);
-                assert_eq!(listed(&process).await, ids);
+                let newest_first = |ids: &[SessionId]| ids.iter().rev().copied().collect::<Vec<_>>();
+                assert_eq!(listed(&process).await, newest_first(&ids));
+                assert_eq!(process.turn(ids[SESSIONS - 1], "@say On.").await.unwrap().text, "On.");
+                ids.push(process.create().await);
+                assert_eq!(listed(&process).await, newest_first(&ids));
+                ids
             }
         });
-        assert!(files(&place.data_dir()).iter().any(|path| path.contains("set-aside")), "nobody noticed");
+        let set_aside = files(&place.data_dir()).into_iter().filter(|path| path.contains("set-aside")).count();
+        assert_eq!(set_aside, times + 1, "{first}: the damage was noticed");
     }
 }

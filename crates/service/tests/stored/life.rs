@@ -34,37 +34,6 @@ async fn history(process: &Process, session_id: meerkat_service::SessionId, limi
     }
 }
 
-#[test]
-fn a_session_outlives_its_process_to_the_byte() {
-    let place = Place::new();
-    for is_clean in [true, false] {
-        let (session_id, lines, view, said) = place.process(is_clean, |process| async move {
-            let session_id = process.create().await;
-            process.turn(session_id, "@say One.").await.unwrap();
-            process.turn(session_id, r#"@call test_echo {"text":"hi"} @echo last_result"#).await.unwrap();
-            let view = process.service.read(&session_id).await.unwrap();
-            (session_id, process.lines(session_id).await, view, history(&process, session_id, 2).await)
-        });
-        place.process(true, |process| async move {
-            assert_eq!(process.service.read(&session_id).await.unwrap(), view);
-            assert_eq!(process.lines(session_id).await, lines);
-            for limit in [1, 2, 3, 100] {
-                assert_eq!(history(&process, session_id, limit).await, said, "in pages of {limit}");
-            }
-            let roles: Vec<&str> = said.iter().map(|item| item["role"].as_str().unwrap()).collect();
-            assert_eq!(roles, ["user", "assistant", "user", "assistant", "tool_results", "assistant"]);
-            assert_eq!(view.message_count, said.len() as u64);
-            let next = process.turn(session_id, "@echo messages").await.unwrap();
-            assert_eq!((next.turn, next.text.as_str()), (2, "messages: 7"));
-            let resumed = ResumeTurn { prompt: Some("@say Resumed.".to_owned()), ..ResumeTurn::default() };
-            assert_eq!(process.service.resume(&session_id, resumed).await.unwrap().text, "Resumed.");
-            // Nothing was interrupted, so there is nothing to go on with.
-            let refused = process.service.resume(&session_id, ResumeTurn::default()).await.unwrap_err();
-            assert_eq!(refused.code(), ErrorCode::ItemNotFound);
-        });
-    }
-}
-
 /// What goes on with an interrupted turn is that turn: with its model, its budgets and its way to compact.
 #[test]
 fn a_resumed_turn_keeps_the_options_of_the_interrupted_one() {

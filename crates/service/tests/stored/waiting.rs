@@ -1,7 +1,5 @@
 //! Turns that wait for approval while their process ends: they go on in the next one, and the call runs once.
 
-use std::fs;
-
 use meerkat_service::{
     ErrorCode,
     options::Unattended,
@@ -45,35 +43,6 @@ async fn waiting_call(process: &Process, session_id: SessionId) -> String {
     assert_eq!(view.state, SessionState::Waiting);
     let [call] = &view.pending_approvals[..] else { panic!("{view:?}") };
     call.call_id.clone()
-}
-
-#[test]
-fn a_turn_that_waits_outlives_its_process_and_a_decision_runs_it_once() {
-    for (is_clean, restarts) in [(false, 1), (true, 1), (true, 3), (false, 3)] {
-        let place = Place::new();
-        let session_id = left_waiting(&place, is_clean);
-        for _ in 1..restarts {
-            place.process(is_clean, |process| async move {
-                process.service.ready().await.unwrap();
-                waiting_call(&process, session_id).await;
-            });
-        }
-        place.process(true, |process| async move {
-            let call_id = waiting_call(&process, session_id).await;
-            let before = process.events(session_id).await;
-            assert_eq!(before.last().unwrap()["type"], "approval_requested", "nothing was recorded meanwhile");
-            let decided = DecideApproval::new(session_id, call_id, Decision::Approve);
-            let first = process.service.decide_approval(decided.clone()).await.unwrap();
-            let result = process.service.start_turn(asking(session_id)).await.unwrap();
-            assert_eq!((result.turn, result.status, result.text.as_str()), (0, TurnStatus::Completed, "Done."));
-            assert_eq!(process.service.decide_approval(decided).await.unwrap(), first);
-            let events = process.events(session_id).await;
-            let expected = ["approval_decided", "tool_started", "tool_finished", "assistant_message", "turn_completed"];
-            assert_eq!(types(&events, before.len()), expected);
-        });
-        let log = place.dir.path().join("tools/log");
-        assert_eq!(fs::read_to_string(log).unwrap(), "asked\n", "clean {is_clean}, {restarts} restarts");
-    }
 }
 
 #[test]

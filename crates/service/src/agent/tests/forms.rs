@@ -88,16 +88,6 @@ async fn a_denial_declines_and_an_answer_belongs_to_questions_alone() {
 }
 
 #[tokio::test]
-async fn a_question_in_a_turn_that_nobody_attends_is_declined_at_once() {
-    let bench = Bench::new(|_| {}).await;
-    let result = bench.subject.turn(PROMPT).await.unwrap();
-    assert_eq!(result.text, "last_result: declined");
-    let events = bench.answered().await;
-    assert_eq!(types(&events)[..3], ["approval_requested", "approval_decided", "tool_finished"]);
-    assert_eq!((&events[1]["decision"], &events[1]["reason"]), (&json!("deny"), &json!("no person attends the turn")));
-}
-
-#[tokio::test]
 async fn the_end_of_a_turn_cancels_its_question() {
     let bench = Bench::new(|_| {}).await;
     let id = bench.asks(PROMPT).await;

@@ -4,77 +4,26 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Rig, Subject, check_journal};
+use super::{Rig, Subject};
 use crate::{
     AgentBuildConfig, SessionId,
     options::EngineOptions,
     redact::Secrets,
     runtime::pin_fact::PinFact,
-    service::{CreateSession, ReadEvents, SessionService, StartTurn, TurnStatus},
+    service::{CreateSession, ReadEvents, SessionService, StartTurn},
     session::message::RawJson,
     store::MemoryBlobStore,
     tool::{Invocation, OutputLimits, OutputSink, Tool as _, ToolError},
 };
 
-/// A service whose model may pin facts.
-fn rig() -> Rig {
-    let mut rig = Rig::new(vec![]);
-    rig.options.limits.pins = 2;
-    rig.options.limits.pin_bytes = 30;
-    rig
-}
-
-async fn subject(mut rig: Rig) -> (Subject, Arc<PinFact>) {
-    let tool = PinFact::new().unwrap();
-    rig.tools.push(tool.clone());
-    let service = rig.service();
-    tool.serve(&service);
-    (Subject::new(service).await, tool)
-}
-
-#[tokio::test]
-async fn a_fact_is_pinned_in_its_turn_and_the_same_fact_once() {
-    let (subject, _) = subject(rig()).await;
-    let twice = r#"@call pin_fact {"text":"The key is blue."} @call pin_fact {"text":"The key is blue."} @say Kept."#;
-    assert_eq!(subject.turn(twice).await.unwrap().text, "Kept.");
-    let events = subject.events().await;
-    check_journal(&events);
-    let pinned: Vec<_> = events.iter().filter(|event| event["type"] == "pinned").collect();
-    assert_eq!(pinned.len(), 1);
-    assert_eq!((&pinned[0]["turn"], &pinned[0]["text"]), (&0.into(), &"The key is blue.".into()));
-    let results: Vec<_> = events.iter().filter(|event| event["type"] == "tool_finished").collect();
-    let said = format!("Pinned as {}.", pinned[0]["seq"]);
-    assert!(results.iter().all(|result| result["output"] == said.as_str()), "{results:?}");
-    assert_eq!(events.iter().find(|event| event["type"] == "tool_started").unwrap()["effect"], "idempotent");
-    let tail = subject.turn("@echo tail").await.unwrap().text;
-    assert!(tail.contains("The key is blue."), "{tail}");
-}
-
-#[tokio::test]
-async fn a_limit_is_told_to_the_model_and_pins_nothing() {
-    let (subject, _) = subject(rig()).await;
-    for (text, why) in [
-        ("This fact is longer than thirty bytes.", "pin has more than 30 bytes"),
-        ("", "do not fit"),
-        ("One.", ""),
-        ("Two.", ""),
-        ("Three.", "pins"),
-    ] {
-        let prompt = format!(r#"@call pin_fact {{"text":"{text}"}} @echo last_result"#);
-        let turn = subject.turn(&prompt).await.unwrap();
-        assert_eq!(turn.status, TurnStatus::Completed);
-        let finished = subject.events().await.into_iter().rfind(|event| event["type"] == "tool_finished").unwrap();
-        assert_eq!(finished["outcome"], if why.is_empty() { "succeeded" } else { "not_run" }, "{text}");
-        assert!(turn.text.contains(why), "{text}: {}", turn.text);
-    }
-    let pins = subject.service.pins(&subject.session_id).await.unwrap().items;
-    assert_eq!(pins.iter().map(|pin| pin.text.as_str()).collect::<Vec<_>>(), ["One.", "Two."]);
-}
-
 /// A call that outlives its turn cannot pin anything in a later one.
 #[tokio::test]
 async fn a_call_whose_turn_has_ended_pins_nothing() {
-    let (subject, tool) = subject(rig()).await;
+    let (mut rig, tool) = (Rig::new(vec![]), PinFact::new().unwrap());
+    rig.tools.push(tool.clone());
+    let service = rig.service();
+    tool.serve(&service);
+    let subject = Subject::new(service).await;
     subject.turn("@say Done.").await.unwrap();
     let (session_id, turn) = (subject.session_id, 0);
     let arguments = RawJson::parse(r#"{"text":"Late."}"#).unwrap();

@@ -225,28 +225,3 @@ async fn what_was_found_outlives_a_compaction_and_a_restart() {
     service(&next).start_turn(StartTurn::new(session_id, "And now?")).await.unwrap();
     assert_eq!(shown(&next, 0), shown(&model, 1));
 }
-
-/// A search that waits for a decision is answered by the next process.
-#[tokio::test(start_paused = true)]
-async fn a_search_may_wait() {
-    let events = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
-    let service = |model: &Arc<Heard>| {
-        let mut rig = rig(model, 100, WINDOW);
-        rig.options.tools.approval.insert("search_tools".to_owned(), Approval::Ask);
-        rig.stored(events.clone(), Arc::new(MemoryIndex::default()))
-    };
-    let former = service(&Heard::new([calls([search("hub 042")])]));
-    let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
-    former.accept_turn(StartTurn::new(session_id, "Go.")).await.unwrap();
-    super::ticks(100).await;
-    let call_id = former.read(&session_id).await.unwrap().pending_approvals[0].call_id.clone();
-    drop(former);
-    super::ticks(100).await;
-    let model = Heard::new([says("Done.")]);
-    let next = service(&model);
-    let approve = crate::service::DecideApproval::new(session_id, call_id, crate::session::event::Decision::Approve);
-    next.decide_approval(approve).await.unwrap();
-    super::ticks(200).await;
-    let requests = model.requests.lock().unwrap();
-    assert_eq!(names(&requests[0]).last(), Some(&"mcp__hub__issue_042"));
-}

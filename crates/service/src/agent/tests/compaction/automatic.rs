@@ -47,30 +47,6 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     assert_eq!(format!("{:?}", asked.tools), format!("{:?}", next.tools));
 }
 
-/// The turn goes on with the very context it had.
-#[tokio::test]
-async fn a_summary_that_fails_leaves_the_context_as_it_is() {
-    let failures = [
-        (Write::Failure(ErrorCode::ModelRejected), "MODEL_REJECTED"),
-        (Write::Call, "MODEL_REJECTED"),
-        // A truncated summary lacks facts that nobody would miss.
-        (Write::Cut("This was d"), "MODEL_REJECTED"),
-        (Write::Text(" \n\u{7} "), "MODEL_REJECTED"),
-        (Write::Text("x".repeat(2_600).leak()), "COMPACTION_NO_PROGRESS"),
-    ];
-    for (write, code) in failures {
-        let bench = Bench::new(config()).await;
-        bench.fill().await;
-        bench.writes([write]);
-        let result = bench.turn("@say Done.").await;
-        assert_eq!((result.text.as_str(), result.compactions), ("Done.", 0));
-        assert_eq!(bench.outcomes().await, [(json!(2), code.to_owned())]);
-        let requests = bench.requests(false);
-        assert_eq!(requests[1].messages[..], requests[2].messages[..3]);
-        assert_eq!(requests[2].messages.len(), 5);
-    }
-}
-
 /// Broken once: the cut ignored the tools' specs, so the steps fitted the window and the request did not, and the turn
 /// failed.
 #[tokio::test]

@@ -48,8 +48,6 @@ const WINDOW: u64 = 100_000;
 #[derive(Clone)]
 enum Write {
     Text(&'static str),
-    /// As much as the tokens allowed.
-    Cut(&'static str),
     Call,
     Failure(ErrorCode),
     /// The words of its request that begin with `FACT-`.
@@ -95,12 +93,8 @@ impl ModelClient for Strict {
             return ScriptedModel.stream_response(request).await;
         }
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
-        let stop_reason = match write {
-            Write::Cut(_) => StopReason::MaxTokens,
-            _ => StopReason::EndTurn,
-        };
         let block = match write {
-            Write::Text(text) | Write::Cut(text) => AnswerBlock::Text(text.to_owned()),
+            Write::Text(text) => AnswerBlock::Text(text.to_owned()),
             Write::Facts => {
                 let texts: Vec<String> = request.messages.iter().map(|message| message.text()).collect();
                 let words = texts.iter().flat_map(|text| text.split_whitespace());
@@ -127,7 +121,7 @@ impl ModelClient for Strict {
                 opaque: None,
             }),
         };
-        let answer = ModelAnswer { blocks: vec![block], stop_reason, usage: COST };
+        let answer = ModelAnswer { blocks: vec![block], stop_reason: StopReason::EndTurn, usage: COST };
         let parts = [Ok(ModelPart::Text("never shown".to_owned())), Ok(ModelPart::End(answer))];
         Ok(stream::iter(parts).boxed())
     }
