@@ -13,7 +13,7 @@ use meerkat_service::{
     ErrorCode,
     model::{ModelError, ModelPart, ModelRequest, ModelResolver},
 };
-use meerkat_testkit::{in_time, refusing_address};
+use meerkat_testkit::{campaigns::Part, in_time, refusing_address};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -30,20 +30,23 @@ async fn failure(wire: &Wire, reply: impl Fn() -> Reply + Send + Sync + 'static)
     error
 }
 
-/// Cuts a stream after each of its bytes. Only a prefix with the whole frame of the stop reason is an answer; that
+/// Cuts a stream after its bytes: in a campaign each of them, else a tenth and those about the ends of lines. Only a prefix with the whole frame of the stop reason is an answer; that
 /// frame is the last, except in chat completions.
 async fn cut(wire: &'static Wire, story: &str, ends: Ends) {
     let story = wire.on_wire(story);
     let reason = story.find(r#""finish_reason":"stop"}"#).or_else(|| story.find(r#""finish_reason":"tool_calls"}"#));
     let whole = reason.map_or(story.trim_end().len(), |at| at + story[at..].find('\n').unwrap());
     let bytes = story.clone().into_bytes();
+    let is_by_a_line_end = |at: usize| bytes[at.saturating_sub(2)..bytes.len().min(at + 2)].contains(&b'\n');
+    let is_tried = |at: &usize| Part::Properties.is_whole() || at.is_multiple_of(10) || is_by_a_line_end(*at);
+    let lengths: Vec<usize> = (0..story.len()).filter(is_tried).collect();
     let call = wire.start(move |request| {
         let body = request.body.to_string();
         let length: usize = body.split("cut at ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         Reply { ends, ..Reply::stream(&bytes[..length]) }
     });
     let call = call.await;
-    for length in 0..story.len() {
+    for length in lengths {
         match call.ask(vec![user(&format!("cut at {length} bytes"))]).await {
             Ok(_) => assert!(length >= whole, "{}: an answer of {length} bytes", wire.model),
             Err(error) => {
