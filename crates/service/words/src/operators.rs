@@ -395,8 +395,6 @@ pub enum ToolServerState {
     LoginNeeded,
     /// Its last start failed.
     Failed,
-    /// A project's file names it, which the user has not trusted.
-    NotTrusted,
 }
 
 /// Configured server of tools.

@@ -65,7 +65,6 @@ pub(crate) const fn state(state: ToolServerState) -> &'static str {
         ToolServerState::Running => "running",
         ToolServerState::LoginNeeded => "login needed",
         ToolServerState::Failed => "failed",
-        ToolServerState::NotTrusted => "not trusted",
     }
 }
 

@@ -47,7 +47,6 @@ use tokio_util::{
 
 pub use auth::{Login, LoginOptions};
 pub use config::{Scope, ServerApproval, ServerConfig, expand};
-pub use shared::Permits;
 pub(crate) use supervise::supervise;
 
 use cache::Cache;
@@ -68,8 +67,6 @@ pub struct ServersOptions {
     pub logins_dir: Option<PathBuf>,
     /// Environment of which servers get a few variables, and whose values `${VAR}` stands for.
     pub environment: BTreeMap<String, String>,
-    /// Check before each start of a server; it may block.
-    pub permits: Permits,
     /// Source of time.
     pub clock: Arc<dyn Clock>,
     /// Shows a line to the person who waits for a first list.
@@ -86,7 +83,6 @@ impl Default for ServersOptions {
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
-            permits: Arc::new(|_| Ok(())),
             clock: Arc::new(SystemClock::new()),
             tell: Arc::new(|_| ()),
         }
@@ -160,7 +156,6 @@ pub struct Servers {
 pub fn servers(options: ServersOptions) -> Result<Arc<Servers>, SessionError> {
     let closed = CancellationToken::new();
     let pool = Arc::new(Pool {
-        permits: options.permits,
         clock: options.clock,
         cache: Cache(options.cache_dir),
         logins_dir: options.logins_dir,

@@ -404,8 +404,6 @@ impl Server {
         let pool = &self.pool;
         pool.former_ended().await;
         let connect = async {
-            let (permits, name) = (pool.permits.clone(), self.name.clone());
-            tokio::task::spawn_blocking(move || permits(&name)).await.map_err(|error| error.to_string())??;
             let wants_session = matches!(self.config.scope, Scope::Session);
             let (clock, secrets) = (pool.clock.clone(), self.secrets.clone());
             let link = Link::open(&self.name, target, wants_session, clock, secrets, &pool.tasks).await?;

@@ -13,12 +13,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{cache::Cache, former::Former};
 
-/// Check before each start of a server, by its name: an error says why it must not start.
-pub type Permits = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
 /// Parts that all servers of a pool share.
 pub(super) struct Pool {
-    pub(super) permits: Permits,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) cache: Cache,
     pub(super) logins_dir: Option<PathBuf>,

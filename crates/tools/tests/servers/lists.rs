@@ -15,7 +15,6 @@ use crate::{
 
 crate::tests!(
     a_listed_server_is_not_started_for_a_list,
-    a_server_that_may_not_start_does_not,
     globs_choose_the_tools,
     a_bad_schema_is_put_aside_alone,
     a_new_tool_comes_between_steps,
@@ -51,17 +50,6 @@ async fn a_listed_server_is_not_started_for_a_list() {
     assert_eq!(second.status()[0].connections, 1);
     assert_eq!((noted(folder.path(), "starts"), told.lock().unwrap().len()), (2, 1));
     second.shut_down().await;
-}
-
-async fn a_server_that_may_not_start_does_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut options = options(config(folder.path(), "", json!({})));
-    options.permits = std::sync::Arc::new(|name| Err(format!("the file of {name} has changed")));
-    let pool = servers(options).unwrap();
-    assert_eq!(names(&pool).await, [""; 0]);
-    assert_eq!(pool.status()[0].last_error.as_deref(), Some("the file of t has changed"));
-    assert_eq!(noted(folder.path(), "starts"), 0);
-    pool.shut_down().await;
 }
 
 async fn globs_choose_the_tools() {
