@@ -85,12 +85,12 @@ impl Tool for Change {
     }
 }
 
-pub(super) fn spec(name: &str, description: &str, schema: &str) -> Result<ToolSpec, SessionError> {
+pub(crate) fn spec(name: &str, description: &str, schema: &str) -> Result<ToolSpec, SessionError> {
     Ok(ToolSpec { name: name.to_owned(), description: description.to_owned(), schema: RawJson::parse(schema)? })
 }
 
 /// Runs blocking work off the async threads.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
     match tokio::task::spawn_blocking(work).await {

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use meerkat_service::{SessionError, tool::Tool};
 
 use change::Changes;
+pub(crate) use common::{blocking, spec};
 pub(crate) use path::shown;
 pub use restore::{Content, WorkspaceFiles};
 

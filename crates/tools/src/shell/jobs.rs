@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError, SessionId,
     model::ToolSpec,
-    session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
 use serde::Deserialize;
@@ -18,6 +17,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::run::{self, Run};
+use crate::files::spec;
 
 /// Commands of a session that run in the background at a time.
 const RUNNING_MAX: usize = 8;
@@ -228,10 +228,7 @@ impl Background {
 
 impl State {
     fn add(&mut self, piece: &str) {
-        self.output.push_str(piece);
-        let cut = self.output.ceil_char_boundary(self.output.len().saturating_sub(OUTPUT_BYTES_MAX));
-        self.output.drain(..cut);
-        self.dropped_bytes += cut as u64;
+        self.dropped_bytes += run::keep_tail(&mut self.output, piece, OUTPUT_BYTES_MAX) as u64;
     }
 }
 
@@ -244,9 +241,7 @@ struct Arguments {
 /// Makes `shell_output` and `shell_stop`.
 pub(super) fn tools(jobs: &Arc<Jobs>) -> Result<[Arc<dyn Tool>; 2], SessionError> {
     let make = |name: &str, description: &str, stops| -> Result<Arc<dyn Tool>, SessionError> {
-        let (name, description) = (name.to_owned(), description.to_owned());
-        let spec = ToolSpec { name, description, schema: RawJson::parse(SCHEMA)? };
-        Ok(Arc::new(Report { spec, jobs: jobs.clone(), stops }))
+        Ok(Arc::new(Report { spec: spec(name, description, SCHEMA)?, jobs: jobs.clone(), stops }))
     };
     let output = "Returns the new output of a command in the background, and whether it still runs.";
     let stop = "Ends a command in the background with all its processes, and returns its last output.";

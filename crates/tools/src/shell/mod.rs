@@ -21,7 +21,6 @@ use async_trait::async_trait;
 use meerkat_service::{
     SessionError, SessionId,
     model::ToolSpec,
-    session::message::RawJson,
     tool::{Invocation, Network, OutputSink, Plan, Tool, ToolError, is_unseen, shell_subject},
 };
 use serde::Deserialize;
@@ -29,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     confine::{self, Confinement, Guard, Job, Network as SessionNetwork, Reach},
-    files::shown,
+    files::{blocking, shown, spec},
     launcher,
 };
 use jobs::Jobs;
@@ -45,6 +44,8 @@ const TIMEOUT_MS: u64 = 120_000;
 const TIMEOUT_MS_MAX: u64 = 600_000;
 /// Time beyond a command's own that the engine waits, so that the tool can say what happened.
 const SLACK: Duration = Duration::from_secs(10);
+/// Bytes at the end of the output that are searched for a failure of the network.
+const TAIL_BYTES: usize = 8 * 1024;
 /// Bytes of a command: a person is shown all of it.
 const COMMAND_BYTES_MAX: usize = 12 * 1024;
 
@@ -93,8 +94,7 @@ pub(crate) fn tools(options: ShellOptions) -> Result<Informed, SessionError> {
         return Ok((Vec::new(), None));
     }
     let jobs = Arc::new(Jobs::default());
-    let spec =
-        ToolSpec { name: "shell".to_owned(), description: DESCRIPTION.to_owned(), schema: RawJson::parse(SCHEMA)? };
+    let spec = spec("shell", DESCRIPTION, SCHEMA)?;
     let network = options.network;
     let place = Arc::new(Place::new(options));
     let named = Named { place: place.clone(), obeyed: Arc::default() };
@@ -198,21 +198,21 @@ impl Shell {
         let (place, command, cwd) = (self.place.clone(), arguments.command.clone(), arguments.cwd.clone());
         let (search_path, git) = (invocation.search_path.clone(), arguments.git);
         // It looks at files, and once starts a process.
-        let job = tokio::task::spawn_blocking(move || {
-            place.job((&workspace, search_path), cwd.as_deref(), command, (reach, git))
+        let job = blocking(move || {
+            let job = place.job((&workspace, search_path), cwd.as_deref(), command, (reach, git));
+            job.map_err(ToolError::Refused)
         });
-        let mut job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
+        let mut job = job.await?;
         let confinement = job.confinement;
         // Where nothing can protect them, every command asks.
         let found = self.named.found(invocation.session_id, &job.workspace).await?;
         let (place, workspace) = (self.place.clone(), job.workspace.clone());
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = blocking(move || {
             let shadows = confinement.is_whole().then(|| place.shadows(&workspace, &found.harmless));
-            (confine::obeyed(&workspace, found.paths), shadows.unwrap_or_default())
+            let obeyed = confine::obeyed(&workspace, found.paths).map_err(ToolError::Failed)?;
+            Ok((obeyed, shadows.unwrap_or_default()))
         });
-        let (obeyed, shadows) = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
-        job.obeyed = obeyed.map_err(ToolError::Failed)?;
-        job.shadows = shadows;
+        (job.obeyed, job.shadows) = looked.await?;
         if arguments.background && !job.has_namespace() {
             let message = "This system gives a command no processes of its own, so none runs in the background; run it \
                            without background.";
@@ -266,24 +266,21 @@ impl Tool for Shell {
             held.push_str("; git open");
         }
         let guarded = job.clone();
-        let guard = tokio::task::spawn_blocking(move || Guard::take(&guarded)).await;
-        let guard = guard.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Failed)?;
+        let guard = blocking(move || Guard::take(&guarded).map_err(ToolError::Failed)).await?;
         let (place, starting) = (self.place.clone(), job.clone());
         let start = move |stop| Run::start(&place, &starting, (own, Some(guard)), stop);
         if arguments.background {
             let life = arguments.timeout_ms.map(|_| timeout);
             let jobs = self.jobs.clone();
             let started = move || jobs.start(invocation.session_id, &arguments.command, life, start);
-            let id = tokio::task::spawn_blocking(started).await;
-            let id = id.map_err(|error| ToolError::Failed(error.to_string()))??;
+            let id = blocking(started).await?;
             output.set_confinement(Some(held));
             let text = format!(
                 "{id} runs in the background. shell_output {{\"id\": \"{id}\"}} has its output, shell_stop ends it."
             );
             return output.write(&text).await;
         }
-        let run = tokio::task::spawn_blocking(|| start(CancellationToken::new())).await;
-        let mut run = run.map_err(|error| ToolError::Failed(error.to_string()))??;
+        let mut run = blocking(|| start(CancellationToken::new())).await?;
         output.set_confinement(Some(held));
         let mut deadline = std::pin::pin!(tokio::time::sleep(timeout));
         let mut has_line_end = true;
@@ -310,7 +307,7 @@ impl Tool for Shell {
             };
             let Some(piece) = piece else { break };
             has_line_end = piece.ends_with('\n');
-            rule::keep_tail(&mut tail, &piece);
+            run::keep_tail(&mut tail, &piece, TAIL_BYTES);
             output.progress(piece.as_str());
             if let Err(error) = output.write(&piece).await {
                 // The rest is read, so that the command's end is seen, and not kept.
@@ -362,8 +359,7 @@ impl Shell {
         }
         let networks = self.networks.clone();
         // It may start a process.
-        let own = tokio::task::spawn_blocking(move || networks.of(session_id)).await;
-        let own = own.map_err(|error| ToolError::Failed(error.to_string()))?;
+        let own = blocking(move || Ok(networks.of(session_id))).await?;
         if own.is_some() {
             job.reach = Reach::Session;
         }

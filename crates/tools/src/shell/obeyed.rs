@@ -19,7 +19,10 @@ use super::{
     named::{Repository, named},
     run::Run,
 };
-use crate::confine::{git_folders, main_folders};
+use crate::{
+    confine::{git_folders, main_folders},
+    files::blocking,
+};
 
 /// Lists the values of the user's own files. Without git there is nothing that obeys. Two NULs more end each list.
 const OWN: &str = r#"for file in ~/.config/git/config ~/.gitconfig; do
@@ -85,22 +88,21 @@ impl Obeyed {
 
 async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> {
     let of = workspace.to_owned();
-    let looked = tokio::task::spawn_blocking(move || {
+    let looked = blocking(move || {
         let root = of.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok()).unwrap_or(&of);
         let first = main_folders(root).next();
-        let mut others = git_folders(root)?;
+        let mut others = git_folders(root).map_err(ToolError::Refused)?;
         let configs = others.iter().flat_map(|folder| CONFIGS.map(|name| folder.join(name)));
         if let Some(config) = configs.into_iter().find(|path| path.metadata().is_ok_and(|found| !found.is_file())) {
-            return Err(format!(
+            return Err(ToolError::Refused(format!(
                 "{} is not a regular file, so commands cannot run here. Replace it with a file.",
                 config.display()
-            ));
+            )));
         }
         others.retain(|folder| Some(folder) != first.as_ref());
         Ok((root.to_owned(), first, others.into_iter().collect::<Vec<PathBuf>>()))
     });
-    let looked = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
-    let (root, first, others) = looked.map_err(ToolError::Refused)?;
+    let (root, first, others) = looked.await?;
     let mut found = Found { workspace: workspace.to_owned(), ..Found::default() };
     let mut paths = BTreeSet::new();
     let mut groups = others.chunks(RUN_MAX);
@@ -131,13 +133,13 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> 
         let (workspace, home) = (workspace.to_owned(), place.home.clone());
         let (root, mut known) = (root.clone(), std::mem::take(&mut paths));
         // It looks at files.
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = blocking(move || {
             for (repository, list) in lists {
                 known.append(&mut named(&list, &repository, &root, (&workspace, home.as_deref())));
             }
-            known
+            Ok(known)
         });
-        paths = looked.await.map_err(|error| ToolError::Failed(error.to_string()))?;
+        paths = looked.await?;
         is_first = false;
         let Some(next) = groups.next() else { break };
         group = next;
@@ -150,14 +152,11 @@ async fn find(place: &Arc<Place>, workspace: &Path) -> Result<Found, ToolError> 
 async fn list(place: &Arc<Place>, (root, workspace): (&Path, &Path), command: String) -> Result<String, ToolError> {
     let (looking, root, of) = (place.clone(), root.to_owned(), workspace.to_owned());
     // A repository around the home folder is not looked at; a command cannot see it either.
-    let job = tokio::task::spawn_blocking(move || {
-        looking.look(&root, &root, &command).or_else(|_| looking.look(&of, &of, &command))
+    let run = blocking(move || {
+        let job = looking.look(&root, &root, &command).or_else(|_| looking.look(&of, &of, &command));
+        Run::start(&looking, &job.map_err(ToolError::Refused)?, (None, None), CancellationToken::new())
     });
-    let job = job.await.map_err(|error| ToolError::Failed(error.to_string()))?.map_err(ToolError::Refused)?;
-    let starting = place.clone();
-    let started = move || Run::start(&starting, &job, (None, None), CancellationToken::new());
-    let run = tokio::task::spawn_blocking(started).await;
-    let mut run = run.map_err(|error| ToolError::Failed(error.to_string()))??;
+    let mut run = run.await?;
     let mut text = String::new();
     let deadline = Instant::now() + TIME_MAX;
     loop {

@@ -43,8 +43,6 @@ const WITH_SUBCOMMANDS: &[&str] = &[
 ];
 /// Bytes of a rule that the engine takes.
 const RULE_BYTES_MAX: usize = 1024;
-/// Bytes at the end of the output that are searched for a failure of the network.
-const TAIL_BYTES: usize = 8 * 1024;
 
 /// Proposes the rule that allows further commands like this one.
 pub(super) fn propose(words: &[String]) -> Option<String> {
@@ -74,13 +72,6 @@ pub(super) fn propose(words: &[String]) -> Option<String> {
         }
         Some(_) | None => exact(),
     }
-}
-
-/// Keeps the end of an output.
-pub(super) fn keep_tail(tail: &mut String, piece: &str) {
-    tail.push_str(piece);
-    let cut = tail.ceil_char_boundary(tail.len().saturating_sub(TAIL_BYTES));
-    tail.drain(..cut);
 }
 
 /// Returns true if a failed command says what programs say without a network.

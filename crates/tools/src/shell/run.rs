@@ -172,6 +172,14 @@ fn incomplete(bytes: &[u8]) -> usize {
     0
 }
 
+/// Adds to an output of which only the end is kept. Returns how many bytes were dropped.
+pub(super) fn keep_tail(output: &mut String, piece: &str, bytes_max: usize) -> usize {
+    output.push_str(piece);
+    let cut = output.ceil_char_boundary(output.len().saturating_sub(bytes_max));
+    output.drain(..cut);
+    cut
+}
+
 /// Says an exit code in a line.
 pub(super) fn said(code: u8) -> String {
     let signal = match code.saturating_sub(128) {
