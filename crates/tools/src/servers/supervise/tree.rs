@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::process::ExitStatusExt as _,
     process::{Child, ExitStatus},
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -59,17 +60,8 @@ pub(super) fn watch(server: Child) -> Result<u8, String> {
 
 /// Ends everything: first by the closed input, then by request, then by force.
 fn end(server: Pid, status: &mut Option<u8>) {
-    let is_gone = |status: &mut Option<u8>, ms: u32, is_enough: &dyn Fn(&Option<u8>) -> bool| {
-        for _ in 0..ms.div_ceil(LOOK_MS) {
-            if reap(server, status) || is_enough(status) {
-                return true;
-            }
-            look_later();
-        }
-        false
-    };
     // A server that ends in order has time to; what it leaves has not.
-    is_gone(status, GRACE_MS, &Option::is_some);
+    wait_until(GRACE_MS, || reap(server, status) || status.is_some());
     if reap(server, status) {
         return;
     }
@@ -77,14 +69,27 @@ fn end(server: Pid, status: &mut Option<u8>) {
         kill_process_group(server, Signal::TERM).ok();
     }
     signal_children(Signal::TERM);
-    if is_gone(status, TERM_MS, &|_| false) {
+    if wait_until(TERM_MS, || reap(server, status)) {
         return;
     }
-    for _ in 0..KILL_MS.div_ceil(LOOK_MS) {
-        // A killed process leaves its children to us, so the next look finds them.
+    // A killed process leaves its children to us, so the next look finds them.
+    wait_until(KILL_MS, || {
         signal_children(Signal::KILL);
-        if reap(server, status) {
-            return;
+        reap(server, status)
+    });
+}
+
+/// Looks until something is done, or for so long; returns whether it is done. Looks take longer on a busy machine, so they
+/// are not counted: this process is ended itself if it takes too long.
+#[expect(clippy::disallowed_methods, reason = "this process has no `Clock`")]
+fn wait_until(ms: u32, mut is_done: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + Duration::from_millis(ms.into());
+    loop {
+        if is_done() {
+            return true;
+        }
+        if Instant::now() >= end {
+            return false;
         }
         look_later();
     }
@@ -124,4 +129,21 @@ fn parent(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // The name in parentheses may hold anything.
     Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Broken once: looks were counted, so on a busy machine, where each takes longer, a wait was many times as long.
+    #[test]
+    fn a_wait_is_as_long_if_each_look_takes_longer() {
+        let mut looks = 0;
+        let is_done = wait_until(GRACE_MS, || {
+            looks += 1;
+            (0..9).for_each(|_| look_later());
+            false
+        });
+        assert!(!is_done && looks < GRACE_MS / LOOK_MS / 5, "{looks}");
+    }
 }
