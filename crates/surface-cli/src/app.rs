@@ -127,7 +127,7 @@ impl App {
                 (agent.service().clone(), None, false)
             }
             true => {
-                let data_dir = data_dir(&config, env, out.is_quiet, servers.clone(), build)?;
+                let data_dir = data_dir(&config, env, servers.clone(), build)?;
                 match data_dir.find().await? {
                     Server::Here(service) => (service, Some(data_dir), false),
                     Server::There(connection) => {
@@ -376,12 +376,11 @@ fn builder(
 fn data_dir(
     config: &Arc<Config>,
     env: &Environment,
-    is_quiet: bool,
     servers: Arc<Servers>,
     build: impl Fn(Option<PathBuf>) -> AgentBuildConfig + Send + Sync + 'static,
 ) -> Result<DataDir, CliError> {
     let (data_dir, owned, built) = (config.data_dir(env)?, config.clone(), config.clone());
-    let (project, database) = (config.project(env, is_quiet), config.database(env)?);
+    let (project, database) = (config.project(env), config.database(env)?);
     Ok(DataDir {
         place: Place::new(data_dir.clone()),
         open: Arc::new(move || {

@@ -14,7 +14,6 @@ mod wanted;
 
 pub(crate) mod project;
 
-mod folders;
 mod places;
 
 use std::{
@@ -48,7 +47,6 @@ use meerkat_tools::{
 };
 use serde::Serialize;
 
-pub(crate) use self::{folders::all_projects, rules::UserFile, values::LogLevel, wanted::WantedServer};
 use self::{
     layers::{
         BUILT_IN, BUILT_IN_ORIGIN, Layer, VENDOR_ORIGIN, flags, invalid, named_file, origin, user_folder, variables,
@@ -59,6 +57,7 @@ use self::{
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
+pub(crate) use self::{places::all_projects, rules::UserFile, values::LogLevel, wanted::WantedServer};
 use crate::{
     args::Globals,
     database::Database,

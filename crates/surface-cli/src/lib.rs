@@ -43,7 +43,7 @@ pub use private::keep_memory_private;
 
 use crate::{
     app::{ATTACHED_DRAIN_MS, App, Streams},
-    args::{Cli, Command, ConfigCommand, ProjectArgs, SessionCommand, StoreCommand},
+    args::{Cli, Command, ConfigCommand, SessionCommand, StoreCommand},
     commands::{doctor::doctor, local},
     config::Config,
     error::CliError,
@@ -140,12 +140,9 @@ fn dispatch(cli: Cli, out: &Output, env: &Environment, streams: Streams) -> Resu
             return commands::store::store_copy(out, env, &config, args);
         }
         Command::Store { command: StoreCommand::Nodes } => return commands::store::nodes(out, env, &config),
-        Command::Project { command: ProjectArgs::Adopt } => return local::adopt(out, env, &config),
         _ => {}
     }
-    if !out.is_quiet {
-        config.new_note(env).iter().for_each(|found| out.note(found));
-    }
+    config.new_note(env).iter().for_each(|found| out.note(found));
     let command = match cli.command {
         Command::Console(args) => Command::Serve(args.server()),
         command => command,
@@ -242,8 +239,7 @@ async fn perform(app: &App, env: &Environment, command: Command, streams: Stream
         Command::Sessions { command } => commands::sessions::run(app, streams, &command).await,
         Command::Memory { command } => commands::memory::run(app, streams, &command).await,
         Command::Call(args) => commands::call::call(app, streams, &args).await,
-        Command::Project { command: ProjectArgs::Adopt }
-        | Command::Serve(_)
+        Command::Serve(_)
         | Command::Console(_)
         | Command::Capabilities
         | Command::Models

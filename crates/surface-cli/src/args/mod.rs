@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use flags::{CompactFlags, Delivery, SessionFlags, Target, TurnFlags};
-pub(crate) use operators::{CopyArgs, ExportArgs, ProjectArgs, StoreCommand};
+pub(crate) use operators::{CopyArgs, ExportArgs, StoreCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};
 
 /// Runs an agent's turns on a language model, records every event, and continues sessions later.
@@ -113,7 +113,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Turns and sessions", &["run", "chat", "resume", "sessions", "models"]),
     ("What a session holds", &["events", "compact", "memory", "tools", "servers", "call"]),
     ("Programs and browsers", &["serve", "console", "token", "rpc", "mcp"]),
-    ("Set up and look after", &["config", "project", "store", "doctor", "capabilities", "errors", "completions"]),
+    ("Set up and look after", &["config", "store", "doctor", "capabilities", "errors", "completions"]),
 ];
 
 /// Lays the program's help out, with the commands in their groups.
@@ -175,11 +175,6 @@ pub(crate) enum Command {
     /// Call any operation by its name; without one, list them
     #[command(disable_help_flag = true, after_help = CALL_HELP)]
     Call(CallArgs),
-    /// Adopt sessions after a move
-    Project {
-        #[command(subcommand)]
-        command: ProjectArgs,
-    },
     /// List the models that you can use, where they come from, and what the others lack
     Models,
     /// List the tools that a session's model is offered; without a session, those of a new one

@@ -1,4 +1,4 @@
-//! `store …`, `project …`, and what `sessions export` takes.
+//! `store …`, and what `sessions export` takes.
 
 use std::path::PathBuf;
 
@@ -44,13 +44,6 @@ pub(crate) struct CopyArgs {
     /// The data directory or database that is to have them
     #[arg(value_name = "TO")]
     pub(crate) to: String,
-}
-
-/// `project`.
-#[derive(Subcommand)]
-pub(crate) enum ProjectArgs {
-    /// Take over the sessions of a project that was copied here, or that was at this path before
-    Adopt,
 }
 
 /// `sessions export`.

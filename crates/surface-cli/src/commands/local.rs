@@ -4,7 +4,7 @@ use std::io::{BufRead as _, Read as _};
 
 use clap::CommandFactory as _;
 use meerkat_errors::ErrorCode;
-use meerkat_service::{Capability, SessionError, service::ErrorList, wire::encode};
+use meerkat_service::{SessionError, service::ErrorList, wire::encode};
 use meerkat_tools::notes::RuleFile;
 use serde_json::{Value, json};
 
@@ -141,14 +141,6 @@ pub(crate) fn trust_config(
     config.trust(env)?;
     Config::trust_rules(env, &rules)?;
     print(out, &answer)
-}
-
-/// `project adopt`.
-pub(crate) fn adopt(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
-    config.capabilities().require(Capability::SessionStore)?;
-    let (data_dir, aside) = config.adopt(env)?;
-    let aside = aside.map(|aside| aside.display().to_string());
-    print(out, &json!({ "data_dir": data_dir.display().to_string(), "set_aside": aside }))
 }
 
 /// Prints the completion script of a shell.

@@ -1,6 +1,10 @@
 //! `sessions …`: commands with more than one request, or a question. The others are one call each.
 
-use std::{cmp::Reverse, path::PathBuf, sync::Arc};
+use std::{
+    cmp::Reverse,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use meerkat_service::{
     Capabilities, Capability, Operation, SessionError, SessionService, TurnNumber,
@@ -156,7 +160,15 @@ pub(crate) fn all_projects(out: &Output, env: &Environment, command: &SessionCom
     for (project, data_dir) in config::all_projects(env)? {
         match glance(&data_dir, &query) {
             Ok(page) if page.items.is_empty() => {}
-            Ok(page) => projects.push((project, page)),
+            Ok(page) => {
+                if !Path::new(&project).is_dir() {
+                    let data_dir = data_dir.display();
+                    out.note(&format!(
+                        "{project} is not there any more; `--data-dir {data_dir}` goes on with its sessions."
+                    ));
+                }
+                projects.push((project, page));
+            }
             Err(error) => out.note(&format!("The sessions of {project} are left out: {error}")),
         }
     }

@@ -1,24 +1,74 @@
-//! Places of a project's data and files, and the notes about them.
+//! Places of a project's data and files. Its data directory is named after the path of its root.
+//!
+//! No file in a project's folder is trusted for this: what `.rkat` names is only said, and a worktree must be known to
+//! its repository.
 
 use std::{
-    fs::{self, File, TryLockError},
-    path::PathBuf,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
 };
+
+use meerkat_service::SessionId;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Config,
-    folders::{PROJECTION, Project, earlier_dir, home, id_of, is_foreign, marked, own_dir, refuse, shared_root},
-    project::is_too_wide,
+    project::{Links, is_own, is_too_wide, project, read},
 };
-use crate::{error::CliError, output::Environment};
+use crate::{
+    error::{CliError, refused},
+    output::Environment,
+};
+
+/// Folder of the files for people, in the project's root.
+const PROJECTION: &str = ".rkat";
+
+/// File in a data directory that names its project.
+const PROJECT: &str = "project.json";
+
+/// Project as recorded in its data directory.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Project {
+    /// Path of its root.
+    root: String,
+}
+
+impl Project {
+    fn of(data_dir: &Path) -> Option<Self> {
+        serde_json::from_str(&text(&data_dir.join(PROJECT))?).ok()
+    }
+
+    fn is_in_place(&self) -> bool {
+        Path::new(&self.root).is_dir()
+    }
+
+    /// Records it in its data directory, unless that is another project's which is still there.
+    pub(crate) fn keep(&self, data_dir: &Path) {
+        if Self::of(data_dir).is_some_and(|known| known.is_in_place()) {
+            return;
+        }
+        let mut file = File::options();
+        let file = file.write(true).create(true).truncate(true).mode(0o600).open(data_dir.join(PROJECT));
+        let written = file.and_then(|mut file| file.write_all(&serde_json::to_vec(self)?));
+        if let Err(error) = written {
+            tracing::debug!(%error, "the project could not be recorded in the data directory");
+        }
+    }
+}
 
 impl Config {
     /// Returns the data directory: the configured one, else one per project in the user's data folder.
     pub(crate) fn data_dir(&self, env: &Environment) -> Result<PathBuf, CliError> {
-        match &self.values.store.data_dir {
-            Some(dir) => Ok(env.dir.join(dir)),
-            None => own_dir(&home(env)?, &shared_root(env)),
+        if let Some(dir) = &self.values.store.data_dir {
+            return Ok(env.dir.join(dir));
         }
+        let root = shared_root(env);
+        let name = root.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
+        // The hash keeps two projects of one name apart.
+        Ok(home(env)?.join(format!("{name}-{:016x}", meerkat_client::path_hash(&root))))
     }
 
     /// Returns the folder of the projection, if any: the configured one, else one at the project's root. The home folder
@@ -32,123 +82,99 @@ impl Config {
 
     /// Returns the root of the project; for a named data directory, of the project that it was made for.
     fn root(&self, env: &Environment) -> PathBuf {
-        let known = self.values.store.data_dir.as_ref().and_then(|dir| {
-            Project::known(&env.dir.join(dir)).filter(Project::is_in_place).map(|known| known.root.into())
-        });
-        known.unwrap_or_else(|| shared_root(env))
+        let known = self.values.store.data_dir.as_ref().and_then(|dir| Project::of(&env.dir.join(dir)));
+        known.filter(Project::is_in_place).map_or_else(|| shared_root(env), |known| known.root.into())
     }
 
-    /// Returns the project as its data directory records it. A quiet command leaves its note, and the root of the note,
-    /// to the next command.
-    pub(crate) fn project(&self, env: &Environment, is_quiet: bool) -> Project {
-        let here = Project::at(&self.root(env));
-        if !is_quiet {
-            return Project { noted: self.note(env), ..here };
-        }
-        match self.data_dir(env).ok().and_then(|dir| Project::known(&dir)) {
-            Some(known) if known.is_same_folder(&here) => known,
-            known => Project { noted: known.and_then(|known| known.noted), ..here },
-        }
+    /// Returns the project as its data directory records it.
+    pub(crate) fn project(&self, env: &Environment) -> Project {
+        Project { root: self.root(env).to_string_lossy().into_owned() }
     }
 
-    /// Returns a note about where the project's sessions are, if the user should know.
-    fn note(&self, env: &Environment) -> Option<String> {
-        let root = self.root(env);
-        let folder = root.join(PROJECTION);
+    /// Returns a note if no session is written as files, for a project that has no data directory yet: later nothing has
+    /// changed about it.
+    pub(crate) fn new_note(&self, env: &Environment) -> Option<String> {
+        let (root, is_new) = (self.root(env), !self.data_dir(env).ok()?.exists());
         let is_here = self.projects() && self.values.projection.dir.is_none() && !is_too_wide(&root, env);
-        if is_here && is_foreign(&root) {
-            let root = root.display();
+        if !is_new || !is_here {
+            return None;
+        }
+        let (folder, root) = (root.join(PROJECTION), root.display());
+        if is_foreign(&self.root(env)) {
             return Some(format!(
                 "{root} or its {PROJECTION} belongs to another user, so no session is written there as files."
             ));
         }
-        if self.values.store.data_dir.is_some() {
-            return None;
-        }
-        let (home, own) = (home(env).ok()?, self.data_dir(env).ok()?);
-        if let Some(known) = Project::known(&own).filter(|known| *known.root != *root.to_string_lossy()) {
-            return Some(format!("This project was at {}; its sessions are in {}.", known.root, own.display()));
-        }
-        if let Some(found) = earlier_dir(&home, &root, &own) {
-            let known = Project::known(&found).filter(|known| !known.root.is_empty());
-            let whose = known
-                .as_ref()
-                .map_or("of an unknown folder".to_owned(), |known| format!("of the project at {}", known.root));
-            let advice = match known.is_some_and(|known| known.is_in_place()) {
-                true => "",
-                false => "; `meerkat project adopt` continues with them",
-            };
-            return Some(format!("Other sessions, {whose}, are in {}{advice}.", found.display()));
-        }
-        let mark = marked(&root).filter(|mark| is_here && Some(*mark) != id_of(&own))?;
+        let mark = id_in(&folder.join("store")).filter(|_| self.values.store.data_dir.is_none())?;
+        let earlier = all_projects(env).ok()?.into_iter().find(|(_, dir)| id_in(&dir.join("id")) == Some(mark));
+        let (of, go_on) = earlier.map_or_else(
+            || (format!("another data directory ({mark}), of another HOME or user"), String::new()),
+            |(_, dir)| {
+                (dir.display().to_string(), format!("go on with those sessions by `--data-dir {}`, or ", dir.display()))
+            },
+        );
         Some(format!(
-            "{} was written by another data directory ({mark}), of another HOME or user, so nothing is written there; set \
-             `projection.dir` to another folder, or delete {}.",
+            "{} holds the files of the sessions in {of}, so nothing is written there: {go_on}set `projection.dir` to another \
+             folder, or delete {}.",
             folder.display(),
             folder.join("store").display()
         ))
     }
+}
 
-    /// Returns the note the first time it applies to the project.
-    pub(crate) fn new_note(&self, env: &Environment) -> Option<String> {
-        let (note, dir) = (self.note(env).filter(|_| self.opens_data_dir())?, self.data_dir(env).ok()?);
-        if Project::known(&dir).is_some_and(|known| known.noted.as_ref() == Some(&note)) {
-            return None;
-        }
-        if dir.is_dir() {
-            self.project(env, false).keep(&dir);
-        }
-        Some(note)
-    }
+/// Returns the folder of all projects' data directories.
+fn home(env: &Environment) -> Result<PathBuf, CliError> {
+    let home = env.variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = home.or_else(|| env.variable("HOME").map(|home| Path::new(&home).join(".local/share")));
+    let home = home.filter(|home| home.is_absolute());
+    let home = home.ok_or_else(|| refused("store.data_dir", "set it, or HOME", "the environment"))?;
+    Ok(home.join("meerkat"))
+}
 
-    /// Continues with sessions of the project that are outside its data directory. Returns their directory, and the
-    /// data directory that the project had.
-    pub(crate) fn adopt(&self, env: &Environment) -> Result<(PathBuf, Option<PathBuf>), CliError> {
-        if let Some(dir) = &self.values.store.data_dir {
-            return Err(refuse(format!("store.data_dir names the data directory: {}", dir.display())));
+/// Lists the stores of all projects in the user's data folder, each with its project's root. One that links lead to is
+/// listed once.
+pub(crate) fn all_projects(env: &Environment) -> Result<Vec<(String, PathBuf)>, CliError> {
+    let mut found = BTreeMap::new();
+    for dir in fs::read_dir(home(env)?).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if dir.join("journal").is_dir()
+            && let (Some(known), Ok(real)) = (Project::of(&dir), dir.canonicalize())
+        {
+            found.entry(real).or_insert((known.root, dir));
         }
-        let (home, root) = (home(env)?, shared_root(env));
-        let own = own_dir(&home, &root)?;
-        let Some(found) = earlier_dir(&home, &root, &own) else {
-            let mark = root.join(PROJECTION).join("store");
-            return match marked(&root) {
-                Some(store) if id_of(&own) == Some(store) => Ok((own, None)),
-                Some(_) => {
-                    let (home, mark) = (home.display(), mark.display());
-                    Err(refuse(format!("none of your data directories in {home} is the one that {mark} names")))
-                }
-                None => Err(refuse(format!("{} names no store", mark.display()))),
-            };
-        };
-        if let Some(known) = Project::of(&found)?.filter(Project::is_in_place) {
-            let (found, root) = (found.display(), known.root);
-            return Err(refuse(format!(
-                "the sessions in {found} are those of the project at {root}, which is still there"
-            )));
-        }
-        // Both must be free meanwhile.
-        let mut locks = Vec::new();
-        for dir in [&own, &found] {
-            let lock = File::options().read(true).write(true).open(dir.join("lock"));
-            if lock.as_ref().is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock))) {
-                return Err(refuse(format!(
-                    "another process works with the sessions in {}; end it first",
-                    dir.display()
-                )));
-            }
-            locks.push(lock);
-        }
-        let aside = own.is_dir().then_some(own);
-        if let Some(own) = &aside {
-            Project::default().keep(own);
-            if marked(&root) == id_of(own) {
-                // Without its mark and its list the folder is rebuilt from the other sessions.
-                for name in ["store", "index.json"] {
-                    drop(fs::remove_file(root.join(PROJECTION).join(name)));
-                }
-            }
-        }
-        Project::at(&root).keep(&found);
-        Ok((found, aside))
     }
+    Ok(found.into_values().collect())
+}
+
+/// Returns the root whose data directory the project uses: a worktree uses its repository's.
+fn shared_root(env: &Environment) -> PathBuf {
+    let root = project(env);
+    repository(&root).unwrap_or(root)
+}
+
+/// Returns the main folder of a worktree's repository. Each must name the other. A bare repository and a submodule have
+/// no such folder.
+fn repository(root: &Path) -> Option<PathBuf> {
+    let mark = root.join(".git");
+    let git_dir = root.join(text(&mark)?.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
+    let worktree = git_dir.join(text(&git_dir.join("gitdir"))?.trim()).canonicalize().ok()?;
+    let (worktrees, is_known) = (git_dir.parent()?, worktree == mark.canonicalize().ok()?);
+    let common = worktrees.parent().filter(|_| is_known && worktrees.ends_with("worktrees"))?;
+    let folder = common.parent().filter(|_| common.ends_with(".git"))?;
+    fs::metadata(folder).is_ok_and(|it| is_own(&it)).then(|| folder.to_owned())
+}
+
+/// Reads a small file of this user's, without following a link.
+fn text(path: &Path) -> Option<String> {
+    String::from_utf8(read(path, Links::Refused).ok()??).ok()
+}
+
+/// Reads the id of a store.
+fn id_in(path: &Path) -> Option<SessionId> {
+    text(path)?.trim().parse().ok()
+}
+
+/// Returns true if a project's root or its folder of files belongs to another user, who could redirect them.
+fn is_foreign(root: &Path) -> bool {
+    let is_foreign = |found: io::Result<fs::Metadata>| found.is_ok_and(|it| !is_own(&it));
+    is_foreign(fs::metadata(root)) || is_foreign(fs::symlink_metadata(root.join(PROJECTION)))
 }

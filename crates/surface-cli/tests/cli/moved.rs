@@ -1,6 +1,6 @@
-//! A project's sessions are found again where the project has moved to, and by nobody else.
+//! Which sessions a folder has, and what a user reads whose sessions are elsewhere.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use meerkat_errors::ErrorCode;
 use meerkat_testkit::until;
@@ -49,10 +49,15 @@ impl User {
         assert!(waited.code == 0 || has_none, "{}", waited.err);
     }
 
-    /// The names of a project's sessions, and what was told beside them.
+    /// The names of a project's sessions, and what was said beside them.
     #[track_caller]
     fn sessions(&self, project: &str) -> (Vec<String>, String) {
-        let ran = self.run(project, &["sessions", "list", "--json"]);
+        self.list(project, &[])
+    }
+
+    #[track_caller]
+    fn list(&self, project: &str, flags: &[&str]) -> (Vec<String>, String) {
+        let ran = self.run(project, &[&["sessions", "list", "--json"], flags].concat());
         let list = ran.json();
         let name = |item: &serde_json::Value| item["labels"]["name"].as_str().unwrap_or_default().to_owned();
         let mut names: Vec<String> = list["items"].as_array().unwrap().iter().map(name).collect();
@@ -70,26 +75,38 @@ impl User {
     }
 }
 
-/// The sessions were gone, and every command warned of another data directory. A quiet command leaves the note to the next.
+/// The sessions were gone, and every command warned of another data directory.
 #[test]
-fn a_project_that_moved_finds_its_sessions_and_says_so_once() {
-    for quiet_comes_first in [false, true] {
-        let user = User::new();
-        user.make("one");
-        user.say("one", "First");
-        fs::rename(user.path("one"), user.path("two")).unwrap();
-        let mut names = vec!["First".to_owned()];
-        if quiet_comes_first {
-            user.say("two", "Second");
-            names.push("Second".to_owned());
-        }
-        let (found, told) = user.sessions("two");
-        assert!(found == names && told.contains("its sessions are in"), "{found:?} {told}");
-        assert_eq!(user.sessions("two"), (names.clone(), String::new()));
-        user.say("two", "Third");
-        names.push("Third".to_owned());
-        assert_eq!(user.sessions("two").0, names);
-    }
+fn a_project_that_moved_is_told_once_where_its_sessions_are() {
+    let user = User::new();
+    user.make("one");
+    user.say("one", "First");
+    let data_dir = user.data_dir().display().to_string();
+    let at = ["--data-dir", &data_dir];
+    fs::rename(user.path("one"), user.path("two")).unwrap();
+    let (names, said) = user.sessions("two");
+    assert!(names.is_empty() && said.contains(&format!("`--data-dir {data_dir}`")), "{names:?} {said}");
+    assert_eq!(user.sessions("two"), (Vec::new(), String::new()));
+    let last = user.run("two", &["resume", "last", "x"]);
+    last.refused(
+        ErrorCode::InvalidRequest,
+        "--all-projects` lists those of other folders, also of this one's former path",
+    );
+    let all = user.run("two", &["sessions", "list", "--all-projects"]);
+    let former = format!("{} is not there any more; `--data-dir {data_dir}`", user.path("one").display());
+    assert!(all.out.contains("@say First") && all.err.contains(&former), "{}{}", all.out, all.err);
+    // With the flag all goes on in the new folder, its files too.
+    let ran = user.run("two", &[&at[..], &["resume", "last", "-q", "@say Second"]].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!(user.list("two", &at), (vec!["First".to_owned()], String::new()));
+    user.run("two", &[&at[..], &["call", "projection/rebuild"]].concat());
+    let sessions: Vec<_> = fs::read_dir(user.path("two/.rkat/sessions")).unwrap().collect();
+    let transcript = fs::read_to_string(sessions[0].as_ref().unwrap().path().join("transcript.md")).unwrap();
+    assert!(sessions.len() == 1 && transcript.contains("Second"), "{transcript}");
+    assert_eq!(user.run("two", &["sessions", "list", "--all-projects"]).err, "");
+    // The sessions of a path are those of the folder there.
+    user.make("one");
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
 }
 
 #[test]
@@ -112,7 +129,6 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
         user.make(&project);
         fs::create_dir(user.path(&project).join(".rkat")).unwrap();
         fs::write(user.mark(&project), mark).unwrap();
-        user.run(&project, &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "project");
         let (names, told) = user.sessions(&project);
         assert!(names.is_empty() && told.contains("another data directory") == (at == 0), "{mark} {told}");
         assert_eq!(user.sessions(&project), (Vec::new(), String::new()), "{mark}");
@@ -120,156 +136,46 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
     user.make("endless");
     fs::create_dir(user.path("endless").join(".rkat")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", user.mark("endless")).unwrap();
-    user.run("endless", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "names no store");
+    assert_eq!(user.sessions("endless").0, [""; 0]);
 }
 
-/// A mark is in every archive of a project, so it gives nobody its sessions, wherever the project itself is.
+/// A mark is in every archive of a project, so it gives nobody its sessions.
 #[test]
-fn a_copy_has_the_sessions_of_its_original_only_if_it_is_told_to() {
-    for is_there in [true, false] {
-        let user = User::new();
-        user.make("one");
-        user.say("one", "First");
-        user.make("copy");
-        fs::create_dir(user.path("copy").join(".rkat")).unwrap();
-        fs::copy(user.mark("one"), user.mark("copy")).unwrap();
-        if !is_there {
-            fs::remove_dir_all(user.path("one")).unwrap();
-        }
-        let (names, told) = user.sessions("copy");
-        let whose = format!("of the project at {}, ", user.path("one").display());
-        assert!(names.is_empty() && told.contains(&whose), "{names:?} {told}");
-        assert_eq!(told.contains("meerkat project adopt"), !is_there, "{told}");
-        assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
-        assert!(!user.path("copy/.rkat/sessions").exists());
-        let adopted = user.run("copy", &["project", "adopt"]);
-        if is_there {
-            adopted.refused(ErrorCode::InvalidRequest, &user.path("one").display().to_string());
-            assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
-            assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
-        } else {
-            assert_eq!(adopted.code, 0, "{}", adopted.err);
-            assert_eq!(user.sessions("copy"), (vec!["First".to_owned()], String::new()));
-        }
-    }
-}
-
-/// What is said in the project that adopts went into the files of another.
-#[test]
-fn sessions_that_a_process_works_with_are_not_adopted() {
+fn a_copy_has_sessions_of_its_own() {
     let user = User::new();
     user.make("one");
     user.say("one", "First");
-    let data_dir = user.data_dir();
+    let data_dir = user.data_dir().display().to_string();
     user.make("copy");
-    fs::rename(user.path("one/.rkat"), user.path("copy/.rkat")).unwrap();
-    fs::remove_dir_all(user.path("one")).unwrap();
-    let lock = fs::File::options().read(true).write(true).open(data_dir.join("lock")).unwrap();
-    lock.try_lock().unwrap();
-    user.run("copy", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "end it first");
-    drop(lock);
-    assert_eq!(user.run("copy", &["project", "adopt"]).code, 0);
-    assert_eq!(user.sessions("copy").0, ["First"]);
+    fs::create_dir(user.path("copy").join(".rkat")).unwrap();
+    fs::copy(user.mark("one"), user.mark("copy")).unwrap();
+    let (names, said) = user.sessions("copy");
+    assert!(names.is_empty() && said.contains(&format!("the sessions in {data_dir}, ")), "{names:?} {said}");
+    assert_eq!(user.sessions("copy"), (Vec::new(), String::new()));
+    user.run("copy", &["run", "-q", "--label", "name=Mine", "@say Mine"]);
+    assert!(!user.path("copy/.rkat/sessions").exists());
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
+    // Without the mark the files are the copy's.
+    fs::remove_file(user.mark("copy")).unwrap();
+    user.say("copy", "More");
+    user.run("copy", &["call", "projection/rebuild"]);
+    assert_eq!(fs::read_dir(user.path("copy/.rkat/sessions")).unwrap().count(), 2);
+    assert_eq!(user.sessions("copy"), (vec!["Mine".to_owned(), "More".to_owned()], String::new()));
 }
 
-/// As in a snapshot, the folder at the former path is by all that is known the same.
+/// As after a power cut.
 #[test]
-fn a_project_has_not_moved_while_its_former_root_is_that_folder() {
-    let user = User::new();
-    user.make("one");
-    user.say("one", "First");
-    std::os::unix::fs::symlink(user.path("one"), user.path("former")).unwrap();
-    let (old, new) = (user.data_dir(), user.path(".local/share/meerkat/former"));
-    let known = fs::read_to_string(old.join("project.json")).unwrap();
-    let root = |project: &str| format!("{}\"", user.path(project).display());
-    assert!(known.contains(&root("one")), "{known}");
-    fs::write(old.join("project.json"), known.replace(&root("one"), &root("former"))).unwrap();
-    fs::rename(&old, &new).unwrap();
-    let (names, told) = user.sessions("one");
-    assert!(names.is_empty() && told.contains(&user.path("former").display().to_string()), "{names:?} {told}");
-}
-
-/// As after a power cut; the sessions went to whichever folder was at the path.
-#[test]
-fn a_data_directory_that_cannot_say_whose_it_is_is_nobodys() {
+fn a_record_of_the_project_that_cannot_be_read_is_written_again() {
     let user = User::new();
     user.make("one");
     user.say("one", "First");
     let project = user.data_dir().join("project.json");
+    let whole = fs::read(&project).unwrap();
     for broken in ["", "{", "{}"] {
         fs::write(&project, broken).unwrap();
-        let ran = user.run("one", &["sessions", "list"]);
-        ran.refused(ErrorCode::InvalidRequest, &project.display().to_string());
-        assert_eq!(fs::read_to_string(&project).unwrap(), broken);
+        assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
+        assert_eq!(fs::read(&project).unwrap(), whole);
     }
-    // A copy does not take it either.
-    fs::rename(user.path("one"), user.path("two")).unwrap();
-    user.run("two", &["project", "adopt"]).refused(ErrorCode::InvalidRequest, "delete it");
-    fs::remove_file(&project).unwrap();
-    assert_eq!(user.run("two", &["project", "adopt"]).code, 0);
-    assert_eq!(user.sessions("two").0, ["First"]);
-}
-
-#[test]
-fn a_new_project_where_another_was_begins_without_sessions() {
-    for is_seen in [true, false] {
-        let user = User::new();
-        user.make("one");
-        user.say("one", "First");
-        fs::rename(user.path("one"), user.path("two")).unwrap();
-        if is_seen {
-            user.sessions("two");
-        }
-        user.make("one");
-        let (names, told) = user.sessions("one");
-        assert_eq!((names.len(), told.contains("meerkat project adopt")), (0, !is_seen), "{told}");
-        user.say("one", "New");
-        user.say("two", "Second");
-        assert_eq!(user.sessions("one"), (vec!["New".to_owned()], String::new()));
-        let (names, told) = user.sessions("two");
-        assert!(names == ["First", "Second"] && told.contains("its sessions are in") != is_seen, "{names:?} {told}");
-    }
-}
-
-/// After a clone that took the place of the former one.
-#[test]
-fn a_project_that_was_made_again_has_its_sessions_if_it_is_told_to() {
-    let user = User::new();
-    user.make("one");
-    user.say("one", "First");
-    fs::remove_dir_all(user.path("one")).unwrap();
-    user.make("one");
-    let (names, told) = user.sessions("one");
-    assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
-    user.say("one", "New");
-    assert_eq!(user.run("one", &["project", "adopt"]).code, 0);
-    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
-    user.say("one", "Second");
-    let ids = fs::read_dir(user.path("one/.rkat/sessions")).unwrap().count();
-    assert!(ids >= 2, "{ids}");
-    // A backup that is put back has its mark.
-    fs::rename(user.path("one/.rkat"), user.path("saved")).unwrap();
-    fs::remove_dir_all(user.path("one")).unwrap();
-    user.make("one");
-    fs::rename(user.path("saved"), user.path("one/.rkat")).unwrap();
-    assert_eq!(user.sessions("one"), (vec!["First".to_owned(), "Second".to_owned()], String::new()));
-}
-
-/// What earlier versions made: a name of the path, and for a project that had moved a link.
-#[test]
-fn data_directories_of_earlier_versions_are_found() {
-    let user = User::new();
-    user.make("one");
-    user.say("one", "First");
-    let data_dir = user.data_dir();
-    fs::remove_file(data_dir.join("project.json")).unwrap();
-    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
-    fs::remove_file(data_dir.join("project.json")).unwrap();
-    fs::rename(user.path("one"), user.path("two")).unwrap();
-    let (names, told) = user.sessions("two");
-    assert!(names.is_empty() && told.contains("meerkat project adopt"), "{names:?} {told}");
-    assert_eq!(user.run("two", &["project", "adopt"]).code, 0);
-    assert_eq!(user.sessions("two").0, ["First"]);
 }
 
 /// Its owner could put links in the place of what is written there.
@@ -281,8 +187,8 @@ fn nothing_is_written_into_a_folder_of_another_user() {
         let user = User::new();
         fs::create_dir_all(user.path("one/.rkat")).unwrap();
         std::os::unix::fs::chown(user.path(given), Some(1), None).unwrap();
-        user.say("one", "Quiet");
         let notes = [(); 2].map(|()| user.sessions("one").1.contains("belongs to another user"));
+        user.say("one", "Quiet");
         assert_eq!((notes, fs::read_dir(user.path("one/.rkat")).unwrap().count()), ([true, false], 0));
         std::os::unix::fs::chown(user.path(given), Some(0), None).unwrap();
     }
@@ -342,11 +248,8 @@ fn somebody_elses_files_are_told_of_once() {
     fs::write(user.mark("one"), "00000000-0000-7000-8000-000000000001\n").unwrap();
     let (_, told) = user.sessions("one");
     assert!(told.contains("another data directory") && told.contains("projection.dir"), "{told}");
-    user.say("one", "First");
-    for args in [&["doctor"][..], &["doctor", "--json"]] {
-        let ran = user.run("one", args);
-        assert!(!format!("{}{}", ran.out, ran.err).contains("adopt"), "{}{}", ran.out, ran.err);
-    }
+    assert_eq!(user.run("one", &["run", "-q", "--label", "name=First", "@say First"]).code, 0);
+    assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
 }
 
 /// A folder that was moved to a larger disk.
@@ -359,25 +262,6 @@ fn a_link_in_the_place_of_a_data_directory_is_followed() {
     fs::rename(&data_dir, user.path("larger")).unwrap();
     std::os::unix::fs::symlink(user.path("larger"), &data_dir).unwrap();
     assert_eq!(user.sessions("one").0, ["First"]);
-}
-
-#[test]
-fn a_project_with_sessions_of_its_own_takes_the_earlier_ones_when_it_is_told_to() {
-    let user = User::new();
-    user.make("one");
-    user.say("one", "First");
-    user.make("two");
-    user.say("two", "Other");
-    fs::copy(user.mark("one"), user.mark("two")).unwrap();
-    fs::remove_dir_all(user.path("one")).unwrap();
-    let (names, told) = user.sessions("two");
-    assert!(names == ["Other"] && told.contains("meerkat project adopt"), "{names:?} {told}");
-    assert_eq!(user.sessions("two"), (vec!["Other".to_owned()], String::new()));
-    let adopted = user.run("two", &["project", "adopt", "--json"]);
-    let aside = adopted.json()["set_aside"].as_str().unwrap().to_owned();
-    assert!(Path::new(&aside).join("journal").exists(), "{aside}");
-    assert_eq!(user.sessions("two"), (vec!["First".to_owned()], String::new()));
-    assert!(user.run("two", &["project", "adopt", "--json"]).json()["set_aside"].is_null());
 }
 
 #[test]
