@@ -19,10 +19,8 @@ pub(crate) struct Filling {
 /// Effect of a line.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Taken {
-    /// There is another field.
-    More,
-    /// The line does not answer, with the reason.
-    Again(String),
+    /// A field is open, with the reason if the line does not answer it.
+    Open(Option<String>),
     /// The form is filled in.
     Whole(Value),
     /// The person declines, with the reason.
@@ -49,30 +47,22 @@ impl Filling {
         let Some((name, field, is_required)) = self.fields.get(self.at) else {
             return format!("[{server}] Do you agree? y, n: ");
         };
-        let text = |key: &str| field[key].as_str().map(str::to_owned);
-        let label = text("title").map_or_else(|| name.clone(), |title| format!("{title} ({name})"));
-        let about = text("description").map_or(String::new(), |about| format!(", {about}"));
-        let choices: Vec<String> = choices(field)
-            .iter()
-            .enumerate()
-            .map(|(at, (value, title))| match title == value {
-                true => format!("{} {value}", at + 1),
-                false => format!("{} {title} ({value})", at + 1),
-            })
-            .collect();
-        let kind = match (field["type"].as_str(), choices.is_empty()) {
-            (Some("array"), _) => format!("several of {}", choices.join(", ")),
-            (_, false) => format!("one of {}", choices.join(", ")),
-            (Some("boolean"), _) => "y or n".to_owned(),
-            (Some("integer"), _) => "whole number".to_owned(),
-            (Some("number"), _) => "number".to_owned(),
+        let label = field["title"].as_str().map_or_else(|| name.clone(), |title| format!("{title} ({name})"));
+        let about = field["description"].as_str().map_or(String::new(), |about| format!(", {about}"));
+        let numbered = choices(field).into_iter().enumerate().map(|(at, (_, shown))| format!("{} {shown}", at + 1));
+        let choices = numbered.collect::<Vec<_>>().join(", ");
+        let kind = match field["type"].as_str() {
+            Some("array") => format!("several of {choices}"),
+            _ if !choices.is_empty() => format!("one of {choices}"),
+            Some("boolean") => "y or n".to_owned(),
+            Some("integer") => "whole number".to_owned(),
+            Some("number") => "number".to_owned(),
             _ => "text".to_owned(),
         };
         let default = match (&field["default"], is_required) {
             (Value::Null, true) => String::new(),
             (Value::Null, false) => " [nothing]".to_owned(),
-            (Value::String(default), _) => format!(" [{default}]"),
-            (default, _) => format!(" [{default}]"),
+            (default, _) => format!(" [{}]", default.as_str().map_or_else(|| default.to_string(), str::to_owned)),
         };
         format!("[{server}] {label}{about}: {kind}{default}: ")
     }
@@ -88,26 +78,24 @@ impl Filling {
             return match yes_or_no(line) {
                 Some(true) => Taken::Whole(Value::Object(self.given.clone())),
                 Some(false) => Taken::Declined(None),
-                None => Taken::Again("y agrees, n declines.".to_owned()),
+                None => Taken::Open(Some("y agrees, n declines.".to_owned())),
             };
         };
         if line.is_empty() {
             if *is_required && field["default"].is_null() {
-                return Taken::Again(format!("{name} is required; /deny declines."));
+                return Taken::Open(Some(format!("{name} is required; /deny declines.")));
             }
         } else {
-            let Some(value) = read(field, line) else {
-                return Taken::Again(format!("That is not an answer to {name}; type /deny to decline."));
-            };
+            let value = read(field, line);
             if let Err(SessionError::InvalidRequest { message, .. }) = fits(name, field, &value) {
-                return Taken::Again(format!("{name}: {message}; /deny declines."));
+                return Taken::Open(Some(format!("{name}: {message}; /deny declines.")));
             }
             self.given.insert(name.clone(), value);
         }
         self.at += 1;
         match self.at == self.fields.len() {
             true => Taken::Whole(Value::Object(self.given.clone())),
-            false => Taken::More,
+            false => Taken::Open(None),
         }
     }
 }
@@ -118,47 +106,32 @@ fn fits(name: &str, field: &Value, value: &Value) -> Result<(), SessionError> {
     complete(&schema, Some(&RawJson::parse(&json!({ name: value }).to_string())?)).map(drop)
 }
 
-/// Lists the choices of a field, each with its title.
+/// Lists the choices of a field, each with the words that show it.
 fn choices(field: &Value) -> Vec<(String, String)> {
     let field = if field["type"] == "array" { &field["items"] } else { field };
-    let titled = field["oneOf"].as_array().or_else(|| field["anyOf"].as_array());
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    match (titled, field["enum"].as_array()) {
-        (Some(choices), _) => choices
-            .iter()
-            .map(|choice| {
-                let value = text(&choice["const"]);
-                let title = choice["title"].as_str().map_or_else(|| value.clone(), str::to_owned);
-                (value, title)
-            })
-            .collect(),
-        (None, Some(choices)) => choices
-            .iter()
-            .enumerate()
-            .map(|(at, value)| {
-                let title = field["enumNames"][at].as_str().map_or_else(|| text(value), str::to_owned);
-                (text(value), title)
-            })
-            .collect(),
-        (None, None) => Vec::new(),
-    }
+    let listed = ["oneOf", "anyOf", "enum"].into_iter().find_map(|key| field[key].as_array());
+    let choice = |(at, choice): (usize, &Value)| {
+        let value = choice.get("const").unwrap_or(choice).as_str().unwrap_or_default().to_owned();
+        let title = choice.get("title").unwrap_or(&field["enumNames"][at]).as_str();
+        let shown = title.filter(|title| *title != value).map(|title| format!("{title} ({value})"));
+        (value.clone(), shown.unwrap_or(value))
+    };
+    listed.into_iter().flatten().enumerate().map(choice).collect()
 }
 
-/// Reads a line as a value of the field's type.
-fn read(field: &Value, line: &str) -> Option<Value> {
+/// Reads a line as a value of the field's type; a choice by its number, too. What does not fit is refused afterwards.
+fn read(field: &Value, line: &str) -> Value {
     let choices = choices(field);
     let choose = |word: &str| {
+        let is_listed = choices.iter().any(|(value, _)| value == word);
         let by_number = word.parse::<usize>().ok().and_then(|number| choices.get(number.checked_sub(1)?));
-        let chosen = choices.iter().find(|(value, title)| value == word || title == word).or(by_number);
-        chosen.map(|(value, _)| Value::from(value.clone()))
+        Value::from(by_number.filter(|_| !is_listed).map_or(word, |(value, _)| value))
     };
-    match field["type"].as_str()? {
-        "array" => line.split(',').map(|word| choose(word.trim())).collect::<Option<Vec<_>>>().map(Value::from),
-        _ if !choices.is_empty() => choose(line),
-        "boolean" => yes_or_no(line).map(Value::from),
-        "integer" => line.parse::<i64>().ok().map(Value::from),
-        "number" => line.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from),
-        _ => Some(Value::from(line)),
+    match field["type"].as_str() {
+        Some("array") => line.split(',').map(|word| choose(word.trim())).collect(),
+        Some("boolean") => yes_or_no(line).map_or_else(|| line.into(), Value::from),
+        Some("integer" | "number") => serde_json::from_str(line).unwrap_or_else(|_| line.into()),
+        _ => choose(line),
     }
 }
 
@@ -192,7 +165,7 @@ mod tests {
         });
         let mut form = filling(fields, json!(["name"]));
         let mut lines = String::new();
-        for line in ["", " Ann ", "10", "x", "", "mo, 3", "no", "Second", "perhaps", "y"] {
+        for line in ["", " Ann ", "10", "x", "", "mo, 3", "Second", "b", "perhaps", "y"] {
             lines += &format!("{}{line}\n", form.prompt());
             if let Taken::Whole(given) = form.take(line) {
                 assert_eq!(given, json!({ "name": "Ann", "days": ["mo", "we"], "kind": "b", "sure": true }));
@@ -204,8 +177,8 @@ mod tests {
             "[t] Your name (name): text: \n[t] Your name (name): text:  Ann \n\
              [t] age: whole number [3]: 10\n[t] age: whole number [3]: x\n[t] age: whole number [3]: \n\
              [t] days: several of 1 mo, 2 tu, 3 we [nothing]: mo, 3\n\
-             [t] kind: one of 1 First (a), 2 Second (b) [nothing]: no\n\
              [t] kind: one of 1 First (a), 2 Second (b) [nothing]: Second\n\
+             [t] kind: one of 1 First (a), 2 Second (b) [nothing]: b\n\
              [t] sure: y or n [nothing]: perhaps\n[t] sure: y or n [nothing]: y\nwhole\n"
         );
     }
@@ -218,7 +191,7 @@ mod tests {
         assert_eq!(form.take("/denylist"), Taken::Whole(json!({ "path": "/denylist" })));
         let mut form = filling(json!({}), json!([]));
         assert_eq!(form.prompt(), "[t] Do you agree? y, n: ");
-        assert!(matches!(form.take("what?"), Taken::Again(_)));
+        assert!(matches!(form.take("what?"), Taken::Open(Some(_))));
         assert_eq!(form.take("n"), Taken::Declined(None));
         assert_eq!(form.take("y"), Taken::Whole(json!({})));
     }

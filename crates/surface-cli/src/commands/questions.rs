@@ -82,13 +82,7 @@ impl Questions {
 
     /// Drops the questions of a turn that has ended.
     pub(crate) fn close(&mut self, app: &App, turn: &RunningTurn, lines: &mut Lines) {
-        let is_asked = self.calls.front().is_some_and(|call| turn.has(call));
-        self.calls.retain(|call| !turn.has(call));
-        if is_asked {
-            self.form = None;
-            self.is_late = lines.is_asked();
-            self.begin(app, lines);
-        }
+        self.end(app, lines, |call| turn.has(call), None);
     }
 
     /// Takes note that a line was dealt with, whatever it was: the next one is not late.
@@ -100,13 +94,16 @@ impl Questions {
     pub(crate) fn settle(&mut self, app: &App, call_id: &str, lines: &mut Lines) {
         let is_of =
             |call: &Call| call.call_id == call_id || call.form.as_ref().is_some_and(|form| form.call_id == call_id);
-        let is_asked = self.calls.front().is_some_and(is_of);
-        self.calls.retain(|call| !is_of(call));
+        self.end(app, lines, is_of, Some("The question was answered elsewhere, or is not asked any more."));
+    }
+
+    fn end(&mut self, app: &App, lines: &mut Lines, is_over: impl Fn(&Call) -> bool, note: Option<&str>) {
+        let is_asked = self.calls.front().is_some_and(&is_over);
+        self.calls.retain(|call| !is_over(call));
         if is_asked {
-            self.form = None;
-            // It may have been typed for this question, so it decides about no other.
+            // What is typed now may have been begun for this question, so it decides about no other.
             self.is_late = lines.is_asked();
-            app.out.note("The question was answered elsewhere, or is not asked any more.");
+            note.iter().for_each(|note| app.out.note(note));
             self.begin(app, lines);
         }
     }
@@ -178,12 +175,11 @@ impl Questions {
             let taken = match line {
                 Line::Text(line) => form.take(line),
                 Line::End => Taken::Declined(Some(NO_ANSWER.to_owned())),
-                Line::Refused(_) | Line::Interrupt => Taken::More,
+                Line::Refused(_) | Line::Interrupt => Taken::Open(None),
             };
             match taken {
-                Taken::More => return self.ask(app, lines),
-                Taken::Again(why) => {
-                    app.out.note(&why);
+                Taken::Open(why) => {
+                    why.iter().for_each(|why| app.out.note(why));
                     return self.ask(app, lines);
                 }
                 Taken::Whole(given) => answer(app, call, &given),
