@@ -33,7 +33,6 @@ use crate::{
         questions::Questions,
         resolve,
         run::create,
-        sessions::{self, More},
         show::{message, print_message},
     },
     error::{self, CliError, exit_code_of_leaving, waiting_call},
@@ -342,7 +341,6 @@ impl<'a> Chat<'a> {
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
         let target = || Target { session: Some(here.clone()) };
-        let mut more = More::default();
         let request = match &command {
             SlashCommand::New(args) => match app.workspace(args.create.workspace.as_deref()) {
                 Ok(folder) => {
@@ -357,14 +355,13 @@ impl<'a> Chat<'a> {
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
                 request
             }
-            SlashCommand::Undo { yes } => match self.undo(*yes).await {
-                Ok(Some(command)) => {
-                    more = More::of(&command);
-                    wire::session(&command, &here)
-                }
-                Ok(None) => return Ok(()),
-                Err(error) => return self.refuse(line, &error.body()),
-            },
+            SlashCommand::Undo { yes } => {
+                return match self.undo(*yes).await {
+                    Ok(Some(plan)) => self.put_back(line, &plan).await,
+                    Ok(None) => Ok(()),
+                    Err(error) => self.refuse(line, &error.body()),
+                };
+            }
             SlashCommand::Title { text } => {
                 wire::session(&SessionCommand::Title { target: target(), text: text.clone() }, &here)
             }
@@ -420,8 +417,7 @@ impl<'a> Chat<'a> {
             let performed = async {
                 let answer = match cancel {
                     Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
-                    None if is_call => call::perform(app, request).await?,
-                    None => sessions::perform(app, request, more).await?,
+                    None => call::perform(app, request).await?,
                 };
                 let text = message(app, operation, &answer, "/compact --undo").await?;
                 Ok((answer, text))

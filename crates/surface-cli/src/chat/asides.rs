@@ -11,8 +11,8 @@ use meerkat_service::{
 
 use super::Chat;
 use crate::{
-    args::{Delivery, SessionCommand, Target, TurnFlags},
-    commands::{confirm::is_yes, files, open, run::check, sessions, show::print_message},
+    args::{Delivery, TurnFlags},
+    commands::{confirm::is_yes, files, open, run::check, show::print_message},
     error::CliError,
     input::Line,
     render::ending,
@@ -104,19 +104,15 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// `/undo`: asks a person about the files of the last turn, or returns the command that puts them back.
-    pub(super) async fn undo(&mut self, yes: bool) -> Result<Option<SessionCommand>, SessionError> {
+    /// `/undo`: asks a person about the files of the last turn, or returns those to put back at once.
+    pub(super) async fn undo(&mut self, yes: bool) -> Result<Option<files::Plan>, SessionError> {
         let view = self.app.service.read(&self.session_id).await?;
         let last = view.turn_count.checked_sub(1).and_then(|turn| turn.try_into().ok());
         let turn = last.ok_or_else(|| SessionError::invalid("turn", "there was no turn yet"))?;
-        let name = self.session_id.to_string();
-        if yes || !self.has_editor {
-            let target = Target { session: Some(name) };
-            let command = SessionCommand::RestoreFiles { target, turn, except: Vec::new(), yes };
-            return sessions::is_meant(self.app, &command).map(|()| Some(command));
-        }
-        let plan = files::plan(self.app, &name, turn, &[]).await?;
+        let plan = files::plan(self.app, &self.session_id.to_string(), turn, &[]).await?;
         match plan.question() {
+            _ if yes => return Ok(Some(plan)),
+            Some(_) if !self.has_editor => return Err(files::unasked()),
             Some(_) if !self.turns.is_empty() => {
                 let why = "a turn runs, whose questions you answer first; wait for its end, or say --yes";
                 return Err(SessionError::invalid("--yes", why));
@@ -136,9 +132,13 @@ impl Chat<'_> {
             self.app.out.note("Nothing was changed.");
             return Ok(());
         }
+        self.put_back(0, plan).await
+    }
+
+    pub(super) async fn put_back(&self, line: u64, plan: &files::Plan) -> Result<(), CliError> {
         match files::restore(self.app, plan).await {
             Ok(answer) => print_message(self.app, Operation::Blob, &answer, None),
-            Err(error) => self.refuse(0, &error.body()),
+            Err(error) => self.refuse(line, &error.body()),
         }
     }
 

@@ -11,10 +11,7 @@ use std::{
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     service::{ReadBlob, ReadEvents, SessionView},
-    session::{
-        event::{AssistantMessage, ChangedFile, HistorySnapshot, ToolFinished, ToolOutcome, ToolStarted},
-        message::{Block, ToolCall},
-    },
+    session::event::{ChangedFile, HistorySnapshot, ToolFinished, ToolOutcome, ToolStarted},
     tool::content_of_copy,
     wire::encode,
 };
@@ -62,8 +59,8 @@ impl Changes {
     /// Reads the events of a session.
     async fn read(app: &App, session_id: SessionId, since: TurnNumber) -> Result<Self, SessionError> {
         let (mut changes, mut since_seq, mut group) = (Self::default(), 0, 0);
-        // Files that the calls of the step name, and those that started calls were about to change.
-        let (mut named, mut intended) = (HashMap::new(), HashMap::new());
+        // Files that started calls were about to change.
+        let mut intended = HashMap::new();
         loop {
             let request = ReadEvents::new(session_id, since_seq);
             let page = app.service.events(request).await?;
@@ -81,11 +78,7 @@ impl Changes {
                         }
                     }
                     "turn_completed" | "turn_failed" | "turn_interrupted" => changes.open = None,
-                    "assistant_message" => {
-                        group = seq;
-                        let answer: AssistantMessage = read(line)?;
-                        named = answer.blocks.iter().filter_map(path_of).collect();
-                    }
+                    "assistant_message" => group = seq,
                     "tool_started" => {
                         group = seq;
                         let started: ToolStarted = read(line)?;
@@ -100,7 +93,7 @@ impl Changes {
                         if may_have_changed(finished.outcome) && finished.files.is_empty() {
                             finished.files = intended;
                         }
-                        changes.unknown.extend(unknown(turn, &finished, named.get(&finished.call_id)));
+                        changes.unknown.extend(unknown(turn, &finished));
                         for file in finished.files {
                             let of_path = changes.files.entry(file.path.clone()).or_default();
                             of_path.push(Change { turn, order: (group, file.order), file });
@@ -137,27 +130,10 @@ const fn may_have_changed(outcome: ToolOutcome) -> bool {
     }
 }
 
-/// Id of a call that changes a file, and the path that it names.
-fn path_of(block: &Block) -> Option<(String, String)> {
-    let Block::ToolCall(ToolCall { call_id, arguments, .. }) = block else { return None };
-    let arguments: Value = arguments.decode().ok()?;
-    Some((call_id.clone(), arguments["path"].as_str()?.to_owned()))
-}
-
-/// Says what a call may have changed beyond the files that its event names.
-fn unknown(turn: TurnNumber, finished: &ToolFinished, path: Option<&String>) -> Option<String> {
-    let ToolFinished { name, outcome, files, .. } = finished;
-    match (name.as_str(), outcome) {
-        (_, ToolOutcome::NotRun) => None,
-        ("edit" | "write", ToolOutcome::Unknown) if files.is_empty() => {
-            let path = path.map_or("a file".to_owned(), |path| printable(path));
-            Some(format!("Turn {turn}: the process ended while {name} changed {path}; check that file yourself."))
-        }
-        (name, _) if name == "shell" || name.starts_with("mcp__") => {
-            Some(format!("Turn {turn} ran {name}; what that changed is not known."))
-        }
-        _ => None,
-    }
+/// Says what a call may have changed beyond the files that its events name.
+fn unknown(turn: TurnNumber, ToolFinished { name, outcome, .. }: &ToolFinished) -> Option<String> {
+    let may_change = *outcome != ToolOutcome::NotRun && (name == "shell" || name.starts_with("mcp__"));
+    may_change.then(|| format!("Turn {turn} ran {name}; what that changed is not known."))
 }
 
 /// Finds the session and its folder; the folder may be missing.
@@ -346,6 +322,12 @@ async fn copy(app: &App, session_id: SessionId, file: &ChangedFile) -> Result<Op
     if found == before.sha256 { Ok(Some(content.to_owned())) } else { Err(lost("is damaged")) }
 }
 
+/// Refuses to put files back that nobody was asked about.
+pub(crate) fn unasked() -> SessionError {
+    let why = "files would be replaced or deleted, and there is no terminal to ask in; add --yes";
+    SessionError::invalid("--yes", why)
+}
+
 /// Puts the files back. If one fails, those before it stay put back, and the command can be repeated.
 pub(crate) async fn restore(app: &App, plan: &Plan) -> Result<Vec<u8>, SessionError> {
     let mut items = Vec::new();
@@ -413,17 +395,17 @@ mod tests {
 
     #[test]
     fn what_else_may_have_changed_is_said() {
-        let said = |name: &str, outcome, path: Option<&str>| {
+        let said = |name: &str, outcome| {
             let (call_id, name, output) = (String::new(), name.to_owned(), "".into());
             let finished = ToolFinished::new(call_id, name, outcome, output);
-            unknown(3, &finished, path.map(str::to_owned).as_ref()).unwrap_or_default()
+            unknown(3, &finished).unwrap_or_default()
         };
-        assert_eq!(said("shell", Failed, None), "Turn 3 ran shell; what that changed is not known.");
-        assert_eq!(said("mcp__a__b", Succeeded, None), "Turn 3 ran mcp__a__b; what that changed is not known.");
-        assert!(said("write", Unknown, Some("a")).contains("while write changed a;"));
-        let nothing = [("shell", NotRun), ("write", Failed), ("edit", Succeeded), ("read", Unknown), ("write", NotRun)];
+        assert_eq!(said("shell", Failed), "Turn 3 ran shell; what that changed is not known.");
+        assert_eq!(said("mcp__a__b", Succeeded), "Turn 3 ran mcp__a__b; what that changed is not known.");
+        let nothing =
+            [("shell", NotRun), ("write", Failed), ("edit", Succeeded), ("write", Unknown), ("mcp__a__b", NotRun)];
         for (name, outcome) in nothing {
-            assert_eq!(said(name, outcome, Some("a")), "", "{name}");
+            assert_eq!(said(name, outcome), "", "{name}");
         }
     }
 }

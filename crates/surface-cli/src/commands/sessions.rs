@@ -1,13 +1,9 @@
 //! `sessions …`: commands with more than one request, or a question. The others are one call each.
 
-use std::{
-    cmp::Reverse,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{cmp::Reverse, path::Path, sync::Arc};
 
 use meerkat_service::{
-    Capabilities, Capability, Operation, SessionError, SessionService, TurnNumber,
+    Capabilities, Capability, Operation, SessionError, SessionService,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
     service::{HistoryItem, Page, ReadHistory, Scope, SessionQuery, SessionSummary},
@@ -28,7 +24,7 @@ use super::{
 };
 use crate::{
     app::{App, Streams},
-    args::{ExportArgs, SessionCommand},
+    args::SessionCommand,
     config,
     error::{CliError, exit_code_of_leaving},
     output::{Environment, Output},
@@ -38,67 +34,10 @@ use crate::{
 /// Note after a deletion that was not confirmed.
 const KEPT: &str = "Nothing was deleted.";
 
-/// Work of a command beyond one request.
-#[derive(Default)]
-pub(crate) enum More {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// All pages of a history, or its complete bodies.
-    History { is_all: bool, is_full: bool },
-    /// Sessions to write to a file.
-    Export(ExportArgs),
-    /// File to make sessions from.
-    Import { file: PathBuf, new_ids: bool, keep_scope: bool },
-    /// Files to list that were changed from a turn on.
-    Files { since: TurnNumber },
-    /// Files to put back as they were before a turn.
-    RestoreFiles { turn: TurnNumber, except: Vec<String> },
-    /// Files to put back as somebody has agreed to.
-    RestorePlanned(Box<files::Plan>),
-}
-
-impl More {
-    pub(crate) fn of(command: &SessionCommand) -> Self {
-        match command {
-            SessionCommand::History { all, full, .. } if *all || *full => {
-                Self::History { is_all: *all, is_full: *full }
-            }
-            SessionCommand::Export(args) => Self::Export(args.clone()),
-            SessionCommand::Import { file, new_ids, keep_scope } => {
-                Self::Import { file: file.clone(), new_ids: *new_ids, keep_scope: *keep_scope }
-            }
-            SessionCommand::Files { turn, .. } => Self::Files { since: turn.unwrap_or(0) },
-            SessionCommand::RestoreFiles { turn, except, .. } => {
-                Self::RestoreFiles { turn: *turn, except: except.clone() }
-            }
-            _ => Self::Nothing,
-        }
-    }
-}
-
-/// Refuses an unconfirmed deletion, or restoring of files. A missing capability is refused first.
-pub(crate) fn is_meant(app: &App, command: &SessionCommand) -> Result<(), SessionError> {
-    let deletes = "deleting is permanent; without a terminal, confirm with --yes";
-    let (operation, why) = match command {
-        SessionCommand::List { all_projects: true, .. } => {
-            let why = "a chat cannot list other projects; run `meerkat sessions list --all-projects`";
-            return Err(SessionError::invalid("--all-projects", why));
-        }
-        SessionCommand::Delete { yes: false, .. } => (Operation::Delete, deletes),
-        SessionCommand::RestoreFiles { yes: false, .. } => {
-            (Operation::Blob, "files would be replaced or deleted, and there is no terminal to ask in; add --yes")
-        }
-        _ => return Ok(()),
-    };
-    require(app, operation)?;
-    Err(SessionError::invalid("--yes", why))
-}
-
 /// `sessions …`.
 pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionCommand) -> Result<u8, CliError> {
     let mut request = wire::session(command, "");
-    let (mut kept, mut more) = (None, More::of(command));
+    let (mut kept, mut planned) = (None, None);
     match command {
         SessionCommand::Delete { target, yes: false, .. } if app.out.can_ask => {
             let id = resolve(&app.service, target.session.as_deref().unwrap_or_default()).await?;
@@ -125,21 +64,29 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
                 request.1["scope"] = json!(Scope::Session.name());
             }
         }
-        SessionCommand::RestoreFiles { target, turn, except, yes: false } if app.out.can_ask => {
+        SessionCommand::Delete { yes: false, .. } => {
+            require(app, Operation::Delete)?;
+            let why = "deleting is permanent; without a terminal, confirm with --yes";
+            return Err(SessionError::invalid("--yes", why).into());
+        }
+        SessionCommand::RestoreFiles { target, turn, except, yes } => {
             let plan = files::plan(app, target.session.as_deref().unwrap_or_default(), *turn, except).await?;
-            if let Some(question) = plan.question()
-                && !is_confirmed(app, &mut streams, &question, "Nothing was changed.").await
-            {
-                return Ok(0);
+            if let Some(question) = plan.question().filter(|_| !yes) {
+                if !app.out.can_ask {
+                    return Err(files::unasked().into());
+                }
+                if !is_confirmed(app, &mut streams, &question, "Nothing was changed.").await {
+                    return Ok(0);
+                }
             }
-            more = More::RestorePlanned(Box::new(plan));
+            planned = Some(plan);
         }
         SessionCommand::Export(_) => streams.interrupts.listen(),
-        _ => is_meant(app, command)?,
+        _ => {}
     }
     let operation = request.0;
     tokio::select! {
-        answer = perform(app, request, more) => {
+        answer = perform(app, command, request, planned) => {
             let answer = answer?;
             let text = message(app, operation, &answer, "").await?;
             print_message(app, operation, &answer, text.as_deref())?;
@@ -195,19 +142,25 @@ pub(crate) fn all_projects(out: &Output, env: &Environment, command: &SessionCom
     Ok(0)
 }
 
-/// Performs an operation, and the work of its command beyond it.
-pub(crate) async fn perform(app: &App, request: wire::Request, more: More) -> Result<Vec<u8>, SessionError> {
-    match more {
-        More::Nothing => ask::perform(&app.service, request).await,
-        More::History { is_all, is_full } => history(&app.service, request.1, is_all, is_full).await,
-        More::Export(args) => operators::export(app, &args, request.1["session_id"].as_str().unwrap_or_default()).await,
-        More::Import { file, new_ids, keep_scope } => operators::import(app, &file, (new_ids, keep_scope)).await,
-        More::Files { since } => files::list(app, request.1["session_id"].as_str().unwrap_or_default(), since).await,
-        More::RestoreFiles { turn, except } => {
-            let plan = files::plan(app, request.1["session_id"].as_str().unwrap_or_default(), turn, &except).await?;
-            files::restore(app, &plan).await
+/// Performs a command's operation, or its work beyond one request.
+async fn perform(
+    app: &App,
+    command: &SessionCommand,
+    (operation, params): wire::Request,
+    plan: Option<files::Plan>,
+) -> Result<Vec<u8>, SessionError> {
+    let session = params["session_id"].as_str().unwrap_or_default().to_owned();
+    match command {
+        SessionCommand::History { all, full, .. } if *all || *full => history(&app.service, params, *all, *full).await,
+        SessionCommand::Export(args) => operators::export(app, args, &session).await,
+        SessionCommand::Import { file, new_ids, keep_scope } => {
+            operators::import(app, file, (*new_ids, *keep_scope)).await
         }
-        More::RestorePlanned(plan) => files::restore(app, &plan).await,
+        SessionCommand::Files { turn, .. } => files::list(app, &session, turn.unwrap_or(0)).await,
+        _ => match plan {
+            Some(plan) => files::restore(app, &plan).await,
+            None => ask::perform(&app.service, (operation, params)).await,
+        },
     }
 }
 
