@@ -322,7 +322,7 @@ async fn copy(app: &App, session_id: SessionId, file: &ChangedFile) -> Result<Op
     if found == before.sha256 { Ok(Some(content.to_owned())) } else { Err(lost("is damaged")) }
 }
 
-/// Refuses to put files back that nobody was asked about.
+/// Refuses to put files back without a question.
 pub(crate) fn unasked() -> SessionError {
     let why = "files would be replaced or deleted, and there is no terminal to ask in; add --yes";
     SessionError::invalid("--yes", why)

@@ -5,7 +5,7 @@
 use futures::future::join_all;
 use meerkat_service::model::{
     ModelResolver as _,
-    vendors::{Listed, Source, VendorModels},
+    vendors::{Listed, VendorModels},
 };
 use serde_json::{Value, json};
 
@@ -14,52 +14,28 @@ use crate::{
     config::Config,
     error::CliError,
     output::{Environment, Output},
-    render,
+    render::table,
 };
 
+const SCRIPTED: &str = "scripted";
+/// End of a name in whose place any model of a server may be named.
+const ANY_MODEL: &str = "/<model>";
+
 /// Source of models, as it was found.
-pub(crate) struct Found {
-    pub(crate) source: Source,
-    /// Models that a server on this machine lists, or the reason that it lists none.
-    listed: Option<Result<Listed, String>>,
-    /// Reason that the configuration does not allow it.
-    refused: Option<String>,
-}
-
-impl Found {
-    /// Returns true if its models can be used.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.refused.is_none() && self.listed.as_ref().is_none_or(Result::is_ok)
-    }
-
-    /// Returns the models that it lists.
-    pub(crate) fn listed(&self) -> Listed {
-        self.listed.clone().and_then(Result::ok).unwrap_or_default()
-    }
-
-    /// Describes what was found.
-    pub(crate) fn state(&self) -> String {
-        let address = || self.source.server.as_ref().map_or("", |server| server.base_url.as_str());
-        match (&self.refused, &self.listed, &self.source.variable) {
-            (Some(why), ..) | (None, Some(Err(why)), _) => why.clone(),
-            (None, Some(Ok(listed)), _) => match listed.models.len() + listed.left_out {
-                1 => format!("answers at {} with 1 model", address()),
-                count => format!("answers at {} with {count} models", address()),
-            },
-            (None, None, Some(variable)) => format!("has its key, from {variable}"),
-            (None, None, None) => format!("at {}, not asked: it is not on this machine", address()),
-        }
-    }
-
-    /// Returns the reason that its models cannot be used.
-    fn lacks(&self) -> Option<String> {
-        (!self.is_usable()).then(|| self.state())
-    }
+struct Found {
+    name: String,
+    /// What it is, or the reason that its models cannot be used.
+    state: Result<String, String>,
+    /// Models that it lists, if it is a server on this machine.
+    listed: Listed,
+    /// Address, if the configuration allows it; another one may hold a password.
+    address: Option<String>,
+    /// Configured window of its models.
+    window_tokens: Option<u64>,
 }
 
 /// Looks at every source.
-pub(crate) fn look(env: &Environment, config: &Config) -> Result<Vec<Found>, CliError> {
-    let models = config.models(env)?;
+fn look(env: &Environment, config: &Config, models: &VendorModels) -> Result<Vec<Found>, CliError> {
     let found = config.vendors(env).sources().into_iter().map(|source| {
         let local = source.server.clone().filter(|server| server.is_local());
         let refused = match &source.variable {
@@ -68,11 +44,20 @@ pub(crate) fn look(env: &Environment, config: &Config) -> Result<Vec<Found>, Cli
             _ => models.resolve(&format!("{}/x", source.name)).err().map(|error| error.to_string()),
         };
         async move {
-            let listed = match local.filter(|_| refused.is_none()) {
-                Some(server) => Some(server.list().await),
-                None => None,
+            let address = source.server.as_ref().filter(|_| refused.is_none()).map(|server| server.base_url.clone());
+            let (mut listed, at) = (Listed::default(), address.as_deref().unwrap_or_default());
+            let state = match (refused, local, source.variable) {
+                (Some(why), ..) => Err(why),
+                (None, Some(server), _) => server.list().await.map(|found| {
+                    listed = found;
+                    let count = listed.models.len() + listed.left_out;
+                    format!("answers at {at} with {count} model{}", if count == 1 { "" } else { "s" })
+                }),
+                (None, None, Some(variable)) => Ok(format!("has its key, from {variable}")),
+                (None, None, None) => Ok(format!("at {at}, not asked: it is not on this machine")),
             };
-            Found { source, listed, refused }
+            let window_tokens = source.server.and_then(|server| server.window_tokens);
+            Found { name: source.name, state, listed, address, window_tokens }
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -81,41 +66,32 @@ pub(crate) fn look(env: &Environment, config: &Config) -> Result<Vec<Found>, Cli
 
 /// Lists every source and every model.
 pub(crate) fn models(out: &Output, env: &Environment, config: &Config) -> Result<u8, CliError> {
-    let found = look(env, config)?;
     let models = config.models(env)?;
+    let found = look(env, config, &models)?;
     let rows = rows(&models, &found);
     let next = next(&rows);
+    let words = |it: &Found| match &it.state {
+        Ok(state) | Err(state) => state.clone(),
+    };
     if out.is_json {
-        let sources = found.iter().map(|it| {
-            // One that is refused may hold a password.
-            let address = it.source.server.as_ref().filter(|_| it.refused.is_none()).map(|server| &server.base_url);
-            json!({ "source": it.source.name, "usable": it.is_usable(), "state": it.state(), "address": address })
-        });
-        let items = rows.iter().map(Row::json);
-        return print(
-            out,
-            &json!({ "items": items.collect::<Vec<_>>(), "sources": sources.collect::<Vec<_>>(), "next": next }),
-        );
+        let source = |it: &Found| json!({ "source": it.name, "usable": it.state.is_ok(), "state": words(it), "address": it.address });
+        let sources: Vec<_> = found.iter().map(source).collect();
+        let items: Vec<_> = rows.iter().map(Row::json).collect();
+        return print(out, &json!({ "items": items, "sources": sources, "next": next }));
     }
-    let sources = found.iter().map(|it| [it.source.name.clone(), it.state()]);
-    let mut text = render::table(["SOURCE", "STATE"], sources, out.width);
-    text.push('\n');
+    let mut text = table(["SOURCE", "STATE"], found.iter().map(|it| [it.name.clone(), words(it)]), out.width);
     let shown = rows.iter().filter(|row| row.is_default || row.lacks.is_none());
-    text += &render::table(["MODEL", "WINDOW", "STATE"], shown.map(Row::cells), out.width);
-    for it in &found {
-        let left_out = it.listed().left_out;
-        if left_out > 0 {
-            text += &format!("{left_out} more of {} are not listed.\n", it.source.name);
-        }
+    text += &format!("\n{}", table(["MODEL", "WINDOW", "STATE"], shown.map(Row::cells), out.width));
+    for Found { name, listed, .. } in found.iter().filter(|it| it.listed.left_out > 0) {
+        text += &format!("{} more of {name} are not listed.\n", listed.left_out);
     }
-    text += &format!("\nNext: {next}\n");
-    out.readable(&text)?;
+    out.readable(&format!("{text}\nNext: {next}\n"))?;
     Ok(0)
 }
 
 /// Model with what is known of it.
 struct Row {
-    name: String,
+    model: String,
     is_default: bool,
     /// Reason that it cannot be used.
     lacks: Option<String>,
@@ -124,14 +100,13 @@ struct Row {
 
 impl Row {
     fn json(&self) -> Value {
-        json!({
-            "model": self.name, "default": self.is_default, "usable": self.lacks.is_none(), "lacks": self.lacks,
-            "window_tokens": self.window_tokens,
-        })
+        let Self { model, is_default, lacks, window_tokens } = self;
+        let usable = lacks.is_none();
+        json!({ "model": model, "default": is_default, "usable": usable, "lacks": lacks, "window_tokens": window_tokens })
     }
 
     fn cells(&self) -> [String; 3] {
-        let state = match (&self.lacks, self.is_default, self.is_scripted()) {
+        let state = match (&self.lacks, self.is_default, self.model == SCRIPTED) {
             (Some(lacks), ..) => format!("the default, but: {lacks}"),
             (None, true, true) => "answers until you choose a model; not a real one".to_owned(),
             (None, true, false) => "the default".to_owned(),
@@ -139,11 +114,7 @@ impl Row {
             (None, false, false) => String::new(),
         };
         let window = self.window_tokens.map_or_else(|| "?".to_owned(), |tokens| tokens.to_string());
-        [self.name.clone(), window, state]
-    }
-
-    fn is_scripted(&self) -> bool {
-        self.name == "scripted"
+        [self.model.clone(), window, state]
     }
 }
 
@@ -151,28 +122,23 @@ impl Row {
 fn rows(models: &VendorModels, found: &[Found]) -> Vec<Row> {
     let mut rows = Vec::new();
     for model in models.list() {
-        let source = found.iter().find(|it| model.name.split_once('/').is_some_and(|(name, _)| name == it.source.name));
+        let source = found.iter().find(|it| model.name.split_once('/').is_some_and(|(name, _)| name == it.name));
         // The models themselves are listed.
-        if model.name.ends_with("/<model>") && source.is_some_and(|it| !it.listed().models.is_empty()) {
+        if model.name.ends_with(ANY_MODEL) && source.is_some_and(|it| !it.listed.models.is_empty()) {
             continue;
         }
-        rows.push(Row {
-            lacks: model.missing.or_else(|| source?.lacks()),
-            window_tokens: models.resolve(&model.name).ok().map(|model| model.window_tokens),
-            is_default: model.is_default,
-            name: model.name,
-        });
+        let lacks = model.missing.or_else(|| source?.state.clone().err());
+        let window_tokens = models.resolve(&model.name).ok().map(|model| model.window_tokens);
+        rows.push(Row { model: model.name, is_default: model.is_default, lacks, window_tokens });
     }
     for it in found {
-        for model in it.listed().models {
-            let name = format!("{}/{}", it.source.name, model.name);
-            let configured = it.source.server.as_ref().and_then(|server| server.window_tokens);
-            let window_tokens = configured.or(model.window_tokens);
-            if let Some(row) = rows.iter_mut().find(|row| row.name == name) {
-                row.window_tokens = window_tokens.or(row.window_tokens);
-                continue;
+        for model in &it.listed.models {
+            let name = format!("{}/{}", it.name, model.name);
+            let window_tokens = it.window_tokens.or(model.window_tokens);
+            match rows.iter_mut().find(|row| row.model == name) {
+                Some(row) => row.window_tokens = window_tokens.or(row.window_tokens),
+                None => rows.push(Row { model: name, is_default: false, lacks: None, window_tokens }),
             }
-            rows.push(Row { name, is_default: false, lacks: None, window_tokens });
         }
     }
     rows
@@ -180,11 +146,11 @@ fn rows(models: &VendorModels, found: &[Found]) -> Vec<Row> {
 
 /// Returns the command to type next.
 fn next(rows: &[Row]) -> String {
-    let is_real = |row: &&Row| row.lacks.is_none() && !row.is_scripted() && !row.name.ends_with("/<model>");
+    let is_real = |row: &&Row| row.lacks.is_none() && row.model != SCRIPTED && !row.model.ends_with(ANY_MODEL);
     match rows.iter().find(is_real) {
         Some(row) if row.is_default => "meerkat run 'hello'".to_owned(),
         Some(row) => {
-            let name = &row.name;
+            let name = &row.model;
             format!(
                 "meerkat config set model.name {name} makes it the default; meerkat run --model {name} 'hello' tries it"
             )
