@@ -519,18 +519,25 @@ const fn is_direction_mark(char: char) -> bool {
 
 /// Renders an answer as lines: a list as a table, anything else as names and values.
 fn render(answer: &Value) -> String {
-    let rows = match answer {
+    match answer {
         Value::Object(members) => match members.get("items").and_then(Value::as_array) {
-            Some(items) => table(items),
-            None => members.iter().map(|(name, value)| vec![name.clone(), cell(value)]).collect(),
+            Some(items) => aligned(&table(items)),
+            None => aligned(&members.iter().map(|(name, value)| [name.clone(), cell(value)]).collect::<Vec<_>>()),
         },
-        other => return format!("{}\n", cell(other)),
-    };
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        other => format!("{}\n", cell(other)),
+    }
+}
+
+/// Lays rows of cells out in columns, a line for each row.
+pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let mut widths = Vec::new();
+    for (at, cell) in rows.iter().flat_map(|row| row.as_ref().iter().enumerate()) {
+        widths.resize(widths.len().max(at + 1), 0);
+        widths[at] = widths[at].max(cell.width());
+    }
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths);
+        let cells = cells.map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.width())));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()

@@ -23,7 +23,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::{
     commands::doctor,
-    output::{bar, clean},
+    output::{aligned, bar, clean},
     wire::read,
 };
 
@@ -119,16 +119,7 @@ pub(crate) fn table<const N: usize>(
 ) -> String {
     let rows: Vec<[String; N]> =
         std::iter::once(head.map(str::to_owned)).chain(rows).map(|row| row.map(|cell| one_line(&cell))).collect();
-    let widths: [usize; N] =
-        std::array::from_fn(|column| rows.iter().map(|row| row[column].width()).max().unwrap_or(0));
-    let mut table = String::new();
-    for row in rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.width())));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        table += fit(line.trim_end(), width).trim_end();
-        table.push('\n');
-    }
-    table
+    aligned(&rows).lines().map(|line| format!("{}\n", fit(line, width).trim_end())).collect()
 }
 
 /// Formats an id for a table: on a terminal its last digits.

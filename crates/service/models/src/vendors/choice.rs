@@ -13,12 +13,8 @@ pub struct Source {
     pub variable: Option<String>,
     /// True if its key is set.
     pub has_key: bool,
-    /// Model that it answers with if none is named.
-    pub model: Option<String>,
     /// How it is reached, if it is a server.
     pub server: Option<CompatibleEndpoint>,
-    /// True if the options name it; false for one that needs no configuration.
-    pub is_configured: bool,
 }
 
 impl Source {
@@ -42,20 +38,14 @@ impl VendorOptions {
             name: vendor.name.to_owned(),
             variable: Some(variable(vendor).to_owned()),
             has_key: access.key.as_ref().is_some_and(|key| !key.expose_secret().is_empty()),
-            model: Some(vendor.default_model.to_owned()),
             server: None,
-            is_configured: access.key.is_some(),
         });
         let is_new = |known: &&CompatibleEndpoint| !self.compatible.iter().any(|server| server.name == known.name);
-        let servers = self.compatible.iter().map(|server| (server, true));
-        let known = self.known.iter().filter(is_new).map(|server| (server, false));
-        let servers = servers.chain(known).map(|(server, is_configured)| Source {
+        let servers = self.compatible.iter().chain(self.known.iter().filter(is_new)).map(|server| Source {
             name: server.name.clone(),
             variable: server.key_variable.clone(),
             has_key: server.key.is_some(),
-            model: server.model.clone(),
             server: Some(server.clone()),
-            is_configured,
         });
         vendors.chain(servers).collect()
     }
