@@ -57,7 +57,12 @@ use self::{
     trust::{Seen, Trust},
     values::{ModelValues, Values},
 };
-pub(crate) use self::{places::all_projects, rules::UserFile, values::LogLevel, wanted::WantedServer};
+pub(crate) use self::{
+    places::{all_projects, typed},
+    rules::UserFile,
+    values::LogLevel,
+    wanted::WantedServer,
+};
 use crate::{
     args::Globals,
     database::Database,

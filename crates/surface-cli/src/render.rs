@@ -68,8 +68,8 @@ pub(crate) fn answer(
 /// Renders sessions as a table. Without a terminal, ids and times are complete.
 pub(crate) fn list(sessions: &[SessionSummary], width: Option<usize>, now: Timestamp) -> String {
     if sessions.is_empty() && width.is_some() {
-        return "No session was found: `meerkat run 'PROMPT'` makes one. --all-projects lists those of other folders, also \
-                of this one's former path.\n"
+        return "No session was found: `meerkat run 'PROMPT'` makes one. --all-projects lists those of other folders, \
+                and of this one before it was moved.\n"
             .to_owned();
     }
     let row = |session: &SessionSummary| {

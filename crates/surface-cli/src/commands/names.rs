@@ -20,7 +20,7 @@ pub(crate) async fn resolve(service: &Arc<dyn SessionService>, name: &str) -> Re
     if name == "last" {
         let newest = first(service).await?;
         let message = "this project has no session yet; `meerkat run` makes one, and `meerkat sessions list \
-                       --all-projects` lists those of other folders, also of this one's former path";
+                       --all-projects` lists those of other folders, and of this one before it was moved";
         return newest.ok_or_else(|| SessionError::invalid("session", message));
     }
     // With the beginning of another id, the end of an id is an id.

@@ -109,14 +109,15 @@ pub(crate) fn all_projects(out: &Output, env: &Environment, command: &SessionCom
             Ok(page) if page.items.is_empty() => {}
             Ok(page) => {
                 if !Path::new(&project).is_dir() {
-                    let data_dir = data_dir.display();
-                    out.note(&format!(
-                        "{project} is not there any more; `--data-dir {data_dir}` goes on with its sessions."
-                    ));
+                    let data_dir = config::typed(&data_dir);
+                    out.note(&format!("{project} no longer exists; `--data-dir {data_dir}` continues its sessions."));
                 }
                 projects.push((project, page));
             }
-            Err(error) => out.note(&format!("The sessions of {project} are left out: {error}")),
+            Err(error) => {
+                let data_dir = config::typed(&data_dir);
+                out.note(&format!("The sessions of {project} (`--data-dir {data_dir}`) are left out: {error}"));
+            }
         }
     }
     // Each project in its own order, the one that changed last first.

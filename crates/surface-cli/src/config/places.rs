@@ -45,15 +45,19 @@ impl Project {
         Path::new(&self.root).is_dir()
     }
 
-    /// Records it in its data directory, unless that is another project's which is still there.
+    /// Records it in its data directory, if that has no record that can be read: it stays the first project's.
     pub(crate) fn keep(&self, data_dir: &Path) {
-        if Self::of(data_dir).is_some_and(|known| known.is_in_place()) {
+        if Self::of(data_dir).is_some() {
             return;
         }
-        let mut file = File::options();
-        let file = file.write(true).create(true).truncate(true).mode(0o600).open(data_dir.join(PROJECT));
-        let written = file.and_then(|mut file| file.write_all(&serde_json::to_vec(self)?));
-        if let Err(error) = written {
+        let unfinished = data_dir.join(format!("{PROJECT}.{}.new", std::process::id()));
+        let write = || {
+            // Neither this nor the renaming follows a link.
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            fs::rename(&unfinished, data_dir.join(PROJECT))
+        };
+        if let Err(error) = write() {
             tracing::debug!(%error, "the project could not be recorded in the data directory");
         }
     }
@@ -108,9 +112,9 @@ impl Config {
         let mark = id_in(&folder.join("store")).filter(|_| self.values.store.data_dir.is_none())?;
         let earlier = all_projects(env).ok()?.into_iter().find(|(_, dir)| id_in(&dir.join("id")) == Some(mark));
         let (of, go_on) = earlier.map_or_else(
-            || (format!("another data directory ({mark}), of another HOME or user"), String::new()),
+            || (format!("a data directory that is not in your data folder ({mark})"), String::new()),
             |(_, dir)| {
-                (dir.display().to_string(), format!("go on with those sessions by `--data-dir {}`, or ", dir.display()))
+                (dir.display().to_string(), format!("continue those sessions with `--data-dir {}`, or ", typed(&dir)))
             },
         );
         Some(format!(
@@ -131,15 +135,23 @@ fn home(env: &Environment) -> Result<PathBuf, CliError> {
     Ok(home.join("meerkat"))
 }
 
-/// Lists the stores of all projects in the user's data folder, each with its project's root. One that links lead to is
-/// listed once.
+/// Spells a path as a word for a shell.
+pub(crate) fn typed(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@' | ':' | ',');
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+/// Lists the stores of all projects in the user's data folder, each with its project's root; with its own path if that is
+/// not known. One that links lead to is listed once.
 pub(crate) fn all_projects(env: &Environment) -> Result<Vec<(String, PathBuf)>, CliError> {
     let mut found = BTreeMap::new();
     for dir in fs::read_dir(home(env)?).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if dir.join("journal").is_dir()
-            && let (Some(known), Ok(real)) = (Project::of(&dir), dir.canonicalize())
+            && let Ok(real) = dir.canonicalize()
         {
-            found.entry(real).or_insert((known.root, dir));
+            let root = Project::of(&dir).map_or_else(|| dir.display().to_string(), |known| known.root);
+            found.entry(real).or_insert((root, dir));
         }
     }
     Ok(found.into_values().collect())

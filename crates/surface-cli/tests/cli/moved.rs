@@ -77,7 +77,7 @@ impl User {
 
 /// The sessions were gone, and every command warned of another data directory.
 #[test]
-fn a_project_that_moved_is_told_once_where_its_sessions_are() {
+fn the_first_command_in_a_moved_project_prints_where_its_sessions_are() {
     let user = User::new();
     user.make("one");
     user.say("one", "First");
@@ -90,10 +90,10 @@ fn a_project_that_moved_is_told_once_where_its_sessions_are() {
     let last = user.run("two", &["resume", "last", "x"]);
     last.refused(
         ErrorCode::InvalidRequest,
-        "--all-projects` lists those of other folders, also of this one's former path",
+        "--all-projects` lists those of other folders, and of this one before it was moved",
     );
     let all = user.run("two", &["sessions", "list", "--all-projects"]);
-    let former = format!("{} is not there any more; `--data-dir {data_dir}`", user.path("one").display());
+    let former = format!("{} no longer exists; `--data-dir {data_dir}`", user.path("one").display());
     assert!(all.out.contains("@say First") && all.err.contains(&former), "{}{}", all.out, all.err);
     // With the flag all goes on in the new folder, its files too.
     let ran = user.run("two", &[&at[..], &["resume", "last", "-q", "@say Second"]].concat());
@@ -103,7 +103,14 @@ fn a_project_that_moved_is_told_once_where_its_sessions_are() {
     let sessions: Vec<_> = fs::read_dir(user.path("two/.rkat/sessions")).unwrap().collect();
     let transcript = fs::read_to_string(sessions[0].as_ref().unwrap().path().join("transcript.md")).unwrap();
     assert!(sessions.len() == 1 && transcript.contains("Second"), "{transcript}");
-    assert_eq!(user.run("two", &["sessions", "list", "--all-projects"]).err, "");
+    // A command in another folder does not make them that one's.
+    user.make("three");
+    assert_eq!(user.list("three", &at), (vec!["First".to_owned()], String::new()));
+    assert!(user.run("three", &["sessions", "list", "--all-projects"]).err.contains(&former));
+    user.run("two", &[&at[..], &["resume", "last", "-q", "@say Third"]].concat());
+    user.run("two", &[&at[..], &["call", "projection/rebuild"]].concat());
+    let transcript = fs::read_to_string(sessions[0].as_ref().unwrap().path().join("transcript.md")).unwrap();
+    assert!(transcript.contains("Third"), "{transcript}");
     // The sessions of a path are those of the folder there.
     user.make("one");
     assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
@@ -130,7 +137,7 @@ fn a_mark_leads_to_nothing_but_a_store_of_ones_own() {
         fs::create_dir(user.path(&project).join(".rkat")).unwrap();
         fs::write(user.mark(&project), mark).unwrap();
         let (names, told) = user.sessions(&project);
-        assert!(names.is_empty() && told.contains("another data directory") == (at == 0), "{mark} {told}");
+        assert!(names.is_empty() && told.contains("a data directory that is not in") == (at == 0), "{mark} {told}");
         assert_eq!(user.sessions(&project), (Vec::new(), String::new()), "{mark}");
     }
     user.make("endless");
@@ -176,6 +183,13 @@ fn a_record_of_the_project_that_cannot_be_read_is_written_again() {
         assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
         assert_eq!(fs::read(&project).unwrap(), whole);
     }
+    // A link is replaced, and what it leads to is left.
+    let other = user.path("other");
+    fs::write(&other, "precious").unwrap();
+    fs::remove_file(&project).unwrap();
+    std::os::unix::fs::symlink(&other, &project).unwrap();
+    assert_eq!(user.sessions("one").0, ["First"]);
+    assert_eq!((fs::read(&project).unwrap(), fs::read(&other).unwrap()), (whole, b"precious".to_vec()));
 }
 
 /// Its owner could put links in the place of what is written there.
@@ -247,7 +261,7 @@ fn somebody_elses_files_are_told_of_once() {
     fs::create_dir(user.path("one/.rkat")).unwrap();
     fs::write(user.mark("one"), "00000000-0000-7000-8000-000000000001\n").unwrap();
     let (_, told) = user.sessions("one");
-    assert!(told.contains("another data directory") && told.contains("projection.dir"), "{told}");
+    assert!(told.contains("a data directory that is not in") && told.contains("projection.dir"), "{told}");
     assert_eq!(user.run("one", &["run", "-q", "--label", "name=First", "@say First"]).code, 0);
     assert_eq!(user.sessions("one"), (vec!["First".to_owned()], String::new()));
 }
