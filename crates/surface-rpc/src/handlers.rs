@@ -2,7 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::FutureExt as _;
@@ -101,17 +101,20 @@ pub(crate) struct Places(pub(crate) Arc<Vec<OwnedSemaphorePermit>>);
 
 /// The room that the answers to a request over HTTP take until they are written.
 #[derive(Clone, Default)]
-pub(crate) struct Rooms(Arc<Mutex<Vec<Option<Room>>>>);
+pub(crate) struct Rooms(Arc<Mutex<Vec<Room>>>);
 
 impl Rooms {
-    /// Keeps the room of an answer; one that is short has none.
-    fn keep(&self, room: Option<Room>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(room);
+    fn rooms(&self) -> MutexGuard<'_, Vec<Room>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the room of an answer back that is not sent.
-    pub(crate) fn give_back_last(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    pub(crate) fn count(&self) -> usize {
+        self.rooms().len()
+    }
+
+    /// Gives back all but so many: the answer that came last is not sent.
+    pub(crate) fn give_back_after(&self, count: usize) {
+        self.rooms().truncate(count);
     }
 }
 
@@ -158,7 +161,7 @@ impl Rpc {
                 let Some(rooms) = rooms else { return self.call(operation, &params).await };
                 let answer = self.options.answers.call(self.service.as_ref(), operation, &params).await?;
                 let (answer, room) = answer.into_parts();
-                rooms.keep(room);
+                rooms.rooms().extend(room);
                 Ok(answer)
             };
             return in_span("rpc", operation, &params, read).await;

@@ -349,11 +349,12 @@ where
                     }
                     Ok(BatchEntry::Call(request)) => {
                         let (id, rooms) = (request.id.clone(), request.extensions.get::<Rooms>().cloned());
+                        let kept = rooms.as_ref().map_or(0, Rooms::count);
                         let answer = this.perform(request, true).await;
                         match bytes + answer.as_ref().len() <= BATCH_ANSWER_BYTES {
                             true => answer,
                             false => {
-                                rooms.inspect(Rooms::give_back_last);
+                                rooms.inspect(|rooms| rooms.give_back_after(kept));
                                 MethodResponse::error(id, Failure::from(batch_too_large(BATCH_ANSWER_BYTES)))
                             }
                         }

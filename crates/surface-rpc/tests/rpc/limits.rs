@@ -203,6 +203,17 @@ async fn a_batch_counts_with_all_its_bytes() {
     assert_eq!(digest(&client.text().await.unwrap()), "null: -32055 TOO_MANY_CONNECTIONS");
 }
 
+/// Asks over HTTP; nothing of the answer is taken yet.
+async fn ask(rpc: &mut RpcService, body: String) -> Response<HttpBody> {
+    let request = Request::post("/rpc").header("content-type", "application/json");
+    rpc.call(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
+}
+
+async fn taken(answer: Response<HttpBody>) -> String {
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    digest(std::str::from_utf8(&bytes).unwrap())
+}
+
 /// Answers that no client takes have one room together, for all connections.
 #[tokio::test(start_paused = true)]
 async fn answers_over_http_have_room_until_they_are_taken() {
@@ -210,24 +221,16 @@ async fn answers_over_http_have_room_until_they_are_taken() {
     let params = json!({ "session_id": session(&engine).await });
     let options = RpcOptions { answers: Answers::new(6 * 1024 * 1024), ..RpcOptions::default() };
     let mut rpc = service(engine, options);
-    let mut ask = async || {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "session/events", "params": params }).to_string();
-        let request = Request::post("/rpc").header("content-type", "application/json");
-        rpc.call(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap()
-    };
-    let text = async |answer: Response<HttpBody>| {
-        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
-        digest(std::str::from_utf8(&bytes).unwrap())
-    };
-    let first = ask().await;
-    assert_eq!(text(ask().await).await, "1: -32055 TOO_MANY_CONNECTIONS");
-    assert_eq!(text(first).await, "1: ok");
-    assert_eq!(text(ask().await).await, "1: ok");
+    let read = json!({ "jsonrpc": "2.0", "id": 1, "method": "session/events", "params": params }).to_string();
+    let first = ask(&mut rpc, read.clone()).await;
+    assert_eq!(taken(ask(&mut rpc, read.clone()).await).await, "1: -32055 TOO_MANY_CONNECTIONS");
+    assert_eq!(taken(first).await, "1: ok");
+    assert_eq!(taken(ask(&mut rpc, read).await).await, "1: ok");
 }
 
 /// Each answer that is not sent once kept its room until the batch was answered.
 #[tokio::test(start_paused = true)]
-async fn what_is_too_long_for_a_batch_keeps_no_room() {
+async fn a_batch_keeps_room_for_what_is_sent_alone() {
     let ephemeral = EphemeralOptions { session_event_bytes: 100_000_000, ..EphemeralOptions::default() };
     let context = ContextOptions { overflow: Overflow::Slide, ..ContextOptions::default() };
     let options = EngineOptions { ephemeral, context, ..EngineOptions::default() };
@@ -237,14 +240,19 @@ async fn what_is_too_long_for_a_batch_keeps_no_room() {
         let turn = StartTurn::new(session_id.parse().unwrap(), format!("@say {}", "x".repeat(60_000)));
         assert_eq!(engine.start_turn(turn).await.unwrap().status, TurnStatus::Completed);
     }
-    // One read has 3.6 million bytes, a batch 12 MiB.
-    let rpc = service(engine, RpcOptions { answers: Answers::new(18 * 1024 * 1024), ..RpcOptions::default() });
+    // One read has 3.6 million bytes, a batch 12 MiB, and a read begins with 6 MiB.
+    let mut rpc = service(engine, RpcOptions { answers: Answers::new(18 * 1024 * 1024), ..RpcOptions::default() });
     let params = json!({ "session_id": session_id, "limit": 1000 });
     let read = |id| json!({ "jsonrpc": "2.0", "id": id, "method": "session/events", "params": params });
     let batch = json!([read(1), read(2), read(3), read(4), read(5), read(6)]).to_string();
+    let batch = ask(&mut rpc, batch).await;
+    // With its three answers there is room for one more read, and not for two.
+    let fourth = ask(&mut rpc, read(7).to_string()).await;
+    assert_eq!(taken(ask(&mut rpc, read(8).to_string()).await).await, "8: -32055 TOO_MANY_CONNECTIONS");
     let too_long = "4: -32054 PAYLOAD_TOO_LARGE, 5: -32054 PAYLOAD_TOO_LARGE, 6: -32054 PAYLOAD_TOO_LARGE";
-    let answers = digest(&post(listen(rpc).await, batch.as_bytes()).await.1);
-    assert_eq!(answers, format!("[1: ok, 2: ok, 3: ok, {too_long}]"));
+    assert_eq!(taken(batch).await, format!("[1: ok, 2: ok, 3: ok, {too_long}]"));
+    assert_eq!(taken(ask(&mut rpc, read(9).to_string()).await).await, "9: ok");
+    assert_eq!(taken(fourth).await, "7: ok");
 }
 
 #[tokio::test]
