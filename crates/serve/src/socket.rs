@@ -141,7 +141,7 @@ mod tests {
         let (mut taker, mut sender) = tokio::io::split(far);
         let writing = tokio::spawn(async move { writer.write_all(&[7; SENT]).await });
         let sending = tokio::spawn(async move { sender.write_all(&[8; SENT]).await });
-        // The clock moves when every task waits.
+        // The clock is paused: it moves only when every task waits.
         sleep(Duration::from_secs(1)).await;
         let read = Arc::new(AtomicUsize::new(0));
         let count = read.clone();
