@@ -17,7 +17,10 @@ pub use meerkat_words::model::{ModelError, StopReason, Usage};
 pub use resolve::{ModelResolver, ResolvedModel, StaticModels};
 pub use retry::RetryPolicy;
 
-use meerkat_words::message::{Message, RawJson, ToolCall};
+use meerkat_words::{
+    message::{Message, RawJson, ToolCall},
+    options::ModelOptions,
+};
 
 /// Most bytes of an answer's calls and opaque parts together; they are stored in an event, which has a limit.
 pub const ARGUMENTS_BYTES_MAX: usize = 96 * 1024;
@@ -32,6 +35,13 @@ pub trait ModelClient: Send + Sync {
     fn sees_images(&self, model: &str) -> bool {
         let _ = model;
         false
+    }
+
+    /// Returns the name of the first option that is set and that the vendor does not have for this model; `model` is the
+    /// vendor's name of it. A client has none unless it says so.
+    fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {
+        let _ = model;
+        options.set().next()
     }
 
     /// Sends the request and returns the parts as they come.
@@ -62,8 +72,8 @@ pub struct ModelRequest {
     pub tools: Arc<[ToolSpec]>,
     /// True if the model must call none of them; they are still sent, to keep the prompt cache.
     pub forbids_tools: bool,
-    /// Most tokens of the answer; the vendor's own limit if `None`.
-    pub max_output_tokens: Option<u32>,
+    /// How the model is asked. The vendor has all of it, as [`ModelClient::lacks`] says.
+    pub options: ModelOptions,
     /// Extra tokens for a model that thinks: vendors count its thoughts as output.
     pub thinking_tokens: u32,
     /// Earlier attempts at this step.

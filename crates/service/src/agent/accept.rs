@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 use super::{
     actor::{Actor, Unacknowledged},
     command::TurnWaiter,
+    render::{check_options, window_tokens},
 };
 use crate::{
     SessionError,
-    compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
-    options::{Budgets, Policy},
+    options::{Budgets, ModelOptions, Policy},
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
@@ -57,13 +57,14 @@ impl Actor {
         let continued = interrupted.filter(|_| is_continuation).map(|end| StartTurn {
             model: request.model.clone().or_else(|| Some(end.model.clone())),
             budgets: request.budgets.or(end.budgets),
+            options: request.options.clone().or(&end.options),
             compaction: request.compaction.or(end.compaction),
             ..request.clone()
         });
         let request = continued.as_ref().unwrap_or(request);
         let continues = interrupted.map(|end| end.turn);
         let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(&self.session.model))?;
-        self.check_compaction(request.compaction, &model)?;
+        self.check_model(request, &model)?;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             return match (running, continues) {
@@ -113,9 +114,12 @@ impl Actor {
         Ok(())
     }
 
-    /// Checks a turn's own compaction config against the window of its model.
-    fn check_compaction(&self, config: Option<CompactionConfig>, model: &ResolvedModel) -> Result<(), SessionError> {
-        config.map_or(Ok(()), |config| config.check(self.window(model)))
+    /// Checks a turn's options and its own compaction config against its model.
+    fn check_model(&self, request: &StartTurn, model: &ResolvedModel) -> Result<(), SessionError> {
+        let options = request.options.clone().or(&self.session.options);
+        check_options(&options, model)?;
+        let window = window_tokens(model, &options, &self.ports.options);
+        request.compaction.map_or(Ok(()), |config| config.check(window))
     }
 
     /// Waits until the running turn's start is durable; then its caller is answered and everybody may see it.
@@ -160,7 +164,9 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
-        let mut started = self.terms(request, key).start(model.name, self.budgets(request.budgets));
+        let terms = self.terms(request, key);
+        let options = terms.options.clone().or(&self.session.options);
+        let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
         if continues.is_some() {
             (started.prompt, started.continues) = (None, continues);
         }
@@ -186,10 +192,12 @@ impl Actor {
     /// Makes the terms of a request's turn, without secrets: a rule that holds one then allows nothing.
     fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
         let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
+        let stop = request.options.stop.as_ref().map(|stop| stop.iter().map(clean).collect());
         TurnQueued {
             prompt: Body::Inline(clean(&request.prompt)),
             model: request.model.clone(),
             budgets: request.budgets,
+            options: ModelOptions { stop, ..request.options.clone() },
             compaction: request.compaction,
             policy: request.policy,
             attended: request.attended,
@@ -222,7 +230,9 @@ impl Actor {
         let name = terms.model.clone().unwrap_or_else(|| self.session.model.clone());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let budgets = self.budgets(terms.budgets);
-        let started = TurnStarted { prompt: None, queued: Some(seq), key: None, ..terms.start(model, budgets) };
+        let options = terms.options.clone().or(&self.session.options);
+        let started =
+            TurnStarted { prompt: None, queued: Some(seq), options, key: None, ..terms.start(model, budgets) };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
         self.turn_begins();
         Ok(())
@@ -243,6 +253,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         model,
         policy: _,
         budgets,
+        options,
         compaction,
         attended: _,
         allow,
@@ -253,6 +264,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
     let wishes = [
         ("model", model.is_some()),
         ("budgets", *budgets != Budgets::default()),
+        ("options", !options.is_default()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
         ("idempotency_key", idempotency_key.is_some()),

@@ -75,7 +75,7 @@ impl Actor {
 
     /// Tokens that a request to the model may have.
     pub(super) fn window(&self, model: &ResolvedModel) -> u64 {
-        window_tokens(model, &self.ports.options)
+        window_tokens(model, self.session.model_options(), &self.ports.options)
     }
 
     pub(super) fn compaction_context(&self, model: &ResolvedModel) -> CompactionContext {

@@ -6,9 +6,10 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 
 use super::images::unsent_bytes;
 use crate::{
+    SessionError,
     compaction::json_bytes,
     model::{ModelRequest, ResolvedModel, ToolSpec},
-    options::{EngineOptions, Overflow},
+    options::{EngineOptions, ModelOptions, Overflow},
     session::{
         Session,
         event::ContextTokens,
@@ -55,10 +56,11 @@ pub(crate) fn render(
         tool_results: result_bytes.saturating_sub(unsent_bytes) / 4,
         free: None,
     };
-    let max_output_tokens = (options.turn.max_output_tokens > 0).then_some(options.turn.max_output_tokens);
+    let asked = session.model_options().clone();
+    let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
-    let rendered = rendered(session, model, tools, (summary, start..end), tail, max_output_tokens);
+    let rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
     Ok((rendered, tokens.within(model.window_tokens)))
 }
 
@@ -82,7 +84,7 @@ fn start(
     fixed_bytes: u64,
     options: &EngineOptions,
 ) -> Result<usize, ErrorBody> {
-    let window = window_tokens(model, options);
+    let window = window_tokens(model, session.model_options(), options);
     let room_bytes = bytes_within(window).saturating_sub(fixed_bytes);
     let start = match options.context.overflow {
         Overflow::Fail => 0,
@@ -131,7 +133,10 @@ pub(crate) fn render_summary(
         return Err(overflow((session.context.bytes_from(from) + fixed_bytes) / 4, window, &model.name));
     };
     let end = end_within(session, from, room_bytes);
-    let mut rendered = rendered(session, model, tools, (former, from..end), None, Some(max_summary_tokens));
+    // Only the cache is the same: a summary is not ended, shortened or varied as an answer is.
+    let cache = session.model_options().cache;
+    let asked = ModelOptions { max_output_tokens: Some(max_summary_tokens), cache, ..ModelOptions::default() };
+    let mut rendered = rendered(session, model, tools, (former, from..end), None, asked);
     rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
     rendered.request.forbids_tools = true;
     rendered.request.thinking_tokens = u32::try_from(thinking_tokens).unwrap_or(u32::MAX);
@@ -178,8 +183,25 @@ pub(crate) fn tool_bytes(session: &Session, tools: &ToolRegistry) -> u64 {
 }
 
 /// Tokens that a request may have, so that its answer has room.
-pub(crate) fn window_tokens(model: &ResolvedModel, options: &EngineOptions) -> u64 {
-    model.window_tokens.saturating_sub(u64::from(options.turn.max_output_tokens))
+pub(crate) fn window_tokens(model: &ResolvedModel, asked: &ModelOptions, options: &EngineOptions) -> u64 {
+    let answer = options.turn.output_tokens(asked.max_output_tokens).unwrap_or(0);
+    model.window_tokens.saturating_sub(u64::from(answer))
+}
+
+/// Checks that a model has these options: none of them is left out in silence.
+pub(crate) fn check_options(options: &ModelOptions, model: &ResolvedModel) -> Result<(), SessionError> {
+    if let Some(name) = model.client.lacks(&model.vendor_model, options) {
+        let message = format!("{} does not have this option: leave it out, or use another model", model.name);
+        return Err(SessionError::invalid(format!("options.{name}"), message));
+    }
+    match options.max_output_tokens {
+        Some(tokens) if u64::from(tokens) >= model.window_tokens => {
+            let message =
+                format!("{} has a window of {} tokens for request and answer", model.name, model.window_tokens);
+            Err(SessionError::invalid("options.max_output_tokens", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Bytes that make no more than these tokens.
@@ -212,7 +234,7 @@ fn rendered(
     tools: Arc<[ToolSpec]>,
     (summary, said): (Option<Arc<Message>>, Range<usize>),
     tail: Option<Arc<str>>,
-    max_output_tokens: Option<u32>,
+    options: ModelOptions,
 ) -> Rendered {
     let said = session.context.entries().get(said).unwrap_or_default().iter().map(|entry| entry.message.clone());
     let request = ModelRequest {
@@ -222,7 +244,7 @@ fn rendered(
         tail,
         tools,
         forbids_tools: false,
-        max_output_tokens,
+        options,
         thinking_tokens: 0,
         attempt: 0,
         images: Arc::default(),

@@ -25,7 +25,7 @@ use crate::{
         command::{Change, Command, Reply},
         record::externalise,
         registry::{Found, Live, MAILBOX_MAX, Passage, Registry},
-        render::window_tokens,
+        render::{check_options, window_tokens},
         shared::Shared,
         supervise::supervise,
     },
@@ -329,6 +329,7 @@ impl Sessions {
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
         request.budgets.check()?;
+        request.options.check()?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
         request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
@@ -403,6 +404,7 @@ impl Sessions {
     fn check_create(&self, request: &CreateSession, default_model: &str) -> Result<String, SessionError> {
         self.check_compaction(request.compaction.is_some())?;
         request.budgets.check()?;
+        request.options.check()?;
         let limits = &self.engine().options.limits;
         request.title.as_deref().map_or(Ok(()), |title| validate::title(title, limits))?;
         validate::labels(&request.labels, limits)?;
@@ -412,8 +414,9 @@ impl Sessions {
         }
         validate::model(request.model.as_deref())?;
         let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
+        check_options(&request.options, &model)?;
         if let Some(config) = &request.compaction {
-            config.check(window_tokens(&model, &self.engine().options))?;
+            config.check(window_tokens(&model, &request.options, &self.engine().options))?;
         }
         let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
@@ -526,6 +529,7 @@ impl Sessions {
             tools: request.tools,
             workspace,
             budgets: request.budgets,
+            options: request.options,
             compaction: request.compaction,
             memory: request.memory,
             key,

@@ -54,7 +54,7 @@ impl SessionFields {
         }
         let created = created.clone();
         let SessionCreated { title, model, system_prompt, labels, tools, .. } = created;
-        let SessionCreated { workspace, budgets, compaction, memory, key, .. } = created;
+        let SessionCreated { workspace, budgets, options, compaction, memory, key, .. } = created;
         Ok(Self {
             id: record.session_id,
             created_at: record.time,
@@ -68,6 +68,7 @@ impl SessionFields {
             labelled_at: 1,
             memory,
             budgets,
+            options,
             compaction,
             created_key: key,
             last_seq: 1,

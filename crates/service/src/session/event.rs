@@ -30,7 +30,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets},
+    options::{Budget, Budgets, ModelOptions},
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
@@ -319,6 +319,9 @@ pub struct SessionCreated {
     /// The session's own compaction config.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionConfig>,
+    /// How its model is asked in turns that do not say.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
+    pub options: ModelOptions,
     /// Its part in the project's memory.
     #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
     pub memory: SessionMemory,

@@ -160,6 +160,7 @@ fn lost_end(turn: crate::ids::TurnNumber, record: &Record, model: &str) -> TurnE
         status: TurnStatus::Interrupted,
         model: model.to_owned(),
         budgets: Default::default(),
+        options: Default::default(),
         compaction: None,
         text: Default::default(),
         text_seq: None,

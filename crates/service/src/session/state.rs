@@ -24,7 +24,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
-    options::Budgets,
+    options::{Budgets, ModelOptions},
     tool::{NAME_BYTES_MAX, RECALL_TOOL},
 };
 
@@ -148,6 +148,9 @@ pub struct SessionFields {
     pub memory: SessionMemory,
     /// Budgets of turns that set none.
     pub budgets: Budgets,
+    /// How its model is asked in turns that do not say.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
+    pub options: ModelOptions,
     /// Its own compaction config.
     pub(super) compaction: Option<CompactionConfig>,
     /// Key of its creation.
@@ -305,6 +308,11 @@ impl SessionFields {
     #[must_use]
     pub const fn open_turn(&self) -> Option<&OpenTurn> {
         self.open_turn.as_ref()
+    }
+
+    /// Returns how the model is asked in the running turn, or in one that does not say.
+    pub(crate) fn model_options(&self) -> &ModelOptions {
+        self.open_turn.as_ref().map_or(&self.options, |open| &open.terms.options)
     }
 
     /// Returns the turn that runs, or else the first in the queue.

@@ -17,7 +17,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
-    options::{Budget, Budgets},
+    options::{Budget, Budgets, ModelOptions},
     tool::Form,
 };
 
@@ -211,6 +211,8 @@ pub struct TurnEnd {
     pub model: String,
     /// Budgets, which a turn that continues it takes over.
     pub budgets: Budgets,
+    /// How its model was asked, which is taken over too.
+    pub options: ModelOptions,
     /// Its own compaction config, which is taken over too.
     pub compaction: Option<CompactionConfig>,
     /// Last text of the model; empty in a key's use, and in a snapshot.
@@ -313,6 +315,7 @@ impl OpenTurn {
             status,
             model: self.terms.model.clone(),
             budgets: self.terms.budgets,
+            options: self.terms.options.clone(),
             compaction: self.terms.compaction,
             text: self.text.clone(),
             text_seq: self.text_seq,

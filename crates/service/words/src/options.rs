@@ -113,6 +113,126 @@ impl Budget {
     }
 }
 
+/// How a model is asked. What a turn leaves out comes from its session, and what is left out there from the vendor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelOptions {
+    /// Most tokens of one answer, thoughts not counted; `turn.max_output_tokens` is the most that it can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_output_tokens: Option<u32>,
+    /// How freely words are chosen, from 0 to 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 2.0))]
+    pub temperature: Option<f64>,
+    /// Words are chosen from the likeliest ones that have this probability together, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub top_p: Option<f64>,
+    /// Texts that end the answer, at most four; an empty list for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4))]
+    pub stop: Option<Vec<String>>,
+    /// Number that makes answers repeatable as far as the vendor can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u32>,
+    /// How long the model thinks before it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
+    /// How long the vendor keeps what it has read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheTime>,
+}
+
+/// How long a model thinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Effort {
+    /// Not at all.
+    None,
+    /// Briefly.
+    Low,
+    /// As long as is usual.
+    Medium,
+    /// Long.
+    High,
+}
+
+/// How long a vendor keeps the beginning of a request, so that the next one with the same beginning costs less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheTime {
+    /// For some minutes.
+    Short,
+    /// For an hour or more; writing it may cost more.
+    Long,
+}
+
+impl ModelOptions {
+    /// Bytes of a text that ends an answer.
+    const STOP_BYTES_MAX: usize = 256;
+
+    /// Returns true if nothing is set.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Fills what is left open from `other`.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            max_output_tokens: self.max_output_tokens.or(other.max_output_tokens),
+            temperature: self.temperature.or(other.temperature),
+            top_p: self.top_p.or(other.top_p),
+            stop: self.stop.or_else(|| other.stop.clone()),
+            seed: self.seed.or(other.seed),
+            effort: self.effort.or(other.effort),
+            cache: self.cache.or(other.cache),
+        }
+    }
+
+    /// Checks the ranges that hold for every vendor.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` with the option that is out of its range.
+    pub fn check(&self) -> Result<(), SessionError> {
+        let refused = |name: &str, message: &str| Err(SessionError::invalid(format!("options.{name}"), message));
+        let is_within = |number: Option<f64>, max: f64| number.is_none_or(|number| (0.0..=max).contains(&number));
+        if self.max_output_tokens == Some(0) {
+            return refused("max_output_tokens", "an answer has at least one token; leave it out for the usual number");
+        }
+        if !is_within(self.temperature, 2.0) {
+            return refused("temperature", "it is a number from 0 to 2");
+        }
+        if !is_within(self.top_p, 1.0) {
+            return refused("top_p", "it is a number from 0 to 1");
+        }
+        let stop = self.stop.as_deref().unwrap_or_default();
+        if stop.len() > 4 {
+            return refused("stop", "there are at most four");
+        }
+        if stop.iter().any(|text| text.trim().is_empty() || text.len() > Self::STOP_BYTES_MAX) {
+            return refused("stop", "each is a text with a visible character and at most 256 bytes");
+        }
+        Ok(())
+    }
+
+    /// Lists the names of the options that are set.
+    pub fn set(&self) -> impl Iterator<Item = &'static str> {
+        let is_set = [
+            ("max_output_tokens", self.max_output_tokens.is_some()),
+            ("temperature", self.temperature.is_some()),
+            ("top_p", self.top_p.is_some()),
+            ("stop", self.stop.as_ref().is_some_and(|stop| !stop.is_empty())),
+            ("seed", self.seed.is_some()),
+            ("effort", self.effort.is_some()),
+            ("cache", self.cache.is_some()),
+        ];
+        is_set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name))
+    }
+}
+
 /// Policy for a turn that meets a running one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -178,6 +298,13 @@ options! {
 }
 
 impl TurnOptions {
+    /// Computes the tokens that one answer may have, of which a turn asks for some.
+    #[must_use]
+    pub fn output_tokens(&self, asked: Option<u32>) -> Option<u32> {
+        let limit = (self.max_output_tokens > 0).then_some(self.max_output_tokens);
+        asked.into_iter().chain(limit).min()
+    }
+
     /// Computes the budgets of a turn: defaults for those left open, none above its maximum.
     #[must_use]
     pub fn budgets(&self, asked: Budgets) -> Budgets {

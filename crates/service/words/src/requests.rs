@@ -15,7 +15,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, SessionId, TurnNumber},
     message::RawJson,
-    options::{Budgets, Policy},
+    options::{Budgets, ModelOptions, Policy},
     reminder::SystemReminderType,
 };
 
@@ -43,6 +43,9 @@ pub struct CreateSession {
     /// Budgets for turns that set none.
     #[serde(deserialize_with = "object")]
     pub budgets: Budgets,
+    /// How its model is asked in turns that do not say.
+    #[serde(deserialize_with = "object", skip_serializing_if = "ModelOptions::is_default")]
+    pub options: ModelOptions,
     /// Its part in the project's memory.
     #[serde(deserialize_with = "object", skip_serializing_if = "SessionMemory::is_default")]
     pub memory: SessionMemory,
@@ -200,6 +203,8 @@ turn_requests! {
     policy: Policy [];
     /// Its budgets.
     budgets: Budgets [deserialize_with = "object"];
+    /// How the model is asked.
+    options: ModelOptions [deserialize_with = "object"] ["ModelOptions::is_default"];
     /// Compaction settings; the session's if `null`.
     compaction: Option<CompactionConfig> [deserialize_with = "object_or_null"];
     /// An approver is present.

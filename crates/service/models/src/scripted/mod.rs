@@ -14,7 +14,10 @@ use meerkat_errors::ErrorCode;
 use serde::Deserialize;
 
 use super::{ModelClient, ModelError, ModelRequest, ModelStream};
-use meerkat_words::message::{Body, Message};
+use meerkat_words::{
+    message::{Body, Message},
+    options::ModelOptions,
+};
 
 /// Vendor name in events.
 const VENDOR: &str = "scripted";
@@ -30,6 +33,10 @@ pub struct ScriptedModel;
 impl ModelClient for ScriptedModel {
     fn vendor(&self) -> &str {
         VENDOR
+    }
+
+    fn lacks(&self, _: &str, _: &ModelOptions) -> Option<&'static str> {
+        None
     }
 
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {

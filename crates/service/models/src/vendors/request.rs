@@ -102,7 +102,7 @@ pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptio
         .with_capture_reasoning_content(is_thinker);
     let has_no_thoughts = !is_thinker || model.starts_with("gpt-") && adapter == AdapterKind::OpenAI;
     let thinking_tokens = if has_no_thoughts { 0 } else { request.thinking_tokens };
-    options.max_tokens = request.max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
+    options.max_tokens = request.options.max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
     if matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp) {
         // Without an effort genai strips `-max`, `-high` and the like from a model's name; a budget is never sent here.
         // Without a cache setting it turns off the newer models' automatic cache; this setting is never sent here.

@@ -7,7 +7,7 @@ use super::Key;
 use crate::{
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    options::{Budgets, Policy},
+    options::{Budgets, ModelOptions, Policy},
     session::message::Body,
 };
 
@@ -66,6 +66,9 @@ macro_rules! turn_events {
 }
 
 turn_events! {
+    /// How the model is asked.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
+    options: ModelOptions,
     /// An approver is present.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     attended: bool,
