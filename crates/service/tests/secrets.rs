@@ -8,7 +8,7 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     clock::{SystemClock, World},
     model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
-    options::EngineOptions,
+    options::{EngineOptions, ModelOptions},
     service::{CreateSession, DecideApproval, PinFact, Remind, StartTurn},
     session::{
         event::{Decision, Scope},
@@ -55,6 +55,10 @@ impl ModelClient for LeakyModel {
         "scripted"
     }
 
+    fn lacks(&self, _: &str, _: &ModelOptions) -> Option<&'static str> {
+        None
+    }
+
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         self.sent.lock().unwrap().push(format!("{request:?}"));
         if format!("{:?}", request.messages.last()).contains("please fail") {
@@ -62,6 +66,10 @@ impl ModelClient for LeakyModel {
         }
         ScriptedModel.stream_response(request).await
     }
+}
+
+fn stopped_by_the_key() -> ModelOptions {
+    ModelOptions { stop: Some(vec![format!("up to {KEY}")]), ..ModelOptions::default() }
 }
 
 #[tokio::test]
@@ -82,6 +90,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
         system_prompt: Some(format!("Use {KEY}.")),
         labels: [("key".to_owned(), KEY.to_owned())].into(),
         idempotency_key: Some(KEY.to_owned()),
+        options: stopped_by_the_key(),
         ..CreateSession::default()
     };
     let session = service.create_session(request).await.unwrap();
@@ -105,7 +114,10 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let prompt = format!("@think {KEY} @say The key is {KEY}. @call leaky {arguments} @echo last_result");
     let turn = tokio::spawn({
         let service = service.clone();
-        async move { service.start_turn(StartTurn { attended: true, ..StartTurn::new(session_id, prompt) }).await }
+        async move {
+            let turn = StartTurn::new(session_id, prompt);
+            service.start_turn(StartTurn { attended: true, options: stopped_by_the_key(), ..turn }).await
+        }
     });
     let mut approvals = service.follow(&session_id, 0).await.unwrap();
     let asked = crate::common::next_of(&mut approvals, "approval_requested").await;

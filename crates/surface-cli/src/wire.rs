@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
-    options::Budgets,
+    options::{Budgets, ModelOptions},
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::args::{
-    CompactFlags, CompactHow, Delivery, EventsArgs, MemoryCommand, SessionCommand, SessionFlags, Target, TurnFlags,
+    CompactFlags, CompactHow, Delivery, EventsArgs, MemoryCommand, ModelFlags, SessionCommand, SessionFlags, Target,
+    TurnFlags,
 };
 
 /// Reads an answer.
@@ -58,6 +59,18 @@ const fn budgets(flags: &TurnFlags) -> Budgets {
     }
 }
 
+fn options(flags: &ModelFlags) -> ModelOptions {
+    ModelOptions {
+        max_output_tokens: flags.max_output_tokens,
+        temperature: flags.temperature,
+        top_p: flags.top_p,
+        stop: (!flags.stop.is_empty()).then(|| flags.stop.clone()),
+        seed: flags.seed,
+        effort: flags.effort,
+        cache: flags.cache,
+    }
+}
+
 fn labels(labels: &[(String, String)]) -> BTreeMap<String, String> {
     labels.iter().cloned().collect()
 }
@@ -78,6 +91,7 @@ pub(crate) fn create(
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
+        options: options(&turn.options),
         memory: SessionMemory { scope: create.memory_scope.unwrap_or_default(), index: !create.no_memory_index },
         idempotency_key: turn.idempotency_key.clone(),
     }
@@ -106,6 +120,7 @@ pub(crate) fn resume(
         model: flags.model.clone(),
         policy: delivery.policy.unwrap_or_default(),
         budgets: budgets(flags),
+        options: options(&flags.options),
         compaction: compaction(&flags.compact, configured),
         attended: delivery.attended,
         allow: delivery.allow.clone(),

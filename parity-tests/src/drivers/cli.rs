@@ -207,6 +207,14 @@ fn flag(words: &mut Vec<String>, name: &str, value: &Value) {
                 .extend(members.get("scope").map(|scope| [format!("{flag}-scope"), text(scope)]).into_iter().flatten());
             words.extend((members.get("index") == Some(&Value::Bool(false))).then(|| "--no-memory-index".to_owned()));
         }
+        Value::Object(members) if name == "options" => {
+            for (member, value) in members {
+                // Only this flag takes one text and may be repeated.
+                for value in value.as_array().filter(|_| member == "stop").unwrap_or(&vec![value.clone()]) {
+                    self::flag(words, member, value);
+                }
+            }
+        }
         Value::Object(members) => {
             for (member, value) in members {
                 let mut inner = Vec::new();

@@ -116,7 +116,7 @@ impl Actor {
 
     /// Checks a turn's options and its own compaction config against its model.
     fn check_model(&self, request: &StartTurn, model: &ResolvedModel) -> Result<(), SessionError> {
-        let options = request.options.clone().or(&self.session.options);
+        let options = self.asked(&request.options);
         check_options(&options, model)?;
         let window = window_tokens(model, &options, &self.ports.options);
         request.compaction.map_or(Ok(()), |config| config.check(window))
@@ -165,7 +165,7 @@ impl Actor {
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
         let terms = self.terms(request, key);
-        let options = terms.options.clone().or(&self.session.options);
+        let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
         if continues.is_some() {
             (started.prompt, started.continues) = (None, continues);
@@ -230,12 +230,19 @@ impl Actor {
         let name = terms.model.clone().unwrap_or_else(|| self.session.model.clone());
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let budgets = self.budgets(terms.budgets);
-        let options = terms.options.clone().or(&self.session.options);
+        let options = self.asked(&terms.options);
         let started =
             TurnStarted { prompt: None, queued: Some(seq), options, key: None, ..terms.start(model, budgets) };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
         self.turn_begins();
         Ok(())
+    }
+
+    /// How the model of a turn is asked, which says only a part of it.
+    fn asked(&self, options: &ModelOptions) -> ModelOptions {
+        let asked = options.clone().or(&self.session.options);
+        let most = |tokens| self.ports.options.turn.output_tokens(Some(tokens));
+        ModelOptions { max_output_tokens: asked.max_output_tokens.and_then(most), ..asked }
     }
 
     fn budgets(&self, asked: Budgets) -> Budgets {

@@ -190,6 +190,7 @@ pub(crate) fn window_tokens(model: &ResolvedModel, asked: &ModelOptions, options
 
 /// Checks that a model has these options: none of them is left out in silence.
 pub(crate) fn check_options(options: &ModelOptions, model: &ResolvedModel) -> Result<(), SessionError> {
+    options.check()?;
     if let Some(name) = model.client.lacks(&model.vendor_model, options) {
         let message = format!("{} does not have this option: leave it out, or use another model", model.name);
         return Err(SessionError::invalid(format!("options.{name}"), message));

@@ -346,6 +346,7 @@ impl Turns {
                     steps: counts.steps,
                     tool_calls: counts.tool_calls,
                     budgets: started.budgets,
+                    options: started.options,
                 }));
             }
             _ => {}

@@ -33,6 +33,7 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
+    options::ModelOptions,
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         Session, View,
@@ -521,6 +522,7 @@ impl Sessions {
         let clean = |text: &str| engine.secrets.replace(text).into_owned();
         let notes = engine.notes.as_ref().filter(|_| workspace.is_some());
         let default_prompt = notes.and_then(|notes| notes.system_prompt()).map(str::to_owned);
+        let stop = request.options.stop.as_ref().map(|stop| stop.iter().map(|text| clean(text)).collect());
         let created = Created {
             title: request.title.as_deref().filter(|title| !title.is_empty()).map(clean),
             model,
@@ -529,7 +531,7 @@ impl Sessions {
             tools: request.tools,
             workspace,
             budgets: request.budgets,
-            options: request.options,
+            options: ModelOptions { stop, ..request.options },
             compaction: request.compaction,
             memory: request.memory,
             key,

@@ -608,4 +608,30 @@ mod tests {
         let least = Budgets { tokens: Some(1), steps: Some(2), tool_calls: Some(3), wall_ms: Some(4) };
         assert_eq!(all.budgets(asked), least);
     }
+    /// `NaN` is no JSON, but a program in Rust has it.
+    #[test]
+    fn a_model_is_asked_within_the_ranges_that_every_vendor_has() {
+        let none = ModelOptions::default;
+        let stop =
+            |texts: &[&str]| ModelOptions { stop: Some(texts.iter().map(ToString::to_string).collect()), ..none() };
+        let long = "x".repeat(256);
+        for (options, refused) in [
+            (none(), None),
+            (ModelOptions { temperature: Some(2.0), top_p: Some(0.0), ..none() }, None),
+            (ModelOptions { max_output_tokens: Some(0), ..none() }, Some("max_output_tokens")),
+            (ModelOptions { temperature: Some(2.1), ..none() }, Some("temperature")),
+            (ModelOptions { temperature: Some(-0.1), ..none() }, Some("temperature")),
+            (ModelOptions { temperature: Some(f64::NAN), ..none() }, Some("temperature")),
+            (ModelOptions { top_p: Some(1.1), ..none() }, Some("top_p")),
+            (ModelOptions { top_p: Some(f64::INFINITY), ..none() }, Some("top_p")),
+            (stop(&[]), None),
+            (stop(&["a", "b", "c", &long]), None),
+            (stop(&["a", "b", "c", "d", "e"]), Some("stop")),
+            (stop(&["a", "\n"]), Some("stop")),
+            (stop(&[&format!("{long}x")]), Some("stop")),
+        ] {
+            let field = options.check().err().map(|error| error.body().details["field"].clone());
+            assert_eq!(field, refused.map(|name| format!("options.{name}").into()), "{options:?}");
+        }
+    }
 }

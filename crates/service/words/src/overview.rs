@@ -9,7 +9,7 @@ use crate::{
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
-    options::Budgets,
+    options::{Budgets, ModelOptions},
 };
 
 /// Request of `changes`.
@@ -168,11 +168,15 @@ pub struct TurnView {
     /// Tool calls; of a turn that has not ended those that have a result.
     pub tool_calls: u32,
     /// Its budgets.
-    #[schemars(schema_with = "written_budgets")]
+    #[schemars(schema_with = "written::<Budgets>")]
     pub budgets: Budgets,
+    /// How its model was asked.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
+    #[schemars(schema_with = "written::<ModelOptions>")]
+    pub options: ModelOptions,
 }
 
-/// Describes budgets in place: a request's bound what may be sent, under the same name.
-fn written_budgets(generator: &mut SchemaGenerator) -> Schema {
-    Budgets::json_schema(generator)
+/// Describes a value in place: a request's bounds what may be sent, under the same name.
+fn written<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    T::json_schema(generator)
 }

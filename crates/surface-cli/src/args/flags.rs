@@ -5,9 +5,10 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use meerkat_service::{
-    options::Policy,
+    options::{CacheTime, Effort, Policy},
     service::{MemoryScope, Scope},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 /// Session that a command is about.
@@ -38,7 +39,7 @@ pub(crate) struct SessionFlags {
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) tools: Option<Vec<String>>,
     /// What its model finds in memory [default: project]
-    #[arg(long, value_name = "SCOPE", value_parser = memory_scopes())]
+    #[arg(long, value_name = "SCOPE", value_parser = named::<MemoryScope>(&["project", "session", "none"]))]
     pub(crate) memory_scope: Option<MemoryScope>,
     /// Keep what is said in it out of memory
     #[arg(long)]
@@ -64,11 +65,40 @@ pub(crate) struct TurnFlags {
     /// End the turn after this many milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) budget_wall_ms: Option<u64>,
+    #[command(flatten)]
+    pub(crate) options: ModelFlags,
     /// Name the request: repeated with this key, from the same folder, it runs only once
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
     #[command(flatten)]
     pub(crate) compact: CompactFlags,
+}
+
+/// How the model is asked.
+#[derive(Args, Default)]
+#[command(next_help_heading = "How the model is asked")]
+pub(crate) struct ModelFlags {
+    /// Most tokens of one answer
+    #[arg(long, value_name = "N")]
+    pub(crate) max_output_tokens: Option<u32>,
+    /// How freely words are chosen, from 0 to 2
+    #[arg(long, value_name = "NUMBER", value_parser = finite)]
+    pub(crate) temperature: Option<f64>,
+    /// Choose words from the likeliest ones that have this probability together, from 0 to 1
+    #[arg(long, value_name = "NUMBER", value_parser = finite)]
+    pub(crate) top_p: Option<f64>,
+    /// End the answer where this text would come; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Make answers repeatable as far as the vendor can
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u32>,
+    /// How long the model thinks: none, low, medium or high
+    #[arg(long, value_name = "LEVEL", value_parser = named::<Effort>(&["none", "low", "medium", "high"]))]
+    pub(crate) effort: Option<Effort>,
+    /// How long the vendor keeps what it has read: short or long
+    #[arg(long, value_name = "TIME", value_parser = named::<CacheTime>(&["short", "long"]))]
+    pub(crate) cache: Option<CacheTime>,
 }
 
 /// How to compact.
@@ -94,7 +124,7 @@ pub(crate) struct CompactFlags {
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
     /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject]
-    #[arg(long, value_name = "POLICY", value_parser = policies())]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Policy>(&["reject", "queue", "interrupt"]))]
     pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
@@ -107,14 +137,17 @@ pub(crate) struct Delivery {
     pub(crate) detach: bool,
 }
 
-/// Reads a policy.
-fn policies() -> impl TypedValueParser<Value = Policy> {
-    PossibleValuesParser::new(["reject", "queue", "interrupt"]).try_map(|name| serde_json::from_value(json!(name)))
+/// Reads a value by its name on the wire.
+fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    names: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).try_map(|name| serde_json::from_value(json!(name)))
 }
 
-/// Reads what a model finds in memory.
-fn memory_scopes() -> impl TypedValueParser<Value = MemoryScope> {
-    PossibleValuesParser::new(["project", "session", "none"]).try_map(|name| serde_json::from_value(json!(name)))
+/// Reads a number that JSON has.
+fn finite(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| "it is no number".to_owned())
 }
 
 /// Reads `name=value`.

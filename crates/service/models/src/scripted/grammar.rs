@@ -25,7 +25,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("say", "@say <text>"),
     ("think", "@think <text>"),
     ("long", "@long <bytes>"),
-    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt]"),
+    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options]"),
     ("call", "@call <tool> [{json object}]"),
     ("args", "@args <tool> <raw text>"),
     ("step", "@step"),
@@ -109,6 +109,7 @@ pub(super) enum Echo {
     System,
     LastResult,
     Attempt,
+    Options,
 }
 
 /// Kind of failure of a call.
@@ -245,6 +246,7 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "system" => Echo::System,
         "last_result" => Echo::LastResult,
         "attempt" => Echo::Attempt,
+        "options" => Echo::Options,
         other => return Err(format!("cannot tell {other:?}")),
     })
 }

@@ -6,6 +6,7 @@ use std::{collections::VecDeque, future::poll_fn, sync::Arc, task::Poll};
 
 use futures::{StreamExt, future, stream};
 use meerkat_errors::ErrorCode;
+use serde_json::json;
 
 use super::{
     RunningTurn, filler,
@@ -212,6 +213,7 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
         Echo::System => format!("system: {}", text(request.system.as_deref(), ECHO_SYSTEM_CHARS_MAX)),
         Echo::LastResult => format!("last_result: {}", text(last_result(&request.messages).as_deref(), ECHO_CHARS_MAX)),
         Echo::Attempt => format!("attempt: {}", request.attempt),
+        Echo::Options => format!("options: {}", json!(request.options)),
     }
 }
 

@@ -14,6 +14,7 @@ mod interleavings;
 mod letters;
 mod listed;
 mod nodes;
+mod options;
 mod overflow;
 mod passing;
 mod pins;

@@ -10,7 +10,7 @@ use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -218,8 +218,9 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let (attended, allow, search_path) = (false, Vec::new(), None);
-        let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
+        let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
+        let queued =
+            TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));

@@ -14,7 +14,7 @@ use crate::{
     agent::tests::{Subject, ticks},
     compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
     model::StaticModels,
-    options::Budgets,
+    options::{Budgets, CacheTime, ModelOptions},
     service::{PinFact, SessionService as _, StartTurn, TurnStatus},
     session::message::Message,
 };
@@ -29,8 +29,13 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     bench.writes([Write::Failure(ErrorCode::ModelRejected)]);
     let service = &bench.subject.service;
     service.pin(PinFact { session_id: bench.id(), text: "a fact".to_owned() }).await.unwrap();
+    let stop = Some(vec!["END".to_owned()]);
+    let options =
+        ModelOptions { temperature: Some(1.5), stop, cache: Some(CacheTime::Long), ..ModelOptions::default() };
     for _ in 0..4 {
-        bench.turn(r#"@call fill {"bytes":800} @long 800"#).await;
+        let turn = StartTurn::new(bench.id(), r#"@call fill {"bytes":800} @long 800"#);
+        let turn = StartTurn { options: options.clone(), ..turn };
+        assert_eq!(service.start_turn(turn).await.unwrap().status, TurnStatus::Completed);
     }
     let (summaries, requests) = (bench.requests(true), bench.requests(false));
     let [asked] = summaries.as_slice() else { panic!("{summaries:#?}") };
@@ -43,7 +48,9 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     assert_eq!(asked.messages[..before], next.messages[..]);
     assert_eq!(*asked.messages[before], Message::User { content: COMPACTION_PROMPT.into() });
     assert_eq!((&asked.system, &asked.tail), (&next.system, &None));
-    assert_eq!((asked.max_output_tokens, asked.thinking_tokens), (Some(100), 6_250), "room to think");
+    assert!(requests.iter().all(|request| request.options == options));
+    let of_summary = ModelOptions { max_output_tokens: Some(100), cache: options.cache, ..ModelOptions::default() };
+    assert_eq!((&asked.options, asked.thinking_tokens), (&of_summary, 6_250), "room to think");
     assert_eq!(format!("{:?}", asked.tools), format!("{:?}", next.tools));
 }
 

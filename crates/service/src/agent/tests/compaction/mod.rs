@@ -32,6 +32,7 @@ use crate::{
         AnswerBlock, ModelAnswer, ModelClient, ModelError, ModelPart, ModelRequest, ModelStream, StaticModels,
         StopReason, ToolSpec, Usage, scripted::ScriptedModel,
     },
+    options::ModelOptions,
     service::{CompactSession, CompactionReceipt, SessionService as _, TurnResult, TurnStatus, UndoCompaction},
     session::message::{Message, RawJson, ToolCall},
     tool::{Effect, Tool, ToolError},
@@ -81,6 +82,10 @@ impl Strict {
 impl ModelClient for Strict {
     fn vendor(&self) -> &str {
         "strict"
+    }
+
+    fn lacks(&self, _: &str, _: &ModelOptions) -> Option<&'static str> {
+        None
     }
 
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
