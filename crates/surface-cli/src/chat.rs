@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, Delivery, SessionCommand, Target, TurnFlags,
+        ChatArgs, Delivery, SessionCommand, SessionFlags, Target, TurnFlags,
         chat::{SlashCommand, parse, words},
     },
     commands::{
@@ -209,6 +209,10 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
 /// Opens the session, which the first line names.
 async fn open(app: &App, args: &ChatArgs) -> Result<SessionId, CliError> {
     let (session_id, document) = match &args.session {
+        Some(_) if args.create != SessionFlags::default() || args.turn != TurnFlags::default() => {
+            let message = "a flag is for a new session: leave the session out, or the flags (/model changes its model)";
+            return Err(SessionError::invalid("session", message).into());
+        }
         Some(name) => {
             let session_id = resolve(&app.service, name).await?;
             last_seq(&app.service, &session_id).await?;

@@ -64,7 +64,7 @@ fn options(flags: &ModelFlags) -> ModelOptions {
         max_output_tokens: flags.max_output_tokens,
         temperature: flags.temperature,
         top_p: flags.top_p,
-        stop: (!flags.stop.is_empty()).then(|| flags.stop.clone()),
+        stop: (!flags.stop.is_empty()).then(|| flags.stop.iter().filter(|text| !text.is_empty()).cloned().collect()),
         seed: flags.seed,
         effort: flags.effort,
         cache: flags.cache,

@@ -210,8 +210,10 @@ fn flag(words: &mut Vec<String>, name: &str, value: &Value) {
         Value::Object(members) if name == "options" => {
             for (member, value) in members {
                 // Only this flag takes one text and may be repeated.
-                for value in value.as_array().filter(|_| member == "stop").unwrap_or(&vec![value.clone()]) {
-                    self::flag(words, member, value);
+                let texts = value.as_array().filter(|_| member == "stop").cloned();
+                let texts = texts.map(|texts| if texts.is_empty() { vec![json!("")] } else { texts });
+                for value in texts.unwrap_or_else(|| vec![value.clone()]) {
+                    self::flag(words, member, &value);
                 }
             }
         }

@@ -43,6 +43,10 @@ const OUTCOMES = { succeeded: "succeeded", failed: "failed", not_run: "did not r
 const argumentsOf = (call) =>
   typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments ?? {}, null, 2);
 
+/** A turn's model, and how it is asked. */
+const terms = ({ model, options }) =>
+  [model, ...Object.entries(options ?? {}).map(([name, value]) => `${name} ${value}`)].join(", ");
+
 /** One line for an event that is not a part of the conversation; `null` if it is. */
 function note(event) {
   const notes = {
@@ -135,7 +139,7 @@ export function transcript(session, { onFork, isFixed }) {
       const prompt = event.prompt ?? queued.get(event.turn);
       queued.delete(event.turn);
       const fork = onFork && button("Fork from here", () => onFork(event.turn), { class: "quiet" });
-      add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, event.model), fork),
+      add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, terms(event)), fork),
         prompt !== null && prompt !== undefined
           ? el("div.prompt", {}, bounded(session, prompt, (text) => el("p.text", {}, text)))
           : el("p.hint", {}, event.continues === null ? "Its prompt is in an earlier event." : "Goes on with an earlier turn."));

@@ -38,10 +38,10 @@ pub trait ModelClient: Send + Sync {
     }
 
     /// Returns the name of the first option that is set and that the vendor does not have for this model; `model` is the
-    /// vendor's name of it. A client has none unless it says so.
+    /// vendor's name of it. A client has a limit of the answer alone unless it says so.
     fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {
         let _ = model;
-        options.set().next()
+        options.set().find(|name| *name != "max_output_tokens")
     }
 
     /// Sends the request and returns the parts as they come.
@@ -72,7 +72,7 @@ pub struct ModelRequest {
     pub tools: Arc<[ToolSpec]>,
     /// True if the model must call none of them; they are still sent, to keep the prompt cache.
     pub forbids_tools: bool,
-    /// How the model is asked. The vendor has all of it, as [`ModelClient::lacks`] says.
+    /// How the model is asked; [`ModelClient::lacks`] names none of it.
     pub options: ModelOptions,
     /// Extra tokens for a model that thinks: vendors count its thoughts as output.
     pub thinking_tokens: u32,

@@ -192,12 +192,11 @@ impl Actor {
     /// Makes the terms of a request's turn, without secrets: a rule that holds one then allows nothing.
     fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
         let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
-        let stop = request.options.stop.as_ref().map(|stop| stop.iter().map(clean).collect());
         TurnQueued {
             prompt: Body::Inline(clean(&request.prompt)),
             model: request.model.clone(),
             budgets: request.budgets,
-            options: ModelOptions { stop, ..request.options.clone() },
+            options: request.options.clone().with_texts(clean),
             compaction: request.compaction,
             policy: request.policy,
             attended: request.attended,
@@ -240,9 +239,7 @@ impl Actor {
 
     /// How the model of a turn is asked, which says only a part of it.
     fn asked(&self, options: &ModelOptions) -> ModelOptions {
-        let asked = options.clone().or(&self.session.options);
-        let most = |tokens| self.ports.options.turn.output_tokens(Some(tokens));
-        ModelOptions { max_output_tokens: asked.max_output_tokens.and_then(most), ..asked }
+        self.ports.options.turn.capped(options.clone().or(&self.session.options))
     }
 
     fn budgets(&self, asked: Budgets) -> Budgets {

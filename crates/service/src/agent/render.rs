@@ -57,6 +57,7 @@ pub(crate) fn render(
         free: None,
     };
     let asked = session.model_options().clone();
+    check_options(&asked, model).map_err(|error| error.body())?;
     let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
@@ -133,9 +134,12 @@ pub(crate) fn render_summary(
         return Err(overflow((session.context.bytes_from(from) + fixed_bytes) / 4, window, &model.name));
     };
     let end = end_within(session, from, room_bytes);
-    // Only the cache is the same: a summary is not ended, shortened or varied as an answer is.
-    let cache = session.model_options().cache;
-    let asked = ModelOptions { max_output_tokens: Some(max_summary_tokens), cache, ..ModelOptions::default() };
+    let mut asked = ModelOptions { max_output_tokens: Some(max_summary_tokens), ..ModelOptions::default() };
+    // A summary is not ended, shortened or varied as an answer is. What the vendor's prompt cache depends on is the same,
+    // if it is the same model.
+    if session.open_turn().map_or(&session.model, |open| &open.terms.model) == &model.name {
+        (asked.effort, asked.cache) = (session.model_options().effort, session.model_options().cache);
+    }
     let mut rendered = rendered(session, model, tools, (former, from..end), None, asked);
     rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
     rendered.request.forbids_tools = true;
@@ -192,13 +196,18 @@ pub(crate) fn window_tokens(model: &ResolvedModel, asked: &ModelOptions, options
 pub(crate) fn check_options(options: &ModelOptions, model: &ResolvedModel) -> Result<(), SessionError> {
     options.check()?;
     if let Some(name) = model.client.lacks(&model.vendor_model, options) {
-        let message = format!("{} does not have this option: leave it out, or use another model", model.name);
+        let message = format!(
+            "{} does not have this option: leave it out, also in the session and in a turn that goes on, or use another \
+             model",
+            model.name
+        );
         return Err(SessionError::invalid(format!("options.{name}"), message));
     }
+    // The rest is for the request.
+    let most = model.window_tokens / 2;
     match options.max_output_tokens {
-        Some(tokens) if u64::from(tokens) >= model.window_tokens => {
-            let message =
-                format!("{} has a window of {} tokens for request and answer", model.name, model.window_tokens);
+        Some(tokens) if u64::from(tokens) > most => {
+            let message = format!("{} has a window for {most} tokens at most beside a request", model.name);
             Err(SessionError::invalid("options.max_output_tokens", message))
         }
         _ => Ok(()),

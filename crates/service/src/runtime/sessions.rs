@@ -33,7 +33,6 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
-    options::ModelOptions,
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         Session, View,
@@ -415,9 +414,10 @@ impl Sessions {
         }
         validate::model(request.model.as_deref())?;
         let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
-        check_options(&request.options, &model)?;
+        let options = self.engine().options.turn.capped(request.options.clone());
+        check_options(&options, &model)?;
         if let Some(config) = &request.compaction {
-            config.check(window_tokens(&model, &request.options, &self.engine().options))?;
+            config.check(window_tokens(&model, &options, &self.engine().options))?;
         }
         let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
@@ -522,7 +522,6 @@ impl Sessions {
         let clean = |text: &str| engine.secrets.replace(text).into_owned();
         let notes = engine.notes.as_ref().filter(|_| workspace.is_some());
         let default_prompt = notes.and_then(|notes| notes.system_prompt()).map(str::to_owned);
-        let stop = request.options.stop.as_ref().map(|stop| stop.iter().map(|text| clean(text)).collect());
         let created = Created {
             title: request.title.as_deref().filter(|title| !title.is_empty()).map(clean),
             model,
@@ -531,7 +530,7 @@ impl Sessions {
             tools: request.tools,
             workspace,
             budgets: request.budgets,
-            options: ModelOptions { stop, ..request.options },
+            options: request.options.with_texts(|text| clean(text)),
             compaction: request.compaction,
             memory: request.memory,
             key,

@@ -3,12 +3,15 @@
 //! Texts come from models, tools and users: a line is short and has no control characters, so that no text can move the
 //! cursor or forge another line.
 
+use serde_json::Value;
+
 use super::{
     event::{ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, ToolOutcome, TurnTotals},
     message::{Block, Body},
 };
 use crate::{
     model::StopReason,
+    options::ModelOptions,
     redact::redact_key_shapes,
     tool::{is_obeyed, prefix, visible},
 };
@@ -35,11 +38,14 @@ impl Event {
             Self::SessionUnarchived(_) => "session unarchived".to_owned(),
             Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
             Self::TurnDequeued(dequeued) => format!("left the queue: {}", dequeued.reason),
-            Self::TurnStarted(started) => match (&started.prompt, started.continues) {
-                (Some(prompt), _) => format!("turn started with {}: {}", started.model, first_line(prompt)),
-                (None, Some(turn)) => format!("turn started with {}, going on with turn {turn}", started.model),
-                (None, None) => format!("turn started with {}, from the queue", started.model),
-            },
+            Self::TurnStarted(started) => {
+                let model = format!("{}{}", started.model, asked(&started.options));
+                match (&started.prompt, started.continues) {
+                    (Some(prompt), _) => format!("turn started with {model}: {}", first_line(prompt)),
+                    (None, Some(turn)) => format!("turn started with {model}, going on with turn {turn}"),
+                    (None, None) => format!("turn started with {model}, from the queue"),
+                }
+            }
             Self::AssistantMessage(answer) => {
                 let calls = answer.blocks.iter().filter(|block| matches!(block, Block::ToolCall(_))).count();
                 let calls = if calls == 0 { String::new() } else { format!(", {}", count(calls as u64, "call")) };
@@ -157,6 +163,13 @@ impl LiveEvent {
             Self::SessionDeleted(_) => "session deleted".to_owned(),
         })
     }
+}
+
+/// The options that are set, each with its value.
+fn asked(options: &ModelOptions) -> String {
+    let Ok(Value::Object(set)) = serde_json::to_value(options) else { return String::new() };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    set.iter().map(|(name, value)| format!(", {name} {}", text(value))).collect()
 }
 
 const fn stop_reason(reason: StopReason) -> &'static str {

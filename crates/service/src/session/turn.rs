@@ -212,6 +212,7 @@ pub struct TurnEnd {
     /// Budgets, which a turn that continues it takes over.
     pub budgets: Budgets,
     /// How its model was asked, which is taken over too.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
     pub options: ModelOptions,
     /// Its own compaction config, which is taken over too.
     pub compaction: Option<CompactionConfig>,

@@ -260,7 +260,17 @@ fn a_part_of_a_request_is_an_object() {
     };
     assert!(read(r#""budgets":{"steps":1},"compaction":{"recent_turn_budget":1}"#));
     assert!(read(r#""budgets":{},"compaction":null"#));
-    for wrong in [r#""budgets":[1]"#, r#""budgets":null"#, r#""compaction":[1,2,3,4]"#, r#""budgets":{"steps":[1]}"#] {
+    assert!(read(r#""options":{"temperature":1,"stop":[],"seed":null}"#));
+    for wrong in [
+        r#""budgets":[1]"#,
+        r#""budgets":null"#,
+        r#""compaction":[1,2,3,4]"#,
+        r#""budgets":{"steps":[1]}"#,
+        r#""options":[1]"#,
+        r#""options":null"#,
+        r#""options":{"heat":1}"#,
+        r#""options":{"seed":-1}"#,
+    ] {
         assert!(!read(wrong), "{wrong}");
     }
 }

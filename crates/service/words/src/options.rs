@@ -117,7 +117,7 @@ impl Budget {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
-    /// Most tokens of one answer, thoughts not counted; `turn.max_output_tokens` is the most that it can be.
+    /// Most tokens of one answer; `turn.max_output_tokens` is the most that it can be.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_output_tokens: Option<u32>,
@@ -218,6 +218,13 @@ impl ModelOptions {
         Ok(())
     }
 
+    /// Changes the texts among them.
+    #[must_use]
+    pub fn with_texts(self, change: impl FnMut(&String) -> String) -> Self {
+        let stop = self.stop.as_ref().map(|stop| stop.iter().map(change).collect());
+        Self { stop, ..self }
+    }
+
     /// Lists the names of the options that are set.
     pub fn set(&self) -> impl Iterator<Item = &'static str> {
         let is_set = [
@@ -303,6 +310,13 @@ impl TurnOptions {
     pub fn output_tokens(&self, asked: Option<u32>) -> Option<u32> {
         let limit = (self.max_output_tokens > 0).then_some(self.max_output_tokens);
         asked.into_iter().chain(limit).min()
+    }
+
+    /// Lowers what a turn asks for to the configured maximum.
+    #[must_use]
+    pub fn capped(&self, asked: ModelOptions) -> ModelOptions {
+        let most = |tokens| self.output_tokens(Some(tokens));
+        ModelOptions { max_output_tokens: asked.max_output_tokens.and_then(most), ..asked }
     }
 
     /// Computes the budgets of a turn: defaults for those left open, none above its maximum.

@@ -20,7 +20,7 @@ pub(crate) struct Target {
 }
 
 /// Settings of a new session.
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq)]
 #[command(next_help_heading = "A new session")]
 pub(crate) struct SessionFlags {
     /// The title; if left out, the first line of the first prompt
@@ -47,7 +47,7 @@ pub(crate) struct SessionFlags {
 }
 
 /// Settings of a new session and of a turn.
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct TurnFlags {
     /// The model, such as `scripted` or `anthropic/claude-sonnet-5-5`
@@ -75,20 +75,20 @@ pub(crate) struct TurnFlags {
 }
 
 /// How the model is asked.
-#[derive(Args, Default)]
+#[derive(Args, Default, PartialEq)]
 #[command(next_help_heading = "How the model is asked")]
 pub(crate) struct ModelFlags {
     /// Most tokens of one answer
     #[arg(long, value_name = "N")]
     pub(crate) max_output_tokens: Option<u32>,
     /// How freely words are chosen, from 0 to 2
-    #[arg(long, value_name = "NUMBER", value_parser = finite)]
+    #[arg(long, value_name = "NUMBER", value_parser = finite, allow_negative_numbers = true)]
     pub(crate) temperature: Option<f64>,
     /// Choose words from the likeliest ones that have this probability together, from 0 to 1
-    #[arg(long, value_name = "NUMBER", value_parser = finite)]
+    #[arg(long, value_name = "NUMBER", value_parser = finite, allow_negative_numbers = true)]
     pub(crate) top_p: Option<f64>,
-    /// End the answer where this text would come; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    /// End the answer where this text would come; may be repeated; an empty text for none of the session's
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
     /// Make answers repeatable as far as the vendor can
     #[arg(long, value_name = "N")]

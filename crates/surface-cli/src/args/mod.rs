@@ -399,7 +399,6 @@ const SERVERS_ADD_HELP: &str = "Examples:\n  \
 #[derive(Args)]
 pub(crate) struct ChatArgs {
     /// The session to continue; if left out, a new one
-    #[arg(conflicts_with_all = ["SessionFlags", "TurnFlags"])]
     pub(crate) session: Option<String>,
     #[command(flatten)]
     pub(crate) create: SessionFlags,

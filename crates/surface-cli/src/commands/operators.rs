@@ -108,7 +108,10 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
 /// Resolves the sessions to export.
 async fn named(app: &App, args: &ExportArgs, session: &str) -> Result<Vec<SessionId>, SessionError> {
     if args.all {
-        return Ok(all(&app.service).await?.into_iter().map(|session| session.session_id).collect());
+        let ids: Vec<SessionId> = all(&app.service).await?.into_iter().map(|session| session.session_id).collect();
+        // An import takes an empty file for one that was cut off.
+        let is_empty = || SessionError::invalid("--all", "there are no sessions to export, so no file was written");
+        return if ids.is_empty() { Err(is_empty()) } else { Ok(ids) };
     }
     if args.session.is_empty() && session.is_empty() {
         return Err(SessionError::invalid("session", "name the sessions to export, or say --all"));

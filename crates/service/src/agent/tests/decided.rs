@@ -22,7 +22,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::SessionId,
     model::ToolSpec,
-    options::{Budgets, Policy},
+    options::{Budgets, ModelOptions, Policy},
     runtime::PersistentSessionService,
     service::{
         CreateSession, DecideApproval, InterruptTurn, PinFact, ResumeTurn, SessionService as _, SessionState,
@@ -334,9 +334,11 @@ async fn what_does_not_ask_for_the_turn_does_not_let_it_go_on() {
         assert_eq!(service.decide_approval(request).await.unwrap_err().code(), code);
     }
     let budgets = Budgets { steps: Some(1), ..Budgets::default() };
+    let seeded = ModelOptions { seed: Some(7), ..ModelOptions::default() };
     for (field, request) in [
         ("model", ResumeTurn { model: Some("scripted".to_owned()), ..ResumeTurn::default() }),
         ("budgets", ResumeTurn { budgets, ..ResumeTurn::default() }),
+        ("options", ResumeTurn { options: seeded, ..ResumeTurn::default() }),
         ("compaction", ResumeTurn { compaction: Some(CompactionConfig::default()), ..ResumeTurn::default() }),
         ("allow", ResumeTurn { allow: vec!["test_ask".to_owned()], ..ResumeTurn::default() }),
         ("idempotency_key", ResumeTurn { idempotency_key: Some("new".to_owned()), ..ResumeTurn::default() }),

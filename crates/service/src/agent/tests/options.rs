@@ -1,6 +1,9 @@
 //! How a turn's model is asked.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::json;
 
@@ -9,10 +12,10 @@ use super::{
     fakes::{Heard, says},
 };
 use crate::{
-    SessionError,
-    model::StaticModels,
-    options::ModelOptions,
-    service::{CreateSession, SessionService as _, StartTurn, TurnStatus},
+    ErrorCode, SessionError,
+    model::{ModelClient, ModelResolver, ResolvedModel, StaticModels, scripted::ScriptedModel},
+    options::{ModelOptions, Policy},
+    service::{CreateSession, InterruptTurn, SessionService as _, StartTurn, TurnStatus},
 };
 
 fn seeded() -> ModelOptions {
@@ -47,10 +50,45 @@ async fn an_option_that_the_model_does_not_have_is_refused_and_nothing_is_record
     assert_eq!(model.requests.lock().unwrap().len(), 1, "only the last one was sent");
 }
 
-/// An answer is never longer than the configuration says, and the event has what was sent.
+/// One model, which takes other options after a change of the configuration.
+#[derive(Default)]
+struct Changed(AtomicBool);
+
+impl ModelResolver for Changed {
+    fn default_model(&self) -> &str {
+        "scripted"
+    }
+
+    fn resolve(&self, name: &str) -> Result<ResolvedModel, SessionError> {
+        let client: Arc<dyn ModelClient> = match self.0.load(Ordering::SeqCst) {
+            true => Heard::new([]),
+            false => Arc::new(ScriptedModel),
+        };
+        StaticModels::new("scripted", client, 1_000).resolve(name)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_waited_fails_if_its_model_has_no_such_option_any_more() {
+    let models = Arc::<Changed>::default();
+    let mut rig = Rig::new(Vec::new());
+    rig.models = models.clone();
+    let subject = Subject::new(rig.service()).await;
+    let (service, session_id) = (&subject.service, subject.session_id);
+    service.accept_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+    let waits = StartTurn { policy: Policy::Queue, options: seeded(), ..StartTurn::new(session_id, "@say Never.") };
+    let waits = service.begin_turn(waits).await.unwrap();
+    models.0.store(true, Ordering::SeqCst);
+    service.interrupt(InterruptTurn { session_id, turn: Some(0) }).await.unwrap();
+    let error = waits.result.await.unwrap().error.unwrap();
+    assert_eq!((error.code, &error.details["field"]), (ErrorCode::InvalidRequest, &json!("options.seed")));
+}
+
+/// An answer is never longer than the configuration says.
 #[tokio::test(start_paused = true)]
 async fn an_answer_has_at_most_the_configured_tokens() {
-    for (configured, asked, sent) in [(0, Some(500), Some(500)), (100, Some(500), Some(100)), (100, Some(50), Some(50))]
+    for (configured, asked, sent) in
+        [(0, Some(500), Some(500)), (100, Some(500), Some(100)), (100, Some(50), Some(50)), (100, None, Some(100))]
     {
         let bench = Bench::new(|rig| rig.options.turn.max_output_tokens = configured).await;
         let options = ModelOptions { max_output_tokens: asked, ..ModelOptions::default() };
@@ -58,6 +96,7 @@ async fn an_answer_has_at_most_the_configured_tokens() {
         let answered = bench.subject.service.start_turn(turn).await.unwrap();
         let expected = json!({ "max_output_tokens": sent });
         assert_eq!(answered.text, format!("options: {expected}"));
-        assert_eq!(bench.subject.events().await[1]["options"], expected);
+        let recorded = bench.subject.events().await[1]["options"].clone();
+        assert_eq!(recorded, asked.map_or(json!(null), |_| expected), "what the turn or its session asked for");
     }
 }
