@@ -78,6 +78,7 @@ pub(crate) fn create(
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
+        options: Default::default(),
         memory: SessionMemory { scope: create.memory_scope.unwrap_or_default(), index: !create.no_memory_index },
         idempotency_key: turn.idempotency_key.clone(),
     }

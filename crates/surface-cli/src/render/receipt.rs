@@ -7,6 +7,8 @@ use meerkat_service::{
     service::{CompactionMode, CompactionReceipt},
 };
 
+use super::billed;
+
 /// Renders a compaction and how to undo it, or a preview.
 pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
     let is_plan = receipt.compaction.is_none();
@@ -32,9 +34,7 @@ pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
     let anchor = receipt.anchor.map_or_else(|| "none".to_owned(), |turn| format!("the cut is at turn {turn}"));
     row("anchor", anchor);
     if !is_plan {
-        let usage = receipt.usage;
-        let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
-        row("cost", format!("{input} tokens in ({cached} cached), {output} out"));
+        row("cost", billed(receipt.usage));
         row("undo", undo.to_owned());
     }
     text
@@ -90,7 +90,7 @@ mod tests {
             anchor: Some(37),
             tokens_before: 98_000,
             tokens_after: 5_200,
-            usage: Usage { input_tokens: 98_200, output_tokens: 410, cached_tokens: 97_000 },
+            usage: Usage { input_tokens: 98_200, output_tokens: 410, cached_tokens: 97_000, ..Usage::default() },
             rounds: 0,
             unread: 0,
         }

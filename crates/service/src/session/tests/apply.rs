@@ -15,7 +15,7 @@ use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::StopReason,
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     service::SessionState,
     session::{
         TurnFold, View,
@@ -125,9 +125,7 @@ fn of_an_open_turn() -> Vec<Event> {
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
-    let (continues, compaction, attended, allow, search_path) = (None, None, false, Vec::new(), None);
-    let started =
-        TurnStarted { prompt, model, budgets, queued, continues, compaction, attended, allow, search_path, key };
+    let started = TurnStarted { prompt, model, budgets, queued, key, ..TurnStarted::default() };
     (Some(turn), Event::TurnStarted(started))
 }
 
@@ -499,8 +497,9 @@ pub(super) fn at(hours: i64, record: Record) -> Record {
 pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
-    let (attended, allow, search_path, policy) = (false, Vec::new(), None, Policy::Queue);
-    let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
+    let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
+    let policy = Policy::Queue;
+    let queued = TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

@@ -12,7 +12,7 @@ use crate::{
     clock::SeededIds,
     compaction::CompactionConfig,
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     session::{
         CompactionCounters,
         event::{
@@ -84,8 +84,15 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let small = u32::try_from(number % 1000).unwrap();
     let when_full = |text: &String| is_full.then(|| text.clone());
     let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), ..Budgets::default() };
+    let options = ModelOptions::default();
     let key = is_full.then(|| Key { key: text.clone(), request: text.clone() });
-    let usage = Usage { input_tokens: number, output_tokens: 0, cached_tokens: number };
+    let usage = Usage {
+        input_tokens: number,
+        output_tokens: 0,
+        cached_tokens: number,
+        cache_write_tokens: number,
+        reasoning_tokens: 0,
+    };
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
@@ -97,6 +104,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             tools: is_full.then(|| vec![text]),
             workspace: is_full.then(|| "/home/ada/project".to_owned()),
             budgets,
+            options,
             compaction: is_full.then(CompactionConfig::default),
             memory: match is_full {
                 true => SessionMemory { scope: MemoryScope::Session, index: false },
@@ -159,6 +167,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             prompt: body,
             model: when_full(&text),
             budgets,
+            options,
             compaction: is_full.then(CompactionConfig::default),
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
@@ -171,6 +180,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             prompt: is_full.then_some(body),
             model: text,
             budgets,
+            options,
             queued: is_full.then_some(number),
             continues: is_full.then_some(small),
             attended: is_full,

@@ -10,7 +10,7 @@ use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -218,8 +218,9 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let (attended, allow, search_path) = (false, Vec::new(), None);
-        let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
+        let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
+        let queued =
+            TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -415,7 +416,7 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         anchor: None,
         tokens_before: 9,
         tokens_after: 4,
-        usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8 },
+        usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8, ..Usage::default() },
         rounds: 0,
         unread: 0,
     }
@@ -436,7 +437,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         Block::ToolCall(ToolCall { call_id, name, arguments, opaque: None })
     };
     let blocks = std::iter::once(Block::Text { text: body(detail) }).chain(open.calls.iter().map(call)).collect();
-    let usage = Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 1 };
+    let usage = Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 1, ..Usage::default() };
     let stop_reason = if open.calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
     Event::AssistantMessage(AssistantMessage {
         step: open.step,

@@ -8,7 +8,7 @@ use crate::{
     compaction::{CompactionConfig, DefaultCompactor, rebuilt},
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budgets, Policy},
+    options::{Budgets, ModelOptions, Policy},
     service::CompactionMode,
     session::{
         event::{
@@ -78,6 +78,7 @@ impl Life {
             prompt,
             model: None,
             budgets,
+            options: ModelOptions::default(),
             compaction: None,
             attended: false,
             search_path: None,
