@@ -13,6 +13,7 @@ use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
+    cost::Cost,
     model::Usage,
     service::{
         HistoryItem, Imported, Page, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
@@ -216,6 +217,7 @@ pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
         row("window", format!("{} {percent} %, the last model call had {used} tokens", bar(used, window)));
     }
     row("used", billed(view.usage));
+    row("cost", cost(view.cost));
     row("created", view.created_at.to_string());
     row("updated", view.updated_at.to_string());
     if let Some(parent) = view.forked_from {
@@ -280,6 +282,11 @@ fn message(item: &HistoryItem) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Renders a cost.
+fn cost(cost: Option<Cost>) -> String {
+    cost.map_or_else(|| "unknown: a model has no price".to_owned(), |cost| cost.to_string())
 }
 
 /// Renders the tokens of a session or a summary: the parts in parentheses, those that are seldom only if there are some.
@@ -407,6 +414,7 @@ SESSION                               LAST EVENT  IN THE BUNDLE
         view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         view["usage"]["cache_write_tokens"] = json!(30);
         view["usage"]["reasoning_tokens"] = json!(8);
+        view["cost"] = json!({ "amount": "0.012345", "currency": "USD" });
         let text = session(&serde_json::from_value(view).unwrap(), Some(250));
         for line in [
             "session     01900000-0000-7000-8000-0000aa12abcd",
@@ -416,6 +424,7 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "context     5 messages, about 250 of 1000 tokens",
             "window      [#####---------------] 25 %, the last model call had 250 tokens",
             "used        100 tokens in (5 cached, 30 written to the cache), 20 out (8 reasoning)",
+            "cost        0.012345 USD",
             "reminder    git_status: clean as ever",
             "pin         4 a fact",
             "approval    c1 of write, turn 2: {}",

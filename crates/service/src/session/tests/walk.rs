@@ -8,6 +8,7 @@ use super::{created, session_id};
 use crate::{
     SessionId,
     clock::{SeededIds, Timestamp},
+    cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions, Policy},
@@ -417,6 +418,7 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         tokens_before: 9,
         tokens_after: 4,
         usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8, ..Usage::default() },
+        cost: Some(Cost::from_micros(90)),
         rounds: 0,
         unread: 0,
     }
@@ -445,6 +447,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         blocks,
         stop_reason,
         usage,
+        cost: Some(Cost::from_micros(100)),
         tools: None,
         context: None,
     })
