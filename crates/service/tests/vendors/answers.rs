@@ -31,7 +31,7 @@ async fn two_steps(wire: &'static Wire, reasoning: &str, blocks: &[&str], next_b
     let mut request = call.request(vec![user("Look.")]);
     request.system = Some("Be brief.".into());
     request.tail = Some("<reminder>It rains.</reminder>".into());
-    request.max_output_tokens = Some(500);
+    request.options.max_output_tokens = Some(500);
     let schema = RawJson::parse(r#"{"type":"object","properties":{"path":{"type":"string"}}}"#).unwrap();
     request.tools = Arc::new([ToolSpec { name: "read_file".to_owned(), description: "Reads.".to_owned(), schema }]);
 
