@@ -1,5 +1,7 @@
 //! The cost of a session is the sum over its model calls; one that is unknown makes it unknown.
 
+use meerkat_errors::ErrorCode;
+
 use super::{created, record, session_id, walk::receipt};
 use crate::{
     Session,
@@ -8,8 +10,8 @@ use crate::{
     model::{StopReason, Usage},
     session::{
         event::{
-            AssistantMessage, CompactionCompleted, CompactionStarted, ContextRebuilt, Event, Record, SummaryUnused,
-            TurnCompleted, TurnStarted,
+            AssistantMessage, CompactionCompleted, CompactionFailed, CompactionStarted, ContextRebuilt, Event, Record,
+            SummaryUnused, TurnCompleted, TurnStarted,
         },
         pruned::ForkedHistory,
     },
@@ -62,16 +64,29 @@ impl Life {
         self.0.last_end.as_ref().unwrap().totals.cost
     }
 
-    /// Compacts the context, with a summary of this price.
-    fn compact(&mut self, usage: Usage, cost: Option<Cost>) {
+    fn start_compaction(&mut self) {
         self.add(Event::CompactionStarted(CompactionStarted {
             input_tokens: 1,
             estimated_history_tokens: 1,
             message_count: 1,
         }));
+    }
+
+    /// Pays for a summary that is not used.
+    fn waste(&mut self, cost: Option<Cost>) {
+        self.start_compaction();
+        self.add(Event::SummaryUnused(SummaryUnused { usage: USAGE, cost }));
+        let (code, message) = (ErrorCode::Internal, "no".to_owned());
+        self.add(Event::CompactionFailed(CompactionFailed { code, message }));
+    }
+
+    /// Compacts the context, with a summary of this price.
+    fn compact(&mut self, usage: Usage, cost: Option<Cost>) {
+        let retained = vec![(1, self.0.last_seq)];
+        self.start_compaction();
         let compaction = self.0.last_seq + 2;
         let receipt = crate::service::CompactionReceipt { usage, cost, ..receipt(compaction) };
-        let (summary, retained, masked) = (Some("sum".into()), Vec::new(), Vec::new());
+        let (summary, masked) = (Some("sum".into()), Vec::new());
         self.add(Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
         let completed = CompactionCompleted { summary_tokens: 1, messages_before: 2, messages_after: 1 };
         self.add(Event::CompactionCompleted(completed));
@@ -87,7 +102,7 @@ fn turns_and_session_have_the_sum_of_their_calls() {
     life.start();
     life.answer(micros(5));
     life.answer(micros(7));
-    life.add(Event::SummaryUnused(SummaryUnused { usage: USAGE, cost: micros(100) }));
+    life.waste(micros(100));
     assert_eq!(life.end(), micros(112));
     life.compact(USAGE, micros(1_000));
     life.compact(Usage::default(), None);
@@ -98,7 +113,7 @@ fn turns_and_session_have_the_sum_of_their_calls() {
 fn one_unknown_call_makes_its_turn_and_session_unknown_and_no_other_turn() {
     for unknown in [
         |life: &mut Life| life.answer(None),
-        |life: &mut Life| life.add(Event::SummaryUnused(SummaryUnused { usage: USAGE, cost: None })),
+        |life: &mut Life| life.waste(None),
         |life: &mut Life| life.compact(USAGE, None),
     ] {
         let mut life = Life::begin();
