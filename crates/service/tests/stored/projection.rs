@@ -169,7 +169,7 @@ fn a_fork_refers_to_the_files_of_its_parent_and_is_whole_once_these_are_gone() {
             assert!(transcript.contains(said) && unsaid.iter().all(|said| !transcript.contains(said)), "{transcript}");
         }
         let files = place.projection();
-        place.process(true, async |process| drop(process.service.rebuild_projection().await.unwrap()));
+        place.process(true, async |process| process.service.rebuild_projection().await.unwrap());
         assert_eq!(place.projection(), files);
 
         if is_deleted_by_another {

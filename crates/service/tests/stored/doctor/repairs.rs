@@ -1,6 +1,6 @@
 //! What a repair takes away and what it leaves: forks that share files, readers, and whatever it kept before.
 
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _};
 
 use meerkat_service::{
     ErrorCode, SessionId,
@@ -12,16 +12,18 @@ use meerkat_service::{
 };
 
 use super::GOES_ON;
-use crate::stored::{Place, Process, change, contents, files};
+use crate::stored::{Place, Process, change, contents};
 
 impl Place {
     fn fork(&self, session_id: SessionId) -> SessionId {
         self.process(true, async |process| process.fork(session_id, None).await.unwrap())
     }
 
-    /// What was kept of whole segments.
-    fn kept(&self) -> Vec<String> {
-        files(&self.data_dir()).into_iter().filter(|name| name.contains(".whole")).collect()
+    /// The whole segments that repairs took away.
+    fn kept(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut kept = contents(&self.data_dir().join("quarantine"));
+        kept.retain(|name, _| name.contains(".whole"));
+        kept
     }
 
     fn has_damaged_journal(&self) -> bool {
@@ -86,18 +88,23 @@ fn within_a_batch(segment: &[u8]) -> usize {
 }
 
 #[test]
-fn a_second_repair_keeps_what_the_first_one_kept() {
+fn a_changed_byte_is_found_and_repairs_keep_all_that_they_take_away() {
     let place = Place::new();
     let id = place.stored(&["@say One.", "@say Two.", "@say Three."]);
     let whole = fs::read(&place.segments(id)[0]).unwrap();
     place.damage(id, "@say Thre");
-    place.examine(true);
-    assert_eq!(place.kept().len(), 1);
+    let found = place.finds(Check::Journal, Severity::Error, "", "meerkat doctor --repair");
+    assert_eq!(found.session_id, Some(id));
+    assert_eq!(place.goes_on(id), Err(ErrorCode::SessionCorrupted));
+    let changed = fs::read(&place.segments(id)[0]).unwrap();
+    assert!(place.examine(true).findings.iter().all(|finding| finding.mended));
+    let kept = place.kept();
+    assert_eq!(kept.values().collect::<Vec<_>>(), [&changed], "nothing is thrown away");
     // The rest of a batch stays, and does not look torn.
     change(&place.segments(id)[0], within_a_batch(&whole), 1);
-    let found = place.examine(true).findings;
-    assert!(found.iter().any(|finding| finding.mended), "{found:#?}");
-    assert_eq!(place.kept().len(), 2, "{:?}", place.kept());
+    assert!(place.examine(true).findings.iter().any(|finding| finding.mended));
+    let both = place.kept();
+    assert!(both.len() == 2 && kept.iter().all(|kept| both.contains_key(kept.0)), "{:?}", both.keys());
     assert!(!place.has_damaged_journal());
     assert_eq!(place.goes_on(id), GOES_ON);
     place.is_sound();
