@@ -50,7 +50,7 @@ async fn a_piece_follows_the_one_before_it() {
 
 /// They went only when somebody imported again.
 #[tokio::test(start_paused = true)]
-async fn abandoned_uploads_go_in_time_and_make_room_for_others() {
+async fn abandoned_uploads_go_and_make_room_for_others() {
     let (process, held) = in_memory(EngineOptions::default());
     let mut uploads = Vec::new();
     for _ in 0..4 {
