@@ -12,23 +12,22 @@ use std::{
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use meerkat_service::{
-    AgentBuildConfig, ErrorCode, Seq, SessionId,
+    ErrorCode, Seq, SessionId,
     clock::Timestamp,
     options::Policy,
-    service::{
-        CompactJournal, DecideApproval, DeleteSession, ForkSession, HistoryItem, InterruptTurn, ReadBlob, ReadHistory,
-        Remind, StartTurn,
-    },
+    service::{CompactJournal, DecideApproval, HistoryItem, ReadBlob, ReadHistory, StartTurn},
     session::event::Decision,
-    store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores, open_stores},
+    store::{EventStore, FramePage, JournalPruner, ReadLimit, StoreError, Stores},
 };
-use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use crate::stored::{
     Place, Process, files,
-    journals::seqs,
-    layer::{Layer, Over},
+    layer::{Layer, lay},
+    seqs,
 };
 
 /// What happens once, behind a read that is like this.
@@ -55,31 +54,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn over(place: &Place, is_held: bool) -> (Process, Arc<Self>) {
-        let stores = open_stores(&place.data_dir()).unwrap();
-        let watched = Arc::new(Self {
-            events: stores.events,
-            pruner: stores.pruner.unwrap(),
-            is_held,
-            entered: Semaphore::new(0),
-            go: Semaphore::new(0),
-            pruned: watch::Sender::new(0),
-            asked: watch::Sender::new(0),
-            looks: AtomicU64::new(0),
-            between: Mutex::default(),
-        });
-        let stores = Stores { events: Arc::new(Over(watched.clone())), pruner: Some(watched.clone()), ..stores };
-        let config = AgentBuildConfig::new().options(place.options.clone()).stores(stores);
-        (Process { service: config.build().unwrap().service().clone() }, watched)
-    }
-
     fn between(&self, when: fn(&Self, Read) -> bool, what: impl Future<Output = ()> + Send + 'static) {
         *self.between.lock().unwrap() = Some((when, Box::pin(what)));
-    }
-
-    /// Waits until a compaction is half done.
-    async fn entered(&self) {
-        self.entered.acquire().await.unwrap().forget();
     }
 
     async fn pruned(&self, times: u64) {
@@ -140,32 +116,71 @@ impl Layer for Watched {
 
 /// A place where nothing is too young to go, and even short outputs are in blobs.
 fn place() -> Place {
-    let mut place = Place::new();
-    place.options.journal.min_record_age_ms = 0;
+    let mut place = Place::pruned();
     place.options.journal.keep_last_replies = 0;
     place.options.tools.inline_bytes = 64;
     place
 }
 
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+impl Place {
+    /// A process whose compactions are watched, and held half way if `is_held`.
+    fn watched<T>(&self, is_held: bool, work: impl AsyncFnOnce(Process, Arc<Watched>) -> T) -> T {
+        let watched = |stores: &mut Stores| {
+            let pruner = stores.pruner.take().unwrap();
+            let watched = lay(stores, |events| Watched {
+                events,
+                pruner,
+                is_held,
+                entered: Semaphore::new(0),
+                go: Semaphore::new(0),
+                pruned: watch::Sender::new(0),
+                asked: watch::Sender::new(0),
+                looks: AtomicU64::new(0),
+                between: Mutex::default(),
+            });
+            stores.pruner = Some(watched.clone());
+            watched
+        };
+        self.process_over(true, watched, work)
+    }
+
+    /// A process in which [`Process::parted`] is half compacted. What is dropped of it in the end is in `LEFT`.
+    fn half_compacted(&self, work: impl AsyncFnOnce(Process, Half, SessionId)) {
+        let session_id = self.process(true, async |process| process.parted().await);
+        self.watched(true, async |process, watched| {
+            let service = process.service.clone();
+            let compaction = tokio::spawn(async move {
+                let request = CompactJournal { session_id, dry_run: false, drop_history: false };
+                service.compact_journal(request).await.map(|report| report.dropped).map_err(|error| error.code())
+            });
+            watched.entered.acquire().await.unwrap().forget();
+            work(process, Half { watched, compaction }, session_id).await;
+        });
+    }
+}
+
+/// A compaction that is half done.
+struct Half {
+    watched: Arc<Watched>,
+    compaction: JoinHandle<Result<u64, ErrorCode>>,
+}
+
+impl Half {
+    /// Lets it go on; returns how many records it dropped.
+    async fn ends(self) -> Result<u64, ErrorCode> {
+        self.watched.go.add_permits(1);
+        self.compaction.await.unwrap()
+    }
 }
 
 impl Process {
-    /// Lets a reader be done with all of a session.
-    async fn is_read(&self, session_id: SessionId) {
-        self.register("one").await;
-        let last_seq = self.service.read(&session_id).await.unwrap().last_seq;
-        self.is_done("one", session_id, last_seq).await;
-    }
-
     /// A session with two sealed parts and one that is written; of both sealed ones something may go now.
     async fn parted(&self) -> SessionId {
         let session_id = self.create().await;
-        self.environment(session_id, "A desert.").await;
+        self.remind(session_id, "environment", "A desert.").await;
         for (up_to, dropped) in [(4, 1), (11, 4)] {
             for _ in 0..4 {
-                self.remind(session_id, &"x".repeat(1000)).await;
+                self.remind(session_id, "git_status", &"x".repeat(1000)).await;
             }
             self.turn(session_id, "@say Well.").await.unwrap();
             self.register("one").await;
@@ -173,23 +188,10 @@ impl Process {
             // What is dropped of the part that is written seals it.
             assert_eq!(self.compact(session_id, false, false).await.dropped, dropped);
         }
-        self.environment(session_id, "A sea.").await;
-        self.remind(session_id, "The last.").await;
+        self.remind(session_id, "environment", "A sea.").await;
+        self.remind(session_id, "git_status", "The last.").await;
         self.is_read(session_id).await;
         session_id
-    }
-
-    async fn environment(&self, session_id: SessionId, text: &str) {
-        let kind = "environment".parse().unwrap();
-        self.service.remind(Remind { session_id, kind, text: text.to_owned() }).await.unwrap();
-    }
-
-    fn begin_compaction(&self, session_id: SessionId) -> tokio::task::JoinHandle<Result<u64, ErrorCode>> {
-        let service = self.service.clone();
-        tokio::spawn(async move {
-            let request = CompactJournal { session_id, dry_run: false, drop_history: false };
-            service.compact_journal(request).await.map(|report| report.dropped).map_err(|error| error.code())
-        })
     }
 
     async fn reminders_set(&self, session_id: SessionId) -> Vec<u64> {
@@ -198,63 +200,45 @@ impl Process {
 
     async fn has_blob(&self, session_id: SessionId, blob: &str) -> bool {
         let request = ReadBlob { session_id, blob: blob.to_owned(), offset: 0, limit: None };
-        match self.service.blob(request).await {
-            Ok(_) => true,
-            Err(error) => {
-                assert_eq!(error.code(), ErrorCode::ItemNotFound);
-                false
-            }
-        }
+        let read = self.service.blob(request).await.map_err(|error| error.code());
+        assert!(read.is_ok() || read == Err(ErrorCode::ItemNotFound));
+        read.is_ok()
     }
 }
 
-/// What a compaction of [`Process::parted`] leaves, and how many records it drops.
+/// What a compaction of [`Process::parted`] leaves of its reminders, and how many records it drops.
 const LEFT: ([u64; 2], u64) = ([17, 18], 4);
 
 #[test]
 fn sessions_come_and_turns_go_on_while_a_journal_is_half_compacted() {
-    let place = place();
-    let session_id = place.process(true, |process| async move { process.parted().await });
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, true);
-        let compaction = process.begin_compaction(session_id);
-        watched.entered().await;
-        let other = process.create().await;
-        for session_id in [other, session_id] {
+    place().half_compacted(async |process, half, session_id| {
+        for session_id in [process.create().await, session_id] {
             assert_eq!(process.turn(session_id, "@say Here.").await.unwrap().text, "Here.");
         }
         assert_eq!(process.reminders_set(session_id).await, [11, 12, 13, 17, 18], "half of it is gone");
-        watched.go.add_permits(1);
-        assert_eq!(compaction.await.unwrap(), Ok(LEFT.1));
+        assert_eq!(half.ends().await, Ok(LEFT.1));
         assert_eq!(process.reminders_set(session_id).await, LEFT.0);
         assert_eq!(process.turn(session_id, "@echo messages").await.unwrap().text, "messages: 7");
-        process.service.shut_down(1_000).await;
     });
 }
 
 #[test]
 fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
     let place = place();
-    let session_id = place.process(true, |process| async move { process.parted().await });
-    let fork = runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, true);
-        let compaction = process.begin_compaction(session_id);
-        watched.entered().await;
-        let service = process.service.clone();
-        let mut forked = service.fork(ForkSession { session_id, turn: Some(1) });
+    let mut made = None;
+    place.half_compacted(async |process, half, session_id| {
+        let mut forked = Box::pin(process.fork(session_id, Some(1)));
         assert!(futures::poll!(&mut forked).is_pending(), "it has begun, and ends before the compaction or behind it");
-        watched.go.add_permits(1);
-        let (fork, compacted) = tokio::join!(forked, compaction);
-        assert_eq!(compacted.unwrap(), Ok(LEFT.1));
+        let (fork, compacted) = tokio::join!(forked, half.ends());
+        assert_eq!(compacted, Ok(LEFT.1));
         let fork = fork.unwrap();
-        assert_eq!(process.turn(fork.session_id, "@echo messages").await.unwrap().text, "messages: 5");
-        let due = process.service.read(&session_id).await.unwrap();
-        assert_eq!((due.message_count, fork.seq), (4, 17));
-        process.service.shut_down(1_000).await;
-        fork.session_id
+        assert_eq!(process.last_seq(fork).await, 17);
+        assert_eq!(process.turn(fork, "@echo messages").await.unwrap().text, "messages: 5");
+        assert_eq!(process.view(session_id).await.message_count, 4);
+        made = Some(fork);
     });
-    place.process(true, |process| async move {
-        let view = process.service.read(&fork).await.unwrap();
+    place.process(true, async |process| {
+        let view = process.view(made.unwrap()).await;
         assert_eq!((view.message_count, view.turn_count), (6, 3));
     });
 }
@@ -262,38 +246,27 @@ fn a_fork_that_is_asked_for_while_a_journal_is_half_compacted_is_whole() {
 #[test]
 fn a_session_that_is_deleted_while_it_is_compacted_is_gone() {
     let place = place();
-    let session_id = place.process(true, |process| async move { process.parted().await });
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, true);
-        let compaction = process.begin_compaction(session_id);
-        watched.entered().await;
-        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
-        watched.go.add_permits(1);
-        assert_eq!(compaction.await.unwrap(), Err(ErrorCode::SessionNotFound));
-        let gone = process.service.read(&session_id).await.unwrap_err();
-        assert_eq!(gone.code(), ErrorCode::SessionNotFound);
-        process.service.shut_down(1_000).await;
+    place.half_compacted(async |process, half, session_id| {
+        process.delete(session_id).await;
+        assert_eq!(half.ends().await, Err(ErrorCode::SessionNotFound));
+        assert_eq!(process.service.read(&session_id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     });
-    let segments = |folder| files(&place.data_dir().join(folder)).into_iter().filter(|name| name.ends_with(".mlog"));
-    assert_eq!(segments("journal").count() + segments("new").count(), 0);
+    for folder in ["journal", "new"] {
+        let left = files(&place.data_dir().join(folder));
+        assert!(!left.iter().any(|name| name.ends_with(".mlog")), "{left:?}");
+    }
 }
 
 #[test]
 fn a_compaction_goes_on_where_whoever_asked_for_it_has_gone() {
-    let place = place();
-    let session_id = place.process(true, |process| async move { process.parted().await });
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, true);
-        let compaction = process.begin_compaction(session_id);
-        watched.entered().await;
-        compaction.abort();
-        assert!(compaction.await.unwrap_err().is_cancelled());
-        watched.go.add_permits(1);
-        watched.pruned(1).await;
+    place().half_compacted(async |process, half, session_id| {
+        half.compaction.abort();
+        assert!(half.compaction.await.unwrap_err().is_cancelled());
+        half.watched.go.add_permits(1);
+        half.watched.pruned(1).await;
         assert_eq!(process.reminders_set(session_id).await, LEFT.0);
         // Nothing is held any more: readers come and go.
         process.register("two").await;
-        process.service.shut_down(1_000).await;
     });
 }
 
@@ -301,10 +274,10 @@ fn a_compaction_goes_on_where_whoever_asked_for_it_has_gone() {
 #[test]
 fn a_replay_within_which_a_journal_is_compacted_begins_again() {
     let place = place();
-    let (session_id, view) = place.process(true, |process| async move {
+    let (session_id, view) = place.process(true, async |process| {
         let session_id = process.create().await;
         for n in 0..511 {
-            process.remind(session_id, &n.to_string()).await;
+            process.remind(session_id, "git_status", &n.to_string()).await;
         }
         for _ in 0..2 {
             let failed = process.turn(session_id, "@fail context").await.unwrap();
@@ -314,30 +287,21 @@ fn a_replay_within_which_a_journal_is_compacted_begins_again() {
         process.is_read(session_id).await;
         let starts = seqs(&process.events(session_id).await, "turn_started");
         assert_eq!(starts, [513, 515, 517], "the first page of 512 behind the first record ends within a turn");
-        (session_id, process.service.read(&session_id).await.unwrap())
+        (session_id, process.view(session_id).await)
     });
     // Without a snapshot.
-    std::fs::remove_file(place.data_dir().join("index.redb")).unwrap();
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
+    place.lose_index();
+    place.watched(false, async |process, watched| {
         process.is_read(session_id).await;
         let compacting = process.clone();
         watched.between(|_, (after, frames, _)| after == 1 && frames > 1, async move {
-            let report = compacting.compact(session_id, false, true).await;
-            assert_eq!(report.dropped, 510 + 4);
+            assert_eq!(compacting.compact(session_id, false, true).await.dropped, 510 + 4);
         });
-        let now = process.service.read(&session_id).await.unwrap();
+        let now = process.view(session_id).await;
         assert_eq!(*watched.pruned.borrow(), 1, "it was compacted meanwhile");
         assert_eq!((now.message_count, now.usage), (view.message_count, view.usage));
         assert_eq!(process.turn(session_id, "@echo messages").await.unwrap().text, "messages: 3");
-        process.service.shut_down(1_000).await;
     });
-}
-
-fn blobs(place: &Place, session_id: SessionId) -> BTreeSet<String> {
-    let of = format!("{session_id}/blobs/");
-    let names = files(&place.data_dir().join("journal"));
-    names.iter().filter_map(|name| name.split_once(&of)).map(|(_, blob)| blob.to_owned()).collect()
 }
 
 fn called(text: &str, then: &str) -> String {
@@ -347,14 +311,13 @@ fn called(text: &str, then: &str) -> String {
 /// The blobs that a session's tools have made, in order.
 async fn named(process: &Process, session_id: SessionId) -> Vec<String> {
     let events = process.events(session_id).await;
-    let outputs = events.iter().filter(|event| event["type"] == "tool_finished").map(|event| &event["output"]["blob"]);
-    outputs.map(|blob: &Value| blob.as_str().unwrap().to_owned()).collect()
+    let finished = events.iter().filter(|event| event["type"] == "tool_finished");
+    finished.map(|event| event["output"]["blob"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn blobs_go_with_the_last_record_that_names_them() {
-    let place = place();
-    place.process(true, |process| async move {
+    place().process(true, async |process| {
         let session_id = process.create().await;
         // A turn that leaves the context as a whole, with a prompt too long for its event.
         for (blank, key) in [(" ", None), ("\n", None), ("\n", Some("a key keeps its turn's start".to_owned()))] {
@@ -367,7 +330,7 @@ fn blobs_go_with_the_last_record_that_names_them() {
         let events = process.events(session_id).await;
         let names: Vec<&str> = events.iter().filter_map(|event| event["prompt"]["blob"].as_str()).collect();
         let [gone, kept, _] = names[..] else { panic!("{names:?}") };
-        let fork = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap().session_id;
+        let fork = process.fork(session_id, Some(0)).await.unwrap();
         process.is_read(session_id).await;
         process.compact(session_id, true, true).await;
         assert!(process.has_blob(session_id, gone).await, "a dry run changes nothing");
@@ -375,7 +338,7 @@ fn blobs_go_with_the_last_record_that_names_them() {
         assert!(!process.has_blob(session_id, gone).await);
         assert!(process.has_blob(session_id, kept).await, "a record that stays names it, too");
         assert!(process.has_blob(fork, gone).await, "the fork has its own");
-        process.service.delete(DeleteSession { session_id, force: false }).await.unwrap();
+        process.delete(session_id).await;
         assert!(process.has_blob(fork, gone).await);
     });
 }
@@ -385,92 +348,76 @@ fn blobs_go_with_the_last_record_that_names_them() {
 #[test]
 fn blobs_that_nothing_names_go_with_the_next_compaction_when_no_call_runs() {
     let place = place();
-    let (session_id, kept) = place.process(true, |process| async move {
+    let (session_id, kept) = place.process(true, async |process| {
         let session_id = process.create().await;
         process.turn(session_id, &called("kept ", "@say Done.")).await.unwrap();
         process.is_read(session_id).await;
         (session_id, named(&process, session_id).await.remove(0))
     });
-    let path = files(&place.data_dir().join("journal")).into_iter().find(|name| name.ends_with(&kept)).unwrap();
-    let path = place.data_dir().join("journal").join(path);
-    let unnamed = "0".repeat(64);
-    std::fs::copy(&path, path.with_file_name(&unnamed)).unwrap();
-    let stays = unnamed.clone();
-    place.process(true, |process| async move {
-        let turn = StartTurn::new(session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#);
-        let turn = process.service.begin_turn(turn).await.unwrap();
-        process.until(session_id, "approval_requested").await;
+    let (blobs, unnamed) = (place.session_dir(session_id).join("blobs"), "0".repeat(64));
+    std::fs::copy(blobs.join(&kept), blobs.join(&unnamed)).unwrap();
+    place.process(true, async |process| {
+        let turn = process.begin(session_id, r#"@call test_ask {"name":"log","line":"x"} @say Done."#).await;
+        let asked = process.until(session_id, "approval_requested").await;
         process.compact(session_id, false, false).await;
-        assert!(process.has_blob(session_id, &stays).await);
-        let asked = process.events(session_id).await.pop().unwrap();
+        assert!(process.has_blob(session_id, &unnamed).await);
         let call_id = asked["call_id"].as_str().unwrap().to_owned();
-        let decided = DecideApproval::new(session_id, call_id, Decision::Deny);
-        process.service.decide_approval(decided).await.unwrap();
+        process.service.decide_approval(DecideApproval::new(session_id, call_id, Decision::Deny)).await.unwrap();
         turn.result.await.unwrap();
         process.compact(session_id, false, false).await;
     });
-    assert_eq!(blobs(&place, session_id), [kept].into());
+    assert_eq!(files(&blobs), [kept]);
 }
 
 /// A call made the same text again, which is the same blob, between the look at the journal and the removal.
 #[test]
-fn a_blob_that_is_named_anew_meanwhile_stays() {
-    let place = place();
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
+fn a_blob_that_is_named_again_meanwhile_stays() {
+    place().watched(false, async |process, watched| {
         let session_id = process.create().await;
         process.turn(session_id, &called("again ", "@fail context")).await.unwrap();
         process.turn(session_id, "@say Done.").await.unwrap();
         process.is_read(session_id).await;
         let name = named(&process, session_id).await.remove(0);
-        let service = process.clone();
+        let meanwhile = process.clone();
         // After the prune, the journal is read to its end for the names of blobs.
-        watched.between(
-            |watched, (_, frames, is_over)| *watched.pruned.borrow() > 0 && frames > 1 && is_over,
-            async move {
-                assert_eq!(named(&service, session_id).await, [""; 0]);
-                service.turn(session_id, &called("again ", "@say Done.")).await.unwrap();
-            },
-        );
+        let is_read =
+            |watched: &Watched, (_, frames, is_over): Read| *watched.pruned.borrow() > 0 && frames > 1 && is_over;
+        watched.between(is_read, async move {
+            assert_eq!(named(&meanwhile, session_id).await, [""; 0]);
+            meanwhile.turn(session_id, &called("again ", "@say Done.")).await.unwrap();
+        });
         assert!(process.compact(session_id, false, true).await.dropped > 0);
         assert_eq!(named(&process, session_id).await, std::slice::from_ref(&name));
         assert!(process.has_blob(session_id, &name).await);
-        process.service.shut_down(1_000).await;
     });
 }
 
 /// The prompt of a queued turn is in another event than the turn's start, which a page may still have.
 #[test]
 fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
-    let place = place();
-    runtime().block_on(async {
-        let (process, watched) = Watched::over(&place, false);
+    place().watched(false, async |process, watched| {
         let session_id = process.create().await;
-        let service = &process.service;
-        let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
-        let prompt = "@fail context";
-        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
-        let queued = service.begin_turn(waiting).await.unwrap();
-        let turn = Some(running.accepted.turn);
-        service.interrupt(InterruptTurn { session_id, turn }).await.unwrap();
+        let running = process.begin(session_id, "@stall").await;
+        let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@fail context") };
+        let queued = process.service.begin_turn(waiting).await.unwrap();
+        process.interrupt(session_id, Some(running.accepted.turn)).await;
         assert_eq!(queued.result.await.unwrap().error.unwrap().code, ErrorCode::ModelContextExceeded);
         process.turn(session_id, "@say Done.").await.unwrap();
         process.is_read(session_id).await;
-        let history = || service.history(ReadHistory::new(session_id));
-        let whole = history().await.unwrap().items;
-        let at = queued.accepted.seq;
+        let of = |item: &HistoryItem| (item.seq, item.role.clone());
+        let roles = async || {
+            let history = process.service.history(ReadHistory::new(session_id)).await.unwrap();
+            history.items.iter().map(of).collect::<Vec<_>>()
+        };
+        let (mut expected, at) = (roles().await, queued.accepted.seq);
         let compacting = process.clone();
         watched.between(|_, (after, frames, _)| after == 0 && frames > 1, async move {
             assert!(compacting.compact(session_id, false, true).await.dropped > 0);
             let events = compacting.events(session_id).await;
             assert!(events.iter().all(|event| event["seq"] != at), "{events:?}");
         });
-        let items = history().await.unwrap().items;
-        let roles = |items: &[HistoryItem]| items.iter().map(|item| (item.seq, item.role.clone())).collect::<Vec<_>>();
-        let mut expected = roles(&whole);
         expected.iter_mut().find(|(seq, _)| *seq > at).unwrap().1 = "pruned".to_owned();
-        assert_eq!(roles(&items), expected);
-        process.service.shut_down(1_000).await;
+        assert_eq!(roles().await, expected);
     });
 }
 
@@ -479,17 +426,16 @@ fn a_prompt_that_is_dropped_while_a_history_is_read_is_said_to_be_gone() {
 fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
     for is_rolling in [true, false] {
         let mut place = place();
-        let session_id = place.process(true, |process| async move { process.parted().await });
+        let session_id = place.process(true, async |process| process.parted().await);
         place.options.journal.end_min_record_age_ms = 0;
         match is_rolling {
             true => place.options.journal.rolling_ms = 20,
             false => place.options.journal.end_of_run = true,
         }
-        runtime().block_on(async {
-            let (process, watched) = Watched::over(&place, false);
+        place.watched(false, async |process, watched| {
             let written = process.create().await;
             for n in 0..9 {
-                process.remind(written, &n.to_string()).await;
+                process.remind(written, "git_status", &n.to_string()).await;
             }
             process.is_read(written).await;
             process.turn(written, "@say Here.").await.unwrap();
@@ -504,13 +450,9 @@ fn journals_are_compacted_by_themselves_where_the_configuration_says_so() {
                 process.turn(session_id, "@say More.").await.unwrap();
                 watched.asked.subscribe().wait_for(|now| *now > asked + 1).await.unwrap();
             }
-            assert_eq!(
-                (watched.looks.load(Ordering::Relaxed), *watched.pruned.borrow()),
-                (looks, 1),
-                "nothing changed"
-            );
+            let now = (watched.looks.load(Ordering::Relaxed), *watched.pruned.borrow());
+            assert_eq!(now, (looks, 1), "nothing changed");
             assert_eq!(process.reminders_set(written).await.len(), 9, "a segment that is written is not sealed for it");
-            process.service.shut_down(1_000).await;
         });
     }
 }

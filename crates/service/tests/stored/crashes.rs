@@ -11,19 +11,20 @@ fn a_queue_outlives_its_process_and_goes_on_if_it_is_configured_to() {
     for is_clean in [false, true] {
         let mut place = Place::new();
         place.options.store.queue_goes_on = true;
-        let session_id = place.process(is_clean, |process| async move {
+        let queued =
+            |session_id, prompt: &str| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
+        let session_id = place.process(is_clean, async |process| {
             let session_id = process.create().await;
-            drop(process.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap());
+            drop(process.begin(session_id, "@stall").await);
             for n in 1..3 {
-                let waiting = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, format!("@say Q{n}.")) };
+                let waiting = queued(session_id, &format!("@say Q{n}."));
                 assert_eq!(process.service.accept_turn(waiting).await.unwrap().turn, n);
             }
             session_id
         });
-        place.process(true, |process| async move {
+        place.process(true, async |process| {
             in_time("the queue goes on", process.until(session_id, "turn_completed")).await;
-            let last = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@echo messages") };
-            let last = process.service.start_turn(last).await.unwrap();
+            let last = process.service.start_turn(queued(session_id, "@echo messages")).await.unwrap();
             let (turn, text) = (last.turn, last.text.as_str());
             assert_eq!((turn, text), (3, "messages: 6"), "clean: {is_clean}: the queue ran in its order before");
         });

@@ -1,148 +1,172 @@
 //! A session whose journal is damaged in the middle: nothing that reads it ends there as if that were its end, and a
 //! repair keeps what is good.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, ops::Range};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use meerkat_service::{
     ErrorCode, SessionError, SessionId,
     doctor::Check,
-    service::{ExportSession, ForkSession, ImportBundle, ReadEvents, ReadHistory, StartTurn, TurnStatus},
+    service::{ExportSession, HistoryItem, ReadEvents, ReadHistory, StartTurn, StepView, TurnStatus, TurnView},
 };
 use serde_json::Value;
 
-use crate::stored::{Place, Process};
+use crate::stored::{Place, Process, number, pages, whole};
 
 /// Turns of the session.
 const TURNS: usize = 8;
 
-/// The only segment of a session, in whatever generation.
-fn segment(place: &Place, id: SessionId) -> PathBuf {
-    let id = id.to_string();
-    let dir = place.data_dir().join("journal").join(&id[id.len() - 2..]).join(&id);
-    let paths = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut paths = paths.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("1."));
-    paths.next().unwrap()
+pub(super) fn keyed(session_id: SessionId, turn: usize) -> StartTurn {
+    let prompt = format!(r#"@call test_echo {{"text":"call {turn}."}} @say Text {turn}."#);
+    StartTurn { idempotency_key: Some(format!("key-{turn}")), ..StartTurn::new(session_id, prompt) }
 }
 
-/// Changes a bit of the place in a session's journal where this text is.
-fn damage(place: &Place, id: SessionId, text: &str) {
-    let path = segment(place, id);
-    let mut bytes = fs::read(&path).unwrap();
-    let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
-    bytes[at] ^= 1;
-    fs::write(path, bytes).unwrap();
-}
-
-fn prompt(turn: usize) -> String {
-    format!(r#"@call test_echo {{"text":"call {turn}."}} @say Text {turn}."#)
-}
-
-/// A session with some turns, each with a call and a key.
-fn stored(place: &Place) -> SessionId {
-    place.process(true, |process| async move {
+/// A session with some turns, each with a call and a key, and its lines.
+fn stored(place: &Place) -> (SessionId, Lines) {
+    place.process(true, async |process| {
         let session_id = process.create().await;
         for turn in 0..TURNS {
-            let request =
-                StartTurn { idempotency_key: Some(format!("key-{turn}")), ..StartTurn::new(session_id, prompt(turn)) };
-            assert_eq!(process.service.start_turn(request).await.unwrap().status, TurnStatus::Completed);
+            let result = process.service.start_turn(keyed(session_id, turn)).await.unwrap();
+            assert_eq!(result.status, TurnStatus::Completed);
         }
-        session_id
+        (session_id, read(&process, session_id, &Lines::new(), false).await.lines)
     })
 }
 
-fn last_good(error: &SessionError) -> u64 {
+/// Lines of a session by their seqs.
+pub(super) type Lines = BTreeMap<u64, Bytes>;
+
+/// What a reading of events gave: its lines, the ranges that it named as damaged, and why it ended.
+pub(super) struct Read {
+    pub(super) lines: Lines,
+    pub(super) lost: Vec<(u64, u64)>,
+    pub(super) error: Option<SessionError>,
+}
+
+/// Reads all events. A line that is the same as that of the next seq in `before` needs no parsing.
+pub(super) async fn read(process: &Process, session_id: SessionId, before: &Lines, skip_damage: bool) -> Read {
+    let (mut read, mut since_seq) = (Read { lines: Lines::new(), lost: Vec::new(), error: None }, 0);
+    loop {
+        let request = ReadEvents { limit: Some(100), skip_damage, ..ReadEvents::new(session_id, since_seq) };
+        let page = match process.service.events(request).await {
+            Ok(page) if page.items.is_empty() => return read,
+            Ok(page) => page,
+            Err(error) => {
+                read.error = Some(error);
+                return read;
+            }
+        };
+        for text in page.items {
+            let next = read.lines.last_key_value().map_or(0, |(seq, _)| *seq) + 1;
+            if before.get(&next) == Some(&text) {
+                read.lines.insert(next, text);
+                continue;
+            }
+            let line: Value = serde_json::from_slice(&text).unwrap();
+            match line["seq"].as_u64() {
+                Some(seq) => drop(read.lines.insert(seq, text)),
+                // What a repair closed, or an import took in, is missing for good.
+                None if line["reason"] != "damage" => assert_eq!(line["type"], "pruned"),
+                None => read.lost.push((number(&line, "from"), number(&line, "to"))),
+            }
+        }
+        since_seq = page.next_seq;
+    }
+}
+
+pub(super) fn last_good(error: &SessionError) -> u64 {
     assert_eq!(error.code(), ErrorCode::SessionCorrupted, "{error}");
     error.body().details["last_good_seq"].as_u64().unwrap()
 }
 
-/// Reads pages until one fails, or is the last; returns the seqs of the items.
-async fn pages<Reading>(read: impl Fn(Option<String>) -> Reading) -> (Vec<u64>, Option<SessionError>)
-where
-    Reading: Future<Output = Result<(Vec<u64>, Option<String>), SessionError>>,
-{
-    let (mut all, mut cursor) = (Vec::new(), None);
-    loop {
-        match read(cursor).await {
-            Err(error) => return (all, Some(error)),
-            Ok((seqs, next)) => {
-                all.extend(seqs);
-                cursor = next;
-                if cursor.is_none() {
-                    return (all, None);
-                }
-            }
-        }
+/// What a session shows page by page, and the error at which each kind of page ends.
+pub(super) struct Shown {
+    messages: Vec<HistoryItem>,
+    steps: Vec<StepView>,
+    turns: Vec<TurnView>,
+    pub(super) ends: [Option<SessionError>; 3],
+}
+
+pub(super) async fn shown(process: &Process, id: SessionId, limit: usize, skip_damage: bool) -> Shown {
+    let (service, request) =
+        (&process.service, ReadHistory { limit: Some(limit), skip_damage, ..ReadHistory::new(id) });
+    let behind = |cursor| ReadHistory { cursor, ..request.clone() };
+    let (messages, first) = pages(async |cursor| service.history(behind(cursor)).await).await;
+    let (steps, second) = pages(async |cursor| service.steps(behind(cursor)).await).await;
+    let (turns, third) = pages(async |cursor| service.turns(behind(cursor)).await).await;
+    let ends = [first, second, third];
+    Shown { messages: messages.concat(), steps: steps.concat(), turns: turns.concat(), ends }
+}
+
+impl Shown {
+    fn turns(&self) -> Vec<u32> {
+        self.turns.iter().map(|turn| turn.turn).collect()
     }
 }
 
-async fn events(process: &Process, session_id: SessionId) -> (Vec<u64>, Option<SessionError>) {
-    let mut since_seq = 0;
-    let mut all = Vec::new();
-    loop {
-        let request = ReadEvents { limit: Some(5), ..ReadEvents::new(session_id, since_seq) };
-        match process.service.events(request).await {
-            Err(error) => return (all, Some(error)),
-            Ok(page) if page.items.is_empty() => return (all, None),
-            Ok(page) => {
-                let lines = page.items.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap());
-                all.extend(lines.filter_map(|line| line["seq"].as_u64()));
-                since_seq = page.next_seq;
-            }
-        }
+/// Checks that a session has these lines, runs no key again, and goes on behind all that it ever had.
+pub(super) async fn goes_on(
+    process: &Process,
+    id: SessionId,
+    good: &Lines,
+    (end, keys): (u64, Range<usize>),
+    what: &str,
+) {
+    let now = read(process, id, good, false).await;
+    assert!(now.error.is_none(), "{what}");
+    assert!(
+        good.iter().all(|(seq, line)| now.lines.get(seq) == Some(line)),
+        "{what}: a good event is gone, or changed"
+    );
+    // Also not that of a lost turn.
+    for turn in keys {
+        drop(process.service.start_turn(keyed(id, turn)).await);
     }
+    let after = read(process, id, &now.lines, false).await.lines;
+    assert_eq!(after.len(), now.lines.len(), "{what}: a key ran again");
+    let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
+    assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{what}");
+    let added = read(process, id, &now.lines, false).await.lines;
+    let new: Vec<&u64> = added.keys().filter(|seq| !good.contains_key(seq)).collect();
+    assert!(new.iter().all(|seq| **seq > end), "{what}: {new:?} were used before");
+}
+
+/// The bundle of a session without what is damaged, and the ranges that it leaves out.
+pub(super) async fn without_damage(process: &Process, id: SessionId, redact: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
+    process.bundle(ExportSession { redact, skip_damage: true, ..ExportSession::new(id) }).await.unwrap()
 }
 
 #[test]
 fn every_way_to_read_a_damaged_session_says_where_it_stops() {
     let place = Place::new();
-    let id = stored(&place);
-    let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
-    damage(&place, id, "Text 3.");
-    place.process(true, |process| async move {
+    let (id, before) = stored(&place);
+    place.damage(id, "Text 3.");
+    place.process(true, async |process| {
         let service = process.service.as_ref();
-        let (seqs, error) = events(&process, id).await;
-        let last = last_good(&error.unwrap());
-        assert_eq!(seqs, (1..=last).collect::<Vec<_>>());
-        assert!(last > 10 && last < whole - 10, "{last} of {whole}");
+        let strict = read(&process, id, &before, false).await;
+        let (last, end) = (last_good(&strict.error.unwrap()), before.len() as u64);
+        assert!(strict.lines.iter().eq(before.range(..=last)) && last > 10 && last < end - 10, "{last} of {end}");
         let mut follower = service.follow(&id, 0).await.unwrap();
         for seq in 1..=last {
             assert_eq!(follower.next().await.unwrap().unwrap().seq, Some(seq));
         }
-        assert_eq!(last_good(&follower.next().await.unwrap_err()), last);
-        // The beginning comes first.
-        let read = async |cursor| {
-            let page = service.history(ReadHistory { cursor, limit: Some(2), ..ReadHistory::new(id) }).await?;
-            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
-        };
-        let (messages, error) = pages(read).await;
-        assert_eq!(last_good(&error.unwrap()), last);
-        assert!(!messages.is_empty() && messages.iter().all(|seq| *seq <= last), "{messages:?}");
-        // The end comes first.
-        let read = async |cursor| {
-            let page = service.steps(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
-            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
-        };
-        let (steps, error) = pages(read).await;
-        assert_eq!(last_good(&error.unwrap()), last);
-        assert!(!steps.is_empty() && steps.iter().all(|seq| *seq > last), "{steps:?}");
-        let read = async |cursor| {
-            let page = service.turns(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
-            Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
-        };
-        let (turns, error) = pages(read).await;
-        assert_eq!(last_good(&error.unwrap()), last);
-        assert_eq!(turns, [7, 6, 5, 4]);
-        let export = service.export_session(ExportSession::new(id)).await;
-        assert_eq!(last_good(&export.unwrap_err()), last);
-        let fork = service.fork(ForkSession { session_id: id, turn: None }).await;
-        assert_eq!(last_good(&fork.unwrap_err()), last);
-        let refused = process.turn(id, "@say Next.").await.unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::SessionCorrupted);
+        let streamed = follower.next().await.unwrap_err();
+        let shown = shown(&process, id, 2, false).await;
+        // Of messages the beginning comes first, of the others the end.
+        let seqs: Vec<u64> = shown.messages.iter().map(|item| item.seq).collect();
+        assert!(!seqs.is_empty() && seqs.iter().all(|seq| *seq <= last), "{seqs:?}");
+        let seqs: Vec<u64> = shown.steps.iter().map(|item| item.seq).collect();
+        assert!(!seqs.is_empty() && seqs.iter().all(|seq| *seq > last), "{seqs:?}");
+        assert_eq!(shown.turns(), [7, 6, 5, 4]);
+        let export = service.export_session(ExportSession::new(id)).await.unwrap_err();
+        let fork = process.fork(id, None).await.unwrap_err();
+        for error in shown.ends.into_iter().flatten().chain([streamed, export, fork]) {
+            assert_eq!(last_good(&error), last);
+        }
+        assert_eq!(process.turn(id, "@say Next.").await.unwrap_err().code(), ErrorCode::SessionCorrupted);
         // What comes behind the damage can be read by whoever has what is before.
         let request = ReadEvents { limit: Some(100), ..ReadEvents::new(id, last + 1) };
-        let behind = process.service.events(request).await.unwrap();
-        assert_eq!(behind.items.len() as u64, whole - last - 1);
+        assert!(service.events(request).await.unwrap().items.iter().eq(before.range(last + 2..).map(|(_, line)| line)));
     });
 }
 
@@ -150,100 +174,62 @@ fn every_way_to_read_a_damaged_session_says_where_it_stops() {
 #[test]
 fn who_passes_over_damage_gets_all_that_is_good_and_reads_what_is_not() {
     let place = Place::new();
-    let id = stored(&place);
-    let before = place.process(true, |process| async move { process.lines(id).await });
-    damage(&place, id, "Text 3.");
-    place.process(true, |process| async move {
-        let service = process.service.as_ref();
-        let (_, error) = events(&process, id).await;
-        let bad = last_good(&error.unwrap()) + 1;
-        let whole = before.len() as u64;
-        let good: Vec<u64> = (1..=whole).filter(|seq| *seq != bad).collect();
-        let gone = |line: &Value| {
-            let is_gone = line["type"] == "pruned" && line["reason"] == "damage" && line["after"] == bad - 1;
-            is_gone.then(|| (line["from"].as_u64().unwrap(), line["to"].as_u64().unwrap()))
-        };
-        // Page by page, and as a stream.
-        let (mut lines, mut since_seq) = (Vec::new(), 0);
-        loop {
-            let request = ReadEvents { limit: Some(5), skip_damage: true, ..ReadEvents::new(id, since_seq) };
-            let page = service.events(request).await.unwrap();
-            if page.items.is_empty() {
-                break;
-            }
-            lines.extend(page.items.iter().map(|line| serde_json::from_slice::<Value>(line).unwrap()));
-            since_seq = page.next_seq;
-        }
+    let (id, mut good) = stored(&place);
+    let before: Vec<Value> = good.values().map(|line| serde_json::from_slice(line).unwrap()).collect();
+    place.damage(id, "Text 3.");
+    place.process(true, async |process| {
+        let bad = last_good(&read(&process, id, &good, false).await.error.unwrap()) + 1;
+        good.remove(&bad);
+        let lenient = read(&process, id, &good, true).await;
+        assert!(lenient.lines == good && lenient.lost == [(bad, bad)] && lenient.error.is_none());
         let request = ReadEvents { skip_damage: true, ..ReadEvents::new(id, 0) };
-        let mut follower = service.follow_events(request).await.unwrap();
-        for line in &lines {
-            let followed: Value = serde_json::from_slice(&follower.next().await.unwrap().unwrap().line).unwrap();
-            let is_same = ["type", "seq", "from", "to", "reason"].iter().all(|name| followed[name] == line[name]);
-            assert!(is_same, "{followed} and {line}");
+        let mut follower = process.service.follow_events(request).await.unwrap();
+        for seq in 1..=before.len() as u64 {
+            let line = follower.next().await.unwrap().unwrap().line;
+            if seq == bad {
+                let gap: Value = serde_json::from_slice(&line).unwrap();
+                assert_eq!((&gap["type"], &gap["reason"]), (&"pruned".into(), &"damage".into()));
+                assert_eq!(["after", "from", "to"].map(|field| number(&gap, field)), [bad - 1, bad, bad]);
+            } else {
+                assert_eq!(line, good[&seq]);
+            }
         }
-        assert_eq!(lines.iter().filter_map(gone).collect::<Vec<_>>(), [(bad, bad)]);
-        assert_eq!(lines.iter().filter_map(|line| line["seq"].as_u64()).collect::<Vec<_>>(), good);
-        // Messages say the range at its place.
-        let read = async |cursor| {
-            let request = ReadHistory { cursor, limit: Some(2), skip_damage: true, ..ReadHistory::new(id) };
-            let page = service.history(request).await?;
-            let seqs = page.items.iter().map(|item| if item.role == "damaged" { 0 } else { item.seq });
-            Ok((seqs.collect(), page.next_cursor))
+        let shown = shown(&process, id, 2, true).await;
+        assert!(shown.ends.iter().all(Option::is_none), "{:?}", shown.ends);
+        let of_type = |names: &[&str]| -> Vec<(u64, bool)> {
+            let events = before.iter().filter(|line| names.iter().any(|name| line["type"] == *name));
+            events.map(|line| number(line, "seq")).map(|seq| (seq, seq == bad)).collect()
         };
-        let (messages, error) = pages(read).await;
-        assert!(error.is_none(), "{error:?}");
-        let of_type = |names: &[&str], skipped: u64| {
-            let lines = before.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
-            let seqs = lines.filter(|line| names.iter().any(|name| line["type"] == *name));
-            seqs.map(|line| line["seq"].as_u64().unwrap()).filter(|seq| *seq != skipped).collect::<Vec<_>>()
-        };
-        let mut expected = of_type(&["turn_started", "assistant_message", "tool_finished"], bad);
-        let at = expected.partition_point(|seq| *seq < bad);
-        expected.insert(at, 0);
-        assert_eq!(messages, expected);
+        // Messages say the range at its place: it was one of them, the start of turn 3.
+        let messages: Vec<_> = shown.messages.iter().map(|item| (item.seq, item.role == "damaged")).collect();
+        assert_eq!(messages, of_type(&["turn_started", "assistant_message", "tool_finished"]));
         // Those that begin with the end come to the beginning.
-        let request = ReadHistory { limit: Some(1000), skip_damage: true, ..ReadHistory::new(id) };
-        let steps = service.steps(request.clone()).await.unwrap();
-        let mut seqs: Vec<u64> = steps.items.iter().map(|step| step.seq).collect();
-        seqs.reverse();
-        assert_eq!((seqs, steps.next_cursor), (of_type(&["assistant_message"], bad), None));
-        let turns = service.turns(request).await.unwrap();
-        let turns: Vec<u32> = turns.items.iter().map(|item| item.turn).collect();
-        // What is lost is the start of turn 3.
-        assert_eq!(turns, [7, 6, 5, 4, 2, 1, 0]);
+        let steps: Vec<_> = shown.steps.iter().rev().map(|step| (step.seq, false)).collect();
+        assert_eq!(steps, of_type(&["assistant_message"]));
+        assert_eq!(shown.turns(), [7, 6, 5, 4, 2, 1, 0]);
     });
 }
 
 /// One call's result is lost; those of the others of its step are there, before a repair and after it.
 #[test]
 fn good_results_are_shown_beside_a_lost_one() {
-    for lost in ["one", "two", "three"] {
+    const TEXTS: [&str; 3] = ["one", "two", "three"];
+    for lost in TEXTS {
         let place = Place::new();
-        let call = |text| format!(r#"@call test_echo {{"text":"{text}"}}"#);
-        let prompt = format!("{} {} {} @say Done.", call("one"), call("two"), call("three"));
+        let calls = TEXTS.map(|text| format!(r#"@call test_echo {{"text":"{text}"}} "#)).concat();
         let id = place.process(true, async |process| {
             let id = process.create().await;
-            process.turn(id, &prompt).await.unwrap();
+            process.turn(id, &format!("{calls} @say Done.")).await.unwrap();
             id
         });
-        damage(&place, id, &format!(r#""output":"{lost}""#));
+        place.damage(id, &format!(r#""output":"{lost}""#));
         for is_repaired in [false, true] {
             if is_repaired {
                 place.examine(true);
             }
             place.process(true, async |process| {
                 for limit in [1, 2, 9] {
-                    let (mut items, mut cursor) = (Vec::new(), None);
-                    loop {
-                        let request =
-                            ReadHistory { cursor, limit: Some(limit), skip_damage: true, ..ReadHistory::new(id) };
-                        let page = process.service.history(request).await.unwrap();
-                        items.extend(page.items);
-                        cursor = page.next_cursor;
-                        if cursor.is_none() {
-                            break;
-                        }
-                    }
+                    let mut items = shown(&process, id, limit, true).await.messages;
                     let seqs: Vec<u64> = items.iter().map(|item| item.seq).collect();
                     assert!(seqs.is_sorted_by(|one, next| one < next), "{lost} {limit}: {seqs:?}");
                     items.retain(|item| !["damaged", "pruned"].contains(&item.role.as_str()));
@@ -251,7 +237,7 @@ fn good_results_are_shown_beside_a_lost_one() {
                     assert_eq!(roles, ["user", "assistant", "tool_results", "assistant"], "{lost} {is_repaired}");
                     let shown = serde_json::to_string(&items[2].message).unwrap();
                     let is_there = |text: &&str| shown.contains(&format!(r#""content":"{text}""#));
-                    let good: Vec<&str> = ["one", "two", "three"].into_iter().filter(is_there).collect();
+                    let good: Vec<&str> = TEXTS.into_iter().filter(is_there).collect();
                     assert!(good.len() == 2 && !good.contains(&lost), "{lost} {is_repaired}: {shown}");
                 }
             });
@@ -259,144 +245,10 @@ fn good_results_are_shown_beside_a_lost_one() {
     }
 }
 
-/// Reads a whole bundle of a damaged session, page by page.
-async fn exported(process: &Process, session_id: SessionId, redact: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
-    let (mut bytes, mut cursor) = (Vec::new(), None);
-    loop {
-        let request = ExportSession { redact, skip_damage: true, cursor, ..ExportSession::new(session_id) };
-        let page = process.service.export_session(request.clone()).await.unwrap();
-        bytes.extend(BASE64_STANDARD.decode(page.data).unwrap());
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return (bytes, page.lost);
-        }
-    }
-}
-
-/// A bundle that leaves out what is damaged says so, and makes the session that a repair would make.
+/// Whatever a lost event began or ended, a repair keeps the others, and a bundle that leaves out what is damaged makes
+/// the same session. It goes on, no event is numbered again and no key runs twice.
 #[test]
-fn a_bundle_without_damaged_events_makes_the_session_that_a_repair_makes() {
-    let lost = [r#""type":"session_created""#, r#""key":"key-3""#, r#""text":"Text 3.""#, r#""key":"key-7""#];
-    for text in lost {
-        let place = Place::new();
-        let id = stored(&place);
-        let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
-        damage(&place, id, text);
-        let (bundle, redacted, ranges) = place.process(true, |process| async move {
-            let (bundle, ranges) = exported(&process, id, false).await;
-            assert_eq!(exported(&process, id, false).await, (bundle.clone(), ranges.clone()), "{text}: it is another");
-            (bundle, exported(&process, id, true).await.0, ranges)
-        });
-        assert!(place.examine(true).findings.iter().all(|finding| finding.mended), "{text}");
-        let repaired = place.process(true, |process| async move { process.lines(id).await });
-        for bundle in [bundle, redacted] {
-            let expected = ranges.clone();
-            let copy = Place::new().process(true, |process| async move {
-                let request = ImportBundle {
-                    upload: None,
-                    offset: 0,
-                    data: BASE64_STANDARD.encode(&bundle),
-                    is_last: true,
-                    new_ids: false,
-                    keep_scope: false,
-                };
-                let imported = process.service.import_bundle(request).await.unwrap().sessions;
-                assert_eq!((imported[0].session_id, &imported[0].lost), (id, &expected), "{text}");
-                let lines = process.lines(id).await;
-                // No key runs again, also not that of a lost turn, and the session goes on.
-                for turn in 0..TURNS {
-                    let key = Some(format!("key-{turn}"));
-                    let request = StartTurn { idempotency_key: key, ..StartTurn::new(id, prompt(turn)) };
-                    drop(process.service.start_turn(request).await);
-                }
-                let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
-                let last = process.lines(id).await.len();
-                assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{text}");
-                (lines, last)
-            });
-            let (lines, after) = copy;
-            // What an import adds comes behind, at the earliest after everything that the session ever had.
-            let (same, own) = lines.split_at(repaired.len());
-            let parts = |line: &String| {
-                let mut line: Value = serde_json::from_str(line).unwrap();
-                line.as_object_mut().unwrap().retain(|name, _| name != "time");
-                line
-            };
-            assert!(same.iter().map(parts).eq(repaired.iter().map(parts)), "{text}: {same:#?}\n{repaired:#?}");
-            let said: Value = serde_json::from_str(same.last().unwrap()).unwrap();
-            assert_eq!((&said["type"], &said["seq"]), (&"records_lost".into(), &(whole + 1).into()), "{text}");
-            assert_eq!(said["ranges"], serde_json::to_value(&ranges).unwrap(), "{text}");
-            assert_eq!(after, lines.len(), "{text}: a key ran again: {own:#?}");
-        }
-    }
-}
-
-/// Behind a lost end there is nothing to go on with: who passes over damage is told as well.
-#[test]
-fn a_lost_end_is_said_also_to_who_passes_over_damage() {
-    let place = Place::new();
-    let id = stored(&place);
-    let whole = place.process(true, |process| async move { process.lines(id).await.len() as u64 });
-    // The footer says that there was more.
-    let path = segment(&place, id);
-    let bytes = fs::read(&path).unwrap();
-    let text = b"Text 7.";
-    let at = bytes.windows(text.len()).position(|window| window == text).unwrap();
-    let tail = bytes.len();
-    let mut cut = bytes;
-    cut[at..tail].fill(0);
-    fs::write(path, cut).unwrap();
-    place.process(true, |process| async move {
-        let service = process.service.as_ref();
-        let mut lines = 0;
-        let mut since_seq = 0;
-        let error = loop {
-            let request = ReadEvents { limit: Some(5), skip_damage: true, ..ReadEvents::new(id, since_seq) };
-            match service.events(request).await {
-                Ok(page) => {
-                    assert!(!page.items.is_empty(), "a lost end looks like the end of the session");
-                    (lines, since_seq) = (lines + page.items.len() as u64, page.next_seq);
-                }
-                Err(error) => break error,
-            }
-        };
-        assert!(lines > 10 && lines < whole, "{lines} of {whole}");
-        assert_eq!(last_good(&error), lines);
-        let request = ReadEvents { skip_damage: true, ..ReadEvents::new(id, lines) };
-        let mut follower = service.follow_events(request).await.unwrap();
-        assert_eq!(last_good(&follower.next().await.unwrap_err()), lines);
-        let read = async |cursor| {
-            let request = ReadHistory { cursor, limit: Some(2), skip_damage: true, ..ReadHistory::new(id) };
-            let page = service.history(request).await?;
-            Ok((page.items.iter().map(|item| item.seq).collect(), page.next_cursor))
-        };
-        let (messages, error) = pages(read).await;
-        assert_eq!(last_good(&error.unwrap()), lines);
-        assert!(messages.len() > 5, "{messages:?}");
-        let request = ReadHistory { skip_damage: true, ..ReadHistory::new(id) };
-        assert!(!service.steps(request.clone()).await.unwrap().items.is_empty());
-        assert!(!service.turns(request).await.unwrap().items.is_empty());
-        // A copy does not use the seqs of what is lost again.
-        let (bundle, lost) = exported(&process, id, false).await;
-        assert_eq!(lost, [(lines + 1, whole)]);
-        let data = BASE64_STANDARD.encode(&bundle);
-        let (upload, offset, is_last) = (None, 0, true);
-        let request = ImportBundle { upload, offset, data, is_last, new_ids: false, keep_scope: false };
-        let other = Place::new();
-        let copy = other.agent().build().unwrap();
-        let imported = copy.service().import_bundle(request).await.unwrap().sessions;
-        let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(id, 0) };
-        let said = copy.service().events(request).await.unwrap().items;
-        let said: Vec<Value> = said.iter().map(|line| serde_json::from_slice(line).unwrap()).collect();
-        let said = said.iter().find(|line| line["type"] == "records_lost").unwrap();
-        assert_eq!((&said["seq"], imported[0].lost.as_slice()), (&(whole + 1).into(), &lost[..]));
-        copy.service().shut_down(1_000).await;
-    });
-}
-
-/// Whatever a lost event began or ended: the session goes on, no event is numbered again and no key runs twice.
-#[test]
-fn a_repaired_session_goes_on_and_knows_its_keys() {
+fn a_repair_and_a_bundle_make_the_same_session_that_goes_on_and_knows_its_keys() {
     let lost = [
         // What began the session, and a turn; what a model and a tool answered; and what ended a turn.
         r#""type":"session_created""#,
@@ -408,43 +260,80 @@ fn a_repaired_session_goes_on_and_knows_its_keys() {
     ];
     for text in lost {
         let place = Place::new();
-        let id = stored(&place);
-        let before = place.process(true, |process| async move { process.lines(id).await });
-        damage(&place, id, text);
+        let (id, mut good) = stored(&place);
+        let end = good.len() as u64;
+        place.damage(id, text);
+        let (bundle, redacted, ranges) = place.process(true, async |process| {
+            let (bundle, ranges) = without_damage(&process, id, false).await;
+            assert_eq!(without_damage(&process, id, false).await, (bundle.clone(), ranges.clone()), "{text}");
+            (bundle, without_damage(&process, id, true).await.0, ranges)
+        });
+        good.retain(|seq, _| !ranges.iter().any(|(from, to)| (from..=to).contains(&seq)));
         let found = place.examine(true).findings;
         assert!(found.iter().all(|finding| finding.mended), "{text}: {found:#?}");
         let found = place.examine(false).findings;
         assert!(found.iter().all(|finding| finding.check == Check::Index), "{text}: {found:#?}");
-        place.process(true, |process| async move {
-            let whole = before.len() as u64;
-            let after = process.lines(id).await;
-            let last: Value = serde_json::from_str(after.last().unwrap()).unwrap();
-            assert_eq!((&last["type"], &last["seq"]), (&"records_lost".into(), &(whole + 1).into()), "{text}");
-            let ranges = last["ranges"].as_array().unwrap();
-            let is_lost = |seq: u64| {
-                ranges.iter().any(|range| range[0].as_u64().unwrap() <= seq && seq <= range[1].as_u64().unwrap())
-            };
-            let good = before.iter().zip(1..).filter(|(_, seq)| !is_lost(*seq)).map(|(line, _)| line);
-            let kept = after[..after.len() - 1].iter().filter(|line| !line.contains(r#""type":"pruned""#));
-            assert!(kept.eq(good), "{text}: a good event is not there, or changed");
+        let repaired = place.process(true, async |process| {
+            let repaired = read(&process, id, &good, false).await.lines;
+            let (seq, last) = repaired.last_key_value().unwrap();
+            let last: Value = serde_json::from_slice(last).unwrap();
+            assert_eq!((&last["type"], *seq, repaired.len()), (&"records_lost".into(), end + 1, good.len() + 1));
+            assert_eq!(last["ranges"], serde_json::to_value(&ranges).unwrap(), "{text}");
             assert_eq!(last["keys_unknown"], false, "{text}: the index knows them all");
-            // No key runs again, also not that of a lost turn.
-            for turn in 0..TURNS {
-                let key = Some(format!("key-{turn}"));
-                let request = StartTurn { idempotency_key: key, ..StartTurn::new(id, prompt(turn)) };
-                drop(process.service.start_turn(request).await);
-            }
-            assert_eq!(process.lines(id).await.len(), after.len(), "{text}: a key ran again");
-            let next = StartTurn { model: Some("scripted".to_owned()), ..StartTurn::new(id, "@say Next.") };
-            assert_eq!(process.service.start_turn(next).await.unwrap().text, "Next.", "{text}");
-            let read = async |cursor| {
-                let page =
-                    process.service.turns(ReadHistory { cursor, limit: Some(3), ..ReadHistory::new(id) }).await?;
-                Ok((page.items.iter().map(|item| u64::from(item.turn)).collect(), page.next_cursor))
-            };
-            let (turns, error) = pages(read).await;
-            assert!(error.is_none() && turns[0] == TURNS as u64, "{text}: {turns:?}");
+            goes_on(&process, id, &good, (end, 0..TURNS), text).await;
+            let shown = shown(&process, id, 3, false).await;
+            assert!(shown.ends[2].is_none() && shown.turns()[0] == TURNS as u32, "{text}: {:?}", shown.turns());
+            repaired
         });
         assert_eq!(place.examine(false).findings, [], "{text}");
+        for bundle in [bundle, redacted] {
+            Place::new().process(true, async |process| {
+                let imported = process.service.import_bundle(whole(&bundle, false)).await.unwrap().sessions;
+                assert_eq!((imported[0].session_id, &imported[0].lost), (id, &ranges), "{text}");
+                // What an import adds comes behind, at the earliest after everything that the session ever had.
+                let lines = read(&process, id, &good, false).await.lines;
+                let parts = |(seq, line): (&u64, &Bytes)| {
+                    let mut line: Value = serde_json::from_slice(line).unwrap();
+                    line.as_object_mut().unwrap().retain(|name, _| name != "time");
+                    (*seq, line)
+                };
+                let same: Vec<_> = lines.iter().take(repaired.len()).map(parts).collect();
+                assert_eq!(same, repaired.iter().map(parts).collect::<Vec<_>>(), "{text}");
+                goes_on(&process, id, &good, (end, 0..TURNS), text).await;
+            });
+        }
     }
+}
+
+/// Behind a lost end there is nothing to go on with: who passes over damage is told as well.
+#[test]
+fn a_lost_end_is_said_also_to_who_passes_over_damage() {
+    let place = Place::new();
+    let (id, before) = stored(&place);
+    let end = before.len() as u64;
+    // The footer says that there was more.
+    let (path, at) = place.damage(id, "Text 7.");
+    let mut cut = fs::read(&path).unwrap();
+    cut[at..].fill(0);
+    fs::write(path, cut).unwrap();
+    let (bundle, lost) = place.process(true, async |process| {
+        let lenient = read(&process, id, &before, true).await;
+        let last = last_good(&lenient.error.expect("a lost end looks like the end of the session"));
+        assert!(lenient.lines.iter().eq(before.range(..=last)) && last > 10 && last < end, "{last} of {end}");
+        let request = ReadEvents { skip_damage: true, ..ReadEvents::new(id, last) };
+        let mut follower = process.service.follow_events(request).await.unwrap();
+        assert_eq!(last_good(&follower.next().await.unwrap_err()), last);
+        let shown = shown(&process, id, 2, true).await;
+        assert_eq!(last_good(shown.ends[0].as_ref().unwrap()), last);
+        assert!(shown.messages.len() > 5 && !shown.steps.is_empty() && !shown.turns.is_empty());
+        let (bundle, lost) = without_damage(&process, id, false).await;
+        assert_eq!(lost, [(last + 1, end)]);
+        (bundle, lost)
+    });
+    // A copy does not use the seqs of what is lost again.
+    Place::new().process(true, async |process| {
+        let imported = process.service.import_bundle(whole(&bundle, false)).await.unwrap().sessions;
+        assert_eq!(imported[0].lost, lost);
+        assert_eq!(number(&process.until(id, "records_lost").await, "seq"), end + 1);
+    });
 }

@@ -3,8 +3,7 @@
 use std::{
     fs::{self, OpenOptions, Permissions},
     io::Write as _,
-    os::unix::fs::{FileExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    os::unix::fs::PermissionsExt as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,32 +16,37 @@ use meerkat_service::{
     ErrorCode, SessionId,
     clock::{Clock, SystemClock, Timestamp, World},
     doctor::{Check, Examination, Finding, Severity, examine},
-    service::{DeleteSession, ListTools, ReadBlob, ReadEvents, StartTurn, TurnStatus},
+    service::{ListTools, ReadBlob, TurnStatus},
 };
-
 use meerkat_testkit::in_time;
 
-use crate::stored::{Place, Process, files, journals};
-use repairs::contents;
+use crate::stored::{Place, change, contents};
 
 mod repairs;
 
 impl Place {
     /// The one finding.
     fn finding(&self) -> Finding {
-        let found = self.examine(false);
-        assert_eq!(found.findings.len(), 1, "{found:#?}");
-        found.findings[0].clone()
+        let found = self.examine(false).findings;
+        let [finding] = &found[..] else { panic!("{found:#?}") };
+        finding.clone()
     }
 
-    fn session_dir(&self, id: SessionId) -> PathBuf {
-        let id = id.to_string();
-        self.data_dir().join("journal").join(&id[id.len() - 2..]).join(id)
+    /// The one finding, of this kind, which says so and advises so.
+    fn finds(&self, check: Check, severity: Severity, what: &str, remedy: &str) -> Finding {
+        let found = self.finding();
+        assert_eq!((found.check, found.severity), (check, severity), "{found:?}");
+        assert!(found.what.contains(what) && found.remedy.contains(remedy), "{found:?}");
+        found
+    }
+
+    fn is_sound(&self) {
+        assert_eq!(self.examine(false).findings, []);
     }
 
     /// A session with these turns, whose process ended well.
     fn stored(&self, prompts: &[&str]) -> SessionId {
-        self.process(true, |process| async move {
+        self.process(true, async |process| {
             let session_id = process.create().await;
             for prompt in prompts {
                 assert_eq!(process.turn(session_id, prompt).await.unwrap().status, TurnStatus::Completed);
@@ -53,7 +57,7 @@ impl Place {
 
     /// A session whose journal has two segments. Its turns end for want of room in the context, and are recorded.
     fn long(&self) -> SessionId {
-        let id = self.process(true, |process| async move {
+        let id = self.process(true, async |process| {
             let session_id = process.create().await;
             // Short enough for the journal itself.
             let text = "x".repeat(110_000);
@@ -62,56 +66,44 @@ impl Place {
             }
             session_id
         });
-        assert_eq!(segments(self, id).len(), 2);
+        assert_eq!(self.segments(id).len(), 2);
         id
     }
 
-    /// What the session's journal holds after a start, and whether it can be written.
-    fn starts(&self, id: SessionId) -> (usize, Result<String, ErrorCode>) {
-        self.process(true, |process| async move {
-            let turn = process.turn(id, "@say Next.").await.map(|result| result.text);
-            let request = ReadEvents { limit: Some(1000), ..ReadEvents::new(id, 0) };
-            // The first event may be damaged.
-            let lines = process.service.events(request).await.map_or(0, |page| page.items.len());
-            (lines, turn.map_err(|error| error.code()))
-        })
+    /// Starts, and runs a turn in a session.
+    fn goes_on(&self, id: SessionId) -> Result<TurnStatus, ErrorCode> {
+        let turn = self.process(true, async |process| process.turn(id, "@say Next.").await);
+        turn.map(|result| result.status).map_err(|error| error.code())
     }
 }
 
-fn change(path: &Path, offset: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, offset).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
-}
+/// It can be read and written.
+const GOES_ON: Result<TurnStatus, ErrorCode> = Ok(TurnStatus::Completed);
 
 #[test]
 fn a_thousand_sessions_that_are_sound_have_nothing_wrong() {
     let place = Place::new();
-    place.process(true, |process| async move {
-        let make = |n: u32| {
-            let process: Process = process.clone();
-            async move {
-                let session_id = process.create().await;
-                if n.is_multiple_of(10) {
-                    process.turn(session_id, r#"@call test_echo {"text":"hi"} @say Done."#).await.unwrap();
-                }
+    place.process(true, async |process| {
+        let make = async |n: u32| {
+            let session_id = process.create().await;
+            if n.is_multiple_of(10) {
+                process.turn(session_id, r#"@call test_echo {"text":"hi"} @say Done."#).await.unwrap();
             }
         };
         stream::iter(0..1000).map(make).buffer_unordered(64).collect::<()>().await;
     });
-    let stands = || {
-        let mut stands = contents(&place.data_dir());
+    let contents = || {
+        let mut contents = contents(&place.data_dir());
         // It names the last owner of the directory.
-        stands.remove("lock");
-        stands
+        contents.remove("lock");
+        contents
     };
-    let before = stands();
+    let before = contents();
     let found = place.examine(false);
     assert_eq!((found.findings, found.sessions, found.owner_pid), (vec![], 1000, None));
     assert!(found.records > 1000);
     assert_eq!(place.examine(true).findings, []);
-    assert!(stands() == before, "looking changes something");
+    assert!(contents() == before, "looking changes something");
 }
 
 /// Reading all journals takes minutes if there are many: no other process has to wait for that.
@@ -124,7 +116,7 @@ fn while_journals_are_read_another_process_may_use_them() {
     let use_them = |done: u64, of: u64| {
         // The first one was read by then.
         if (done, of) == (1, 2) && !is_used.swap(true, Ordering::Relaxed) {
-            let turns = || ids.iter().for_each(|id| drop(place.starts(*id).1.unwrap()));
+            let turns = || ids.iter().for_each(|id| assert_eq!(place.goes_on(*id), GOES_ON));
             std::thread::scope(|scope| scope.spawn(turns).join().unwrap());
         }
         true
@@ -137,7 +129,7 @@ fn while_journals_are_read_another_process_may_use_them() {
     // It ends when nobody waits any more.
     let given_up = runtime.block_on(examine(what(false), &|_, _| false)).unwrap();
     assert_eq!((given_up.findings, given_up.sessions), (vec![], 0));
-    // Who mends has it alone from the beginning.
+    // Who repairs has it alone from the beginning.
     let try_it = |_: u64, _: u64| {
         assert_eq!(place.agent().build().err().unwrap().code(), ErrorCode::StoreLocked);
         true
@@ -150,16 +142,14 @@ fn while_journals_are_read_another_process_may_use_them() {
 fn a_service_says_what_is_wrong_with_its_own_directory() {
     let place = Place::new();
     let ids = [place.stored(&["@say One."]), place.stored(&["@say Two."])];
-    place.process(true, |process| async move {
+    place.process(true, async |process| {
         let sound = process.service.diagnose().await.unwrap();
         assert_eq!((sound.findings, sound.sessions, sound.records), (vec![], 2, 8));
         assert_eq!(sound.owner_pid, Some(std::process::id()));
     });
-    let path = first_segment(&place, ids[0]);
-    let said = fs::read(&path).unwrap().windows(9).position(|window| window == b"@say One.").unwrap();
-    change(&path, said as u64);
-    let found = place.process(true, |process| async move { process.service.diagnose().await.unwrap() });
-    let [finding] = found.findings.as_slice() else { panic!("{found:#?}") };
+    place.damage(ids[0], "@say One.");
+    let found = place.process(true, async |process| process.service.diagnose().await.unwrap().findings);
+    let [finding] = &found[..] else { panic!("{found:#?}") };
     assert_eq!((finding.check, finding.session_id), (Check::Journal, Some(ids[0])), "{found:#?}");
     assert!(!finding.mended && finding.remedy.contains("meerkat doctor"), "{found:#?}");
 }
@@ -169,20 +159,19 @@ fn a_service_says_what_is_wrong_with_its_own_directory() {
 fn a_session_of_a_newer_format_refuses_all_but_its_deletion() {
     let place = Place::new();
     let id = place.stored(&["@say One."]);
-    let path = first_segment(&place, id);
+    let path = place.segments(id).remove(0);
     let mut bytes = fs::read(&path).unwrap();
     bytes[8] += 1;
     let crc = crc32c::crc32c(&bytes[..120]);
     bytes[120..124].copy_from_slice(&crc.to_le_bytes());
     fs::write(&path, bytes).unwrap();
-    place.process(true, |process| async move {
+    place.process(true, async |process| {
         let tools = process.service.tools(ListTools { session_id: Some(id), ..ListTools::default() }).await;
-        let read = process.service.read(&id).await.map(drop);
-        let turn = process.turn(id, "@say Two.").await.map(drop);
-        for refused in [tools.map(drop), read, turn] {
+        let read = process.service.read(&id).await;
+        for refused in [tools.map(drop), read.map(drop), process.turn(id, "@say Two.").await.map(drop)] {
             assert_eq!(refused.unwrap_err().code(), ErrorCode::SessionFormatNewer);
         }
-        process.service.delete(DeleteSession { session_id: id, force: false }).await.unwrap();
+        process.delete(id).await;
         assert_eq!(process.service.read(&id).await.unwrap_err().code(), ErrorCode::SessionNotFound);
     });
 }
@@ -191,14 +180,12 @@ fn a_session_of_a_newer_format_refuses_all_but_its_deletion() {
 fn a_directory_that_is_no_store_any_more_is_not_examined() {
     let place = Place::new();
     let [format, aside] = ["format", "aside"].map(|name| place.data_dir().join(name));
-    let refused = place.process(true, |process| async move {
+    place.process(true, async |process| {
         process.create().await;
         fs::rename(&format, &aside).unwrap();
-        let refused = process.service.diagnose().await.unwrap_err();
+        assert_eq!(process.service.diagnose().await.unwrap_err().code(), ErrorCode::StoreNotWritable);
         fs::rename(&aside, &format).unwrap();
-        refused
     });
-    assert_eq!(refused.code(), ErrorCode::StoreNotWritable);
 }
 
 /// One answer has a thousand findings at most; its last one counts the others.
@@ -211,7 +198,7 @@ fn a_service_answers_with_so_many_findings() {
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     }
-    let found = place.process(true, |process| async move { process.service.diagnose().await.unwrap() }).findings;
+    let found = place.process(true, async |process| process.service.diagnose().await.unwrap()).findings;
     assert_eq!(found.len(), 1001);
     assert_eq!(found[1000].what, "there are 200 further findings");
 }
@@ -220,50 +207,14 @@ fn a_service_answers_with_so_many_findings() {
 fn a_torn_tail_is_no_loss() {
     let place = Place::new();
     let id = place.stored(&["@say One."]);
-    let path = first_segment(&place, id);
-    let whole = fs::read(&path).unwrap();
+    let path = place.segments(id).remove(0);
+    let bytes = fs::read(&path).unwrap();
     // The beginning of a record like the first one, cut short.
-    OpenOptions::new().append(true).open(&path).unwrap().write_all(&whole[128..200]).unwrap();
-    let found = place.finding();
-    assert_eq!((found.check, found.severity, found.session_id), (Check::Journal, Severity::Warning, Some(id)));
-    assert!(found.what.contains("72 bytes") && found.remedy.contains("Nothing is lost"), "{found:?}");
-    assert_eq!(place.starts(id).1, Ok("Next.".to_owned()));
-    assert_eq!(place.examine(false).findings, []);
-}
-
-/// The files of a session's segments, in order.
-fn segments(place: &Place, id: SessionId) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(place.session_dir(id)).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "mlog"));
-    paths.sort();
-    paths
-}
-
-fn first_segment(place: &Place, id: SessionId) -> PathBuf {
-    segments(place, id).remove(0)
-}
-
-#[test]
-fn a_flipped_byte_is_found_and_a_repair_keeps_what_it_takes_away() {
-    let place = Place::new();
-    let id = place.stored(&["@say One.", "@say Two.", "@say Three."]);
-    let path = first_segment(&place, id);
-    let whole = fs::read(&path).unwrap();
-    let at = whole.windows(7).position(|window| window == b"@say Tw").unwrap();
-    change(&path, at as u64);
-    let found = place.finding();
-    assert_eq!((found.check, found.severity, found.session_id), (Check::Journal, Severity::Error, Some(id)));
-    assert!(found.remedy.contains("meerkat doctor --repair"), "{found:?}");
-    assert_eq!(place.starts(id).1, Err(ErrorCode::SessionCorrupted));
-    let mended = place.examine(true);
-    assert!(mended.findings.iter().all(|finding| finding.mended), "{mended:#?}");
-    let kept = files(&place.data_dir()).into_iter().find(|name| name.starts_with("quarantine/")).unwrap();
-    let mut changed = whole.clone();
-    changed[at] ^= 1;
-    assert_eq!(fs::read(place.data_dir().join(kept)).unwrap(), changed, "nothing is thrown away");
-    assert_eq!(place.starts(id).1, Ok("Next.".to_owned()));
-    assert_eq!(place.examine(false).findings, []);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(&bytes[128..200]).unwrap();
+    let found = place.finds(Check::Journal, Severity::Warning, "72 bytes", "Nothing is lost");
+    assert_eq!(found.session_id, Some(id));
+    assert_eq!(place.goes_on(id), GOES_ON);
+    place.is_sound();
 }
 
 /// Clock whose pauses are short. It tells when somebody rests for a day.
@@ -295,24 +246,18 @@ impl Clock for Hurried {
 fn a_running_owner_finds_a_changed_bit_in_a_sealed_segment_by_itself() {
     let place = Place::new();
     let (sound, id) = (place.stored(&["@say One."]), place.long());
-    change(&first_segment(&place, id), 4_000_000);
+    change(&place.segments(id)[0], 4_000_000, 1);
     let (rests, mut rested) = tokio::sync::mpsc::unbounded_channel();
     let clock = Arc::new(Hurried { system: SystemClock::new(), rests });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let agent = place.agent().world(World { clock, ..World::system() }).build().unwrap();
-        let service = agent.service();
+    let hurried = || place.agent().world(World { clock, ..World::system() });
+    Place::process_of(hurried, true, async |process| {
         // The first request opens the store.
-        service.read(&sound).await.unwrap();
+        process.view(sound).await;
         in_time("everything was read", rested.recv()).await.unwrap();
-        let refused = service.start_turn(StartTurn::new(id, "@say Next.")).await.unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::SessionCorrupted);
-        let found = service.diagnose().await.unwrap().findings;
-        assert!(
-            matches!(&found[..], [only] if only.session_id == Some(id) && only.check == Check::Journal),
-            "{found:#?}"
-        );
-        service.shut_down(1_000).await;
+        assert_eq!(process.turn(id, "@say Next.").await.unwrap_err().code(), ErrorCode::SessionCorrupted);
+        let found = process.service.diagnose().await.unwrap().findings;
+        let [only] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!((only.session_id, only.check), (Some(id), Check::Journal));
     });
 }
 
@@ -320,54 +265,50 @@ fn a_running_owner_finds_a_changed_bit_in_a_sealed_segment_by_itself() {
 fn a_missing_segment_is_found() {
     let place = Place::new();
     let id = place.long();
-    fs::remove_file(first_segment(&place, id)).unwrap();
+    fs::remove_file(&place.segments(id)[0]).unwrap();
     let found = place.examine(false).findings;
     assert!(found.iter().any(|finding| finding.check == Check::Journal && finding.severity == Severity::Error));
-    assert_eq!(place.starts(id).1, Err(ErrorCode::SessionCorrupted));
+    assert_eq!(place.goes_on(id), Err(ErrorCode::SessionCorrupted));
 }
 
 #[test]
 fn a_blob_that_is_gone_or_changed_is_found() {
     let place = Place::new();
-    let (id, blob) = place.process(true, |process| async move {
+    let (id, blob) = place.process(true, async |process| {
         let session_id = process.create().await;
         process.turn(session_id, &format!("@say Well. {}", "y".repeat(400_000))).await.unwrap();
-        let events = process.events(session_id).await;
-        let blob = events.iter().find_map(|event| event["prompt"]["blob"].as_str()).unwrap().to_owned();
+        let started = process.until(session_id, "turn_started").await;
+        let blob = started["prompt"]["blob"].as_str().unwrap().to_owned();
         let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None };
         assert!(process.service.blob(request).await.is_ok());
         (session_id, blob)
     });
-    assert_eq!(place.examine(false).findings, []);
+    place.is_sound();
     let path = place.session_dir(id).join("blobs").join(&blob);
-    change(&path, 1000);
-    let found = place.finding();
-    assert_eq!((found.check, found.session_id), (Check::Blob, Some(id)));
-    assert!(found.what.contains(&blob) && found.what.contains("is not what was written"), "{found:?}");
+    change(&path, 1000, 1);
+    let found = place.finds(Check::Blob, Severity::Error, "is not what was written", "");
+    assert!(found.what.contains(&blob) && found.session_id == Some(id), "{found:?}");
     fs::remove_file(path).unwrap();
-    let found = place.finding();
-    assert!(found.what.contains(&blob) && found.what.contains("cannot be read"), "{found:?}");
+    assert!(place.finds(Check::Blob, Severity::Error, "cannot be read", "").what.contains(&blob));
 }
 
 #[test]
 fn an_index_that_is_ahead_or_behind_is_found() {
     let place = Place::new();
     let id = place.stored(&["@say One."]);
-    let early = fs::read(place.data_dir().join("index.redb")).unwrap();
-    let journal = fs::read(first_segment(&place, id)).unwrap();
-    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
-    let late = fs::read(place.data_dir().join("index.redb")).unwrap();
-    fs::write(place.data_dir().join("index.redb"), early).unwrap();
-    let behind = place.finding();
-    assert_eq!((behind.check, behind.severity), (Check::Index, Severity::Warning));
-    let mended = place.examine(true).findings;
-    assert!(mended.iter().all(|finding| finding.mended), "{mended:?}");
-    place.process(true, |process| async move { process.service.read(&id).await.unwrap() });
-    assert_eq!(place.examine(false).findings, []);
+    let segment = place.segments(id).remove(0);
+    let (early, journal) = (fs::read(place.index()).unwrap(), fs::read(&segment).unwrap());
+    place.goes_on(id).unwrap();
+    let late = fs::read(place.index()).unwrap();
+    fs::write(place.index(), early).unwrap();
+    place.finds(Check::Index, Severity::Warning, "", "");
+    let found = place.examine(true).findings;
+    assert!(found.iter().all(|finding| finding.mended), "{found:?}");
+    place.process(true, async |process| process.view(id).await);
+    place.is_sound();
     // The journal of a moment ago, whose last records are lost.
-    fs::write(place.data_dir().join("index.redb"), late).unwrap();
-    let path = first_segment(&place, id);
-    fs::write(&path, journal).unwrap();
+    fs::write(place.index(), late).unwrap();
+    fs::write(segment, journal).unwrap();
     let found = place.examine(false).findings;
     let is_ahead = |finding: &Finding| finding.check == Check::Journal && finding.severity == Severity::Error;
     assert!(found.iter().any(is_ahead), "{found:#?}");
@@ -376,62 +317,52 @@ fn an_index_that_is_ahead_or_behind_is_found() {
 #[test]
 fn a_call_without_a_result_is_found() {
     let place = Place::new();
-    let id = place.process(false, |process| async move {
-        let session_id = process.create().await;
-        let prompt = r#"@call test_sleep {"ms":600000} @say Done."#;
-        drop(process.service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap());
-        process.until(session_id, "tool_started").await;
-        let waits = process.create().await;
-        let prompt = r#"@call test_ask {"name":"out","line":"x"} @say Done."#;
-        drop(process.service.begin_turn(StartTurn::new(waits, prompt)).await.unwrap());
+    let id = place.process(false, async |process| {
+        let (id, waits) = (process.create().await, process.create().await);
+        drop(process.begin(id, r#"@call test_sleep {"ms":600000} @say Done."#).await);
+        process.until(id, "tool_started").await;
+        drop(process.begin(waits, r#"@call test_ask {"name":"out","line":"x"} @say Done."#).await);
         process.until(waits, "approval_requested").await;
-        session_id
+        id
     });
-    let found = place.examine(false).findings;
+    let mut found = place.examine(false).findings;
     // A turn that waits for approval goes on with the next start.
-    let [found] = found.iter().filter(|finding| finding.check == Check::ToolCall).collect::<Vec<_>>()[..] else {
-        panic!("{found:#?}")
-    };
+    found.retain(|finding| finding.check == Check::ToolCall);
+    let [found] = &found[..] else { panic!("{found:#?}") };
     assert_eq!(found.session_id, Some(id));
     assert!(found.what.contains("`test_sleep`") && found.remedy.contains("meerkat resume"), "{found:?}");
-    place.process(true, |process| async move { process.until(id, "turn_interrupted").await });
-    assert_eq!(place.examine(false).findings, []);
+    place.process(true, async |process| process.until(id, "turn_interrupted").await);
+    place.is_sound();
 }
 
 #[test]
 fn modes_that_let_others_in_are_found_and_set() {
     let place = Place::new();
-    let id = place.stored(&[]);
-    let path = first_segment(&place, id);
-    fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-    let found = place.finding();
-    assert_eq!(found.check, Check::Permissions);
-    assert!(found.what.contains("0644") && found.what.contains("0600"), "{found:?}");
-    assert!(place.examine(true).findings[0].mended);
-    assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(place.examine(false).findings, []);
-    // A folder that its owner may not enter.
-    let folder = place.data_dir().join("trash");
-    fs::set_permissions(&folder, Permissions::from_mode(0o600)).unwrap();
-    assert!(place.finding().what.contains("should have 0700"));
-    place.examine(true);
-    assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+    let file = place.segments(place.stored(&[])).remove(0);
+    // A file that others may read, and a folder that its owner may not enter.
+    for (path, wrong, due) in [(file, 0o644, 0o600), (place.data_dir().join("trash"), 0o600, 0o700)] {
+        fs::set_permissions(&path, Permissions::from_mode(wrong)).unwrap();
+        let found = place.finding();
+        assert_eq!(found.check, Check::Permissions);
+        assert!([wrong, due].iter().all(|mode| found.what.contains(&format!("{mode:04o}"))), "{found:?}");
+        assert!(place.examine(true).findings[0].mended);
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, due);
+        place.is_sound();
+    }
 }
 
 #[test]
 fn a_missing_folder_of_marks_is_found_and_made_good_by_the_next_start() {
-    let place = journals::place();
+    let place = Place::pruned();
     let id = place.stored(&["@say One."]);
-    assert_eq!(place.examine(false).findings, []);
+    place.is_sound();
     fs::remove_dir_all(place.data_dir().join("active")).unwrap();
-    let found = place.finding();
-    assert_eq!((found.check, found.severity), (Check::Store, Severity::Warning));
-    assert!(found.what.contains("every session is looked at"), "{found:?}");
+    let found = place.finds(Check::Store, Severity::Warning, "every session is looked at", "");
     // A repair makes no empty folder: that would say that no session has to be looked at.
     assert_eq!(place.examine(true).findings, [found]);
     assert!(!place.data_dir().join("active").exists());
-    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
-    assert_eq!(place.examine(false).findings, []);
+    place.goes_on(id).unwrap();
+    place.is_sound();
 }
 
 #[test]
@@ -441,10 +372,10 @@ fn a_projection_that_is_behind_is_found() {
     let id = place.stored(&["@say One."]);
     assert_eq!(place.examine(false).findings, [], "one that is not there yet is not behind");
     place.options.projection.enabled = true;
-    place.process(true, |process| async move { process.service.rebuild_projection().await.unwrap() });
-    assert_eq!(place.examine(false).findings, []);
+    place.process(true, async |process| process.service.rebuild_projection().await.unwrap());
+    place.is_sound();
     place.options.projection.enabled = false;
-    place.process(true, |process| async move { process.turn(id, "@say Two.").await.unwrap() });
+    place.goes_on(id).unwrap();
     let found = place.finding();
     assert_eq!(found.check, Check::Projection);
     assert!(found.remedy.contains("meerkat call projection/rebuild"), "{found:?}");

@@ -4,7 +4,7 @@ use meerkat_service::{
     ErrorCode,
     follow::turn,
     options::{Overflow, Policy},
-    service::{CancelQueued, InterruptTurn, StartTurn, TurnStatus},
+    service::{CancelQueued, StartTurn, TurnStatus},
 };
 
 use crate::stored::Place;
@@ -13,19 +13,18 @@ use crate::stored::Place;
 fn the_events_of_a_turn_say_how_it_ended() {
     let mut place = Place::new();
     place.options.context.overflow = Overflow::Slide;
-    place.process(true, |process| async move {
-        let session_id = process.create().await;
-        let service = process.service.as_ref();
+    place.process(true, async |process| {
+        let (session_id, service) = (process.create().await, process.service.as_ref());
         for (prompt, status) in [
             ("@say One. @say Two.", TurnStatus::Completed),
             (r#"@say Before. @call test_echo {"text":"hi"} @chunks 65536 @long 300000"#, TurnStatus::Completed),
             (r#"@call test_echo {"text":"hi"} @fail rejected"#, TurnStatus::Failed),
             ("@say Part. @stall", TurnStatus::Interrupted),
         ] {
-            let begun = service.begin_turn(StartTurn::new(session_id, prompt)).await.unwrap();
+            let begun = process.begin(session_id, prompt).await;
             let interrupt = async {
                 if status == TurnStatus::Interrupted {
-                    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+                    process.interrupt(session_id, None).await;
                 }
             };
             let (awaited, followed, ()) =
@@ -36,12 +35,12 @@ fn the_events_of_a_turn_say_how_it_ended() {
             assert_eq!(turn::result(service, begun.accepted).await.unwrap(), awaited, "{prompt}");
         }
 
-        let running = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+        let running = process.begin(session_id, "@stall").await;
         let waiting = |prompt: &str| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
         let queued = service.begin_turn(waiting("@say Queued.")).await.unwrap();
         let cancelled = service.begin_turn(waiting("@say Never.")).await.unwrap();
         service.cancel_queued(CancelQueued { session_id, turn: cancelled.accepted.turn }).await.unwrap();
-        service.interrupt(InterruptTurn { session_id, turn: Some(running.accepted.turn) }).await.unwrap();
+        process.interrupt(session_id, Some(running.accepted.turn)).await;
         let (awaited, followed) = tokio::join!(queued.result, turn::result(service, queued.accepted));
         assert_eq!((followed.unwrap(), "Queued."), (awaited.clone().unwrap(), awaited.unwrap().text.as_str()));
         let (awaited, followed) = tokio::join!(cancelled.result, turn::result(service, cancelled.accepted));

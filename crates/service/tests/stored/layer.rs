@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use meerkat_service::{
     Seq, SessionId,
     session::event::Record,
-    store::{EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, TailRepair, Ticket},
+    store::{EventStore, Frame, FramePage, Lease, ReadLimit, RecordSource, StoreError, Stores, TailRepair, Ticket},
 };
 use tokio::sync::watch;
 
@@ -32,8 +32,15 @@ pub(crate) trait Layer: Send + Sync {
     }
 }
 
+/// Lays a layer over the journals of some stores.
+pub(crate) fn lay<L: Layer + 'static>(stores: &mut Stores, layer: impl FnOnce(Arc<dyn EventStore>) -> L) -> Arc<L> {
+    let layer = Arc::new(layer(stores.events.clone()));
+    stores.events = Arc::new(Over(layer.clone()));
+    layer
+}
+
 /// The store of a layer.
-pub(crate) struct Over<L>(pub(crate) Arc<L>);
+struct Over<L>(Arc<L>);
 
 #[async_trait]
 impl<L: Layer> EventStore for Over<L> {

@@ -8,7 +8,7 @@ use crate::stored::Place;
 fn no_poll_waits_longer_than_the_service_does() {
     let mut place = Place::new();
     place.options.limits.wait_ms = 1;
-    place.process(true, |process| async move {
+    place.process(true, async |process| {
         process.register("r").await;
         let fetch = FetchReader { reader: "r".to_owned(), limit: None, wait_ms: u64::MAX };
         assert_eq!(process.service.fetch_reader(fetch).await.unwrap().items, []);

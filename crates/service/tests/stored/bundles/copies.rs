@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use meerkat_service::{
     ErrorCode, Operation, SessionId,
     model::ToolSpec,
-    service::{ForkSession, ReadBlob},
+    service::ReadBlob,
     session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Tool, ToolError, content_of_copy},
     wire,
 };
 use serde_json::{Value, json};
 
-use super::{Place, Process};
+use super::{Place, Process, found};
 
 const CONTENT: &str = "password = opensesame\n";
 
@@ -54,26 +54,18 @@ impl Tool for Changer {
 
 fn place() -> Place {
     let mut place = super::place();
-    place.options.journal.min_record_age_ms = 0;
     place.options.journal.keep_last_replies = 0;
     place
 }
 
 fn with_changer<T>(place: &Place, work: impl AsyncFnOnce(Process) -> T) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let agent = place.agent().tool(Arc::new(Changer::new())).build().unwrap();
-        let process = Process { service: agent.service().clone() };
-        let done = work(process.clone()).await;
-        process.service.shut_down(1_000).await;
-        done
-    })
+    Place::process_of(|| place.agent().tool(Arc::new(Changer::new())), true, work)
 }
 
 async fn files_of(process: &Process, session_id: SessionId) -> Value {
     let events = process.events(session_id).await;
-    let mut finished = events.into_iter().filter(|event| event["type"] == "tool_finished" && event["name"] == "change");
-    finished.next().map_or(Value::Null, |mut finished| finished["files"].take())
+    let finished = events.iter().find(|event| event["type"] == "tool_finished" && event["name"] == "change");
+    finished.map_or(Value::Null, |finished| finished["files"].clone())
 }
 
 fn read(session_id: SessionId, blob: &str) -> ReadBlob {
@@ -85,30 +77,23 @@ fn a_copy_is_for_the_owner_alone() {
     let place = place();
     let (session_id, blob) = with_changer(&place, async |process| {
         let session_id = process.create().await;
-        let long = "long ".repeat(40);
-        let call = r#"@call change {"end":"fail"}"#;
+        let (call, long) = (r#"@call change {"end":"fail"}"#, "long ".repeat(40));
         process.turn(session_id, &format!(r#"{call} @call test_echo {{"text":"{long}"}} @say Done."#)).await.unwrap();
         let files = files_of(&process, session_id).await;
-        let (sha256, new) = (
-            "120fd8ed4159ce7f4a2a00456bd65311a9fb9efda357a20d0fd00594e837ee7d",
-            "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437",
-        );
         let blob = files[0]["before"]["copy"].as_str().unwrap().to_owned();
+        let sha256 = "120fd8ed4159ce7f4a2a00456bd65311a9fb9efda357a20d0fd00594e837ee7d";
+        let after_sha256 = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437";
         let before = json!({ "sha256": sha256, "bytes": 22, "copy": blob });
-        assert_eq!(files[0], json!({ "path": "kept", "before": before, "after_sha256": new, "order": 0 }));
-        assert_eq!(
-            (&files[1]["before"]["bytes"], &files[1]["before"]["copy"]),
-            (&json!(1024 * 1024 + 1), &Value::Null)
-        );
+        assert_eq!(files[0], json!({ "path": "kept", "before": before, "after_sha256": after_sha256, "order": 0 }));
+        let large = &files[1]["before"];
+        assert_eq!((&large["bytes"], &large["copy"]), (&json!(1024 * 1024 + 1), &Value::Null));
         assert_eq!((&files[2]["path"], &files[2]["before"]), (&json!("made"), &Value::Null));
         assert_eq!(files.as_array().unwrap().len(), 3, "a change that did not happen is not listed");
 
         let service = process.service.as_ref();
         let params = json!(read(session_id, &blob)).to_string();
-        for refused in [
-            service.blob(read(session_id, &blob)).await.map(drop),
-            wire::call(service, Operation::Blob, &params).await.map(drop),
-        ] {
+        let called = wire::call(service, Operation::Blob, &params).await;
+        for refused in [service.blob(read(session_id, &blob)).await.map(drop), called.map(drop)] {
             assert_eq!(refused.unwrap_err().code(), ErrorCode::InvalidRequest);
         }
         let page = service.answer_blob(read(session_id, &blob)).await.unwrap();
@@ -118,19 +103,17 @@ fn a_copy_is_for_the_owner_alone() {
         assert!(answer.contains("a copy of a file, which is not shown"), "{answer}");
         assert!(!process.lines(session_id).await.concat().contains("opensesame"));
         for redact in [false, true] {
-            let bundle = process.export(session_id, redact).await.unwrap();
-            let has = |text: &str| bundle.windows(text.len()).any(|bytes| bytes == text.as_bytes());
-            assert!(has(&blob) && !has("opensesame"), "the call names the copy, and nothing else of it leaves");
-            process.import(&bundle, usize::MAX, true).await.unwrap();
+            let bundle = process.export(session_id, redact).await;
+            let leaves = [found(&bundle, &blob), found(&bundle, "opensesame")];
+            assert_eq!(leaves, [true, false], "the call names the copy, and nothing else of it leaves");
+            process.takes(&bundle, true).await;
         }
         (session_id, blob)
     });
-    let path = place.data_dir().join("journal");
-    let name = crate::stored::files(&path).into_iter().find(|name| name.ends_with(&blob)).unwrap();
-    assert!(name.contains(&session_id.to_string()));
-    assert_eq!(path.join(&name).metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let path = place.session_dir(session_id).join("blobs").join(&blob);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(place.examine(false).findings, []);
-    std::fs::write(path.join(name), "something else").unwrap();
+    std::fs::write(path, "something else").unwrap();
     let found = place.examine(false).findings;
     assert!(found.len() == 1 && found[0].what.contains(&blob), "{found:?}");
 }
@@ -138,32 +121,29 @@ fn a_copy_is_for_the_owner_alone() {
 #[test]
 fn a_copy_goes_with_its_event_and_into_a_fork_but_not_into_a_bundle() {
     let (place, elsewhere) = (place(), place());
-    let bundle = with_changer(&place, async |process| {
+    let (bundle, files) = with_changer(&place, async |process| {
         let session_id = process.create().await;
         process.turn(session_id, "@call change {} @step @fail context").await.unwrap();
         process.turn(session_id, "@say Done.").await.unwrap();
         let files = files_of(&process, session_id).await;
         let blob = files[0]["before"]["copy"].as_str().unwrap().to_owned();
-        let fork = process.service.fork(ForkSession { session_id, turn: Some(0) }).await.unwrap().session_id;
-        let bundle = process.export(session_id, false).await.unwrap();
-        let has = async |session_id| process.service.answer_blob(read(session_id, &blob)).await.is_ok();
-        process.register("one").await;
-        let last_seq = process.service.read(&fork).await.unwrap().last_seq;
-        process.is_done("one", fork, last_seq).await;
+        let fork = process.fork(session_id, Some(0)).await.unwrap();
+        let bundle = process.export(session_id, false).await;
+        process.is_read(fork).await;
         assert!(process.compact(fork, false, false).await.dropped > 0);
-        assert!(has(session_id).await && has(fork).await, "it stays as long as its event");
+        for id in [session_id, fork] {
+            assert!(process.service.answer_blob(read(id, &blob)).await.is_ok(), "it stays as long as its event");
+        }
         assert_eq!(files_of(&process, fork).await, files);
         (bundle, files)
     });
     assert_eq!(place.examine(false).findings, []);
-    let (bundle, files) = bundle;
-    assert!(!bundle.windows(10).any(|bytes| bytes == b"opensesame"), "nothing there could use it");
-    elsewhere.process(true, |process| async move {
-        let imported = process.import(&bundle, usize::MAX, false).await.unwrap()[0].session_id;
+    assert!(!found(&bundle, "opensesame"), "nothing there could use it");
+    elsewhere.process(true, async |process| {
+        let imported = process.takes(&bundle, false).await;
         assert_eq!(files_of(&process, imported).await, files);
-        let blob = files[0]["before"]["copy"].as_str().unwrap();
-        let missing = process.service.answer_blob(read(imported, blob)).await.unwrap_err();
-        assert_eq!(missing.code(), ErrorCode::ItemNotFound);
+        let copy = read(imported, files[0]["before"]["copy"].as_str().unwrap());
+        assert_eq!(process.service.answer_blob(copy).await.unwrap_err().code(), ErrorCode::ItemNotFound);
     });
-    assert!(elsewhere.examine(false).findings.is_empty(), "what no bundle brings is not missing");
+    assert_eq!(elsewhere.examine(false).findings, [], "what no bundle brings is not missing");
 }

@@ -1,96 +1,118 @@
 //! Bundles that no export made: each is refused as a whole, and leaves no file behind.
 
-use std::time::Duration;
-
 use meerkat_service::{
     ErrorCode,
     options::Unattended,
-    service::{CreateSession, ForkSession, PinFact, ReadHistory, StartTurn},
+    service::{CreateSession, PinFact, ReadHistory, StartTurn},
 };
+use meerkat_testkit::in_time;
 use serde_json::{Value, json};
 
 use super::{
-    archive::{Entry, pack, seal, unpack},
+    archive::{Entry, FOLDER, KIND, LINK, MODE, NAME, OWNER, SIZE, describe, pack, seal, unpack},
     place, sample, stored,
 };
-use crate::stored::{Place, Process};
+use crate::stored::{Place, number};
 
 type Change<T> = (&'static str, fn(&mut Vec<T>));
 
+fn blob(files: &mut [Entry]) -> &mut Entry {
+    files.iter_mut().find(|file| file.is_in("blobs/")).unwrap()
+}
+
+fn manifest(files: &mut [Entry]) -> &mut Entry {
+    files.last_mut().unwrap()
+}
+
+fn put_into(files: &mut [Entry], folder: &str) {
+    files.iter_mut().for_each(|file| file.set(FOLDER, folder));
+}
+
 /// Something is wrong with the archive.
 const ARCHIVES: &[Change<Entry>] = &[
-    ("a symlink", |files| files[0] = files[0].clone().with(156, 1, "2").with(157, 100, "/etc/passwd")),
-    ("a hard link", |files| files[0] = files[0].clone().with(156, 1, "1").with(157, 100, "manifest.json")),
-    ("a folder", |files| files.insert(0, files[0].clone().of(Vec::new()).with(156, 1, "5").named("events/"))),
-    ("an extended header", |files| files.insert(0, files[0].clone().with(156, 1, "x"))),
-    ("a long name", |files| files.insert(0, files[0].clone().with(156, 1, "L"))),
-    ("an absolute name", |files| files[0] = files[0].clone().with(345, 155, "").named("/etc/passwd")),
+    ("a symlink", |files| {
+        files[0].set(KIND, "2");
+        files[0].set(LINK, "/etc/passwd");
+    }),
+    ("a hard link", |files| {
+        files[0].set(KIND, "1");
+        files[0].set(LINK, "manifest.json");
+    }),
+    ("a folder", |files| {
+        let mut folder = files[0].but(|file| file.fill(""));
+        folder.set(KIND, "5");
+        folder.set(NAME, "events/");
+        files.insert(0, folder);
+    }),
+    ("an extended header", |files| files.insert(0, files[0].but(|file| file.set(KIND, "x")))),
+    ("a long name", |files| files.insert(0, files[0].but(|file| file.set(KIND, "L")))),
+    ("an absolute name", |files| {
+        files[0].set(FOLDER, "");
+        files[0].set(NAME, "/etc/passwd");
+    }),
     ("an absolute folder", |files| {
-        let folder = format!("/{}", files[0].folder());
-        files[0] = files[0].clone().with(345, 155, &folder);
+        let folder = format!("/{}", files[0].text(FOLDER));
+        files[0].set(FOLDER, &folder);
     }),
-    ("a name that leads out", |files| files[0] = files[0].clone().named("../../manifest.json")),
-    ("a blob that leads out", |files| files[0] = files[0].clone().named("blobs/../../../evil")),
-    ("a folder that leads out", |files| files[0] = files[0].clone().with(345, 155, "..")),
+    ("a name that leads out", |files| files[0].set(NAME, "../../manifest.json")),
+    ("a blob that leads out", |files| files[0].set(NAME, "blobs/../../../evil")),
+    ("a folder that leads out", |files| files[0].set(FOLDER, "..")),
     ("a folder in capitals", |files| {
-        let folder = files[0].folder().to_uppercase();
-        files.iter_mut().for_each(|file| *file = file.clone().with(345, 155, &folder));
+        let folder = files[0].text(FOLDER).to_uppercase();
+        put_into(files, &folder);
     }),
-    ("another file", |files| files.insert(1, files[0].clone().of(b"#!/bin/sh\n".to_vec()).named("run.sh"))),
+    ("another file", |files| {
+        let mut other = files[0].but(|file| file.fill("#!/bin/sh\n"));
+        other.set(NAME, "run.sh");
+        files.insert(1, other);
+    }),
     ("a name in another spelling", |files| {
-        let name = files[0].name().replace("1-", "01-");
-        files[0] = files[0].clone().named(&name);
+        let name = files[0].text(NAME).replace("1-", "01-");
+        files[0].set(NAME, &name);
     }),
-    ("an owner", |files| files[0] = files[0].clone().with(265, 32, "root")),
-    ("a mode", |files| files[0] = files[0].clone().with(100, 8, "0004755")),
+    ("an owner", |files| files[0].set(OWNER, "root")),
+    ("a mode", |files| files[0].set(MODE, "0004755")),
     ("a checksum that is wrong", |files| files[0].header[148] ^= 1),
-    ("a negative size", |files| files[0] = files[0].clone().with(124, 12, "-0000000001")),
+    ("a negative size", |files| files[0].set(SIZE, "-0000000001")),
     ("a size in another form", |files| files[0].header[124] = 0x80),
-    ("a huge size", |files| files[0] = files[0].clone().with(124, 12, "77777777777")),
-    ("a huge blob", |files| {
-        let blob = files.iter().position(|file| file.name().starts_with("blobs/")).unwrap();
-        files[blob] = files[blob].clone().with(124, 12, "77777777777");
-    }),
-    ("a huge manifest", |files| {
-        let last = files.len() - 1;
-        files[last] = files[last].clone().with(124, 12, "00400000000");
-    }),
+    ("a huge size", |files| files[0].set(SIZE, "77777777777")),
+    ("a huge blob", |files| blob(files).set(SIZE, "77777777777")),
+    ("a huge manifest", |files| manifest(files).set(SIZE, "00400000000")),
     ("a file twice", |files| files.insert(1, files[1].clone())),
     ("a session twice", |files| files.extend(files.clone())),
     ("a session within another", |files| {
-        let half: Vec<Entry> = files[..1].to_vec();
-        files.splice(1..1, half.into_iter().map(|file| file.with(345, 155, "01900000-0000-7000-8000-000000000001")));
+        let other = files[0].but(|file| file.set(FOLDER, "01900000-0000-7000-8000-000000000001"));
+        files.insert(1, other);
     }),
     ("no manifest", |files| drop(files.pop())),
     ("nothing but a manifest", |files| drop(files.drain(..files.len() - 1))),
-    ("a missing blob", |files| files.retain(|file| !file.name().starts_with("blobs/"))),
+    ("a missing blob", |files| files.retain(|file| !file.is_in("blobs/"))),
     ("missing events", |files| drop(files.remove(0))),
     ("a blob of another name", |files| {
-        let blob = files.iter().position(|file| file.name().starts_with("blobs/")).unwrap();
-        files[blob] = files[blob].clone().named(&format!("blobs/{}", "0".repeat(64)));
+        blob(files).set(NAME, &format!("blobs/{}", "0".repeat(64)));
         seal(files);
     }),
     ("a blob twice", |files| {
-        let blob = files.iter().find(|file| file.name().starts_with("blobs/")).unwrap().clone();
-        files.insert(1, blob);
+        let twice = blob(files).clone();
+        files.insert(1, twice);
         seal(files);
     }),
     ("another's manifest", |files| {
-        let folder = "01900000-0000-7000-8000-000000000001";
-        files.iter_mut().for_each(|file| *file = file.clone().with(345, 155, folder));
+        put_into(files, "01900000-0000-7000-8000-000000000001");
         seal(files);
     }),
-    ("a manifest that is none", |files| {
-        let last = files.len() - 1;
-        files[last] = files[last].clone().of(b"{}".to_vec());
-    }),
+    ("a manifest that is none", |files| manifest(files).fill("{}")),
     ("a manifest of another format", |files| {
-        let last = files.len() - 1;
-        let text = String::from_utf8(files[last].body.clone()).unwrap().replace("meerkat bundle 1", "meerkat bundle 2");
-        files[last] = files[last].clone().of(text.into_bytes());
+        let text = String::from_utf8(manifest(files).body.clone()).unwrap();
+        manifest(files).fill(text.replace("meerkat bundle 1", "meerkat bundle 2"));
     }),
     ("events that are none", |files| {
-        files[0] = files[0].clone().of(Vec::new());
+        files[0].fill("");
+        seal(files);
+    }),
+    ("a last line without its end", |files| {
+        let body = files[0].body[..files[0].body.len() - 1].to_vec();
+        files[0].fill(body);
         seal(files);
     }),
 ];
@@ -122,22 +144,37 @@ const LINES: &[Change<String>] = &[
     }),
 ];
 
-fn with_lines(files: &mut [Entry], change: fn(&mut Vec<String>)) {
+fn with_lines(files: &mut [Entry], change: impl FnOnce(&mut Vec<String>)) {
     let text = String::from_utf8(files[0].body.clone()).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     change(&mut lines);
-    files[0] = files[0].clone().of((lines.join("\n") + "\n").into_bytes());
+    files[0].fill(lines.join("\n") + "\n");
     seal(files);
+}
+
+/// A bundle of one file of lines, with these after its own.
+fn with_more(bundle: &[u8], more: impl FnOnce(&mut Vec<String>)) -> Vec<u8> {
+    let mut files = unpack(bundle);
+    let mut last_seq = 0;
+    with_lines(&mut files, |lines| {
+        more(lines);
+        last_seq = number(&serde_json::from_str(lines.last().unwrap()).unwrap(), "seq");
+    });
+    let name = files[0].text(NAME);
+    files[0].set(NAME, &format!("{}-{last_seq}.jsonl", name.split_once('-').unwrap().0));
+    seal(&mut files);
+    describe(manifest(&mut files), |manifest| manifest["last_seq"] = last_seq.into());
+    pack(&files)
 }
 
 #[test]
 fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
     let (place, elsewhere) = (place(), place());
-    let (bundle, mut many) = place.process(true, |process| async move {
+    let (bundle, mut many) = place.process(true, async |process| {
         let ids = sample(&process).await;
         (process.exported(&ids[..1]).await, process.exported(&ids).await)
     });
-    let mut bundles: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut bundles: Vec<(String, Vec<u8>)> = vec![("nothing".to_owned(), Vec::new())];
     for (name, change) in ARCHIVES {
         let mut files = unpack(&bundle);
         change(&mut files);
@@ -145,18 +182,9 @@ fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
     }
     for (name, change) in LINES {
         let mut files = unpack(&bundle);
-        with_lines(&mut files, *change);
+        with_lines(&mut files, change);
         bundles.push(((*name).to_owned(), pack(&files)));
     }
-    let no_newline = {
-        let mut files = unpack(&bundle);
-        let body = files[0].body[..files[0].body.len() - 1].to_vec();
-        files[0] = files[0].clone().of(body);
-        seal(&mut files);
-        pack(&files)
-    };
-    bundles.push(("a last line without its end".to_owned(), no_newline));
-    bundles.push(("nothing".to_owned(), Vec::new()));
     for bytes in [1, 511, 512, 513, bundle.len() / 2, bundle.len() - 512, bundle.len() - 1] {
         bundles.push((format!("the first {bytes} bytes"), bundle[..bytes].to_vec()));
     }
@@ -174,55 +202,46 @@ fn a_bundle_that_no_export_made_is_refused_and_leaves_nothing_behind() {
     many[last] ^= 1;
     bundles.push(("a second session that is bad".to_owned(), many));
 
-    elsewhere.process(true, |process| async move {
-        process.create().await;
-    });
-    let kept = elsewhere.data_dir();
-    assert!(kept.exists());
-    elsewhere.process(true, |process| {
-        let elsewhere = &elsewhere;
-        async move {
-            process.service.ready().await.unwrap();
-            let before = stored(elsewhere);
-            for (name, bundle) in &bundles {
-                for new_ids in [false, true] {
-                    let refused = process.import(bundle, 100_000, new_ids).await.expect_err(name);
-                    assert_eq!(refused.code(), ErrorCode::BundleInvalid, "{name}: {refused}");
-                    assert_eq!(stored(elsewhere), before, "{name} left something behind");
-                }
+    elsewhere.process(true, async |process| process.create().await);
+    elsewhere.process(true, async |process| {
+        process.service.ready().await.unwrap();
+        let before = stored(&elsewhere);
+        for (name, bundle) in &bundles {
+            for new_ids in [false, true] {
+                let refused = process.import(bundle, 100_000, new_ids).await.expect_err(name);
+                assert_eq!(refused.code(), ErrorCode::BundleInvalid, "{name}: {refused}");
+                assert_eq!(stored(&elsewhere), before, "{name} left something behind");
             }
-            // The same directory takes the good one.
-            process.import(&bundle, 100_000, false).await.unwrap();
         }
+        // The same directory takes the good one.
+        process.takes(&bundle, false).await;
     });
 }
 
 #[test]
 fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
-    let place = place();
-    place.process(true, |process| async move {
+    place().process(true, async |process| {
         let id = process.create().await;
         process.turn(id, "@say One.").await.unwrap();
-        let bundle = process.export(id, false).await.unwrap();
+        let bundle = process.export(id, false).await;
         // Another one of the same id.
         let mut files = unpack(&bundle);
         with_lines(&mut files, |lines| {
             let last = lines.last_mut().unwrap();
             *last = last.replace(r#""output_tokens":"#, r#""output_tokens":1"#);
         });
-        let refused = process.import(&pack(&files), usize::MAX, false).await.unwrap_err().body();
-        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("exists")));
-        assert!(refused.message.contains("new ids"), "{}", refused.message);
+        let (reason, message) = process.refuses(&pack(&files), false).await;
+        assert!(reason == "exists" && message.contains("new ids"), "{message}");
 
         let far = "ffffffff-0000-7000-8000-000000000001";
         let mut files = unpack(&bundle);
         for file in &mut files {
             let body = String::from_utf8(file.body.clone()).unwrap().replace(&id.to_string(), far);
-            *file = file.clone().of(body.into_bytes()).with(345, 155, far);
+            file.fill(body);
         }
+        put_into(&mut files, far);
         seal(&mut files);
-        let refused = process.import(&pack(&files), usize::MAX, false).await.unwrap_err().body();
-        assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
+        assert_eq!(process.refuses(&pack(&files), false).await.0, "future");
         let made = process.import(&pack(&files), usize::MAX, true).await.unwrap();
         assert_eq!(made[0].imported_from.to_string(), far);
         // So does an event that lies there, whatever the session is called.
@@ -233,9 +252,8 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
             last.replace_range(year..year + 4, "9999");
         });
         for new_ids in [false, true] {
-            let refused = process.import(&pack(&files), usize::MAX, new_ids).await.unwrap_err().body();
-            assert_eq!((refused.code, &refused.details["reason"]), (ErrorCode::BundleInvalid, &json!("future")));
-            assert!(refused.message.contains("event 4"), "{}", refused.message);
+            let (reason, message) = process.refuses(&pack(&files), new_ids).await;
+            assert!(reason == "future" && message.contains("event 4"), "{message}");
         }
     });
 }
@@ -243,24 +261,23 @@ fn an_id_that_is_taken_or_spoils_the_order_is_refused_with_advice() {
 /// A stranger's session wants to run a tool here: it was approved there, and rules there allow it.
 #[test]
 fn a_bundle_brings_nothing_that_lets_a_tool_run() {
-    let (there, folder) = (Place::new(), meerkat_testkit::folder());
+    const ASK: &str = r#"@call test_ask {"name":"log","line":"x"} @say Done."#;
+    let folder = meerkat_testkit::folder();
     let workspace = folder.path().to_str().map(str::to_owned);
-    let bundle = there.process(false, |process| async move {
+    let bundle = Place::new().process(false, async |process| {
         let request = CreateSession { workspace, ..CreateSession::default() };
         let session_id = process.service.create_session(request).await.unwrap().session_id;
         process.turn(session_id, "hello").await.unwrap();
-        let prompt = r#"@call test_ask {"name":"log","line":"x"} @say Done."#;
-        let attended = StartTurn { attended: true, ..StartTurn::new(session_id, prompt) };
+        let attended = StartTurn { attended: true, ..StartTurn::new(session_id, ASK) };
         let _turn = process.service.begin_turn(attended).await.unwrap();
         process.until(session_id, "approval_requested").await;
-        process.exported(&[session_id]).await
+        process.export(session_id, false).await
     });
-    let mut files = unpack(&bundle);
-    with_lines(&mut files, |lines| {
+    let bundle = &with_more(&bundle, |lines| {
         let asked: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
         let event = |add: u64, fields: Value| {
             let mut event = asked.clone();
-            event["seq"] = (asked["seq"].as_u64().unwrap() + add).into();
+            event["seq"] = (number(&asked, "seq") + add).into();
             let members = event.as_object_mut().unwrap();
             members.retain(|name, _| !["name", "arguments", "preview", "rule"].contains(&name.as_str()));
             members.extend(fields.as_object().unwrap().clone());
@@ -269,32 +286,20 @@ fn a_bundle_brings_nothing_that_lets_a_tool_run() {
         let decided = event(1, json!({ "type": "approval_decided", "decision": "approve", "reason": null }));
         lines.extend([decided, event(2, json!({ "type": "tool_allowed", "rule": "test_ask" }))]);
     });
-    let more = files[0].name().replace("7.jsonl", "9.jsonl");
-    files[0] = files[0].clone().named(&more);
-    seal(&mut files);
-    let last = files.len() - 1;
-    let mut manifest: Value = serde_json::from_slice(&files[last].body).unwrap();
-    manifest["last_seq"] = (manifest["last_seq"].as_u64().unwrap() + 2).into();
-    files[last] = files[last].clone().of(serde_json::to_vec(&manifest).unwrap());
-    let bundle = &pack(&files);
-
     for new_ids in [false, true] {
         let mut here = Place::new();
         here.options.approval.unattended = Unattended::Deny;
-        let import = async |process: Process| {
-            let imported = process.import(bundle, 100_000, new_ids).await.unwrap();
-            let session_id = imported[0].session_id;
+        here.process(true, async |process| {
+            let session_id = process.takes(bundle, new_ids).await;
             assert_eq!(process.events(session_id).await.last().unwrap()["type"], "session_imported");
             process.turn(session_id, "hello").await.unwrap();
-            let fork = ForkSession { session_id, turn: Some(0) };
-            let fork = process.service.fork(fork).await.unwrap().session_id;
-            process.turn(fork, r#"@call test_ask {"name":"log","line":"x"} @say Done."#).await.unwrap();
+            let fork = process.fork(session_id, Some(0)).await.unwrap();
+            process.turn(fork, ASK).await.unwrap();
             for session_id in [session_id, fork] {
-                let view = process.service.read(&session_id).await.unwrap();
+                let view = process.view(session_id).await;
                 assert_eq!((view.workspace, view.allowed_rules), (None, Vec::new()), "new ids: {new_ids}");
             }
-        };
-        here.process(true, import);
+        });
         assert!(!here.dir.path().join("tools/log").exists(), "new ids: {new_ids}");
     }
 }
@@ -302,16 +307,13 @@ fn a_bundle_brings_nothing_that_lets_a_tool_run() {
 /// Events may be far apart. Looking for them in every number between once took for ever.
 #[test]
 fn steps_and_turns_of_a_session_with_wide_gaps_are_read_at_once() {
-    let (place, elsewhere) = (Place::new(), Place::new());
-    let bundle = place.process(true, |process| async move {
+    let bundle = Place::new().process(true, async |process| {
         let id = process.create().await;
         process.turn(id, "@say One.").await.unwrap();
         process.service.pin(PinFact { session_id: id, text: "far".to_owned() }).await.unwrap();
-        process.exported(&[id]).await
+        process.export(id, false).await
     });
-    let last_seq = 1_u64 << 52;
-    let mut files = unpack(&bundle);
-    with_lines(&mut files, |lines| {
+    let bundle = with_more(&bundle, |lines| {
         // Many at once, far behind the first ones and far before the last one.
         let mut pinned: Value = serde_json::from_str(&lines.pop().unwrap()).unwrap();
         for seq in (1_u64 << 40..(1 << 40) + 2000).chain([1 << 52]) {
@@ -320,22 +322,13 @@ fn steps_and_turns_of_a_session_with_wide_gaps_are_read_at_once() {
             lines.push(pinned.to_string());
         }
     });
-    let name = files[0].name();
-    let (from, _) = name.split_once('-').unwrap();
-    files[0] = files[0].clone().named(&format!("{from}-{last_seq}.jsonl"));
-    seal(&mut files);
-    let manifest = files.last_mut().unwrap();
-    let mut listed: Value = serde_json::from_slice(&manifest.body).unwrap();
-    listed["last_seq"] = last_seq.into();
-    *manifest = manifest.clone().of(serde_json::to_vec(&listed).unwrap());
-    elsewhere.process(true, |process| async move {
-        let session_id = process.import(&pack(&files), usize::MAX, false).await.unwrap()[0].session_id;
+    Place::new().process(true, async |process| {
+        let all = ReadHistory::new(process.takes(&bundle, false).await);
         let read = async {
-            let all = ReadHistory::new(session_id);
-            (process.service.steps(all.clone()).await.unwrap(), process.service.turns(all).await.unwrap())
+            (process.service.steps(all.clone()).await.unwrap(), process.service.turns(all.clone()).await.unwrap())
         };
-        let (steps, turns) = tokio::time::timeout(Duration::from_secs(60), read).await.expect("they are read for ever");
-        assert_eq!(steps.items.len(), 1);
-        assert_eq!((turns.items.len(), turns.items[0].turn, steps.next_cursor, turns.next_cursor), (1, 0, None, None));
+        let (steps, turns) = in_time("they are read", read).await;
+        assert_eq!((steps.items.len(), steps.next_cursor), (1, None));
+        assert_eq!((turns.items.len(), turns.items[0].turn, turns.next_cursor), (1, 0, None));
     });
 }

@@ -3,15 +3,12 @@
 //!
 //! The corpus also holds that a bundle of an earlier version can be imported.
 
-use meerkat_service::{
-    ErrorCode, SessionId,
-    service::{ReadHistory, SessionQuery},
-};
+use meerkat_service::{ErrorCode, SessionId};
 use meerkat_testkit::cases;
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{
-    archive::{pack, seal, unpack},
+    archive::{FOLDER, pack, seal, unpack},
     in_memory,
 };
 use crate::stored::Process;
@@ -22,30 +19,31 @@ const CORPUS: [&[u8]; 2] = [include_bytes!("corpus/one.tar"), include_bytes!("co
 /// The lines of each session of a bundle.
 fn sessions(bundle: &[u8]) -> Vec<(String, Vec<String>)> {
     let files = unpack(bundle);
-    let events = files.iter().filter(|file| file.name().starts_with("events/"));
+    let events = files.iter().filter(|file| file.is_in("events/"));
     let lines = |body: &[u8]| std::str::from_utf8(body).unwrap().lines().map(str::to_owned).collect();
-    events.map(|file| (file.folder(), lines(&file.body))).collect()
+    events.map(|file| (file.text(FOLDER), lines(&file.body))).collect()
 }
 
 #[derive(Clone, Debug)]
 enum Mutation {
     Flip(Index, u8),
-    Put(Index, u8),
-    Insert(Index, Vec<u8>),
-    Remove(Index, usize),
+    /// Others in the place of so many bytes.
+    Replace(Index, usize, Vec<u8>),
     Repeat(Index, usize),
-    Cut(Index),
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
     let at = any::<Index>;
+    let inserted = prop_oneof![vec(any::<u8>(), 1..20), Just(vec![0; 512])];
+    let removed = prop_oneof![1..20_usize, Just(512)];
+    let repeated = prop_oneof![1..20_usize, Just(512), Just(1024)];
     prop_oneof![
         4 => (at(), 0..8_u8).prop_map(|(at, bit)| Mutation::Flip(at, 1 << bit)),
-        4 => (at(), any::<u8>()).prop_map(|(at, byte)| Mutation::Put(at, byte)),
-        2 => (at(), prop_oneof![vec(any::<u8>(), 1..20), Just(vec![0; 512])]).prop_map(|(at, it)| Mutation::Insert(at, it)),
-        2 => (at(), prop_oneof![1..20_usize, Just(512)]).prop_map(|(at, len)| Mutation::Remove(at, len)),
-        1 => (at(), prop_oneof![1..20_usize, Just(512), Just(1024)]).prop_map(|(at, len)| Mutation::Repeat(at, len)),
-        1 => at().prop_map(Mutation::Cut),
+        4 => (at(), any::<u8>()).prop_map(|(at, byte)| Mutation::Replace(at, 1, vec![byte])),
+        2 => (at(), inserted).prop_map(|(at, bytes)| Mutation::Replace(at, 0, bytes)),
+        2 => (at(), removed).prop_map(|(at, len)| Mutation::Replace(at, len, Vec::new())),
+        1 => at().prop_map(|at| Mutation::Replace(at, usize::MAX, Vec::new())),
+        1 => (at(), repeated).prop_map(|(at, len)| Mutation::Repeat(at, len)),
     ]
 }
 
@@ -54,31 +52,21 @@ impl Mutation {
         if bytes.is_empty() {
             return;
         }
-        let end = |at: usize, len: usize, bytes: &[u8]| bytes.len().min(at + len);
+        let end = bytes.len();
+        let range = |at: &Index, len: usize| {
+            let at = at.index(end);
+            at..end.min(at.saturating_add(len))
+        };
         match self {
             Self::Flip(at, bit) => *at.get_mut(bytes) ^= bit,
-            Self::Put(at, byte) => *at.get_mut(bytes) = *byte,
-            Self::Insert(at, more) => {
-                let at = at.index(bytes.len());
-                bytes.splice(at..at, more.iter().copied());
-            }
-            Self::Remove(at, len) => {
-                let at = at.index(bytes.len());
-                bytes.drain(at..end(at, *len, bytes));
-            }
+            Self::Replace(at, len, others) => drop(bytes.splice(range(at, *len), others.iter().copied())),
             Self::Repeat(at, len) => {
-                let at = at.index(bytes.len());
-                let part = bytes[at..end(at, *len, bytes)].to_vec();
-                bytes.splice(at..at, part);
+                let range = range(at, *len);
+                let part = bytes[range.clone()].to_vec();
+                bytes.splice(range.start..range.start, part);
             }
-            Self::Cut(at) => bytes.truncate(at.index(bytes.len())),
         }
     }
-}
-
-async fn stored(process: &Process) -> Vec<SessionId> {
-    let page = process.service.list(SessionQuery { limit: Some(1000), ..SessionQuery::default() }).await.unwrap();
-    page.items.iter().map(|summary| summary.session_id).collect()
 }
 
 /// Imports it; if it is refused, nothing is left.
@@ -88,7 +76,7 @@ async fn import(bundle: &[u8], new_ids: bool) -> Option<(Process, Vec<SessionId>
         Ok(made) => Some((process, made.iter().map(|made| made.session_id).collect())),
         Err(refused) => {
             assert_eq!(refused.code(), ErrorCode::BundleInvalid, "{refused}");
-            assert_eq!(stored(&process).await, []);
+            assert_eq!(process.listed().await, []);
             assert_eq!(held.bytes(), 0);
             None
         }
@@ -150,21 +138,20 @@ proptest! {
     ) {
         let mut files = unpack(CORPUS[which]);
         for (mutation, at) in &mutations {
-            let events: Vec<usize> = (0..files.len()).filter(|at| files[*at].name().starts_with("events/")).collect();
+            let events: Vec<usize> = (0..files.len()).filter(|at| files[*at].is_in("events/")).collect();
             let at = *at.get(&events);
             let mut body = files[at].body.clone();
             mutation.apply(&mut body);
-            files[at] = files[at].clone().of(body);
+            files[at].fill(body);
         }
         seal(&mut files);
         run(async {
             let Some((process, ids)) = import(&pack(&files), new_ids).await else { return };
             for session_id in ids {
                 assert!(!process.lines(session_id).await.is_empty());
-                process.service.read(&session_id).await.unwrap();
-                let request = ReadHistory::new(session_id);
-                process.service.history(request).await.unwrap();
-                process.export(session_id, true).await.unwrap();
+                process.view(session_id).await;
+                process.said(session_id).await;
+                process.export(session_id, true).await;
                 let ended = process.turn(session_id, "@say It goes on.").await;
                 assert!(!ended.is_err_and(|error| error.code() == ErrorCode::Internal));
             }

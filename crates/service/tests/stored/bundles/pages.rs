@@ -12,38 +12,51 @@ use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use meerkat_service::{
-    AgentBuildConfig, ErrorCode, SessionId,
+    ErrorCode, SessionId,
     options::Overflow,
-    service::{ExportSession, PinFact, Remind, UpdateSession},
-    session::reminder::SystemReminderType,
-    store::{BlobStore, BlobWriter, StoreError, open_stores},
+    service::{BundlePage, ExportSession, PinFact, UpdateSession},
+    store::{BlobStore, BlobWriter, StoreError, Stores},
 };
 use serde_json::{Value, json};
 
-use super::{archive::unpack, in_memory, place, sample};
-use crate::stored::Process;
+use super::{archive::unpack, found, in_memory, place};
+use crate::stored::{Place, Process};
 
-/// A prompt that is longer than two pages, and is in a blob.
-fn long_prompt() -> String {
-    format!("@say One. @note {}", "long ".repeat(500_000))
+/// A text that takes more than one page, or is in a blob.
+fn long(words: usize) -> String {
+    format!("@say One. @note {}", "long ".repeat(words))
+}
+
+/// A page of an export; if it is refused, the code and the field.
+async fn page(
+    process: &Process,
+    session_id: SessionId,
+    cursor: Option<&str>,
+    redact: bool,
+) -> Result<BundlePage, (ErrorCode, Value)> {
+    let cursor = cursor.map(str::to_owned);
+    let page = process.service.export_session(ExportSession { redact, cursor, ..ExportSession::new(session_id) }).await;
+    page.map_err(|error| (error.code(), error.body().details.get("field").cloned().unwrap_or_default()))
+}
+
+fn wrong_cursor() -> (ErrorCode, Value) {
+    (ErrorCode::InvalidRequest, "cursor".into())
 }
 
 #[test]
 fn an_export_holds_still_while_its_session_goes_on() {
-    let (place, elsewhere) = (place(), place());
-    let (id, bundle, lines) = place.process(true, |process| async move {
+    let (id, bundle, lines) = place().process(true, async |process| {
         let id = process.create().await;
-        process.turn(id, &long_prompt()).await.unwrap();
+        process.turn(id, &long(500_000)).await.unwrap();
         let lines = process.lines(id).await;
         let (mut bundle, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
-            let request = ExportSession { cursor, ..ExportSession::new(id) };
-            let page = process.service.export_session(request.clone()).await.unwrap();
-            assert_eq!(process.service.export_session(request).await.unwrap(), page, "a page can be asked for again");
-            bundle.extend(BASE64_STANDARD.decode(page.data).unwrap());
+            let next = page(&process, id, cursor.as_deref(), false).await.unwrap();
+            assert_eq!(page(&process, id, cursor.as_deref(), false).await.unwrap(), next, "it can be asked for again");
+            bundle.extend(BASE64_STANDARD.decode(next.data).unwrap());
             assert!(bundle.len() <= (pages + 1) * 1024 * 1024, "a page has at most a mebibyte");
             process.turn(id, "@say Meanwhile.").await.unwrap();
-            (cursor, pages) = (page.next_cursor, pages + 1);
+            (cursor, pages) = (next.next_cursor, pages + 1);
             if cursor.is_none() {
                 break;
             }
@@ -51,9 +64,8 @@ fn an_export_holds_still_while_its_session_goes_on() {
         assert_eq!(pages, 3);
         (id, bundle, lines)
     });
-    elsewhere.process(true, |process| async move {
-        let made = process.import(&bundle, 1_000_000, false).await.unwrap();
-        assert_eq!(made[0].last_seq, lines.len() as u64);
+    place().process(true, async |process| {
+        process.takes(&bundle, false).await;
         assert_eq!(process.lines(id).await, lines);
     });
 }
@@ -61,55 +73,44 @@ fn an_export_holds_still_while_its_session_goes_on() {
 /// Pages of a journal before and after it was compacted make no bundle, so the export has to begin again.
 #[test]
 fn an_export_notices_that_its_journal_was_compacted() {
-    let (mut place, elsewhere) = (place(), place());
-    place.options.journal.min_record_age_ms = 0;
+    let mut place = place();
     place.options.context.overflow = Overflow::Slide;
-    let (id, bundle) = place.process(true, |process| async move {
-        let (id, service) = (process.create().await, process.service.as_ref());
+    let (id, bundle) = place.process(true, async |process| {
+        let id = process.create().await;
         for _ in 0..12 {
-            process.turn(id, &format!("@say One. @note {}", "long ".repeat(20_000))).await.unwrap();
+            process.turn(id, &long(20_000)).await.unwrap();
         }
         for text in ["One.", "Two.", "Three."] {
-            let kind = SystemReminderType::Environment;
-            service.remind(Remind { session_id: id, kind, text: text.to_owned() }).await.unwrap();
+            process.remind(id, "environment", text).await;
         }
-        let ask = async |cursor| service.export_session(ExportSession { cursor, ..ExportSession::new(id) }).await;
-        let cursor = ask(None).await.unwrap().next_cursor;
-        process.register("one").await;
-        process.is_done("one", id, service.read(&id).await.unwrap().last_seq).await;
+        let cursor = page(&process, id, None, false).await.unwrap().next_cursor;
+        process.is_read(id).await;
         assert_eq!(process.compact(id, false, false).await.dropped, 2);
         for _ in 0..2 {
-            let refused = ask(cursor.clone()).await.unwrap_err().body();
-            assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &"cursor".into()));
+            assert_eq!(page(&process, id, cursor.as_deref(), false).await, Err(wrong_cursor()));
         }
-        (id, process.export(id, false).await.unwrap())
+        (id, process.export(id, false).await)
     });
-    elsewhere.process(true, |process| async move {
-        assert_eq!(process.import(&bundle, 1_000_000, false).await.unwrap()[0].session_id, id);
-    });
+    Place::new().process(true, async |process| assert_eq!(process.takes(&bundle, false).await, id));
 }
 
 #[tokio::test]
 async fn a_cursor_is_that_of_the_page_before() {
     let (process, _) = in_memory(Default::default());
     let id = process.create().await;
-    process.turn(id, &long_prompt()).await.unwrap();
-    let ask = async |session_id: SessionId, cursor: Option<String>, redact: bool| {
-        process.service.export_session(ExportSession { redact, cursor, ..ExportSession::new(session_id) }).await
-    };
-    let cursor = ask(id, None, false).await.unwrap().next_cursor.unwrap();
+    process.turn(id, &long(500_000)).await.unwrap();
+    let cursor = page(&process, id, None, false).await.unwrap().next_cursor.unwrap();
     let end = format!("9{cursor}");
     for wrong in ["", "x", "1.2", "1.x.y", "4.0.0", &cursor.replace('.', ","), &end[..end.len() - 1]] {
-        let refused = ask(id, Some(wrong.to_owned()), false).await.unwrap_err().body();
-        assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &"cursor".into()), "{wrong}");
+        assert_eq!(page(&process, id, Some(wrong), false).await, Err(wrong_cursor()), "{wrong}");
     }
     let unknown = SessionId::from_uuid(uuid::Uuid::from_u128(7));
-    assert_eq!(ask(unknown, None, false).await.unwrap_err().code(), ErrorCode::SessionNotFound);
+    assert_eq!(page(&process, unknown, None, false).await.unwrap_err().0, ErrorCode::SessionNotFound);
     // Pages of two exports do not go together.
     process.service.pin(PinFact { session_id: id, text: "sk-planted-0123456789".to_owned() }).await.unwrap();
-    let clean = ask(id, None, true).await.unwrap().next_cursor.unwrap();
-    assert_eq!(ask(id, Some(clean.clone()), false).await.unwrap_err().code(), ErrorCode::InvalidRequest);
-    ask(id, Some(clean), true).await.unwrap();
+    let clean = page(&process, id, None, true).await.unwrap().next_cursor;
+    assert_eq!(page(&process, id, clean.as_deref(), false).await.unwrap_err().0, ErrorCode::InvalidRequest);
+    page(&process, id, clean.as_deref(), true).await.unwrap();
 }
 
 /// What looks like a key, and what is configured as a secret, wherever a session holds it.
@@ -118,8 +119,8 @@ fn a_redacted_export_has_no_planted_key() {
     const KEYS: [&str; 4] =
         ["sk-planted-0123456789", "ghp_0123456789abcdef", "AKIAIOSFODNN7PLANTED", "tok.planted~0123456789"];
     const SECRET: &str = "correct horse \"battery\" staple";
-    let (place, elsewhere) = (place(), place());
-    let (ids, lines, bundle) = place.process(true, |process| async move {
+    let place = place();
+    let (id, lines) = place.process(true, async |process| {
         let id = process.create().await;
         let text = format!("{} Bearer {} \\n{} {SECRET}", KEYS[0], KEYS[3], KEYS[1]);
         let arguments = json!({ "text": text, KEYS[2]: "a name", "escaped": "ghp_" });
@@ -130,56 +131,38 @@ fn a_redacted_export_has_no_planted_key() {
         let labels = Some([("key".to_owned(), KEYS[0].to_owned())].into());
         let update = UpdateSession { session_id: id, title: Some(KEYS[1].to_owned()), labels };
         process.service.update(update).await.unwrap();
-        process.service.pin(PinFact { session_id: id, text: text.clone() }).await.unwrap();
-        let lines = process.lines(id).await;
-        let whole = process.export(id, false).await.unwrap();
-        for key in KEYS {
-            assert!(found(&whole, key), "{key} is planted");
+        process.service.pin(PinFact { session_id: id, text }).await.unwrap();
+        let whole = process.export(id, false).await;
+        for planted in KEYS.into_iter().chain(["battery"]) {
+            assert!(found(&whole, planted), "{planted} is planted");
         }
-        let others = sample(&process).await;
-        (([id], others), lines, whole)
+        (id, process.lines(id).await)
     });
-    let ([id], _) = ids;
-    assert!(found(&bundle, "battery"));
     // The secret is configured only now.
-    let clean = {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let agent = AgentBuildConfig::new().options(place.options.clone()).store(place.data_dir());
-            let service = agent.secret(secrecy::SecretString::from(SECRET)).build().unwrap().service().clone();
-            let clean = Process { service: service.clone() }.export(id, true).await.unwrap();
-            service.shut_down(1_000).await;
-            clean
-        })
-    };
-    for planted in KEYS.iter().copied().chain(["battery"]) {
+    let with_secret = || place.agent().secret(secrecy::SecretString::from(SECRET));
+    let clean = Place::process_of(with_secret, true, async |process| process.export(id, true).await);
+    for planted in KEYS.into_iter().chain(["battery"]) {
         assert!(!found(&clean, planted), "{planted} is told");
     }
-    let files = unpack(&clean);
-    let manifest: Value = serde_json::from_slice(&files.last().unwrap().body).unwrap();
+    let manifest: Value = serde_json::from_slice(&unpack(&clean).last().unwrap().body).unwrap();
     assert_eq!(manifest["redacted"], true);
-    elsewhere.process(true, |process| async move {
-        process.import(&clean, 100_000, false).await.unwrap();
+    Place::new().process(true, async |process| {
+        process.takes(&clean, false).await;
         let answers = process.answers(id).await;
-        let imported = answers["events"].as_array().unwrap();
-        assert_eq!(imported.len(), lines.len());
-        for (line, of) in imported.iter().zip(&lines) {
-            let (line, of): (Value, Value) =
-                (serde_json::from_str(line.as_str().unwrap()).unwrap(), serde_json::from_str(of).unwrap());
+        assert_eq!(answers.lines.len(), lines.len());
+        for (line, of) in answers.lines.iter().zip(&lines) {
+            let [line, of]: [Value; 2] = [line, of].map(|line| serde_json::from_str(line).unwrap());
             for same in ["session_id", "seq", "turn", "time", "type"] {
                 assert_eq!(line[same], of[same]);
             }
             // As text in a prompt an escape is no key; in the arguments of a call it is.
-            assert_eq!(
-                of["type"] == "assistant_message" && found(of.to_string().as_bytes(), "ghp_0123456789abcdef"),
-                of["seq"] == 3
-            );
-            assert!(!found(line.to_string().as_bytes(), "ghp_0123456789abcdef"));
+            let has_key = found(of.to_string().as_bytes(), KEYS[1]);
+            assert_eq!(of["type"] == "assistant_message" && has_key, of["seq"] == 3);
+            assert!(!found(line.to_string().as_bytes(), KEYS[1]));
         }
-        let bodies = answers["bodies"].as_array().unwrap();
-        assert!(!bodies.is_empty(), "the bodies that keys were taken from can be read");
-        for body in bodies {
-            let body = BASE64_STANDARD.decode(body.as_str().unwrap()).unwrap();
+        assert!(!answers.bodies.is_empty(), "the bodies that keys were taken from can be read");
+        for body in answers.bodies {
+            let body = BASE64_STANDARD.decode(body).unwrap();
             assert!(found(&body, "[redacted]") || !found(&body, "Bearer"));
         }
         process.turn(id, "@echo messages").await.unwrap();
@@ -189,21 +172,16 @@ fn a_redacted_export_has_no_planted_key() {
 /// Bodies that differ in their keys alone are one file once the keys are replaced.
 #[test]
 fn bodies_that_are_equal_without_their_keys_are_exported_once() {
-    place().process(true, |process| async move {
-        let id = process.create().await;
+    place().process(true, async |process| {
+        let (id, body) = (process.create().await, "long ".repeat(60_000));
         for key in ["sk-planted-0123456789", "sk-planted-9876543210"] {
-            process.turn(id, &format!("@say Read. @note {key} {}", "long ".repeat(60_000))).await.unwrap();
+            process.turn(id, &format!("@say Read. @note {key} {body}")).await.unwrap();
         }
         for (is_redacted, count) in [(false, 2), (true, 1)] {
-            let files = unpack(&process.export(id, is_redacted).await.unwrap());
-            let blobs = files.iter().filter(|file| found(&file.body, &"long ".repeat(60_000)));
-            assert_eq!(blobs.count(), count, "{is_redacted}");
+            let files = unpack(&process.export(id, is_redacted).await);
+            assert_eq!(files.iter().filter(|file| found(&file.body, &body)).count(), count, "{is_redacted}");
         }
     });
-}
-
-fn found(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
 /// Counts the bytes of blobs that are read.
@@ -237,23 +215,20 @@ impl BlobStore for Counting {
 /// Each page read and cleaned the whole blob again, which took minutes for a long one.
 #[test]
 fn a_blob_is_cleaned_once_for_all_of_its_pages() {
-    let place = place();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut stores = open_stores(&place.data_dir()).unwrap();
-        let blobs = Arc::new(Counting(stores.blobs, AtomicU64::new(0)));
+    let counting = |stores: &mut Stores| {
+        let blobs = Arc::new(Counting(stores.blobs.clone(), AtomicU64::new(0)));
         stores.blobs = blobs.clone();
-        let agent = AgentBuildConfig::new().options(place.options.clone()).stores(stores).build().unwrap();
-        let process = Process { service: agent.service().clone() };
+        blobs
+    };
+    place().process_over(true, counting, async |process, blobs| {
         let id = process.create().await;
-        process.turn(id, &long_prompt()).await.unwrap();
+        process.turn(id, &long(500_000)).await.unwrap();
         let before = blobs.1.load(Ordering::Relaxed);
-        let bundle = process.export(id, true).await.unwrap();
+        let bundle = process.export(id, true).await;
         assert!(bundle.len() > 2 * 1024 * 1024);
         // For its name and length, and for its pages.
         let read = blobs.1.load(Ordering::Relaxed) - before;
         assert!(read <= 2 * bundle.len() as u64, "{read} bytes were read for {}", bundle.len());
-        assert_eq!(process.export(id, true).await.unwrap(), bundle);
-        process.service.shut_down(1_000).await;
+        assert_eq!(process.export(id, true).await, bundle);
     });
 }
