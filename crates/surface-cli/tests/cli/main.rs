@@ -6,7 +6,6 @@
 mod drive;
 
 mod advised;
-mod agent;
 mod asked;
 mod call;
 mod chat;
