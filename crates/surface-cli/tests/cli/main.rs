@@ -29,5 +29,4 @@ mod sources;
 mod store;
 mod trust;
 mod typed;
-mod untrusted;
 mod words;
