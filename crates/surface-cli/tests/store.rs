@@ -8,9 +8,6 @@ mod drive;
 #[path = "store/answers.rs"]
 mod answers;
 
-#[path = "store/damaged.rs"]
-mod damaged;
-
 #[path = "store/decided.rs"]
 mod decided;
 
@@ -194,30 +191,6 @@ fn an_attached_command_runs_programs_of_its_own_path() {
 }
 
 #[test]
-fn the_branch_of_the_repository_is_a_reminder_that_is_renewed_when_it_changes() {
-    let stage = Stage::new();
-    let project = stage.0.path().join("project");
-    std::fs::create_dir_all(project.join(".git")).unwrap();
-    let checkout =
-        |branch: &str| std::fs::write(project.join(".git/HEAD"), format!("ref: refs/heads/{branch}\n")).unwrap();
-    let told = |args: &[&str]| -> Vec<String> {
-        let ran = stage.run(&[args, &["--events", "@say One."]].concat());
-        assert_eq!(ran.code, 0, "{}", ran.err);
-        let events = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let events = events.filter(|event| event["kind"] == "git_status");
-        events.map(|event| event["text"].as_str().unwrap_or("cleared").to_owned()).collect()
-    };
-    let (run, again) = (["run", "--workspace", "project"], ["run", "--session", "last"]);
-    checkout("main");
-    assert_eq!(told(&run), ["Branch: main"]);
-    assert_eq!(told(&again), [""; 0]);
-    checkout("side");
-    assert_eq!(told(&again), ["Branch: side"]);
-    std::fs::remove_dir_all(project.join(".git")).unwrap();
-    assert_eq!(told(&again), ["cleared"]);
-}
-
-#[test]
 fn an_owner_that_does_not_answer_is_named() {
     let stage = Stage::new();
     let server = stage.serve();
@@ -284,15 +257,6 @@ fn when_the_owner_is_killed_another_takes_its_place() {
     assert!(said.contains("process that ran the turn") && said.contains(&format!("meerkat resume {id}")), "{said}");
     assert_eq!(attached.code(), Some(ErrorCode::TurnInterrupted.exit_code().into()));
     assert_eq!(stage.json(&["run", "--session", id, "@say Again."])["text"], "Again.");
-}
-
-#[test]
-fn with_nothing_to_resume_it_is_said_what_to_do() {
-    let stage = Stage::new();
-    assert_eq!(stage.run(&["run", "@say One."]).code, 0);
-    let ran = stage.run(&["resume", "last"]);
-    assert_eq!(ran.code, ErrorCode::ItemNotFound.exit_code());
-    assert!(ran.err.contains("nothing to resume") && ran.err.contains("give a prompt"), "{}", ran.err);
 }
 
 #[test]
@@ -373,17 +337,6 @@ fn sessions_go_into_a_file_and_come_back() {
 }
 
 #[test]
-fn a_bundle_that_no_import_would_take_in_is_told_of() {
-    let stage = Stage::new();
-    stage.json(&["run", "@say One."]);
-    for (limit, is_told) in [("1000", true), ("1000000", false)] {
-        let mut command = stage.command(&["sessions", "export", "last", "-o", "one.tar"]);
-        let ran = ran(command.env("MEERKAT_LIMITS__BUNDLE_BYTES", limit).stdin(Stdio::null()));
-        assert_eq!((ran.code, ran.err.contains("limits.bundle_bytes")), (0, is_told), "{}", ran.err);
-    }
-}
-
-#[test]
 fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     let stage = Stage::new();
     let ran = stage.on_terminal(&["run", "@long 1200000"], "");
@@ -396,42 +349,6 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     let retain = stage.json(&["call", "session/retain", "max_sessions=1", "dry_run=true"]);
     assert_eq!((&retain["deleted"], retain["items"].as_array().unwrap().len()), (&json!(0), 1), "{retain}");
     assert_eq!(stage.json(&["call", "session/retain", "max_sessions=1"])["deleted"], 1);
-}
-
-#[test]
-fn the_doctor_says_what_is_wrong_and_mends_it() {
-    let stage = Stage::new();
-    let none = stage.run(&["doctor"]);
-    assert_eq!(none.code, 0, "{}", none.err);
-    assert!(!stage.0.path().join("data").exists(), "looking makes nothing");
-    let id = stage.json(&["run", "@say One."])["session_id"].as_str().unwrap().to_owned();
-    for prompt in ["@say Two.", "@say Three."] {
-        stage.json(&["run", "--session", &id, prompt]);
-    }
-    stage.projected(&id);
-    let sound = stage.json(&["doctor"]);
-    assert_eq!((&sound["sessions"], &sound["findings"]), (&json!(1), &json!([])));
-    assert!(stage.run(&["doctor"]).out.ends_with(": nothing is wrong.\n"));
-
-    let folder = stage.0.path().join("data/journal").join(&id[id.len() - 2..]).join(&id);
-    let mut names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let path = names.find(|path| path.extension().is_some_and(|extension| extension == "mlog")).unwrap();
-    let mut segment = std::fs::read(&path).unwrap();
-    let at = segment.windows(7).position(|window| window == b"@say Tw").unwrap();
-    segment[at] ^= 1;
-    std::fs::write(&path, segment).unwrap();
-    let damaged = stage.run(&["doctor"]);
-    assert_eq!(damaged.code, 1, "{}{}", damaged.out, damaged.err);
-    assert!(damaged.out.starts_with(&format!("error: session {id}: ")), "{}", damaged.out);
-    assert!(damaged.out.contains("\n  Run `meerkat doctor --repair`.\n"), "{}", damaged.out);
-    let mended = stage.run(&["doctor", "--repair"]);
-    assert_eq!(mended.code, 0, "{}{}", mended.out, mended.err);
-    // What the next start does comes first: the files still hold what was cut off.
-    assert!(mended.out.starts_with("warning: ") && mended.out.contains("/.rkat is behind"), "{}", mended.out);
-    assert!(mended.out.contains(&format!("\nrepaired: session {id}: ")), "{}", mended.out);
-    assert_eq!(stage.json(&["run", "--session", &id, "@say Next."])["text"], "Next.");
-    stage.projected(&id);
-    assert_eq!(stage.json(&["doctor"])["findings"], json!([]));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The files in `dist/`, which a packager installs, the scripts of shells, and pages that must agree with the program.
+//! The files in `dist/`, which a packager installs, and pages that must agree with the program.
 
 use std::{
     collections::BTreeMap,
@@ -11,42 +11,12 @@ use std::{
 use meerkat_testkit::needs;
 use tempfile::TempDir;
 
-use crate::drive::{Ran, meerkat, ran, signal};
+use crate::drive::{meerkat, ran, signal};
 
 const UNITS: [&str; 2] = ["user", "system"];
 
 fn unit_file(whose: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../dist/systemd/{whose}/meerkat.service"))
-}
-
-/// Has a shell read the script that is printed for it.
-#[track_caller]
-fn check_script(shell: &str, args: &[&str]) -> Ran {
-    let dir = TempDir::new().unwrap();
-    let script = dir.path().join("script");
-    fs::write(&script, ran(&mut meerkat(&dir, &["completions", shell])).out).unwrap();
-    let parsed = ran(Command::new(shell).args(args).arg("script").current_dir(&dir));
-    assert_eq!((parsed.code, parsed.err.as_str()), (0, ""));
-    parsed
-}
-
-#[test]
-fn bash_completes_with_its_script() {
-    needs!("bash");
-    let bash = check_script("bash", &["--norc", "-c", r#". "./$0" && complete -p meerkat"#]);
-    assert!(bash.out.contains("-F _meerkat"), "{}", bash.out);
-}
-
-#[test]
-fn zsh_reads_its_script() {
-    needs!("zsh");
-    check_script("zsh", &["-n"]);
-}
-
-#[test]
-fn fish_reads_its_script() {
-    needs!("fish");
-    check_script("fish", &["--no-execute"]);
 }
 
 /// The program is another one here than the one that a packager installs.

@@ -6,7 +6,6 @@
 mod drive;
 
 mod advised;
-mod agent;
 mod asked;
 mod call;
 mod chat;
@@ -30,5 +29,4 @@ mod sources;
 mod store;
 mod trust;
 mod typed;
-mod untrusted;
 mod words;

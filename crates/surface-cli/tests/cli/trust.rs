@@ -1,20 +1,16 @@
-//! A project's file counts only once the user trusts it as it is.
+//! A project's file counts only once the user trusts it as it is: more of it is in `transcripts/trust.md`.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind},
     net::TcpListener,
-    os::unix::fs::PermissionsExt as _,
     process::Stdio,
     sync::Arc,
 };
 
-use meerkat_errors::ErrorCode;
 use tempfile::TempDir;
 
 use crate::drive::{Ran, meerkat, ran, terminal::cli};
-
-const PLANTED: &str = "limits.pins = 3";
 
 fn show(dir: &Arc<TempDir>) -> Ran {
     let ran = cli(&["config", "show", "--json"]).in_dir(dir).run();
@@ -22,12 +18,10 @@ fn show(dir: &Arc<TempDir>) -> Ran {
     ran
 }
 
-/// A project with this file, for a user with that one.
-fn project(file: &str, user: &str) -> Arc<TempDir> {
+/// A project with this file.
+fn project(file: &str) -> Arc<TempDir> {
     let dir = cli(&[]).dir;
     fs::write(dir.path().join("meerkat.toml"), file).unwrap();
-    fs::create_dir_all(dir.path().join(".config/meerkat")).unwrap();
-    fs::write(dir.path().join(".config/meerkat/meerkat.toml"), user).unwrap();
     dir
 }
 
@@ -54,7 +48,7 @@ fn no_key_of_an_untrusted_file_counts() {
     let keys = table();
     assert!(keys.len() > 80 && keys.iter().any(|(key, _)| key == "model.compatible.local"), "{keys:?}");
     for (key, line) in keys {
-        let dir = project(&line, "");
+        let dir = project(&line);
         let ran = show(&dir);
         let path = dir.path().canonicalize().unwrap().join("meerkat.toml");
         assert_eq!(ran.err.lines().count(), 1, "{key}: {}", ran.err);
@@ -63,18 +57,6 @@ fn no_key_of_an_untrusted_file_counts() {
         }
         assert!(!ran.out.contains("project file"), "{key}: {}", ran.out);
     }
-}
-
-/// Whatever is in it: it is not read.
-#[test]
-fn no_content_of_an_untrusted_file_makes_a_command_fail() {
-    for file in ["limits.frob = 1", "[", "\0", &"#".repeat(2 * 1024 * 1024)] {
-        let dir = project(file, "");
-        assert!(show(&dir).err.contains("meerkat.toml"));
-        assert_eq!(cli(&["run", "@say Hi."]).in_dir(&dir).run().out, "Hi.\n");
-    }
-    let ran = cli(&["config", "trust", "--yes"]).in_dir(&project("limits.frob = 1", "")).run();
-    ran.refused(ErrorCode::ConfigInvalid, "limits.frob (project file");
 }
 
 /// A cloned repository named a server of its own and a variable for its key: the first run sent it the secret.
@@ -111,144 +93,12 @@ fn a_planted_file_gets_no_secret_before_it_is_trusted() {
 }
 
 #[test]
-fn trust_is_asked_for_remembered_and_ends_with_a_change() {
-    let dir = project(PLANTED, "");
-    let (key, trusted) = ("limits.pins", dir.path().join(".config/meerkat/trusted.json"));
-    let trust = |args: &[&str]| cli(&[&["config", "trust"], args].concat()).in_dir(&dir);
-    let counts = || show(&dir).entries(key).iter().any(|(_, origin)| origin.starts_with("project file"));
-
-    let ran = trust(&[]).run();
-    ran.refused(ErrorCode::InvalidRequest, "--yes");
-    assert!(ran.err.contains("  limits.pins = 3\n"), "{}", ran.err);
-    let ran = trust(&[]).on_terminal().stdin("n\n").run();
-    assert!(ran.code == 0 && ran.err.contains("limits.pins") && !trusted.exists(), "{}", ran.err);
-    assert!(!counts());
-
-    assert_eq!(trust(&[]).on_terminal().stdin("y\n").run().code, 0);
-    assert_eq!(fs::metadata(&trusted).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(counts() && show(&dir).err.is_empty());
-
-    fs::write(dir.path().join("meerkat.toml"), format!("{PLANTED}\nserve.listen = \"0.0.0.0:1\"")).unwrap();
-    let ran = show(&dir);
-    assert!(!counts() && ran.err.contains("changed since it was trusted, so ignored"), "{}", ran.err);
-    let answer = trust(&["--yes", "--json"]).run().json();
-    assert_eq!((&answer["trusted"], &answer["keys"]["serve.listen"]), (&true.into(), &"\"0.0.0.0:1\"".into()));
-    assert!(counts());
-
-    // What does not parse may have been edited: it trusts nothing, and is kept.
-    let kept = fs::read(&trusted).unwrap();
-    fs::write(&trusted, "{").unwrap();
-    let ran = trust(&["--yes"]).run();
-    assert!(ran.code != 0 && ran.err.contains(trusted.to_str().unwrap()) && !counts(), "{}", ran.err);
-    assert_eq!(fs::read(&trusted).unwrap(), b"{");
-    fs::write(&trusted, kept).unwrap();
-
-    // Trust is for one file, not for its content.
-    let other = cli(&[]).dir;
-    fs::write(other.path().join("meerkat.toml"), PLANTED).unwrap();
-    let ran = cli(&["run", "x"]).in_dir(&other).env("HOME", dir.path().to_str().unwrap()).run();
-    assert!(ran.code == 0 && ran.err.contains("not trusted, so ignored"), "{}", ran.err);
-    assert_eq!(cli(&["doctor"]).in_dir(&other).run().err.matches("not trusted, so ignored").count(), 1);
-    // Nor for what links to it.
-    let linked = cli(&[]).dir;
-    std::os::unix::fs::symlink(dir.path().join("meerkat.toml"), linked.path().join("meerkat.toml")).unwrap();
-    let ran = cli(&["run", "x"]).in_dir(&linked).env("HOME", dir.path().to_str().unwrap()).run();
-    assert!(ran.code == 0 && ran.err.contains("not trusted, so ignored"), "{}", ran.err);
-}
-
-/// Also what has no effect today: a variable overrides it, and it may be gone tomorrow.
-#[test]
-fn all_that_trust_will_let_count_is_shown() {
-    let dir = project("turn.max_steps = 1\nlimits.pins = 3\ncontext.overflow = \"slide\"", "");
-    let ran = cli(&["config", "trust"]).in_dir(&dir).env("MEERKAT_TURN__MAX_STEPS", "2").run();
-    for line in ["  turn.max_steps = 1\n", "  limits.pins = 3\n", "  context.overflow = \"slide\"\n"] {
-        assert!(ran.err.contains(line), "{}", ran.err);
-    }
-}
-
-#[test]
-fn what_a_file_wants_is_shown_to_the_letter() {
-    let dir = project("tools.approval.\"a\\u001b[2K\\nserve.listen\\u202e\" = \"allow\"", "");
-    let ran = cli(&["config", "trust"]).in_dir(&dir).run();
-    let shown = ran.err.lines().nth(1).unwrap();
-    assert_eq!(shown, "  tools.approval.a\\u{1b}[2K\\nserve.listen\\u{202e} = \"allow\"");
-}
-
-#[test]
-fn a_file_that_the_user_names_is_the_users() {
-    let dir = project(PLANTED, "");
-    let flag = cli(&["config", "show", "--json", "--config", "meerkat.toml"]).in_dir(&dir).run();
-    let variable = cli(&["config", "show", "--json"])
-        .in_dir(&dir)
-        .env("MEERKAT_CONFIG", dir.path().join("meerkat.toml").to_str().unwrap())
-        .run();
-    // It would make a file of every folder the user's.
-    let relative = cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "meerkat.toml").run();
-    relative.refused(ErrorCode::ConfigInvalid, "MEERKAT_CONFIG");
-    for (ran, name) in [(flag, "--config file"), (variable, "MEERKAT_CONFIG file")] {
-        let [(value, origin)] = &ran.entries("limits.pins")[..] else { panic!("{}", ran.out) };
-        assert!(value == "3" && origin.starts_with(name) && ran.err.is_empty(), "{origin}: {}", ran.err);
-    }
-    assert!(cli(&["config", "show"]).in_dir(&dir).env("MEERKAT_CONFIG", "").run().err.contains("not trusted"));
-}
-
-/// Only the system's administrator can give files away, so only there it can be tried.
-#[test]
-fn files_and_roots_of_other_users_are_left_alone() {
-    meerkat_testkit::needs!("root, who can give files away" => rustix::process::geteuid().is_root());
-    let dir = cli(&[]).dir;
-    let (root, below) = (dir.path().join("shared"), dir.path().join("shared/below"));
-    fs::create_dir_all(&below).unwrap();
-    fs::create_dir(root.join(".git")).unwrap();
-    fs::write(root.join("meerkat.toml"), "context.overflow = \"slide\"").unwrap();
-    let run = |args: &[&str]| {
-        let mut command = cli(args).in_dir(&dir);
-        command.below = Some(below.clone());
-        command.run()
-    };
-    assert_eq!(run(&["config", "trust", "--yes"]).code, 0);
-    let overflow = || run(&["config", "show", "--json"]).entries("context.overflow")[0].0.clone();
-    assert_eq!(overflow(), "\"slide\"");
-    for (given, mine) in [(root.join("meerkat.toml"), None), (root.join(".git"), Some(0)), (root.clone(), Some(0))] {
-        std::os::unix::fs::chown(&given, Some(1), None).unwrap();
-        assert_eq!(overflow(), "\"fail\"", "{}", given.display());
-        let told = run(&["config", "show"]).err;
-        let is_told = told.lines().count() == 1 && told.contains("another user") && told.contains("shared");
-        assert_eq!(is_told, given != root, "{told}");
-        std::os::unix::fs::chown(&given, mine.or(Some(0)), None).unwrap();
-        assert_eq!(overflow(), "\"slide\"", "{}", given.display());
-    }
-}
-
-#[test]
-fn a_relative_path_is_relative_to_the_file_that_says_it() {
-    let dir = project("", "store.data_dir = \"data\"\nprojection.dir = \"/there\"\ntools.test_dir = \"x\"");
-    let below = dir.path().join("a/b");
-    fs::create_dir_all(&below).unwrap();
-    let mut command = cli(&["config", "show", "--json"]).in_dir(&dir);
-    command.below = Some(below);
-    let (ran, folder) = (command.run(), dir.path().join(".config/meerkat"));
-    for (key, expected) in [
-        ("store.data_dir", folder.join("data")),
-        ("projection.dir", "/there".into()),
-        ("tools.test_dir", folder.join("x")),
-    ] {
-        assert_eq!(ran.entries(key)[0].0, format!("{:?}", expected.display().to_string()));
-    }
-}
-
-#[test]
-fn an_empty_variable_is_absent_and_text_is_text() {
-    let ran = cli(&["config", "show", "--json"]).env("MEERKAT_DATA_DIR", "").env("MEERKAT_TURN__MAX_STEPS", "").run();
-    assert!(ran.entries("store.data_dir").iter().all(|(_, origin)| origin != "variable MEERKAT_DATA_DIR"));
-    assert_eq!(ran.entries("turn.max_steps")[0].1, "built-in");
-    let shown = |name: &str, value: &str, key: &str| {
-        let ran = cli(&["config", "show", "--json"]).env(name, value).run();
-        ran.entries(key)[0].0.clone()
-    };
-    assert_eq!(shown("MEERKAT_MODEL__NAME", "4", "model.name"), "\"4\"");
-    assert_eq!(shown("MEERKAT_DATA_DIR", "2026", "store.data_dir"), "\"2026\"");
-    assert_eq!(shown("MEERKAT_MEMORY__ENDPOINT__MODEL", "true", "memory.endpoint.model"), "\"true\"");
-    assert_eq!(shown("MEERKAT_SERVE__ALLOWED_HOSTS", "[\"a\"]", "serve.allowed_hosts"), "[\"a\"]");
-    cli(&["run", "x"]).env("MEERKAT_MODEL__NAME", "4").run().refused(ErrorCode::ModelNotConfigured, "4");
+fn trust_is_asked_for_at_a_terminal() {
+    let dir = project("limits.pins = 3");
+    let trust = |typed: &str| cli(&["config", "trust"]).in_dir(&dir).on_terminal().stdin(typed).run();
+    let ran = trust("n\n");
+    assert!(ran.code == 0 && ran.err.contains("limits.pins"), "{}", ran.err);
+    assert!(!dir.path().join(".config/meerkat/trusted.json").exists() && !show(&dir).err.is_empty());
+    assert_eq!(trust("y\n").code, 0);
+    assert_eq!((show(&dir).entries("limits.pins")[0].0.as_str(), show(&dir).err.as_str()), ("3", ""));
 }
