@@ -250,9 +250,10 @@ impl Actor {
             let said = Said { former: former.clone(), from: at, prompt: &prompt, max_summary_tokens };
             match render_summary(&self.session, &model, &self.ports.tools_of(&self.session), said) {
                 Ok((rendered, end)) if end > at => {
+                    // The price of what is written to the cache depends on it.
+                    let cache = rendered.request.options.cache;
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
-                    let cache = self.session.model_options().cache;
                     let cost = model.cost(answer.usage, cache, self.ports.world.clock.now());
                     self.running.summary_bill.add(answer.usage, cost);
                     text = summary_in(&answer)?;
@@ -346,7 +347,7 @@ impl Actor {
         event.receipt.compaction = Some(event.compaction);
         let bill = std::mem::take(&mut self.running.summary_bill);
         event.receipt.usage = bill.usage;
-        event.receipt.cost = bill.cost.filter(|_| bill.usage != Usage::default());
+        event.receipt.cost = bill.cost.filter(|_| event.receipt.mode != CompactionMode::Mask);
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
@@ -360,7 +361,9 @@ impl Actor {
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
         let turn = self.session.open_turn().map(|open| open.turn);
         let Bill { usage, cost } = std::mem::take(&mut self.running.summary_bill);
-        let unused = (usage != Usage::default()).then_some(Event::SummaryUnused(SummaryUnused { usage, cost }));
+        // A model that answered without a bill makes the cost unknown.
+        let is_used = usage != Usage::default() || cost.is_none();
+        let unused = is_used.then_some(Event::SummaryUnused(SummaryUnused { usage, cost }));
         self.record_durably(turn, unused.into_iter().chain([Event::CompactionFailed(failed)]).collect()).await?;
         Ok(body)
     }

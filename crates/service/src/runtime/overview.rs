@@ -11,6 +11,7 @@ use crate::{
     consumers::changes::Place,
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
+    model::Usage,
     service::{
         ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
         StepKind, StepView, TurnStatus, TurnView,
@@ -305,8 +306,16 @@ struct Turns {
 }
 
 impl Taken for Turns {
-    const KINDS: &'static [&'static str] =
-        &["turn_started", "assistant_message", "tool_finished", "turn_completed", "turn_failed", "turn_interrupted"];
+    const KINDS: &'static [&'static str] = &[
+        "turn_started",
+        "assistant_message",
+        "tool_finished",
+        "context_rebuilt",
+        "summary_unused",
+        "turn_completed",
+        "turn_failed",
+        "turn_interrupted",
+    ];
 
     fn len(&self) -> usize {
         self.whole.len()
@@ -314,6 +323,14 @@ impl Taken for Turns {
 }
 
 impl Turns {
+    /// Counts what a call of the model used in a turn that has not ended.
+    fn spend(&mut self, usage: Usage, cost: Option<Cost>) -> &mut TurnTotals {
+        let counts = self.counts.get_or_insert_with(TurnTotals::begun);
+        counts.usage.add(usage);
+        counts.cost = Cost::sum(counts.cost, cost);
+        counts
+    }
+
     fn take(&mut self, record: Record) {
         let time = record.time;
         if record.turn != self.turn {
@@ -330,10 +347,12 @@ impl Turns {
             Event::TurnInterrupted(turn) => ended(TurnStatus::Interrupted, turn.totals),
             // What its end has counted is not counted again.
             Event::AssistantMessage(message) if self.end.is_none() => {
-                let counts = self.counts.get_or_insert_with(TurnTotals::begun);
-                counts.steps += 1;
-                counts.usage.add(message.usage);
-                counts.cost = Cost::sum(counts.cost, message.cost);
+                self.spend(message.usage, message.cost).steps += 1;
+            }
+            Event::SummaryUnused(unused) if self.end.is_none() => drop(self.spend(unused.usage, unused.cost)),
+            Event::ContextRebuilt(rebuilt) if self.end.is_none() => {
+                let (usage, cost) = rebuilt.bill();
+                self.spend(usage, cost);
             }
             Event::ToolFinished(_) if self.end.is_none() => {
                 self.counts.get_or_insert_with(TurnTotals::begun).tool_calls += 1;

@@ -172,11 +172,8 @@ impl SessionFields {
             Event::ContextRebuilt(rebuilt) => {
                 self.set_partial(None);
                 self.context.rebuild(record.seq, rebuilt);
-                // Without tokens no model was called.
-                let receipt = &rebuilt.receipt;
-                if receipt.usage != Usage::default() {
-                    self.spend(receipt.usage, receipt.cost);
-                }
+                let (usage, cost) = rebuilt.bill();
+                self.spend(usage, cost);
                 if let Some(open) = &mut self.open_compaction {
                     open.completes_at = Some(rebuilt.compaction);
                 }

@@ -86,6 +86,8 @@ impl SessionFields {
             self.close(record);
         }
         self.gaps.is_unexplained = false;
+        // An answer may be among them.
+        self.cost = None;
         for LostKey { key, turn, seq, time } in &lost.keys {
             self.next_turn = self.next_turn.max(turn + 1);
             if self.keys.contains_key(&key.key) {
@@ -118,6 +120,9 @@ impl SessionFields {
     fn close(&mut self, record: &Record) {
         self.open_compaction = None;
         let Some(totals) = self.open_turn.as_ref().map(|open| open.totals.clone()) else { return };
+        // One of the lost records may be an answer.
+        self.cost = None;
+        let totals = TurnTotals { cost: None, ..totals };
         self.answer_calls(record);
         let turn = self.open_turn.as_ref().map(|open| open.turn);
         let event = Event::TurnInterrupted(TurnInterrupted { reason: REASON.to_owned(), totals });

@@ -17,7 +17,6 @@ const DIGITS: usize = 6;
 
 /// Amount of money.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Decimal number with six digits after the point.
     amount: Decimal,
@@ -47,16 +46,16 @@ impl Cost {
         self.amount.0
     }
 
-    /// Adds two costs; the sum is unknown if one of them is.
+    /// Adds two costs; the sum is unknown if one of them is, or if there is no such number.
     #[must_use]
     pub fn sum(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        Some(Self::from_micros(one?.micros().saturating_add(other?.micros())))
+        one?.micros().checked_add(other?.micros()).map(Self::from_micros)
     }
 
     /// Subtracts a part from a sum; the rest is unknown if one of them is.
     #[must_use]
     pub fn rest(sum: Option<Self>, part: Option<Self>) -> Option<Self> {
-        Some(Self::from_micros(sum?.micros().saturating_sub(part?.micros())))
+        sum?.micros().checked_sub(part?.micros()).map(Self::from_micros)
     }
 }
 
@@ -145,28 +144,46 @@ pub struct Price {
     pub long_cache_write: Option<Decimal>,
 }
 
-impl Price {
-    /// Checks what the types leave open.
-    ///
-    /// # Errors
-    /// A sentence about a day that there is not.
-    pub fn check(&self) -> Result<(), String> {
-        let is_day = |since: &str| {
-            let day = format!("{since}T00:00:00.000Z");
-            since.len() == 10 && serde_json::from_value::<Timestamp>(day.into()).is_ok()
+/// Checks what the types of prices leave open.
+///
+/// # Errors
+/// A sentence that names the first row that is wrong: its model's name fits no model, its day is none, there is another
+/// row like it, or there is none for short requests.
+pub fn check(prices: &[Price]) -> Result<(), String> {
+    let is_name =
+        |name: &str| name == "scripted" || matches!(name.split_once('/'), Some((of, it)) if of != "" && it != "");
+    let is_day = |since: &str| {
+        let day = format!("{since}T00:00:00.000Z");
+        since.is_empty() || (since.len() == 10 && serde_json::from_value::<Timestamp>(day.into()).is_ok())
+    };
+    for (at, price) in prices.iter().enumerate() {
+        let Price { model, since, above_tokens, .. } = price;
+        let same = |other: &&Price| (&other.model, &other.since) == (model, since);
+        let is_twice = prices[..at].iter().filter(same).any(|other| other.above_tokens == *above_tokens);
+        let wrong = if !is_name(model) {
+            "no model has this name; write it with its vendor or server, as in \"local/qwen3\"".to_owned()
+        } else if !is_day(since) {
+            format!("{since:?} is not a day; write one as \"2026-10-07\"")
+        } else if is_twice {
+            "an earlier row has the same model, day and `above_tokens`; leave one of them out".to_owned()
+        } else if !prices.iter().filter(same).any(|other| other.above_tokens == 0) {
+            format!(
+                "shorter requests have no price from this day on; add a row without `above_tokens = {above_tokens}`"
+            )
+        } else {
+            continue;
         };
-        if !self.since.is_empty() && !is_day(&self.since) {
-            return Err(format!("{:?} is not a day; write one as \"2026-10-07\"", self.since));
-        }
-        Ok(())
+        return Err(format!("row {} ({model:?}): {wrong}", at + 1));
     }
+    Ok(())
 }
 
 /// Computes the cost of a call from its bill, by the newest of a model's prices that holds on that day. It is unknown
 /// without a bill, or without a price for a part of it.
 #[must_use]
 pub fn cost(prices: &[Price], usage: Usage, is_cached_long: bool, at: Timestamp) -> Option<Cost> {
-    if prices.is_empty() || usage.total() == 0 {
+    // Every request has some input: a bill without it is none, or half of one.
+    if prices.is_empty() || usage.input_tokens == 0 {
         return None;
     }
     let today = at.to_string();
@@ -238,8 +255,9 @@ mod tests {
         }
         let half = [price(json!({ "model": "v/m", "input": "0.5", "output": "0.000001" }))];
         assert_eq!(micros(&half, usage(1, 0, 0, 0), AT), Some(1));
-        assert_eq!(micros(&half, usage(0, 0, 0, 499_999), AT), Some(0));
-        assert_eq!(micros(&half, usage(0, 0, 0, 500_000), AT), Some(1));
+        let smallest = [price(json!({ "model": "v/m", "input": "0", "output": "0.000001" }))];
+        assert_eq!(micros(&smallest, usage(1, 0, 0, 499_999), AT), Some(0));
+        assert_eq!(micros(&smallest, usage(1, 0, 0, 500_000), AT), Some(1));
     }
 
     #[test]
@@ -247,6 +265,7 @@ mod tests {
         let prices = [price(json!({ "model": "v/m", "input": "2", "output": "10" }))];
         assert_eq!(micros(&[], usage(1, 0, 0, 1), AT), None);
         assert_eq!(micros(&prices, usage(0, 0, 0, 0), AT), None, "no bill");
+        assert_eq!(micros(&prices, usage(0, 0, 0, 5), AT), None, "half a bill");
         assert_eq!(micros(&prices, usage(10, 1, 0, 1), AT), None, "no price for cached input");
         assert_eq!(micros(&prices, usage(10, 0, 1, 1), AT), None, "no price for writing to the cache");
         assert_eq!(micros(&prices, usage(10, 8, 3, 1), AT), None, "parts that are more than the whole");
@@ -294,6 +313,8 @@ mod tests {
         for amount in ["", ".5", "1.", "-1", "+1", "1e3", "NaN", "0.0000001", "1,5", "18446744073709.551616", " 1"] {
             assert!(read(amount).is_err(), "{amount:?}");
         }
+        let newer = json!({ "amount": "1", "currency": "USD", "tax": "0.2" });
+        assert!(serde_json::from_value::<Cost>(newer).is_ok(), "an event of a newer version");
         let wrong = [json!({ "amount": 1, "currency": "USD" }), json!({ "amount": "1", "currency": "EUR" })];
         for wrong in wrong.into_iter().chain([json!({ "amount": "1" }), json!("1")]) {
             assert!(serde_json::from_value::<Cost>(wrong.clone()).is_err(), "{wrong}");
@@ -301,12 +322,35 @@ mod tests {
     }
 
     #[test]
-    fn a_day_must_be_one() {
-        let row = |since: &str| price(json!({ "model": "v/m", "since": since, "input": "0", "output": "0" }));
-        assert_eq!(row("2026-02-28").check(), Ok(()));
-        assert_eq!(row("").check(), Ok(()));
-        for since in ["2026-02-30", "2026-1-1", "soon", "2026-10-07T00:00:00Z"] {
-            assert!(row(since).check().is_err(), "{since}");
+    fn a_sum_or_rest_that_is_not_a_number_is_unknown() {
+        let (one, most) = (Some(Cost::from_micros(1)), Some(Cost::from_micros(u64::MAX)));
+        assert_eq!(Cost::sum(one, one), Some(Cost::from_micros(2)));
+        assert_eq!((Cost::sum(most, one), Cost::sum(None, one), Cost::sum(one, None)), (None, None, None));
+        assert_eq!(Cost::rest(most, most), Some(Cost::default()));
+        assert_eq!((Cost::rest(one, most), Cost::rest(one, None)), (None, None));
+    }
+
+    #[test]
+    fn a_row_that_can_never_hold_or_says_something_twice_is_refused_by_its_number() {
+        let row = |model: &str, since: &str, above: u64| {
+            price(json!({ "model": model, "since": since, "above_tokens": above, "input": "0", "output": "0" }))
+        };
+        let first = || row("v/m", "", 0);
+        let more = [row("v/m", "", 9), row("v/m", "2026-02-28", 0), row("w/a/b", "", 0), row("scripted", "", 0)];
+        assert_eq!(check(&more.into_iter().chain([first()]).collect::<Vec<_>>()), Ok(()));
+        for (second, why) in [
+            (row("v/m", "2026-02-30", 0), "is not a day"),
+            (row("v/m", "2026-1-1", 0), "is not a day"),
+            (row("v/m", "soon", 0), "is not a day"),
+            (row("v/m", "2026-10-07T00:00:00Z", 0), "is not a day"),
+            (row("qwen3", "", 0), "no model has this name"),
+            (row("v/", "", 0), "no model has this name"),
+            (row("/m", "", 0), "no model has this name"),
+            (first(), "an earlier row has the same"),
+            (row("v/m", "2026-02-28", 9), "shorter requests have no price"),
+        ] {
+            let refused = check(&[first(), second]).unwrap_err();
+            assert!(refused.starts_with("row 2 (") && refused.contains(why), "{refused}");
         }
     }
 }

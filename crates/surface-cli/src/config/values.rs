@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use meerkat_service::{
     SessionError,
     compaction::CompactionConfig,
-    cost::Price,
+    cost::{self, Price},
     model::vendors::Preset,
     options::{
         ApprovalOptions, ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
@@ -44,6 +44,8 @@ impl Values {
     /// Checks what the types of the values leave open.
     pub(super) fn check(&self) -> Result<(), SessionError> {
         self.compaction.check(0)?;
+        let refusal = |message| SessionError::ConfigInvalid { key: "model.prices".to_owned(), message };
+        cost::check(&self.model.prices).map_err(refusal)?;
         self.check_times()
     }
 

@@ -80,8 +80,8 @@ impl VendorModels {
     /// Checks the options and makes a client for each vendor that has a key. Nothing is sent.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, a proxy that is not valid, or a price
-    /// of a day that there is not.
+    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, a proxy that is not valid, or prices
+    /// that contradict each other or can never hold.
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
         // Made only if needed: it reads the system's certificates.
         let relay = LazyCell::new(|| network::relay(options.proxy.as_ref(), options.no_proxy.as_deref()));

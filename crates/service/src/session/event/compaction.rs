@@ -1,7 +1,7 @@
 //! What the events of a compaction say.
 
 use meerkat_errors::ErrorCode;
-use meerkat_words::answers::CompactionReceipt;
+use meerkat_words::answers::{CompactionMode, CompactionReceipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,16 @@ pub struct ContextRebuilt {
     pub masked: Vec<Seq>,
     /// Counts and cost of the compaction.
     pub receipt: CompactionReceipt,
+}
+
+impl ContextRebuilt {
+    /// Returns what its summary used and cost: nothing if tool results were masked without a model.
+    pub(crate) fn bill(&self) -> (Usage, Option<Cost>) {
+        match self.receipt.mode {
+            CompactionMode::Mask => (Usage::default(), Some(Cost::default())),
+            CompactionMode::Summary | CompactionMode::Mechanical => (self.receipt.usage, self.receipt.cost),
+        }
+    }
 }
 
 /// A compaction is whole. Its messages are those of the live context.
