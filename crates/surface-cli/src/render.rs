@@ -286,7 +286,7 @@ fn message(item: &HistoryItem) -> String {
 
 /// Renders a cost.
 fn cost(cost: Option<Cost>) -> String {
-    cost.map_or_else(|| "unknown: a model has no price".to_owned(), |cost| cost.to_string())
+    cost.map_or_else(|| "unknown".to_owned(), |cost| cost.to_string())
 }
 
 /// Renders the tokens of a session or a summary: the parts in parentheses, those that are seldom only if there are some.

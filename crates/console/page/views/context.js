@@ -39,7 +39,7 @@ function receiptOf(receipt) {
 function chart(shown, choose) {
   const width = WIDTH / Math.max(shown.length, 12);
   const most = Math.max(1, ...shown.map(({ context, usage, receipt }) =>
-    (context ? sum(context) : usage?.input_tokens ?? receipt?.tokens_before ?? 0)));
+    (context ? sum(context) : receipt?.tokens_before ?? usage?.input_tokens ?? 0)));
   const scale = (tokens) => (tokens / most) * (HEIGHT - 24);
   const bars = shown.map((step, index) => {
     const x = index * width;

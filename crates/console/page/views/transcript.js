@@ -195,11 +195,12 @@ export function transcript(session, { onFork, isFixed }) {
       clearLive();
       const { code: name, message } = event.error;
       add(event, el("div.failure", {}, el("strong", {}, name), el("p", {}, message),
+        el("p.hint", {}, `Cost: ${money(event.totals.cost)}`),
         el("p", {}, "What to do: ", el("a", { href: `#/health?code=${encodeURIComponent(name)}` }, name))));
     },
     turn_interrupted: (event) => {
       clearLive();
-      add(event, el("p.end.interrupted", {}, `Interrupted: ${event.reason}`));
+      add(event, el("p.end.interrupted", {}, `Interrupted: ${event.reason} · ${money(event.totals.cost)}`));
     },
   };
 

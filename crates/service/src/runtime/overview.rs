@@ -277,11 +277,16 @@ fn step(record: Record) -> Option<StepView> {
             context: message.context,
             ..view(StepKind::ModelCall)
         }),
-        Event::ContextRebuilt(rebuilt) => Some(StepView {
-            compaction: Some(rebuilt.compaction),
-            receipt: Some(rebuilt.receipt),
-            ..view(StepKind::Compaction)
-        }),
+        Event::ContextRebuilt(rebuilt) => {
+            let (usage, cost) = rebuilt.bill();
+            Some(StepView {
+                usage: Some(usage),
+                cost,
+                compaction: Some(rebuilt.compaction),
+                receipt: Some(rebuilt.receipt),
+                ..view(StepKind::Compaction)
+            })
+        }
         Event::CompactionFailed(failed) => Some(StepView {
             error: Some(ErrorBody::with_message(failed.code, failed.message)),
             ..view(StepKind::CompactionFailed)
@@ -376,6 +381,73 @@ impl Turns {
                 }));
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        service::{CompactionMode, CompactionReceipt},
+        session::{
+            event::{AssistantMessage, ContextRebuilt, SummaryUnused, TurnStarted},
+            tests::{record, walk::receipt},
+        },
+    };
+
+    #[test]
+    fn the_step_of_a_compaction_has_what_its_summary_used() {
+        let used = receipt(9);
+        for (mode, expected) in [
+            (CompactionMode::Summary, (used.usage, used.cost)),
+            (CompactionMode::Mask, (Usage::default(), Some(Cost::default()))),
+        ] {
+            let (receipt, summary) = (CompactionReceipt { mode, ..used.clone() }, None);
+            let rebuilt = ContextRebuilt { compaction: 9, summary, retained: Vec::new(), masked: Vec::new(), receipt };
+            let step = step(record(8, None, Event::ContextRebuilt(rebuilt))).unwrap();
+            assert_eq!((step.usage, step.cost), (Some(expected.0), expected.1));
+        }
+    }
+
+    /// Broken once: only the answers of a turn that runs were counted.
+    #[test]
+    fn a_running_turn_has_what_its_answers_and_compactions_used() {
+        let usage = Usage { input_tokens: 10, output_tokens: 2, ..Usage::default() };
+        let micros = |micros| Some(Cost::from_micros(micros));
+        let rebuilt = |mode, cost| {
+            let receipt = CompactionReceipt { mode, usage, cost, ..receipt(9) };
+            let (summary, retained, masked) = (None, Vec::new(), Vec::new());
+            Event::ContextRebuilt(ContextRebuilt { compaction: 9, summary, retained, masked, receipt })
+        };
+        let answer = AssistantMessage {
+            step: 0,
+            model: "m".to_owned(),
+            blocks: Vec::new(),
+            stop_reason: crate::model::StopReason::EndTurn,
+            usage,
+            cost: micros(1),
+            tools: None,
+            context: None,
+        };
+        for (unused, expected) in [(micros(100), micros(111)), (None, None)] {
+            let events = [
+                (None, rebuilt(CompactionMode::Summary, micros(1_000))),
+                (Some(0), Event::TurnStarted(TurnStarted::default())),
+                (Some(0), Event::AssistantMessage(answer.clone())),
+                (Some(0), rebuilt(CompactionMode::Summary, micros(10))),
+                (Some(0), rebuilt(CompactionMode::Mask, None)),
+                (Some(0), Event::SummaryUnused(SummaryUnused { usage, cost: unused })),
+            ];
+            let mut turns = Turns::default();
+            for (at, (turn, event)) in events.into_iter().enumerate().rev() {
+                let record = record(at as u64 + 2, turn, event);
+                assert!(Turns::KINDS.contains(&record.event.type_name()) || turn.is_none());
+                turns.take(record);
+            }
+            let [turn] = &turns.whole[..] else { panic!("{:?}", turns.whole) };
+            assert_eq!((turn.cost, turn.steps, turn.status), (expected, 1, None));
+            assert_eq!((turn.usage.input_tokens, turn.usage.output_tokens), (30, 6));
         }
     }
 }

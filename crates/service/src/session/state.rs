@@ -190,7 +190,6 @@ pub struct SessionFields {
     /// Its tokens so far.
     pub usage: Usage,
     /// Its cost so far; `None` if that of a part is unknown.
-    #[serde(default)]
     pub cost: Option<Cost>,
     /// Messages in the full history; it never shrinks.
     pub message_count: u64,

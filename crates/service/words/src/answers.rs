@@ -368,7 +368,7 @@ pub struct CompactionReceipt {
     pub tokens_after: u64,
     /// Tokens used for the summary.
     pub usage: Usage,
-    /// Cost of the summary; absent if the price of a part is unknown.
+    /// Cost of the summary; absent if that of a part is unknown, for a mask, which needs no model, and for a preview.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
     /// Model calls for the summary; more than one if the discarded messages did not fit one request.

@@ -135,9 +135,9 @@ pub struct StepView {
     pub kind: StepKind,
     /// Number of a model call in its turn, from 0.
     pub step: Option<u32>,
-    /// Tokens that a model call used.
+    /// Tokens that a model call or the summary of a compaction used.
     pub usage: Option<Usage>,
-    /// Cost of a model call; `null` if the price was unknown.
+    /// Cost of a model call or of the summary of a compaction; `null` if it is unknown, and for the other kinds.
     pub cost: Option<Cost>,
     /// Window of a model call; `null` in journals of older versions.
     pub context: Option<ContextTokens>,

@@ -94,6 +94,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn prices_that_can_never_hold_are_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = UserFile(folder.path().join("meerkat.toml"));
+        let row = |model: &str, more: &str| format!("{{ model = {model:?}, input = \"1\", output = \"1\"{more} }}");
+        let local = || row("local/qwen3", "");
+        file.set("model.prices", &format!("[{}]", local())).ok().unwrap();
+        let written = std::fs::read_to_string(&file.0).unwrap();
+        for wrong in [local(), row("qwen3", ""), row("v/m", ", since = \"soon\""), row("v/m", ", above_tokens = 9")] {
+            let CliError::Refused(body) = file.set("model.prices", &format!("[{}, {wrong}]", local())).unwrap_err()
+            else {
+                panic!("{wrong}")
+            };
+            assert!(body.message.contains("row 2 ("), "{}", body.message);
+            assert_eq!(std::fs::read_to_string(&file.0).unwrap(), written);
+        }
+    }
+
+    #[test]
     fn a_key_is_set_and_everything_else_stays() {
         let (name, key) = (&["model", "name"][..], &["model", "compatible", "vllm", "key_variable"][..]);
         for (before, path, after) in [

@@ -1,17 +1,16 @@
 //! The cost of a session is the sum over its model calls; one that is unknown makes it unknown.
 
-use meerkat_errors::ErrorCode;
-
 use super::{created, record, session_id, walk::receipt};
 use crate::{
-    Session,
+    ErrorCode, Session,
     clock::SeededIds,
     cost::Cost,
     model::{StopReason, Usage},
+    service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
             AssistantMessage, CompactionCompleted, CompactionFailed, CompactionStarted, ContextRebuilt, Event, Record,
-            SummaryUnused, TurnCompleted, TurnStarted,
+            RecordsLost, SummaryUnused, TurnCompleted, TurnStarted,
         },
         pruned::ForkedHistory,
     },
@@ -20,6 +19,9 @@ use crate::{
 
 const USAGE: Usage =
     Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 0, cache_write_tokens: 0, reasoning_tokens: 0 };
+
+const COMPACTION_STARTED: Event =
+    Event::CompactionStarted(CompactionStarted { input_tokens: 1, estimated_history_tokens: 1, message_count: 1 });
 
 fn micros(micros: u64) -> Option<Cost> {
     Some(Cost::from_micros(micros))
@@ -64,28 +66,21 @@ impl Life {
         self.0.last_end.as_ref().unwrap().totals.cost
     }
 
-    fn start_compaction(&mut self) {
-        self.add(Event::CompactionStarted(CompactionStarted {
-            input_tokens: 1,
-            estimated_history_tokens: 1,
-            message_count: 1,
-        }));
-    }
-
-    /// Pays for a summary that is not used.
-    fn waste(&mut self, cost: Option<Cost>) {
-        self.start_compaction();
-        self.add(Event::SummaryUnused(SummaryUnused { usage: USAGE, cost }));
-        let (code, message) = (ErrorCode::Internal, "no".to_owned());
+    /// A compaction fails, with a summary at this price.
+    fn fail(&mut self, usage: Usage, cost: Option<Cost>) {
+        self.add(COMPACTION_STARTED);
+        self.add(Event::SummaryUnused(SummaryUnused { usage, cost }));
+        let (code, message) = (ErrorCode::ModelRejected, "no".to_owned());
         self.add(Event::CompactionFailed(CompactionFailed { code, message }));
     }
 
-    /// Compacts the context, with a summary of this price.
-    fn compact(&mut self, usage: Usage, cost: Option<Cost>) {
-        let retained = vec![(1, self.0.last_seq)];
-        self.start_compaction();
+    /// Compacts the context, at this price.
+    fn compact(&mut self, mode: CompactionMode, usage: Usage, cost: Option<Cost>) {
+        // The last message of an open turn stays.
+        let retained = self.0.open_turn.iter().map(|_| (self.0.last_seq, self.0.last_seq)).collect();
+        self.add(COMPACTION_STARTED);
         let compaction = self.0.last_seq + 2;
-        let receipt = crate::service::CompactionReceipt { usage, cost, ..receipt(compaction) };
+        let receipt = CompactionReceipt { mode, usage, cost, ..receipt(compaction) };
         let (summary, masked) = (Some("sum".into()), Vec::new());
         self.add(Event::ContextRebuilt(ContextRebuilt { compaction, summary, retained, masked, receipt }));
         let completed = CompactionCompleted { summary_tokens: 1, messages_before: 2, messages_after: 1 };
@@ -102,19 +97,23 @@ fn turns_and_session_have_the_sum_of_their_calls() {
     life.start();
     life.answer(micros(5));
     life.answer(micros(7));
-    life.waste(micros(100));
+    life.fail(USAGE, micros(100));
     assert_eq!(life.end(), micros(112));
-    life.compact(USAGE, micros(1_000));
-    life.compact(Usage::default(), None);
-    assert_eq!(life.0.cost, micros(1_112), "a compaction without a model costs nothing");
+    life.compact(CompactionMode::Summary, USAGE, micros(1_000));
+    life.compact(CompactionMode::Mechanical, Usage::default(), micros(0));
+    life.compact(CompactionMode::Mask, Usage::default(), None);
+    assert_eq!(life.0.cost, micros(1_112), "masking needs no model");
 }
 
 #[test]
 fn one_unknown_call_makes_its_turn_and_session_unknown_and_no_other_turn() {
     for unknown in [
         |life: &mut Life| life.answer(None),
-        |life: &mut Life| life.waste(None),
-        |life: &mut Life| life.compact(USAGE, None),
+        |life: &mut Life| life.fail(USAGE, None),
+        |life: &mut Life| life.fail(Usage::default(), None),
+        |life: &mut Life| life.compact(CompactionMode::Summary, USAGE, None),
+        |life: &mut Life| life.compact(CompactionMode::Summary, Usage::default(), None),
+        |life: &mut Life| life.compact(CompactionMode::Mechanical, Usage::default(), None),
     ] {
         let mut life = Life::begin();
         life.start();
@@ -127,6 +126,29 @@ fn one_unknown_call_makes_its_turn_and_session_unknown_and_no_other_turn() {
         assert_eq!(life.end(), micros(3));
         assert_eq!(life.0.cost, None);
     }
+}
+
+#[test]
+fn lost_records_make_the_cost_of_their_session_and_turn_unknown() {
+    let lost =
+        |from, to| Event::RecordsLost(RecordsLost { ranges: vec![(from, to)], keys_unknown: false, keys: Vec::new() });
+    // The turn began after what is lost.
+    let mut life = Life::begin();
+    life.start();
+    life.answer(micros(5));
+    life.add(lost(0, 0));
+    assert_eq!(life.0.cost, None);
+    life.answer(micros(7));
+    assert_eq!((life.end(), life.0.cost), (micros(12), None));
+
+    // The turn's end is lost, and perhaps an answer before it.
+    let mut life = Life::begin();
+    life.start();
+    life.answer(micros(5));
+    let at = life.0.last_seq;
+    life.0.apply(&record(at + 4, None, lost(at + 1, at + 3))).unwrap();
+    assert_eq!((life.0.last_end.as_ref().unwrap().totals.cost, life.0.cost), (None, None));
+    assert_eq!(life.0.usage, USAGE);
 }
 
 #[test]

@@ -50,6 +50,8 @@ const WINDOW: u64 = 100_000;
 #[derive(Clone)]
 enum Write {
     Text(&'static str),
+    /// A text with this bill.
+    Billed(&'static str, Usage),
     Call,
     Failure(ErrorCode),
     /// The words of its request that begin with `FACT-`.
@@ -99,8 +101,9 @@ impl ModelClient for Strict {
             return ScriptedModel.stream_response(request).await;
         }
         let write = self.writes.lock().unwrap().pop_front().unwrap_or(Write::Text(SUMMARY));
+        let usage = if let Write::Billed(_, usage) = write { usage } else { COST };
         let block = match write {
-            Write::Text(text) => AnswerBlock::Text(text.to_owned()),
+            Write::Text(text) | Write::Billed(text, _) => AnswerBlock::Text(text.to_owned()),
             Write::Facts => {
                 let texts: Vec<String> = request.messages.iter().map(|message| message.text()).collect();
                 let words = texts.iter().flat_map(|text| text.split_whitespace());
@@ -127,7 +130,7 @@ impl ModelClient for Strict {
                 opaque: None,
             }),
         };
-        let answer = ModelAnswer { blocks: vec![block], stop_reason: StopReason::EndTurn, usage: COST };
+        let answer = ModelAnswer { blocks: vec![block], stop_reason: StopReason::EndTurn, usage };
         let parts = [Ok(ModelPart::Text("never shown".to_owned())), Ok(ModelPart::End(answer))];
         Ok(stream::iter(parts).boxed())
     }

@@ -9,8 +9,9 @@ use crate::{
     ErrorCode,
     agent::tests::Subject,
     compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_PREFIX},
+    cost::{Cost, Price},
     model::{StaticModels, Usage},
-    options::{Budgets, Overflow},
+    options::{Budgets, CacheTime, ModelOptions, Overflow},
     service::{SessionService as _, StartTurn, TurnStatus},
 };
 
@@ -109,7 +110,11 @@ async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
         assert_eq!((result.text.as_str(), result.usage.input_tokens), ("Done.", paid.input_tokens));
         assert_eq!(result.usage.output_tokens, paid.output_tokens);
         if outcome == "mechanical" {
-            assert_eq!(bench.subject.event("context_rebuilt").await["receipt"]["usage"], json!(cost));
+            let receipt = &bench.subject.event("context_rebuilt").await["receipt"];
+            assert_eq!(receipt["usage"], json!(cost));
+            // A model that failed costs nothing; this one has no price.
+            let free = json!({ "amount": "0.000000", "currency": "USD" });
+            assert_eq!(receipt.get("cost"), (cost == nothing).then_some(&free));
         } else {
             let sent = if overflow == Overflow::Slide { 3 } else { 5 };
             assert_eq!(bench.requests(false)[2].messages.len(), sent);
@@ -220,6 +225,39 @@ async fn a_summary_is_charged_to_the_turn_and_its_budget() {
         let result = bench.subject.service.start_turn(request).await.unwrap();
         assert_eq!((result.status, result.steps), (TurnStatus::Failed, 0));
         assert_eq!(result.error.unwrap().code, ErrorCode::BudgetExhausted);
+    }
+}
+
+/// Broken once: a summary whose server sent no bill counted as free. The price of what is written to the cache is that of
+/// the summary's own request, and not of the turn's.
+#[tokio::test]
+async fn a_summary_has_a_cost_like_any_call_and_none_without_a_bill() {
+    let (no_bill, micros) = (Usage::default(), |micros| Some(Cost::from_micros(micros)));
+    let written = Usage { cache_write_tokens: 50, ..COST };
+    for (write, summary_model, outcome, cost) in [
+        (Write::Text(SUMMARY), "strict", "summary", micros(57)),
+        (Write::Billed(SUMMARY, written), "strict", "summary", micros(50 * 100 + 7)),
+        (Write::Billed(SUMMARY, written), "cheap", "summary", micros(50 * 10 + 7)),
+        (Write::Billed(SUMMARY, no_bill), "strict", "summary", None),
+        (Write::Billed(" ", no_bill), "strict", "MODEL_REJECTED", None),
+        (Write::Billed(" ", COST), "strict", "MODEL_REJECTED", micros(57)),
+        (Write::Failure(ErrorCode::ModelRejected), "strict", "MODEL_REJECTED", micros(0)),
+    ] {
+        let (mut rig, model) = rig(WINDOW, config());
+        let price =
+            json!({ "model": "v/m", "input": "1", "output": "1", "cache_write": "10", "long_cache_write": "100" });
+        let prices: Vec<Price> = vec![serde_json::from_value(price).unwrap()];
+        let models = StaticModels::new("strict", model.clone(), WINDOW).with("cheap", model.clone(), WINDOW);
+        rig.models = std::sync::Arc::new(models.priced("strict", prices.clone()).priced("cheap", prices));
+        rig.options.context.summary_model = summary_model.to_owned();
+        let bench = Bench { model, subject: Subject::new(rig.service()).await };
+        bench.fill().await;
+        bench.writes([write]);
+        let options = ModelOptions { cache: Some(CacheTime::Long), ..ModelOptions::default() };
+        let request = StartTurn { options, ..StartTurn::new(bench.id(), "@say Done. @usage in=10 out=1") };
+        let result = bench.subject.service.start_turn(request).await.unwrap();
+        assert_eq!(bench.outcomes().await, [(json!(2), outcome.to_owned())]);
+        assert_eq!(result.cost, Cost::sum(cost, micros(11)), "{summary_model} {outcome}");
     }
 }
 
