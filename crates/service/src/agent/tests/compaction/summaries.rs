@@ -228,8 +228,8 @@ async fn a_summary_is_charged_to_the_turn_and_its_budget() {
     }
 }
 
-/// Broken once: a summary whose server sent no bill counted as free. The price of what is written to the cache is that of
-/// the summary's own request, and not of the turn's.
+/// Broken once: a summary whose server sent no bill counted as free. What is written to the cache has the price of the
+/// summary's own request, and not of the turn's.
 #[tokio::test]
 async fn a_summary_has_a_cost_like_any_call_and_none_without_a_bill() {
     let (no_bill, micros) = (Usage::default(), |micros| Some(Cost::from_micros(micros)));
