@@ -150,8 +150,9 @@ pub struct Price {
 /// A sentence that names the first row that is wrong: its model's name fits no model, its day is none, there is another
 /// row like it, or there is none for short requests.
 pub fn check(prices: &[Price]) -> Result<(), String> {
-    let is_name =
-        |name: &str| name == "scripted" || matches!(name.split_once('/'), Some((of, it)) if of != "" && it != "");
+    let is_name = |name: &str| {
+        name == "scripted" || matches!(name.split_once('/'), Some((of, it)) if !of.is_empty() && !it.is_empty())
+    };
     let is_day = |since: &str| {
         let day = format!("{since}T00:00:00.000Z");
         since.is_empty() || (since.len() == 10 && serde_json::from_value::<Timestamp>(day.into()).is_ok())
