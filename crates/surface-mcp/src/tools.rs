@@ -223,6 +223,9 @@ fn described(operation: Operation) -> Option<Tool> {
         inline_definitions(members);
     }
     lighten(&mut input);
+    if let Some(Value::Object(options)) = input.pointer_mut("/properties/options/properties") {
+        options.values_mut().for_each(name_only);
+    }
     Some(Tool::new(name, description, Arc::new(object(input))).with_annotations(annotations(operation)))
 }
 
@@ -266,6 +269,16 @@ fn lighten(schema: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(lighten),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Leaves the values of an option whose name says all to a model: vendors have it, too.
+fn name_only(option: &mut Value) {
+    if let Some(value) = option.pointer_mut("/anyOf/0").map(Value::take) {
+        *option = value;
+    }
+    if let Value::Object(members) = option {
+        members.retain(|name, _| matches!(name.as_str(), "type" | "enum" | "items"));
     }
 }
 

@@ -147,7 +147,7 @@ fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 /// Reads a number that JSON has.
 fn finite(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.ok_or_else(|| "it is no number".to_owned())
+    number.ok_or_else(|| "a number is needed".to_owned())
 }
 
 /// Reads `name=value`.

@@ -31,8 +31,8 @@ impl Chat<'_> {
             Some((used, None)) => format!("{} tokens, ", short(used)),
             None => String::new(),
         };
-        let cost = result.cost.map_or_else(|| "cost unknown".to_owned(), |cost| cost.to_string());
-        self.app.out.status(&format!("{}, {used}session {}, {cost}", result.model, ending(&result.session_id)));
+        let cost = result.cost.map_or_else(String::new, |cost| format!(", {cost}"));
+        self.app.out.status(&format!("{}, {used}session {}{cost}", result.model, ending(&result.session_id)));
     }
 
     /// `/model`: takes another model if it can be used, or says which one answers.

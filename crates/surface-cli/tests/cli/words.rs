@@ -42,8 +42,12 @@ fn the_status_of_a_chat_says_how_full_the_window_of_its_model_was() {
     let dir = chat.dir.clone();
     let ran = chat.run();
     let status = ran.err.lines().find(|line| line.contains(" tokens, session ")).unwrap();
-    assert!(status.ends_with(", cost unknown"), "{status}");
+    assert!(!status.contains("USD"), "the scripted model has no price: {status}");
     assert!(status.contains("scripted, 2.6k of 30k tokens, session "), "{status}");
+    let prices = r#"[{model="scripted",input="1",output="1"}]"#;
+    let priced = window(cli(&["chat"])).env("MEERKAT_MODEL__PRICES", prices).stdin("@usage in=2680 out=1 @say Hi.\n");
+    let priced = priced.on_terminal().run();
+    assert!(priced.err.contains(", 0.002681 USD"), "{}", priced.err);
     // A command in the chat would be answered beside the turn, perhaps before its end.
     let show = window(cli(&["sessions", "show", "last"])).in_dir(&dir).run();
     let line = "window      [#-------------------] 8 %, the last model call had 2680 tokens\n";
