@@ -65,11 +65,11 @@ pub(crate) struct TurnFlags {
     /// End the turn after this many milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) budget_wall_ms: Option<u64>,
-    #[command(flatten)]
-    pub(crate) options: ModelFlags,
     /// Name the request: repeated with this key, from the same folder, it runs only once
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) options: ModelFlags,
     #[command(flatten)]
     pub(crate) compact: CompactFlags,
 }
@@ -93,10 +93,10 @@ pub(crate) struct ModelFlags {
     /// Make answers repeatable as far as the vendor can
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
-    /// How long the model thinks: none, low, medium or high
+    /// How long the model thinks before it answers
     #[arg(long, value_name = "LEVEL", value_parser = named::<Effort>(&["none", "low", "medium", "high"]))]
     pub(crate) effort: Option<Effort>,
-    /// How long the vendor keeps what it has read: short or long
+    /// How long the vendor keeps what it has read, so that the next request costs less
     #[arg(long, value_name = "TIME", value_parser = named::<CacheTime>(&["short", "long"]))]
     pub(crate) cache: Option<CacheTime>,
 }
