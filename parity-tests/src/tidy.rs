@@ -49,7 +49,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
 ];
 
 /// The files whose types may derive serde.
-const ENCODED: [&str; 46] = [
+const ENCODED: [&str; 47] = [
     "crates/errors/src/body.rs",
     "crates/service/src/agent/tests/decided.rs",
     "crates/service/src/agent/tests/plans.rs",
@@ -79,6 +79,7 @@ const ENCODED: [&str; 46] = [
     "crates/service/src/wire/",
     "crates/service/models/src/vendors/answer.rs",
     "crates/service/models/src/vendors/options.rs",
+    "crates/service/models/src/vendors/prices.rs",
     "crates/service/src/runtime/pin_fact.rs",
     "crates/service/src/runtime/read_blob.rs",
     "crates/service/src/runtime/recall.rs",

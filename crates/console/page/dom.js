@@ -145,6 +145,7 @@ export function ask(title, content, choices) {
 }
 
 export const number = (value) => (value ?? 0).toLocaleString("en");
+export const money = (cost) => (cost ? `${cost.amount} ${cost.currency}` : "unknown cost");
 export const count = (value, name) => `${number(value)} ${name}${value === 1 ? "" : "s"}`;
 export const short = (id) => id.slice(-8);
 const units = [[86400, "d"], [3600, "h"], [60, "min"]];

@@ -69,6 +69,7 @@ fn row(n: u64, last_seq: Seq, state: SessionState) -> SessionSummary {
         message_count: last_seq,
         last_seq,
         usage: Usage::default(),
+        cost: None,
         forked_from: None,
         last_error: None,
     }
@@ -109,7 +110,8 @@ impl Session {
         self.append(Some(0), vec![Event::TurnStarted(started)], SessionState::Running).await;
         let (stop_reason, blocks) = (StopReason::EndTurn, vec![Block::Text { text: "y".repeat(ANSWER).into() }]);
         let (usage, tools, context) = (Usage::default(), None, None);
-        let answer = AssistantMessage { step: 0, model, blocks, stop_reason, usage, tools, context };
+        let cost = None;
+        let answer = AssistantMessage { step: 0, model, blocks, stop_reason, usage, cost, tools, context };
         let end = TurnCompleted { stop_reason, totals: TurnTotals::default() };
         let events = vec![Event::AssistantMessage(answer), Event::TurnCompleted(end)];
         self.append(Some(0), events, SessionState::Idle).await;

@@ -245,7 +245,8 @@ impl Config {
 
     /// Returns the access to vendors: their own variables, overridden by this configuration.
     pub(crate) fn vendors(&self, env: &Environment) -> VendorOptions {
-        let ModelValues { name, scripted_window_tokens, anthropic, openai, gemini, compatible } = &self.values.model;
+        let ModelValues { name, scripted_window_tokens, anthropic, openai, gemini, compatible, prices } =
+            &self.values.model;
         let mut options = VendorOptions::from_env(|variable| env.variable(variable));
         for (access, values) in
             [(&mut options.anthropic, anthropic), (&mut options.openai, openai), (&mut options.gemini, gemini)]
@@ -278,6 +279,7 @@ impl Config {
                 }
             })
             .collect();
+        options.prices.clone_from(prices);
         options.default_model = name.clone();
         options.scripted_window_tokens = Some(*scripted_window_tokens);
         options

@@ -13,6 +13,8 @@ use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 use meerkat_service::{
     Operation, SessionError, SessionId,
     clock::Timestamp,
+    cost::Cost,
+    model::Usage,
     service::{
         HistoryItem, Imported, Page, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
     },
@@ -214,9 +216,8 @@ pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
         let percent = used.saturating_mul(100) / window;
         row("window", format!("{} {percent} %, the last model call had {used} tokens", bar(used, window)));
     }
-    let usage = view.usage;
-    let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
-    row("used", format!("{input} tokens in ({cached} cached), {output} out"));
+    row("used", billed(view.usage));
+    row("cost", cost(view.cost));
     row("created", view.created_at.to_string());
     row("updated", view.updated_at.to_string());
     if let Some(parent) = view.forked_from {
@@ -281,6 +282,20 @@ fn message(item: &HistoryItem) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Renders a cost.
+fn cost(cost: Option<Cost>) -> String {
+    cost.map_or_else(|| "unknown: a model has no price".to_owned(), |cost| cost.to_string())
+}
+
+/// Renders the tokens of a session or a summary: the parts in parentheses, those that are seldom only if there are some.
+pub(crate) fn billed(usage: Usage) -> String {
+    let Usage { input_tokens, output_tokens, cached_tokens, cache_write_tokens, reasoning_tokens } = usage;
+    let written =
+        if cache_write_tokens == 0 { String::new() } else { format!(", {cache_write_tokens} written to the cache") };
+    let reasoning = if reasoning_tokens == 0 { String::new() } else { format!(" ({reasoning_tokens} reasoning)") };
+    format!("{input_tokens} tokens in ({cached_tokens} cached{written}), {output_tokens} out{reasoning}")
 }
 
 #[cfg(test)]
@@ -397,6 +412,9 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "pending_approvals": [{ "call_id": "c1", "name": "write", "arguments": "{}", "turn": 2, "seq": 9 }],
         });
         view.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        view["usage"]["cache_write_tokens"] = json!(30);
+        view["usage"]["reasoning_tokens"] = json!(8);
+        view["cost"] = json!({ "amount": "0.012345", "currency": "USD" });
         let text = session(&serde_json::from_value(view).unwrap(), Some(250));
         for line in [
             "session     01900000-0000-7000-8000-0000aa12abcd",
@@ -405,7 +423,8 @@ SESSION                               LAST EVENT  IN THE BUNDLE
             "turns       3, 7 messages, last event 12",
             "context     5 messages, about 250 of 1000 tokens",
             "window      [#####---------------] 25 %, the last model call had 250 tokens",
-            "used        100 tokens in (5 cached), 20 out",
+            "used        100 tokens in (5 cached, 30 written to the cache), 20 out (8 reasoning)",
+            "cost        0.012345 USD",
             "reminder    git_status: clean as ever",
             "pin         4 a fact",
             "approval    c1 of write, turn 2: {}",

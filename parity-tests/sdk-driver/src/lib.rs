@@ -14,6 +14,7 @@ use meerkat_service::{
     Agent, AgentBuildConfig, Operation, SessionError, SessionId, SessionService,
     capability::{Capabilities, Capability},
     clock::World,
+    cost::Price,
     memory::MemoryOptions,
     model::{
         scripted::ScriptedModel,
@@ -56,6 +57,14 @@ struct Follow {
     session_id: SessionId,
     since_seq: u64,
     until: String,
+}
+
+/// The section of the models.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Model {
+    #[serde(default)]
+    prices: Vec<Price>,
 }
 
 /// The section of the durable store.
@@ -109,7 +118,9 @@ async fn build() -> Result<Agent, Failure> {
         Ok(seed) => World::seeded(seed.parse()?, 0),
         Err(_) => World::system(),
     };
-    let models = VendorModels::new(&VendorOptions::default(), Arc::new(ScriptedModel))?;
+    let model: Model = serde_json::from_value(sections.remove("model").unwrap_or_else(|| serde_json::json!({})))?;
+    let vendors = VendorOptions { prices: model.prices, ..VendorOptions::default() };
+    let models = VendorModels::new(&vendors, Arc::new(ScriptedModel))?;
     let mut config = AgentBuildConfig::new().world(world).models(Arc::new(models));
     // Like the binary: it compacts if it can, and is refused if it is configured and cannot.
     let compaction = sections.remove("compaction");

@@ -208,6 +208,18 @@ pub fn meerkat_for_people(place: &Place) -> Command {
     command
 }
 
+/// Writes a value as it is in a file of the configuration.
+fn written(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        Value::Object(members) => {
+            let member = |(key, value): (&String, &Value)| format!("{key} = {}", written(value));
+            format!("{{ {} }}", members.iter().map(member).collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// Sets the variables of a section, deeper keys by more `__`.
 fn configure(command: &mut Command, name: &str, value: &Value) {
     match value {
@@ -217,6 +229,6 @@ fn configure(command: &mut Command, name: &str, value: &Value) {
             }
         }
         Value::String(text) => drop(command.env(name, text)),
-        other => drop(command.env(name, other.to_string())),
+        other => drop(command.env(name, written(other))),
     }
 }

@@ -1,7 +1,7 @@
 // What filled the window at each step, and what each compaction took out. A bar is a model call; a mark is a compaction.
 
 import { get, post, remove } from "../api.js";
-import { ask, button, command, complain, el, empty, failed, number, oneAtATime, say, svg } from "../dom.js";
+import { ask, button, command, complain, el, empty, failed, money, number, oneAtATime, say, svg } from "../dom.js";
 import { PARTS } from "../steps.js";
 import { bounded } from "./transcript.js";
 
@@ -29,7 +29,8 @@ function receiptOf(receipt) {
     ["Reminders and pins kept", number(receipt.reminders + receipt.pins)],
     ["Tokens before", number(receipt.tokens_before)],
     ["Tokens after", number(receipt.tokens_after)],
-    ["Cost of the summary", `${number(receipt.usage.input_tokens)} tokens in, ${number(receipt.usage.output_tokens)} out`],
+    ["Cost of the summary", `${number(receipt.usage.input_tokens)} tokens in, ${number(receipt.usage.output_tokens)} out`
+      + (receipt.cost ? `, ${money(receipt.cost)}` : "")],
   ];
   return el("table", {}, el("tbody", {}, rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value)))));
 }

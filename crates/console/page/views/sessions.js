@@ -1,7 +1,7 @@
 // All sessions: search as you type, filters, and changes without a reload.
 
 import { post } from "../api.js";
-import { ago, button, command, count, el, empty, every, failed, number, short, state, stateOf } from "../dom.js";
+import { ago, button, command, count, el, empty, every, failed, money, number, short, state, stateOf } from "../dom.js";
 import { list as followed, onList, sessions } from "../follow.js";
 import { rows } from "../rows.js";
 
@@ -16,7 +16,7 @@ function row(session) {
     el("span.title", {}, session.title || "Untitled"),
     state(session),
     el("span.labels", {}, labels(session).slice(0, 4).map((label) => el("span.label", {}, label))),
-    el("span.facts", {}, `${short(session.session_id)} · ${count(session.turn_count, "turn")} · ${number(input + output)} tokens · `,
+    el("span.facts", {}, `${short(session.session_id)} · ${count(session.turn_count, "turn")} · ${number(input + output)} tokens · ${money(session.cost)} · `,
       ago(session.updated_at)),
   );
 }

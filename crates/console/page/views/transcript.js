@@ -1,7 +1,7 @@
 // A session's events as people read them: prompts, answers as they stream, calls with their output, and how a turn ended.
 
 import { blob } from "../api.js";
-import { button, el, number } from "../dom.js";
+import { button, el, money, number } from "../dom.js";
 import { markdown } from "../markdown.js";
 import { asked, decide } from "./approvals.js";
 
@@ -186,10 +186,10 @@ export function transcript(session, { onFork, isFixed }) {
       add(event, el("div.answer.cut", {}, bounded(session, event.text, markdown), el("p.hint", {}, "The answer was cut off here.")));
     },
     turn_completed: (event) => {
-      const { steps, usage } = event.totals;
+      const { steps, usage, cost } = event.totals;
       const why = event.stop_reason === "end_turn" ? "" : ` · ${event.stop_reason}`;
       add(event, el("p.end", {}, `${steps} ${steps === 1 ? "step" : "steps"} · ${number(usage.input_tokens)} tokens in, `
-        + `${number(usage.output_tokens)} out${why}`));
+        + `${number(usage.output_tokens)} out · ${money(cost)}${why}`));
     },
     turn_failed: (event) => {
       clearLive();

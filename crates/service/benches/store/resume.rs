@@ -116,6 +116,7 @@ fn said() -> [Event; TURN_EVENTS] {
             blocks,
             stop_reason,
             usage,
+            cost: None,
             tools: None,
             context: None,
         }),
@@ -137,6 +138,7 @@ fn rebuild() -> [Event; 3] {
         tokens_before: 90_000,
         tokens_after: 2_000,
         usage: Usage::default(),
+        cost: None,
         rounds: 0,
         unread: 0,
     };

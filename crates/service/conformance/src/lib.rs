@@ -134,6 +134,7 @@ fn record(n: u8, seq: Seq) -> Record {
                     blocks,
                     stop_reason,
                     usage,
+                    cost: None,
                     tools: None,
                     context: None,
                 }),

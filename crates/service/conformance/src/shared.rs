@@ -74,6 +74,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         message_count: last_seq,
         last_seq,
         usage: Default::default(),
+        cost: None,
         forked_from: None,
         last_error: None,
     }

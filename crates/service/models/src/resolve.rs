@@ -2,8 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::ModelClient;
-use meerkat_words::SessionError;
+use super::{ModelClient, Usage};
+use meerkat_words::{
+    SessionError,
+    clock::Timestamp,
+    cost::{self, Cost, Price},
+    options::CacheTime,
+};
 
 /// Model that can be called.
 #[derive(Clone)]
@@ -16,6 +21,16 @@ pub struct ResolvedModel {
     pub client: Arc<dyn ModelClient>,
     /// Most tokens of a request and its answer together.
     pub window_tokens: u64,
+    /// Its prices; none if they are unknown.
+    pub prices: Arc<[Price]>,
+}
+
+impl ResolvedModel {
+    /// Computes the cost of a call that asked for this cache.
+    #[must_use]
+    pub fn cost(&self, usage: Usage, cache: Option<CacheTime>, at: Timestamp) -> Option<Cost> {
+        cost::cost(&self.prices, usage, cache == Some(CacheTime::Long), at)
+    }
 }
 
 /// Finds the client for a model's name.
@@ -53,8 +68,19 @@ impl StaticModels {
     /// Adds a model.
     #[must_use]
     pub fn with(mut self, name: &str, client: Arc<dyn ModelClient>, window_tokens: u64) -> Self {
-        let resolved = ResolvedModel { name: name.to_owned(), vendor_model: name.to_owned(), client, window_tokens };
-        self.models.insert(name.to_owned(), resolved);
+        let prices = Arc::default();
+        let (name, vendor_model) = (name.to_owned(), name.to_owned());
+        let resolved = ResolvedModel { name: name.clone(), vendor_model, client, window_tokens, prices };
+        self.models.insert(name, resolved);
+        self
+    }
+
+    /// Sets the prices of a model that was added.
+    #[must_use]
+    pub fn priced(mut self, name: &str, prices: impl Into<Arc<[Price]>>) -> Self {
+        if let Some(model) = self.models.get_mut(name) {
+            model.prices = prices.into();
+        }
         self
     }
 }

@@ -282,8 +282,10 @@ impl Actor {
         self.shared.live.end_step();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
         let (turn, step, model) = (open.turn, open.totals.steps, open.terms.model.clone());
-        let vendor =
-            self.ports.models.resolve(&model).map_or_else(|_| model.clone(), |model| model.client.vendor().to_owned());
+        let resolved = self.ports.models.resolve(&model).ok();
+        let vendor = resolved.as_ref().map_or_else(|| model.clone(), |model| model.client.vendor().to_owned());
+        let (usage, cache) = (answer.usage, open.terms.options.cache);
+        let cost = resolved.and_then(|model| model.cost(usage, cache, self.ports.world.clock.now()));
         let seq = self.session.last_seq + 1;
         // Ids are ours: a vendor's may come again in another step, and a decision must never hit another call.
         let blocks = answer
@@ -308,7 +310,7 @@ impl Actor {
         };
         self.control.plans.clear();
         let (tools, context) = (self.running.offered.clone(), self.running.context);
-        let message = AssistantMessage { step, model, blocks, stop_reason, usage: answer.usage, tools, context };
+        let message = AssistantMessage { step, model, blocks, stop_reason, usage, cost, tools, context };
         let event = Event::AssistantMessage(message);
         match is_last {
             true => self.record_with_next(turn, event).await,

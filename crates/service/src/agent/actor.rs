@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Ports,
     command::{Command, Reply, TurnWaiter},
+    compact::Bill,
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome, allowed},
     registry::{MAILBOX_MAX, Passage, Registry},
@@ -25,7 +26,7 @@ use crate::{
     SessionError,
     compaction::SharedCompactor,
     ids::{Seq, TurnNumber},
-    model::{ModelAnswer, Usage},
+    model::ModelAnswer,
     options::{Budgets, StoreOptions, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
@@ -110,8 +111,8 @@ pub(super) struct Running {
     pub(super) asked: Option<AskedCompaction>,
     /// The summary that a model is writing.
     pub(super) summary: Summary,
-    /// Cost of the summary so far.
-    pub(super) summary_usage: Usage,
+    /// Tokens of the summary so far.
+    pub(super) summary_bill: Bill,
     /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -152,7 +153,7 @@ impl Running {
         Self {
             asked: None,
             summary: Summary::None,
-            summary_usage: Usage::default(),
+            summary_bill: Bill::default(),
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),

@@ -24,6 +24,7 @@ use crate::{
         rebuilt::{Rebuilt, leaving, mask, mechanical_summary, preview, rebuild, summary_of_the_rest},
         summary_message, summary_of,
     },
+    cost::Cost,
     model::{AnswerBlock, ModelAnswer, ModelError, ResolvedModel, StopReason, Usage},
     service::{CompactionMode, CompactionReceipt},
     session::{
@@ -37,6 +38,26 @@ use crate::{
 
 /// Calls that a summary may take at most.
 const ROUNDS_MAX: u32 = 8;
+
+/// What the model calls for a summary used.
+pub(super) struct Bill {
+    usage: Usage,
+    /// `None` if the price of one is unknown.
+    cost: Option<Cost>,
+}
+
+impl Default for Bill {
+    fn default() -> Self {
+        Self { usage: Usage::default(), cost: Some(Cost::default()) }
+    }
+}
+
+impl Bill {
+    fn add(&mut self, usage: Usage, cost: Option<Cost>) {
+        self.usage.add(usage);
+        self.cost = Cost::sum(self.cost, cost);
+    }
+}
 
 /// A summary that a model wrote.
 struct Written {
@@ -130,7 +151,7 @@ impl Actor {
         context: &CompactionContext,
         is_exceeded: bool,
     ) -> Result<Result<CompactionReceipt, ErrorBody>, StoreError> {
-        self.running.summary_usage = Usage::default();
+        self.running.summary_bill = Bill::default();
         let rebuilt = match self.masked_enough(compactor, context, is_exceeded) {
             Ok(Some(masked)) => Ok(masked),
             Ok(None) => self.summarised(compactor, is_exceeded).await,
@@ -188,7 +209,7 @@ impl Actor {
             Ok((mut rebuilt, Written { rounds, unread, .. })) => {
                 (rebuilt.event.receipt.rounds, rebuilt.event.receipt.unread) = (rounds, unread as u64);
                 rebuilt.completed.summary_tokens = match rounds {
-                    1 if unread == 0 => self.running.summary_usage.output_tokens,
+                    1 if unread == 0 => self.running.summary_bill.usage.output_tokens,
                     _ => rebuilt.completed.summary_tokens,
                 };
                 return Ok(rebuilt);
@@ -231,7 +252,9 @@ impl Actor {
                 Ok((rendered, end)) if end > at => {
                     let answer = self.summary_call(model.clone(), rendered).await?;
                     // A model that answered is paid, whatever its answer is good for.
-                    self.running.summary_usage.add(answer.usage);
+                    let cache = self.session.model_options().cache;
+                    let cost = model.cost(answer.usage, cache, self.ports.world.clock.now());
+                    self.running.summary_bill.add(answer.usage, cost);
                     text = summary_in(&answer)?;
                     rounds += 1;
                     former = Some(Arc::new(without_forged_tags(summary_message(&text))));
@@ -259,7 +282,8 @@ impl Actor {
     fn may_go_round(&self, rounds: u32) -> bool {
         let limit = |open: &OpenTurn| Some((open.terms.budgets.tokens?, open.totals.usage.total()));
         let is_paid_up = self.session.open_turn().and_then(limit);
-        rounds < ROUNDS_MAX && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_usage.total() < limit)
+        rounds < ROUNDS_MAX
+            && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_bill.usage.total() < limit)
     }
 
     /// Calls the model once for a summary.
@@ -320,7 +344,9 @@ impl Actor {
         let Rebuilt { mut event, completed, .. } = rebuilt;
         event.compaction = self.session.last_seq + 2;
         event.receipt.compaction = Some(event.compaction);
-        event.receipt.usage = std::mem::take(&mut self.running.summary_usage);
+        let bill = std::mem::take(&mut self.running.summary_bill);
+        event.receipt.usage = bill.usage;
+        event.receipt.cost = bill.cost.filter(|_| bill.usage != Usage::default());
         let receipt = event.receipt.clone();
         let turn = self.session.open_turn().map(|open| open.turn);
         let events = vec![Event::ContextRebuilt(event), Event::CompactionCompleted(completed)];
@@ -333,8 +359,8 @@ impl Actor {
         let body = self.clean(body);
         let failed = CompactionFailed { code: body.code, message: body.message.clone() };
         let turn = self.session.open_turn().map(|open| open.turn);
-        let usage = std::mem::take(&mut self.running.summary_usage);
-        let unused = (usage != Usage::default()).then_some(Event::SummaryUnused(SummaryUnused { usage }));
+        let Bill { usage, cost } = std::mem::take(&mut self.running.summary_bill);
+        let unused = (usage != Usage::default()).then_some(Event::SummaryUnused(SummaryUnused { usage, cost }));
         self.record_durably(turn, unused.into_iter().chain([Event::CompactionFailed(failed)]).collect()).await?;
         Ok(body)
     }

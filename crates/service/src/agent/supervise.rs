@@ -200,7 +200,7 @@ impl Actor {
         self.store_failure = None;
         self.journalled.deferred.clear();
         self.running.summary = Summary::None;
-        self.running.summary_usage = Default::default();
+        self.running.summary_bill = Default::default();
         let Control { is_draining, is_queue_held, is_turn_held, .. } = self.control;
         let left_open = self.control.interrupt.filter(|(_, reason)| *reason == PROCESS_ENDED);
         self.control = Control { is_draining, is_queue_held, is_turn_held, interrupt: left_open, ..Control::default() };

@@ -9,6 +9,7 @@ use crate::{
     ErrorBody, SessionError,
     clock::Timestamp,
     consumers::changes::Place,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     service::{
         ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
@@ -261,6 +262,7 @@ fn step(record: Record) -> Option<StepView> {
         kind,
         step: None,
         usage: None,
+        cost: None,
         context: None,
         compaction: None,
         receipt: None,
@@ -270,6 +272,7 @@ fn step(record: Record) -> Option<StepView> {
         Event::AssistantMessage(message) => Some(StepView {
             step: Some(message.step),
             usage: Some(message.usage),
+            cost: message.cost,
             context: message.context,
             ..view(StepKind::ModelCall)
         }),
@@ -327,13 +330,16 @@ impl Turns {
             Event::TurnInterrupted(turn) => ended(TurnStatus::Interrupted, turn.totals),
             // What its end has counted is not counted again.
             Event::AssistantMessage(message) if self.end.is_none() => {
-                let counts = self.counts.get_or_insert_default();
+                let counts = self.counts.get_or_insert_with(TurnTotals::begun);
                 counts.steps += 1;
                 counts.usage.add(message.usage);
+                counts.cost = Cost::sum(counts.cost, message.cost);
             }
-            Event::ToolFinished(_) if self.end.is_none() => self.counts.get_or_insert_default().tool_calls += 1,
+            Event::ToolFinished(_) if self.end.is_none() => {
+                self.counts.get_or_insert_with(TurnTotals::begun).tool_calls += 1;
+            }
             Event::TurnStarted(started) => {
-                let counts = self.counts.take().unwrap_or_default();
+                let counts = self.counts.take().unwrap_or_else(TurnTotals::begun);
                 let end = self.end.take();
                 self.whole.extend(record.turn.map(|turn| TurnView {
                     turn,
@@ -343,6 +349,7 @@ impl Turns {
                     status: end.map(|(status, _)| status),
                     model: started.model,
                     usage: counts.usage,
+                    cost: counts.cost,
                     steps: counts.steps,
                     tool_calls: counts.tool_calls,
                     budgets: started.budgets,

@@ -23,6 +23,7 @@ use super::{
     turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd},
 };
 use crate::{
+    cost::Cost,
     ids::{Seq, TurnNumber},
     model::Usage,
     options::Policy,
@@ -71,6 +72,7 @@ impl SessionFields {
             options,
             compaction,
             created_key: key,
+            cost: Some(Cost::default()),
             last_seq: 1,
             ..Self::default()
         })
@@ -157,7 +159,7 @@ impl SessionFields {
                 }
             }
             Event::CompactionStarted(_) => self.compaction_started(record),
-            Event::SummaryUnused(unused) => self.spend(unused.usage),
+            Event::SummaryUnused(unused) => self.spend(unused.usage, unused.cost),
             Event::CompactionFailed(_) => self.open_compaction = None,
             Event::CompactionUndone(_) => {
                 self.context.undo();
@@ -170,7 +172,11 @@ impl SessionFields {
             Event::ContextRebuilt(rebuilt) => {
                 self.set_partial(None);
                 self.context.rebuild(record.seq, rebuilt);
-                self.spend(rebuilt.receipt.usage);
+                // Without tokens no model was called.
+                let receipt = &rebuilt.receipt;
+                if receipt.usage != Usage::default() {
+                    self.spend(receipt.usage, receipt.cost);
+                }
                 if let Some(open) = &mut self.open_compaction {
                     open.completes_at = Some(rebuilt.compaction);
                 }
@@ -204,11 +210,13 @@ impl SessionFields {
         Ok(())
     }
 
-    /// Counts tokens for the session, and for the open turn.
-    fn spend(&mut self, usage: Usage) {
+    /// Counts tokens and their cost for the session, and for the open turn.
+    fn spend(&mut self, usage: Usage, cost: Option<Cost>) {
         self.usage.add(usage);
+        self.cost = Cost::sum(self.cost, cost);
         if let Some(open) = &mut self.open_turn {
             open.totals.usage.add(usage);
+            open.totals.cost = Cost::sum(open.totals.cost, cost);
         }
     }
 
@@ -273,7 +281,7 @@ impl SessionFields {
 
     fn assistant_message(&mut self, record: &Record, turn: TurnNumber, answer: &AssistantMessage) {
         self.set_partial(None);
-        self.spend(answer.usage);
+        self.spend(answer.usage, answer.cost);
         self.counters.last_input_tokens = answer.usage.input_tokens;
         let message = answer.message();
         if let Some(open) = &mut self.open_turn {

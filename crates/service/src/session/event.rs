@@ -28,6 +28,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions},
@@ -391,6 +392,9 @@ pub struct AssistantMessage {
     pub stop_reason: StopReason,
     /// Tokens of the call.
     pub usage: Usage,
+    /// Cost of the call by the prices of its day; absent if one is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// Hash of the tools that the step was offered, if a source's tools were among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<String>,
@@ -583,6 +587,16 @@ pub struct TurnTotals {
     pub compactions: u32,
     /// Tokens.
     pub usage: Usage,
+    /// Cost; absent if that of a part is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+impl TurnTotals {
+    /// Returns those of a turn in which nothing has cost anything yet.
+    pub(crate) fn begun() -> Self {
+        Self { cost: Some(Cost::default()), ..Self::default() }
+    }
 }
 
 /// The turn completed.
@@ -624,6 +638,9 @@ pub struct HistorySnapshot {
     pub message_count: u64,
     /// Tokens of the session so far.
     pub usage: Usage,
+    /// Cost of the session so far; absent if that of a part is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// The number of the next turn.
     pub next_turn: TurnNumber,
     /// Runs of the live context: the event of each run's first message, and that message's position in the full

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    cost::Cost,
     ids::{Seq, TurnNumber},
     session::ApplyError,
 };
@@ -26,6 +27,7 @@ impl SessionFields {
             keys_up_to,
             message_count: self.message_count,
             usage: self.usage,
+            cost: self.cost,
             next_turn: self.next_turn,
             context,
             counters: Some(self.counters),
@@ -40,7 +42,8 @@ impl SessionFields {
         // Dropped messages may have left the context only with the newest rebuild that cannot be undone: a context from
         // before it lacks them.
         self.pruned_to = snapshot.pruned_to.max(snapshot.undoable_after.unwrap_or_default());
-        (self.message_count, self.usage, self.next_turn) = (snapshot.message_count, snapshot.usage, snapshot.next_turn);
+        (self.message_count, self.next_turn) = (snapshot.message_count, snapshot.next_turn);
+        (self.usage, self.cost) = (snapshot.usage, snapshot.cost);
         // An imported one may not be a heading.
         self.first_line = snapshot.first_line.as_deref().and_then(heading).or_else(|| self.first_line.take());
         self.counters = snapshot.counters.unwrap_or(self.counters);
@@ -107,6 +110,7 @@ fn earlier(cut: &Session, now: &Session, snapshot: &HistorySnapshot, accepted: O
     HistorySnapshot {
         message_count: cut.message_count + missing,
         usage,
+        cost: Cost::sum(Cost::rest(snapshot.cost, now.cost), cut.cost),
         next_turn: accepted.unwrap_or(snapshot.next_turn),
         counters: snapshot.counters.map(|counters| earlier_counters(cut.counters, now.counters, counters)),
         // What was found behind the fork is known to be: no record is missing there.

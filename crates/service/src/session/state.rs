@@ -22,6 +22,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::{Budgets, ModelOptions},
@@ -188,6 +189,9 @@ pub struct SessionFields {
     pub found_tools: Arc<Vec<String>>,
     /// Its tokens so far.
     pub usage: Usage,
+    /// Its cost so far; `None` if that of a part is unknown.
+    #[serde(default)]
+    pub cost: Option<Cost>,
     /// Messages in the full history; it never shrinks.
     pub message_count: u64,
     /// The number of the next turn, which is also how many were accepted.

@@ -242,6 +242,7 @@ impl TurnEnd {
             text,
             stop_reason: self.stop_reason,
             usage: self.totals.usage,
+            cost: self.totals.cost,
             steps: self.totals.steps,
             tool_calls: self.totals.tool_calls,
             compactions: self.totals.compactions,
@@ -286,7 +287,7 @@ impl OpenTurn {
     /// Opens the turn of a `turn_started`, which is the event `seq`.
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
         let terms = TurnStarted { key, prompt: None, ..started.clone() };
-        Self { turn, seq, terms, ..Self::default() }
+        Self { turn, seq, terms, totals: TurnTotals::begun(), ..Self::default() }
     }
 
     /// Takes the text of an answer, and the reason for its end.

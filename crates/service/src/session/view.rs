@@ -170,6 +170,7 @@ impl SessionFields {
             message_count: self.message_count,
             last_seq: self.last_seq,
             usage: self.usage,
+            cost: self.cost,
             forked_from: self.forked_from,
             last_error: failed.and_then(|end| Some(end.error.as_ref()?.code)),
         }

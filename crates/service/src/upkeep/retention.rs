@@ -59,6 +59,7 @@ mod tests {
             message_count: 2,
             last_seq: 4,
             usage: Default::default(),
+            cost: None,
             forked_from: None,
             last_error: None,
         }

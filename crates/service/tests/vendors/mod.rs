@@ -9,6 +9,7 @@
 )]
 
 mod answers;
+mod bills;
 mod bounds;
 mod failures;
 mod mutations;

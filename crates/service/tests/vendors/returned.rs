@@ -68,7 +68,7 @@ async fn calls_of_tools_that_are_not_there_any_more_have_stubs() {
 #[tokio::test]
 async fn a_bound_on_an_answer_leaves_room_to_think() {
     let bound = |request: &mut ModelRequest| {
-        request.max_output_tokens = Some(500);
+        request.options.max_output_tokens = Some(500);
         request.thinking_tokens = 100;
     };
     for (wire, place, tokens) in [

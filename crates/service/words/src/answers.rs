@@ -13,6 +13,7 @@ pub use crate::reminder::{Pin, Reminder};
 use crate::{
     SessionError,
     clock::Timestamp,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     message::{Body, Message},
     model::{StopReason, Usage},
@@ -62,6 +63,8 @@ pub struct TurnResult {
     pub stop_reason: Option<StopReason>,
     /// Tokens used.
     pub usage: Usage,
+    /// Cost; `null` if the price of a part is unknown.
+    pub cost: Option<Cost>,
     /// Model calls that answered.
     pub steps: u32,
     /// Tool calls.
@@ -202,6 +205,8 @@ macro_rules! session_answers {
             pub context: ContextView,
             /// Tokens used.
             pub usage: Usage,
+            /// Cost; `null` if the price of a part is unknown.
+            pub cost: Option<Cost>,
             /// Its reminders.
             pub reminders: Vec<Reminder>,
             /// Its pins.
@@ -228,6 +233,8 @@ macro_rules! session_answers {
             $( $( #[$attribute] )+ pub $field: $type, )+
             /// Tokens used.
             pub usage: Usage,
+            /// Cost; `null` if the price of a part is unknown.
+            pub cost: Option<Cost>,
             $( $( #[$later_attribute] )+ pub $later: $later_type, )+
         }
 
@@ -235,11 +242,11 @@ macro_rules! session_answers {
             /// Makes the answer of `read`, without what no list says of a session.
             #[must_use]
             pub fn view(self, context: ContextView) -> SessionView {
-                let Self { $( $field, )+ usage, $( $later, )+ } = self;
+                let Self { $( $field, )+ usage, cost, $( $later, )+ } = self;
                 let (reminders, pins, queue, pending_approvals) = Default::default();
                 let (allowed_rules, workspace, memory) = Default::default();
                 SessionView {
-                    $( $field, )+ context, usage, reminders, pins, queue, pending_approvals, allowed_rules,
+                    $( $field, )+ context, usage, cost, reminders, pins, queue, pending_approvals, allowed_rules,
                     $( $later, )+ workspace, memory,
                 }
             }
@@ -361,6 +368,9 @@ pub struct CompactionReceipt {
     pub tokens_after: u64,
     /// Tokens used for the summary.
     pub usage: Usage,
+    /// Cost of the summary; absent if the price of a part is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// Model calls for the summary; more than one if the discarded messages did not fit one request.
     #[serde(default, skip_serializing_if = "is_one_round")]
     pub rounds: u32,

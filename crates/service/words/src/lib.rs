@@ -8,6 +8,7 @@ pub mod approval;
 pub mod capability;
 pub mod clock;
 pub mod compaction;
+pub mod cost;
 mod error;
 pub mod ids;
 pub mod list;

@@ -24,32 +24,48 @@ pub enum StopReason {
     Empty,
 }
 
-/// Tokens of one call, a turn, or a session.
+/// Tokens of one call, a turn, or a session, counted in one way whatever the vendor's bill looks like. The parts that
+/// are 0 in most bills are written only if they are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// Tokens sent, cached ones included.
+    /// Tokens sent, including those read from the vendor's cache or written to it.
     pub input_tokens: u64,
     /// Tokens answered, reasoning included.
     pub output_tokens: u64,
     /// Tokens of the input that the vendor had cached.
     pub cached_tokens: u64,
+    /// Tokens of the input that the vendor wrote to its cache. Absent if 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cache_write_tokens: u64,
+    /// Tokens of the output that were reasoning. Absent if 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 impl Usage {
     /// Adds another usage.
     pub fn add(&mut self, other: Self) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cached_tokens = self.cached_tokens.saturating_add(other.cached_tokens);
+        *self = self.each(other, u64::saturating_add);
     }
 
     /// Subtracts another usage.
     #[must_use]
-    pub const fn without(self, other: Self) -> Self {
+    pub fn without(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn each(self, other: Self, change: fn(u64, u64) -> u64) -> Self {
         Self {
-            input_tokens: self.input_tokens.saturating_sub(other.input_tokens),
-            output_tokens: self.output_tokens.saturating_sub(other.output_tokens),
-            cached_tokens: self.cached_tokens.saturating_sub(other.cached_tokens),
+            input_tokens: change(self.input_tokens, other.input_tokens),
+            output_tokens: change(self.output_tokens, other.output_tokens),
+            cached_tokens: change(self.cached_tokens, other.cached_tokens),
+            cache_write_tokens: change(self.cache_write_tokens, other.cache_write_tokens),
+            reasoning_tokens: change(self.reasoning_tokens, other.reasoning_tokens),
         }
     }
 

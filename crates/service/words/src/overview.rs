@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     answers::{CompactionReceipt, PendingApproval, SessionSummary, TurnStatus},
     clock::Timestamp,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::{Budgets, ModelOptions},
@@ -136,6 +137,8 @@ pub struct StepView {
     pub step: Option<u32>,
     /// Tokens that a model call used.
     pub usage: Option<Usage>,
+    /// Cost of a model call; `null` if the price was unknown.
+    pub cost: Option<Cost>,
     /// Window of a model call; `null` in journals of older versions.
     pub context: Option<ContextTokens>,
     /// The compaction: the seq of the event that completed it.
@@ -163,6 +166,8 @@ pub struct TurnView {
     pub model: String,
     /// Tokens used.
     pub usage: Usage,
+    /// Cost so far; `null` if the price of a part is unknown.
+    pub cost: Option<Cost>,
     /// Model calls that answered.
     pub steps: u32,
     /// Tool calls; of a turn that has not ended those that have a result.

@@ -108,6 +108,7 @@ fn row(n: u8, last_seq: Seq, state: SessionState) -> SessionSummary {
         message_count: last_seq,
         last_seq,
         usage: Usage::default(),
+        cost: None,
         forked_from: None,
         last_error: None,
     }

@@ -23,14 +23,16 @@ use crate::{
 const COPY_BYTES_MAX: usize = 56_000;
 
 impl Chat<'_> {
-    /// Prints one line about where the chat is after an answer; `fill` is how full its model's window was.
+    /// Prints one line about where the chat is after an answer: its model, how full that model's window was (`fill`), the
+    /// session, and the cost of the turn.
     pub(super) fn status(&self, result: &TurnResult, fill: Option<(u64, Option<u64>)>) {
         let used = match fill {
             Some((used, Some(window))) => format!("{} of {} tokens, ", short(used), short(window)),
             Some((used, None)) => format!("{} tokens, ", short(used)),
             None => String::new(),
         };
-        self.app.out.status(&format!("{}, {used}session {}", result.model, ending(&result.session_id)));
+        let cost = result.cost.map_or_else(|| "cost unknown".to_owned(), |cost| cost.to_string());
+        self.app.out.status(&format!("{}, {used}session {}, {cost}", result.model, ending(&result.session_id)));
     }
 
     /// `/model`: takes another model if it can be used, or says which one answers.

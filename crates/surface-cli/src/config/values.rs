@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use meerkat_service::{
     SessionError,
     compaction::CompactionConfig,
+    cost::Price,
     model::vendors::Preset,
     options::{
         ApprovalOptions, ContextOptions, EphemeralOptions, JournalOptions, Limits, MemoryConfig, ProjectionOptions,
@@ -74,6 +75,8 @@ pub(crate) struct ModelValues {
     pub(super) gemini: VendorValues,
     #[serde(default)]
     pub(super) compatible: BTreeMap<String, CompatibleValues>,
+    #[serde(default)]
+    pub(super) prices: Vec<Price>,
 }
 
 #[derive(Default, Deserialize)]

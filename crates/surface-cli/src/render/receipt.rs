@@ -7,6 +7,8 @@ use meerkat_service::{
     service::{CompactionMode, CompactionReceipt},
 };
 
+use super::billed;
+
 /// Renders a compaction and how to undo it, or a preview.
 pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
     let is_plan = receipt.compaction.is_none();
@@ -32,9 +34,8 @@ pub(crate) fn receipt(receipt: &CompactionReceipt, undo: &str) -> String {
     let anchor = receipt.anchor.map_or_else(|| "none".to_owned(), |turn| format!("the cut is at turn {turn}"));
     row("anchor", anchor);
     if !is_plan {
-        let usage = receipt.usage;
-        let [input, output, cached] = [usage.input_tokens, usage.output_tokens, usage.cached_tokens];
-        row("cost", format!("{input} tokens in ({cached} cached), {output} out"));
+        let money = receipt.cost.map(|cost| format!(", {cost}")).unwrap_or_default();
+        row("cost", billed(receipt.usage) + &money);
         row("undo", undo.to_owned());
     }
     text
@@ -74,7 +75,7 @@ fn count(number: u64, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use meerkat_service::model::Usage;
+    use meerkat_service::{cost::Cost, model::Usage};
 
     use super::*;
 
@@ -90,7 +91,8 @@ mod tests {
             anchor: Some(37),
             tokens_before: 98_000,
             tokens_after: 5_200,
-            usage: Usage { input_tokens: 98_200, output_tokens: 410, cached_tokens: 97_000 },
+            usage: Usage { input_tokens: 98_200, output_tokens: 410, cached_tokens: 97_000, ..Usage::default() },
+            cost: Some(Cost::from_micros(23_200)),
             rounds: 0,
             unread: 0,
         }
@@ -105,7 +107,7 @@ messages    8 kept, 120 discarded
 results     1 tool result masked
 carried     1 reminder, 2 pins
 anchor      the cut is at turn 37
-cost        98200 tokens in (97000 cached), 410 out
+cost        98200 tokens in (97000 cached), 410 out, 0.023200 USD
 undo        meerkat compact last --undo
 ";
         assert_eq!(receipt(&compacted(), "meerkat compact last --undo"), text);

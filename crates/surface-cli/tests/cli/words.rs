@@ -96,6 +96,7 @@ fn the_status_of_a_chat_says_how_full_the_window_of_its_model_was() {
     let dir = chat.dir.clone();
     let ran = chat.run();
     let status = ran.err.lines().find(|line| line.contains(" tokens, session ")).unwrap();
+    assert!(status.ends_with(", cost unknown"), "{status}");
     assert!(status.contains("scripted, 2.6k of 30k tokens, session "), "{status}");
     // A command in the chat would be answered beside the turn, perhaps before its end.
     let show = window(cli(&["sessions", "show", "last"])).in_dir(&dir).run();

@@ -30,7 +30,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("args", "@args <tool> <raw text>"),
     ("step", "@step"),
     ("repeat", "@repeat <times>"),
-    ("usage", "@usage [in=N] [out=N] [cached=N]"),
+    ("usage", "@usage [in=N] [out=N] [cached=N] [written=N] [reasoning=N]"),
     ("stop", "@stop end_turn|max_tokens|refusal|content_filter"),
     ("chunks", "@chunks <characters>"),
     ("fail", "@fail unauthorized|rate_limited|overloaded|timeout|context|rejected [retry_after_ms=N] [times=N]"),
@@ -57,6 +57,8 @@ pub(super) struct ScriptedUsage {
     pub(super) input: Option<u64>,
     pub(super) output: Option<u64>,
     pub(super) cached: Option<u64>,
+    pub(super) written: Option<u64>,
+    pub(super) reasoning: Option<u64>,
 }
 
 /// Action of the model.
@@ -267,6 +269,8 @@ fn usage(raw: &str) -> Result<ScriptedUsage, String> {
             Some(("in", value)) => usage.input = Some(number(value)?),
             Some(("out", value)) => usage.output = Some(number(value)?),
             Some(("cached", value)) => usage.cached = Some(number(value)?),
+            Some(("written", value)) => usage.written = Some(number(value)?),
+            Some(("reasoning", value)) => usage.reasoning = Some(number(value)?),
             _ => return Err(format!("does not take {option:?}")),
         }
     }

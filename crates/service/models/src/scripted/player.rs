@@ -174,6 +174,8 @@ impl Player {
             input_tokens: self.usage.input.unwrap_or_else(|| tokens(self.input_bytes)),
             output_tokens: self.usage.output.unwrap_or_else(|| tokens(output_bytes)),
             cached_tokens: self.usage.cached.unwrap_or(0),
+            cache_write_tokens: self.usage.written.unwrap_or(0),
+            reasoning_tokens: self.usage.reasoning.unwrap_or(0),
         };
         let stop_reason = self.stop.unwrap_or(if has_calls { StopReason::ToolUse } else { StopReason::EndTurn });
         ModelAnswer { blocks, stop_reason, usage }

@@ -190,6 +190,12 @@ fn usage_is_as_scripted_or_a_quarter_of_the_bytes() {
     assert_eq!(usage("@say x @usage in=100 out=20 cached=5"), (100, 20, 5));
     assert_eq!(usage("@usage out=7 @call a"), (5, 7, 0));
     assert_eq!(usage("@call abc {\"d\":1} @usage in=9"), (9, 3, 0));
+    let parts = |prompt| {
+        let usage = hear(request(vec![user(prompt)])).unwrap().answer.unwrap().usage;
+        (usage.cache_write_tokens, usage.reasoning_tokens)
+    };
+    assert_eq!(parts("@say x @usage in=100 out=20 written=6 reasoning=7"), (6, 7));
+    assert_eq!(parts("@think Long. @say x @usage in=100"), (0, 0));
 }
 
 #[test]

@@ -63,6 +63,8 @@ struct Seen {
     last: String,
     /// Blocks of reasoning that have begun; only in Anthropic's frames.
     thoughts: usize,
+    /// Tokens of reasoning; only in Anthropic's frames, where genai reads none of a stream.
+    thinking_tokens: Option<i32>,
     /// Stop reason and usage; only in chat completions.
     finish_reason: Option<String>,
     usage: Option<VendorUsage>,
@@ -108,6 +110,11 @@ impl ChatFrameSink for Frames {
             let choice = choices.into_iter().flatten().next();
             let reason = choice.and_then(|choice| choice.finish_reason).filter(|reason| !reason.is_empty());
             seen.finish_reason = reason.or_else(|| seen.finish_reason.take());
+        }
+        if frame.event == Some("message_delta") {
+            let bill = frame.json();
+            let tokens = bill.as_ref().and_then(|bill| bill.pointer("/usage/output_tokens_details/thinking_tokens"));
+            seen.thinking_tokens = tokens.and_then(|tokens| i32::try_from(tokens.as_i64()?).ok());
         }
         if frame.event == Some("content_block_start") {
             let block = frame.json();
@@ -311,7 +318,7 @@ impl Reader {
             _ if calls.is_empty() => StopReason::EndTurn,
             _ => StopReason::ToolUse,
         };
-        let usage = usage(&end.captured_usage.unwrap_or_default());
+        let usage = usage(&end.captured_usage.unwrap_or_default(), self.frames.seen().thinking_tokens);
         Ok(ModelAnswer { blocks: self.blocks(thoughts, calls), stop_reason, usage })
     }
 
@@ -404,13 +411,24 @@ fn json_string(text: &str) -> RawJson {
     RawJson::parse(&Value::from(text).to_string()).unwrap_or_else(|_| RawJson::empty_object())
 }
 
-fn usage(usage: &VendorUsage) -> Usage {
+/// Counts every vendor's bill in one way: the input includes what was cached, the output includes the reasoning. genai
+/// adds Anthropic's cache and Gemini's thoughts.
+fn usage(usage: &VendorUsage, thinking_tokens: Option<i32>) -> Usage {
     let count = |tokens: Option<i32>| tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0);
-    // genai leaves Gemini's output empty if there was only reasoning.
-    let reasoning = usage.completion_tokens_details.as_ref().and_then(|details| details.reasoning_tokens);
+    let input = usage.prompt_tokens_details.as_ref();
+    let output = usage.completion_tokens_details.as_ref();
+    let input_tokens = count(usage.prompt_tokens);
+    let reasoning_tokens = count(output.and_then(|details| details.reasoning_tokens).or(thinking_tokens));
+    let answered = count(usage.completion_tokens);
+    // Some servers count reasoning beside the answer, which only the total shows. genai leaves Gemini's output empty if
+    // there was only reasoning.
+    let is_beside = usage.completion_tokens.is_none()
+        || reasoning_tokens > 0 && count(usage.total_tokens) == input_tokens + answered + reasoning_tokens;
     Usage {
-        input_tokens: count(usage.prompt_tokens),
-        output_tokens: count(usage.completion_tokens.or(reasoning)),
-        cached_tokens: count(usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens)),
+        input_tokens,
+        output_tokens: if is_beside { answered + reasoning_tokens } else { answered },
+        cached_tokens: count(input.and_then(|details| details.cached_tokens)),
+        cache_write_tokens: count(input.and_then(|details| details.cache_creation_tokens)),
+        reasoning_tokens,
     }
 }

@@ -8,6 +8,7 @@ mod client;
 pub mod failure;
 pub mod network;
 mod options;
+mod prices;
 mod relay;
 mod request;
 mod server;
@@ -27,6 +28,7 @@ pub use self::{
 use self::{
     client::VendorClient,
     options::{SCRIPTED, VENDORS, Vendor},
+    prices::Prices,
 };
 use super::{ModelClient, ModelResolver, ResolvedModel};
 use meerkat_errors::{ErrorBody, ErrorCode};
@@ -68,6 +70,7 @@ pub struct VendorModels {
     compatible: Vec<(CompatibleEndpoint, Result<Arc<VendorClient>, SessionError>)>,
     /// Made when a model is named: most are never used.
     known: Vec<(CompatibleEndpoint, LateClient)>,
+    prices: Prices,
     /// Proxy for the known ones.
     proxy: (Option<SecretString>, Option<String>),
 }
@@ -76,7 +79,8 @@ impl VendorModels {
     /// Checks the options and makes a client for each vendor that has a key. Nothing is sent.
     ///
     /// # Errors
-    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, or a proxy that is not valid.
+    /// `CONFIG_INVALID` for a base URL that is not allowed, a name that is taken, a proxy that is not valid, or a price
+    /// of a day that there is not.
     pub fn new(options: &VendorOptions, scripted: Arc<dyn ModelClient>) -> Result<Self, SessionError> {
         // Made only if needed: it reads the system's certificates.
         let relay = LazyCell::new(|| network::relay(options.proxy.as_ref(), options.no_proxy.as_deref()));
@@ -113,15 +117,17 @@ impl VendorModels {
         }
         let chosen = choice::default_model(options);
         let (is_stand_in, default_model) = (chosen.is_none(), chosen.unwrap_or_else(|| SCRIPTED.to_owned()));
+        let prices = Prices::new(&options.prices)?;
         let scripted = ResolvedModel {
             name: SCRIPTED.to_owned(),
             vendor_model: SCRIPTED.to_owned(),
             client: scripted,
             window_tokens: options.scripted_window_tokens.unwrap_or(SCRIPTED_WINDOW_TOKENS),
+            prices: prices.named(|name| name == SCRIPTED),
         };
         let known = options.known.iter().map(|endpoint| (endpoint.clone(), OnceLock::new())).collect();
         let proxy = (options.proxy.clone(), options.no_proxy.clone());
-        Ok(Self { default_model, is_stand_in, scripted, vendors, compatible, known, proxy })
+        Ok(Self { default_model, is_stand_in, scripted, vendors, compatible, known, prices, proxy })
     }
 
     /// Lists the default first, then one model of each vendor and server, and the scripted one.
@@ -179,6 +185,7 @@ impl ModelResolver for VendorModels {
             vendor_model: model.to_owned(),
             client: client.clone(),
             window_tokens,
+            prices: self.prices.of(client.vendor(), model),
         };
         let unknown = |variable| SessionError::ModelNotConfigured { model: name.to_owned(), variable };
         for (vendor, client) in &self.vendors {

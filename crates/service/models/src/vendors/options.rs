@@ -1,5 +1,6 @@
 //! Vendors, popular servers, and how to reach them: a table, and the options of a configuration and of the environment.
 
+use meerkat_words::cost::Price;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -128,6 +129,8 @@ pub struct VendorOptions {
     /// Popular servers that need no configuration. None becomes the default, and nothing is sent to one whose models
     /// nobody names. One in `compatible` with the same name comes first.
     pub known: Vec<CompatibleEndpoint>,
+    /// Prices. A model with one here has none of the built-in ones.
+    pub prices: Vec<Price>,
     /// Default model; else the first vendor with a key decides, else the only server. If nothing is configured it is
     /// `scripted`.
     pub default_model: Option<String>,

@@ -190,6 +190,7 @@ impl Partition {
             tokens_before: self.bytes_before / 4,
             tokens_after: self.bytes_after / 4,
             usage: Usage::default(),
+            cost: None,
             rounds: 0,
             unread: 0,
         }

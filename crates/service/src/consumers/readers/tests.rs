@@ -33,6 +33,7 @@ fn summary(session_id: SessionId, last_seq: Seq) -> SessionSummary {
         message_count: 0,
         last_seq,
         usage: Default::default(),
+        cost: None,
         forked_from: None,
         last_error: None,
     }

@@ -5,7 +5,7 @@ use meerkat_words::answers::CompactionReceipt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::Seq, model::Usage, session::message::Body};
+use crate::{cost::Cost, ids::Seq, model::Usage, session::message::Body};
 
 /// A compaction began. Its sizes are those of the live context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +49,9 @@ pub struct CompactionCompleted {
 pub struct SummaryUnused {
     /// Tokens of the summary.
     pub usage: Usage,
+    /// Cost of the summary; absent if the price of a part is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
 }
 
 /// A compaction failed. The live context is unchanged.

@@ -344,6 +344,7 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
                 blocks,
                 stop_reason,
                 usage: Default::default(),
+                cost: None,
                 tools: None,
                 context: None,
             }),

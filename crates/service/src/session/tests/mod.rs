@@ -1,6 +1,7 @@
 //! What the tests of events share: records, one sample of each kind, and how a generated file is compared.
 
 mod apply;
+mod costs;
 mod fork;
 mod json;
 mod keys;

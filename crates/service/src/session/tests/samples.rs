@@ -11,6 +11,7 @@ use super::{
 use crate::{
     clock::SeededIds,
     compaction::CompactionConfig,
+    cost::Cost,
     model::{StopReason, Usage},
     options::{Budget, Budgets, Effort, ModelOptions, Policy},
     session::{
@@ -92,8 +93,15 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         ..ModelOptions::default()
     };
     let key = is_full.then(|| Key { key: text.clone(), request: text.clone() });
-    let usage = Usage { input_tokens: number, output_tokens: 0, cached_tokens: number };
-    let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage };
+    let usage = Usage {
+        input_tokens: number,
+        output_tokens: 0,
+        cached_tokens: number,
+        cache_write_tokens: number,
+        reasoning_tokens: 0,
+    };
+    let cost = is_full.then_some(Cost::from_micros(number));
+    let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
         EventKind::SessionCreated => Event::SessionCreated(SessionCreated {
@@ -125,6 +133,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             keys_up_to: SeededIds::wall_time(),
             message_count: number,
             usage,
+            cost,
             next_turn: small,
             context: is_full.then_some((number, number)).into_iter().collect(),
             counters: is_full.then(CompactionCounters::default),
@@ -147,7 +156,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         EventKind::CompactionFailed => {
             Event::CompactionFailed(CompactionFailed { code: ErrorCode::ModelOverloaded, message: text })
         }
-        EventKind::SummaryUnused => Event::SummaryUnused(SummaryUnused { usage }),
+        EventKind::SummaryUnused => Event::SummaryUnused(SummaryUnused { usage, cost }),
         EventKind::CompactionUndone => Event::CompactionUndone(CompactionUndone { compaction: number }),
         EventKind::CompactionCompleted => Event::CompactionCompleted(CompactionCompleted {
             summary_tokens: number,
@@ -204,6 +213,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             ],
             stop_reason: StopReason::MaxTokens,
             usage,
+            cost,
             tools: is_full.then_some(text),
             context: is_full.then_some(ContextTokens {
                 system: number,

@@ -8,6 +8,7 @@ use super::{created, session_id};
 use crate::{
     SessionId,
     clock::{SeededIds, Timestamp},
+    cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions, Policy},
@@ -416,7 +417,8 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         anchor: None,
         tokens_before: 9,
         tokens_after: 4,
-        usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8 },
+        usage: Usage { input_tokens: 9, output_tokens: 3, cached_tokens: 8, ..Usage::default() },
+        cost: Some(Cost::from_micros(90)),
         rounds: 0,
         unread: 0,
     }
@@ -437,7 +439,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         Block::ToolCall(ToolCall { call_id, name, arguments, opaque: None })
     };
     let blocks = std::iter::once(Block::Text { text: body(detail) }).chain(open.calls.iter().map(call)).collect();
-    let usage = Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 1 };
+    let usage = Usage { input_tokens: 10, output_tokens: 2, cached_tokens: 1, ..Usage::default() };
     let stop_reason = if open.calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
     Event::AssistantMessage(AssistantMessage {
         step: open.step,
@@ -445,6 +447,7 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
         blocks,
         stop_reason,
         usage,
+        cost: Some(Cost::from_micros(100)),
         tools: None,
         context: None,
     })

@@ -44,6 +44,7 @@ fn summary(n: u8, version: u8) -> SessionSummary {
         message_count: 2,
         last_seq: u64::from(version),
         usage: Default::default(),
+        cost: None,
         forked_from: None,
         last_error: None,
     }

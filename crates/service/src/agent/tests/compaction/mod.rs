@@ -41,7 +41,8 @@ use crate::{
 /// Summary of a model without other instructions.
 const SUMMARY: &str = "This was done so far.";
 /// Cost of every summary.
-const COST: Usage = Usage { input_tokens: 50, output_tokens: 7, cached_tokens: 0 };
+const COST: Usage =
+    Usage { input_tokens: 50, output_tokens: 7, cached_tokens: 0, cache_write_tokens: 0, reasoning_tokens: 0 };
 /// Window of the model, unless a test names another.
 const WINDOW: u64 = 100_000;
 

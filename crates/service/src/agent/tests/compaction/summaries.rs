@@ -104,7 +104,7 @@ async fn a_mechanical_summary_stands_in_only_where_the_request_would_not_fit() {
         bench.turn("@say Short.").await;
         let result = bench.turn(&format!("@note {} @say Done. @usage in=10 out=1", "n".repeat(filler))).await;
         assert_eq!(bench.outcomes().await, [(json!(2), outcome.to_owned())], "{filler}");
-        let mut paid = Usage { input_tokens: 10, output_tokens: 1, cached_tokens: 0 };
+        let mut paid = Usage { input_tokens: 10, output_tokens: 1, cached_tokens: 0, ..Usage::default() };
         paid.add(cost);
         assert_eq!((result.text.as_str(), result.usage.input_tokens), ("Done.", paid.input_tokens));
         assert_eq!(result.usage.output_tokens, paid.output_tokens);

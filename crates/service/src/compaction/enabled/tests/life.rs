@@ -115,7 +115,8 @@ impl Life {
             .collect();
         let stop_reason = if calls.is_empty() { StopReason::EndTurn } else { StopReason::ToolUse };
         let (step, model, usage) = (self.step, "scripted".to_owned(), Usage::default());
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None, context: None };
+        let answer =
+            AssistantMessage { step, model, blocks, stop_reason, usage, cost: None, tools: None, context: None };
         self.add(self.open, Event::AssistantMessage(answer));
         for event in finished {
             self.add(self.open, event);

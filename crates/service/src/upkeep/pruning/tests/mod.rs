@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets},
@@ -95,9 +96,10 @@ impl Life {
             Block::ToolCall(ToolCall { call_id, name, arguments: RawJson::empty_object(), opaque: None })
         };
         let blocks = std::iter::once(Block::Text { text: text.into() }).chain(calls.iter().map(call)).collect();
-        let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0 };
+        let usage = Usage { input_tokens: 7, output_tokens: 3, cached_tokens: 0, ..Usage::default() };
         let (step, model, stop_reason) = (0, "scripted".to_owned(), StopReason::EndTurn);
-        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, tools: None, context: None };
+        let (cost, tools, context) = (Some(Cost::from_micros(50)), None, None);
+        let answer = AssistantMessage { step, model, blocks, stop_reason, usage, cost, tools, context };
         self.add(Some(self.turn), Event::AssistantMessage(answer))
     }
 
