@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
-    options::Budgets,
+    options::{Budgets, Policy},
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -78,6 +78,7 @@ pub(crate) fn create(
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
+        options: Default::default(),
         memory: SessionMemory { scope: create.memory_scope.unwrap_or_default(), index: !create.no_memory_index },
         idempotency_key: turn.idempotency_key.clone(),
     }
@@ -113,6 +114,14 @@ pub(crate) fn resume(
         idempotency_key: flags.idempotency_key.clone(),
         ..ResumeTurn::default()
     }
+}
+
+/// `start_turn` of a text for the running turn.
+pub(crate) fn steer(session: &str, text: &str, attended: bool) -> Request {
+    let params = json!({
+        "session_id": session, "prompt": text, "policy": Policy::Steer, "attended": attended, "wait": false,
+    });
+    (Operation::StartTurn, params)
 }
 
 /// `events`.

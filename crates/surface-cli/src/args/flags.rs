@@ -93,7 +93,8 @@ pub(crate) struct CompactFlags {
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
-    /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject]
+    /// If another turn is running: reject this one, queue it, interrupt the other, or steer it by adding this prompt
+    /// before its next model call [default: reject]
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
@@ -109,7 +110,8 @@ pub(crate) struct Delivery {
 
 /// Reads a policy.
 fn policies() -> impl TypedValueParser<Value = Policy> {
-    PossibleValuesParser::new(["reject", "queue", "interrupt"]).try_map(|name| serde_json::from_value(json!(name)))
+    PossibleValuesParser::new(["reject", "queue", "interrupt", "steer"])
+        .try_map(|name| serde_json::from_value(json!(name)))
 }
 
 /// Reads what a model finds in memory.

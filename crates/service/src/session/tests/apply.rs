@@ -15,15 +15,15 @@ use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::StopReason,
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     service::SessionState,
     session::{
         TurnFold, View,
         event::{
             AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
             CompactionUndone, ContextRebuilt, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
-            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals,
+            SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
         message::Message,
@@ -75,9 +75,9 @@ fn assert_keys(session: &Session, records: &[Record]) {
     let records = own(records);
     for name in KEYS {
         let use_of = |record: &&Record| match &record.event {
-            Event::TurnQueued(TurnQueued { key, .. }) | Event::TurnStarted(TurnStarted { key, .. }) => {
-                key.as_ref().is_some_and(|key| key.key == name)
-            }
+            Event::TurnQueued(TurnQueued { key, .. })
+            | Event::TurnStarted(TurnStarted { key, .. })
+            | Event::TurnSteered(TurnSteered { key, .. }) => key.as_ref().is_some_and(|key| key.key == name),
             _ => false,
         };
         let used = records.iter().rfind(use_of);
@@ -120,14 +120,31 @@ fn of_an_open_turn() -> Vec<Event> {
         Event::PartialText(PartialText { step: 0, text: "x".into() }),
         Event::BudgetWarning(BudgetWarning { budget: Budget::Tokens, used: 1, limit: 1 }),
         tool_finished("t0s0c0"),
+        Event::TurnSteered(TurnSteered { prompt: "x".into(), started: 2, key: None }),
+        entered(2),
     ]
+}
+
+fn entered(steered: Seq) -> Event {
+    Event::SteeringEntered(SteeringEntered { steered })
 }
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
     let (prompt, model, budgets) = (queued.is_none().then(|| "go".into()), "scripted".to_owned(), Budgets::default());
     let (continues, compaction, attended, allow, search_path) = (None, None, false, Vec::new(), None);
-    let started =
-        TurnStarted { prompt, model, budgets, queued, continues, compaction, attended, allow, search_path, key };
+    let started = TurnStarted {
+        prompt,
+        model,
+        budgets,
+        options: ModelOptions::default(),
+        queued,
+        continues,
+        compaction,
+        attended,
+        allow,
+        search_path,
+        key,
+    };
     (Some(turn), Event::TurnStarted(started))
 }
 
@@ -321,6 +338,12 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
         let (turn, event) = started(session.next_turn, None, None);
         add(turn, event);
     }
+    // A text enters once, between steps, and in no compaction.
+    let waits: &[Seq] = walk.open.as_ref().map_or(&[], |open| &open.steered);
+    let is_between = walk.compacting.is_none() && !walk.open.iter().any(OpenWalk::has_open_calls);
+    for seq in walk.records.iter().map(|record| record.seq).filter(|seq| !is_between || !waits.contains(seq)) {
+        add(open, entered(seq));
+    }
     let unheard = walk.records.iter().map(|record| record.seq).filter(|seq| walk.queue.iter().all(|(_, at)| at != seq));
     for (turn, seq) in unheard.map(|seq| (0, seq)).chain(walk.queue.iter().map(|&(turn, seq)| (turn + 1, seq))) {
         let (turn, event) = started(turn, Some(seq), None);
@@ -500,7 +523,8 @@ pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Recor
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let (attended, allow, search_path, policy) = (false, Vec::new(), None, Policy::Queue);
-    let queued = TurnQueued { prompt, model, budgets, compaction, attended, allow, search_path, policy, key };
+    let options = ModelOptions::default();
+    let queued = TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

@@ -12,7 +12,7 @@ use crate::{
     clock::SeededIds,
     compaction::CompactionConfig,
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Policy},
+    options::{Budget, Budgets, ModelOptions, Policy},
     session::{
         CompactionCounters,
         event::{
@@ -21,9 +21,9 @@ use crate::{
             EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, PartialText,
             Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
             SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
-            SessionUnarchived, SessionUpdated, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome,
-            ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals, Unpinned,
+            SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished,
+            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -84,6 +84,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let small = u32::try_from(number % 1000).unwrap();
     let when_full = |text: &String| is_full.then(|| text.clone());
     let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), ..Budgets::default() };
+    let options = ModelOptions { stop: is_full.then(|| vec![text.clone()]), ..ModelOptions::default() };
     let key = is_full.then(|| Key { key: text.clone(), request: text.clone() });
     let usage = Usage { input_tokens: number, output_tokens: 0, cached_tokens: number };
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage };
@@ -97,6 +98,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             tools: is_full.then(|| vec![text]),
             workspace: is_full.then(|| "/home/ada/project".to_owned()),
             budgets,
+            options: options.clone(),
             compaction: is_full.then(CompactionConfig::default),
             memory: match is_full {
                 true => SessionMemory { scope: MemoryScope::Session, index: false },
@@ -159,6 +161,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             prompt: body,
             model: when_full(&text),
             budgets,
+            options,
             compaction: is_full.then(CompactionConfig::default),
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
@@ -171,6 +174,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             prompt: is_full.then_some(body),
             model: text,
             budgets,
+            options,
             queued: is_full.then_some(number),
             continues: is_full.then_some(small),
             attended: is_full,
@@ -179,6 +183,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
+        EventKind::TurnSteered => Event::TurnSteered(TurnSteered { prompt: body, started: number, key }),
+        EventKind::SteeringEntered => Event::SteeringEntered(SteeringEntered { steered: number }),
         EventKind::AssistantMessage => Event::AssistantMessage(AssistantMessage {
             step: small,
             model: text.clone(),

@@ -43,7 +43,7 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     assert_eq!(asked.messages[..before], next.messages[..]);
     assert_eq!(*asked.messages[before], Message::User { content: COMPACTION_PROMPT.into() });
     assert_eq!((&asked.system, &asked.tail), (&next.system, &None));
-    assert_eq!((asked.max_output_tokens, asked.thinking_tokens), (Some(100), 6_250), "room to think");
+    assert_eq!((asked.options.max_output_tokens, asked.thinking_tokens), (Some(100), 6_250), "room to think");
     assert_eq!(format!("{:?}", asked.tools), format!("{:?}", next.tools));
 }
 

@@ -23,7 +23,7 @@ async fn a_summary_has_at_most_a_quarter_of_the_window() {
         bench.turn("@long 2400").await;
         bench.turn("@say Newest.").await;
         bench.compact().await.unwrap();
-        assert_eq!(bench.requests(true)[0].max_output_tokens, Some(expected));
+        assert_eq!(bench.requests(true)[0].options.max_output_tokens, Some(expected));
     }
 }
 
