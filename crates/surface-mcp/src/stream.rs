@@ -19,7 +19,8 @@ use meerkat_service::{
         FollowedLine,
         turn::{FollowedTurn, TurnStep, result},
     },
-    service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
+    service::{CancelQueued, CompactSession, InterruptTurn, ReadEvents, TurnAccepted, TurnHandle, TurnStatus},
+    session::event::Event,
     wire,
 };
 use rmcp::{
@@ -255,9 +256,17 @@ pub(crate) async fn compact(
     wire::encode(&compacted?)
 }
 
-/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted.
+/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted. A request that only steered a
+/// turn does not end it.
 async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
-    let TurnAccepted { session_id, turn, .. } = *turn;
+    let TurnAccepted { session_id, turn, seq } = *turn;
+    let acceptance = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
+    let line = service.events(acceptance).await.ok().and_then(|page| page.items.into_iter().next());
+    let line = line.and_then(|line| String::from_utf8(line.to_vec()).ok());
+    let record = line.and_then(|line| wire::decode_event(&line).ok());
+    if record.is_some_and(|record| matches!(record.event, Event::TurnSteered(_))) {
+        return;
+    }
     if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
         return;
     }

@@ -18,7 +18,7 @@ use crate::{
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
-        event::{Event, Key, TurnQueued, TurnStarted},
+        event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
         message::Body,
     },
     store::{StoreError, Ticket},
@@ -47,12 +47,29 @@ impl Actor {
         if let Some(open) = self.session.open_turn().filter(|_| is_continuation && self.control.is_turn_held) {
             // This turn itself is what goes on.
             check_changes_nothing(request)?;
+            if request.idempotency_key.is_some() {
+                return Err(unchanged("idempotency_key"));
+            }
             let (turn, seq) = (open.turn, open.seq.max(1));
             self.release_held();
             return Ok((self.accepted(turn, seq, request.wait), None));
         }
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
+        if let (Some(open), Policy::Steer, false) = (self.session.open_turn(), request.policy, is_continuation) {
+            let (turn, started, steered) = (open.turn, open.seq, open.steered.len());
+            check_changes_nothing(request)?;
+            let limit = self.ports.options.turn.max_queued;
+            if steered >= limit {
+                return Err(SessionError::QueueFull { what: "steered texts", limit });
+            }
+            let prompt = Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
+            let steered = Event::TurnSteered(TurnSteered { prompt, started, key });
+            let recorded = self.record_durably(Some(turn), vec![steered]).await;
+            let seq = recorded.map_err(|error| self.discard(&error))?;
+            self.release_held();
+            return Ok((self.accepted(turn, seq, request.wait), None));
+        }
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
         let continued = interrupted.filter(|_| is_continuation).map(|end| StartTurn {
             model: request.model.clone().or_else(|| Some(end.model.clone())),
@@ -82,7 +99,8 @@ impl Actor {
                 let pending = self.session.pending_turn();
                 return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
             }
-            (_, Policy::Queue) => {
+            // The running turn is steered above; a compaction is waited for.
+            (_, Policy::Queue | Policy::Steer) => {
                 let handle = self.enqueue(request, key).await?;
                 self.release_held();
                 handle
@@ -263,7 +281,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         allow,
         search_path: _,
         wait: _,
-        idempotency_key,
+        idempotency_key: _,
     } = request;
     let wishes = [
         ("model", model.is_some()),
@@ -271,13 +289,11 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("options", !options.is_default()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
-        ("idempotency_key", idempotency_key.is_some()),
     ];
-    match wishes.into_iter().find(|(_, is_there)| *is_there) {
-        Some((field, _)) => {
-            let message = "the turn goes on as it was started: leave this out, or interrupt the turn and start another";
-            Err(SessionError::invalid(field, message))
-        }
-        None => Ok(()),
-    }
+    wishes.into_iter().find(|(_, is_there)| *is_there).map_or(Ok(()), |(field, _)| Err(unchanged(field)))
+}
+
+fn unchanged(field: &str) -> SessionError {
+    let message = "the turn goes on as it was started: leave this out, or interrupt the turn and start another";
+    SessionError::invalid(field, message)
 }

@@ -18,9 +18,10 @@ use crate::{
     options::Budget,
     service::{Changed, TurnStatus},
     session::{
+        SteeredText,
         event::{
-            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress,
-            ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, SteeringEntered, ToolFinished,
+            ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
@@ -56,6 +57,12 @@ impl Actor {
             Action::Compact => self.compact().await,
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
+            Action::EnterSteering => {
+                let waiting = self.session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
+                let enters = |text: &SteeredText| Event::SteeringEntered(SteeringEntered { steered: text.seq });
+                let events = waiting.map(enters).collect();
+                self.record(turn, events).await
+            }
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(self.answer_of(answer))).collect();
                 self.record(turn, events).await

@@ -73,6 +73,8 @@ pub(crate) enum Action {
     Prepare,
     /// Call the model.
     CallModel,
+    /// Put the steered texts that wait into the context.
+    EnterSteering,
     /// Give these calls their results without running them.
     Answer(Vec<CallAnswer>),
     /// Ask the tools of these calls what they would do.
@@ -141,7 +143,8 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         let is_held = control.is_draining || control.is_queue_held;
         return if session.queue.is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
-    if open.is_answered && open.calls.is_empty() {
+    let is_steered = open.waiting_texts().next().is_some();
+    if open.is_answered && open.calls.is_empty() && !is_steered {
         // The turn is answered: an interrupt that comes now is too late.
         return Action::End(Ending::Completed);
     }
@@ -153,7 +156,12 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             Ending::Failed(_) | Ending::Completed => "the turn ended",
         };
         let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
-        return if unanswered.is_empty() { Action::End(ending) } else { Action::Answer(unanswered) };
+        return match unanswered.is_empty() {
+            false => Action::Answer(unanswered),
+            // What was said stays in the context, however the turn ends.
+            true if is_steered => Action::EnterSteering,
+            true => Action::End(ending),
+        };
     }
     if control.is_turn_held {
         return Action::Rest;
@@ -163,6 +171,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     }
     if !open.calls.is_empty() {
         return decide_calls(session, open, control, rules);
+    }
+    if is_steered {
+        return Action::EnterSteering;
     }
     if is_loop(&open.signatures, rules.turn.loop_repeats) {
         let body = ErrorBody::new(ErrorCode::LoopDetected)

@@ -188,7 +188,8 @@ impl View {
             | Event::BudgetWarning(_)
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
-            | Event::TurnQueued(_) => self.note(Some(event.human_line())),
+            | Event::TurnQueued(_)
+            | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
                 self.calls.has_answered();
@@ -208,6 +209,7 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
+            | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)
             | Event::Pinned(_)

@@ -94,6 +94,16 @@ fn lines_are_answered_while_a_turn_runs() {
     assert_eq!(of(2)["text"], "Next.");
 }
 
+/// A text for the running turn is recorded while the turn runs, and stays when it is interrupted. Without a turn it is a
+/// prompt.
+#[test]
+fn a_text_steers_the_running_turn() {
+    let ran = cli(&["chat"]).stdin("@stall\n/steer @say It's steered.\n/interrupt\n@echo messages\n").run();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "messages: 3\n"), "{}", ran.err);
+    assert!(ran.err.contains("steered: @say It's steered."), "{}", ran.err);
+    assert_eq!(cli(&["chat"]).stdin("/steer @say Alone.\n").run().out, "Alone.\n");
+}
+
 #[test]
 fn a_line_that_cannot_be_taken_harms_no_other() {
     let mut input = b"@say \xff\n".to_vec();

@@ -48,6 +48,13 @@ impl Naive {
                     naive.entries.iter_mut().filter(is_taken_over).for_each(|entry| entry.1 = record.turn.unwrap());
                     naive.say(record, prompt.map(|content| Message::User { content }));
                 }
+                Event::SteeringEntered(entered) => {
+                    let Event::TurnSteered(steered) = &records[usize::try_from(entered.steered).unwrap() - 1].event
+                    else {
+                        panic!("a text enters that was not steered");
+                    };
+                    naive.say(record, Some(Message::User { content: steered.prompt.clone() }));
+                }
                 Event::AssistantMessage(answer) => {
                     let (model, blocks) = (answer.model.clone(), answer.blocks.clone());
                     naive.say(record, Some(Message::BlockAssistant { model, blocks }));
@@ -64,7 +71,7 @@ impl Naive {
         naive
     }
 
-    /// A turn that does not complete ends with what had come of its last answer.
+    /// A turn that does not complete ends with what had come of its last answer, and a steered text comes behind it.
     fn partial(&mut self, record: &Record) {
         let content = |text: &Body| match text {
             Body::Inline(text) => Body::Inline(format!("{} [cut off]", text.trim_end()).trim_start().to_owned()),
@@ -77,7 +84,7 @@ impl Naive {
             Event::PartialText(partial) => {
                 self.partial = Some((record.seq, Message::Assistant { content: content(&partial.text) }));
             }
-            Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+            Event::SteeringEntered(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
                 if let Some((seq, message)) = self.partial.take() {
                     self.say(&Record { seq, ..record.clone() }, Some(message));
                 }
