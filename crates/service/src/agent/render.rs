@@ -197,8 +197,8 @@ pub(crate) fn check_options(options: &ModelOptions, model: &ResolvedModel) -> Re
     options.check()?;
     if let Some(name) = model.client.lacks(&model.vendor_model, options) {
         let message = format!(
-            "{} does not have this option: leave it out, also in the session and in a turn that goes on, or use another \
-             model",
+            "{} does not take this option, or not as it is asked here: leave it out, also in the session and in a turn that \
+             goes on, or use another model",
             model.name
         );
         return Err(SessionError::invalid(format!("options.{name}"), message));

@@ -9,6 +9,7 @@
 )]
 
 mod answers;
+mod asked;
 mod bills;
 mod bounds;
 mod failures;
@@ -40,6 +41,7 @@ use crate::vendors::replay::{Reply, Request, Server};
 pub(crate) const KEY: &str = "sk-planted-0123456789abcdef";
 
 /// Vendor with its wire format.
+#[derive(Clone, Copy)]
 pub(crate) struct Wire {
     /// Name of a model.
     model: &'static str,

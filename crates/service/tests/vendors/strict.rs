@@ -46,6 +46,7 @@ pub(crate) fn anthropic(request: &Request) -> Verdict {
         need(tool["input_schema"]["type"] == "object", "a schema is of an object")
     })?;
     need(marks(body) <= 4, "at most four cache marks")?;
+    asked_of_anthropic(body)?;
     // The vendor joins adjacent messages of one role.
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in items(&body["messages"]) {
@@ -98,6 +99,26 @@ pub(crate) fn anthropic(request: &Request) -> Verdict {
     need(open.is_empty(), "no call stays without its result")
 }
 
+/// Checks the options that exclude each other.
+fn asked_of_anthropic(body: &Value) -> Verdict {
+    let (thinking, temperature) = (&body["thinking"], &body["temperature"]);
+    let thinks = ["adaptive", "enabled"].contains(&kind(thinking));
+    let model = body["model"].as_str().unwrap_or_default();
+    let is_older = ["-4-5", "-4-6"].iter().any(|version| model.contains(version));
+    need(body["seed"].is_null(), "there is no seed")?;
+    need(temperature.is_null() || body["top_p"].is_null(), "temperature or top_p")?;
+    need(is_older || temperature.is_null() && body["top_p"].is_null(), "`temperature` is deprecated for this model.")?;
+    need(temperature.as_f64().is_none_or(|number| number <= 1.0), "temperature is at most 1")?;
+    need(!thinks || temperature.as_f64().is_none_or(|number| number >= 1.0), "temperature is 1 while it thinks")?;
+    if let Some(budget) = thinking["budget_tokens"].as_u64() {
+        let is_within = budget >= 1_024 && budget < body["max_tokens"].as_u64().unwrap_or_default();
+        need(is_within && model.contains("-4-5"), "a budget is at least 1,024 and less than max_tokens")?;
+    }
+    let can_be_off = model.contains("claude-opus-5") || model.contains("claude-haiku-5");
+    need(kind(thinking) != "disabled" || can_be_off, "\"thinking.type.disabled\" is not supported for this model.")?;
+    need(kind(thinking) != "between_tools" || model == "claude-sonnet-5-5", "between_tools is of Sonnet 5.5")
+}
+
 fn bearer(request: &Request) -> Verdict {
     let header = request.headers.get("authorization");
     need(header.is_some_and(|value| *value == format!("Bearer {KEY}")), "Authorization")
@@ -112,7 +133,10 @@ pub(crate) fn chat_without_key(request: &Request) -> Verdict {
     let Request { path, body, .. } = request;
     need(path == "/v1/chat/completions", "the path")?;
     need(body["stream"] == true && body["stream_options"]["include_usage"] == true, "usage is asked for")?;
-    need(body.get("reasoning_effort").is_none(), "a model's name says nothing about effort")?;
+    let model = body["model"].as_str().unwrap_or_default();
+    let effort = body["reasoning_effort"].as_str();
+    need(effort.is_none() || !model.starts_with("gpt-4"), "Unrecognized request argument supplied: reasoning_effort")?;
+    need(effort.is_none_or(|effort| ["none", "low", "medium", "high"].contains(&effort)), "an effort")?;
     let mut open: Vec<&Value> = Vec::new();
     for message in items(&body["messages"]) {
         if message["role"] == "tool" {
@@ -140,7 +164,10 @@ pub(crate) fn responses(request: &Request) -> Verdict {
     need(path == "/v1/responses", "the path")?;
     need(body["stream"] == true && body["store"] == false, "a stream that is not stored")?;
     need(body["include"] == json!(["reasoning.encrypted_content"]), "reasoning is asked for")?;
-    need(body["reasoning"].is_null(), "summaries need a verified organisation")?;
+    need(body["reasoning"]["summary"].is_null(), "summaries need a verified organisation")?;
+    need(body["stop"].is_null() && body["seed"].is_null(), "Unknown parameter")?;
+    let samples = !body["temperature"].is_null() || !body["top_p"].is_null();
+    need(!samples || body["reasoning"]["effort"] == "none", "temperature and top_p only without reasoning")?;
     let mut open: Vec<&Value> = Vec::new();
     for item in items(&body["input"]) {
         match (kind(item), item["role"].as_str()) {
@@ -164,7 +191,12 @@ pub(crate) fn responses(request: &Request) -> Verdict {
 
 pub(crate) fn gemini(request: &Request) -> Verdict {
     let Request { path, headers, body } = request;
-    need(path == "/v1/models/gemini-3.8-flash:streamGenerateContent?alt=sse", "the path")?;
+    let model = path.strip_prefix("/v1/models/").and_then(|path| path.strip_suffix(":streamGenerateContent?alt=sse"));
+    need(["gemini-3.8-flash", "gemini-2.5-flash"].map(Some).contains(&model), "the path")?;
+    let thinking = &body["generationConfig"]["thinkingConfig"];
+    let is_by_level = model == Some("gemini-3.8-flash");
+    need(thinking[if is_by_level { "thinkingBudget" } else { "thinkingLevel" }].is_null(), "levels since Gemini 3")?;
+    need(thinking["thinkingBudget"] != 0 || thinking["includeThoughts"].is_null(), "thoughts of a model that thinks")?;
     need(headers.get("x-goog-api-key").is_some_and(|key| key == KEY), "x-goog-api-key")?;
     need(body["contents"][0]["role"] == "user", "a user speaks first")?;
     let mut open: Vec<&Value> = Vec::new();

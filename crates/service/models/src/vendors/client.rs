@@ -14,16 +14,18 @@ use genai::{
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
-    Api, CompatibleEndpoint,
+    Api, CompatibleEndpoint, Preset, SERVER_WINDOW_TOKENS,
     answer::{self, Frames},
     failure::Failures,
+    family::Family,
     network,
     relay::Relay,
     request,
     server::Windows,
 };
 use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
-use meerkat_words::SessionError;
+use meerkat_errors::ErrorCode;
+use meerkat_words::{SessionError, options::ModelOptions};
 
 /// Beginnings of the names of the vendors' models that take no images.
 const BLIND: &[&str] = &["claude-2", "claude-instant", "gpt-3.5", "o1-mini", "o1-preview", "o3-mini"];
@@ -39,6 +41,10 @@ pub(super) struct VendorClient {
     returns_reasoning: bool,
     /// True if the models of a compatible server take images.
     sees_images: bool,
+    /// Kind of a compatible server.
+    preset: Option<Preset>,
+    /// The window of a compatible server's models, if the configuration sets it.
+    window_tokens: Option<u64>,
     /// Popular server whose windows the configuration leaves open, and those that it told.
     told: Option<Arc<(CompatibleEndpoint, Windows)>>,
 }
@@ -53,7 +59,17 @@ impl VendorClient {
         key: Option<&SecretString>,
     ) -> Self {
         let failures = Failures { vendor: vendor.into(), key: key.cloned(), setting: setting.into() };
-        Self { relay, api, base_url, failures, returns_reasoning: false, sees_images: false, told: None }
+        Self {
+            relay,
+            api,
+            base_url,
+            failures,
+            returns_reasoning: false,
+            sees_images: false,
+            preset: None,
+            window_tokens: None,
+            told: None,
+        }
     }
 
     /// Makes the client of a compatible server.
@@ -73,14 +89,29 @@ impl VendorClient {
         Ok(Self {
             returns_reasoning: server.returns_reasoning,
             sees_images: server.sees_images,
+            preset: server.preset,
+            window_tokens: server.window_tokens,
             told: asks.then(|| Arc::new((server.clone(), Windows::default()))),
             ..Self::new(relay, &server.name, &setting, Api::Compatible, base_url, server.key.as_ref())
         })
     }
 
-    /// Returns a model's window, if its server has told it.
-    pub(super) fn window(&self, model: &str) -> Option<u64> {
-        self.told.as_ref()?.1.get(model)
+    /// Returns the window of a compatible server's model: as the configuration says, else the server, else a guess.
+    pub(super) fn window(&self, model: &str) -> u64 {
+        let told = || self.told.as_ref()?.1.get(model);
+        self.window_tokens.or_else(told).unwrap_or(SERVER_WINDOW_TOKENS)
+    }
+
+    /// Returns the most tokens that a model's thoughts get beside its answer. Servers refuse more than their window.
+    fn thinking_tokens_max(&self, model: &str) -> u32 {
+        match self.api {
+            Api::Compatible => u32::try_from(self.window(model) / 8).unwrap_or(u32::MAX),
+            Api::Anthropic | Api::OpenAi | Api::Gemini => u32::MAX,
+        }
+    }
+
+    fn family(&self, model: &str) -> Family {
+        Family::of(self.api, self.preset, model)
     }
 
     /// Returns the wire format for a model. OpenAI's newer models think and call tools only in its responses format.
@@ -123,11 +154,21 @@ impl ModelClient for VendorClient {
         }
     }
 
+    fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {
+        self.family(model).lacks(options)
+    }
+
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        if let Some(name) = self.lacks(&request.model, &request.options) {
+            let what = format!("{} does not have the option {name}", request.model);
+            return Err(self.failures.failure(ErrorCode::ModelRejected, &what));
+        }
         let adapter = self.adapter(&request.model);
         let frames = Arc::new(Frames::default());
         let chat = request::chat(&request, self.api, self.vendor(), self.returns_reasoning)?;
-        let options = request::options(&request, adapter).with_raw_frame_sink_arc(frames.clone());
+        let (family, thinking_tokens_max) = (self.family(&request.model), self.thinking_tokens_max(&request.model));
+        let options = request::options(&request, adapter, family, thinking_tokens_max);
+        let options = options.with_raw_frame_sink_arc(frames.clone());
         let link = self.relay.link(self.api, &self.base_url, &self.failures).await?;
         let target = self.target(adapter, &request.model, &link.base_url);
         let sent = link.genai.exec_chat_stream(target, chat, Some(&options)).await;

@@ -6,6 +6,7 @@ mod answer;
 mod choice;
 mod client;
 pub mod failure;
+mod family;
 pub mod network;
 mod options;
 mod prices;
@@ -209,7 +210,6 @@ impl ModelResolver for VendorModels {
         {
             return Err(unknown(Some(variable)));
         }
-        let window_tokens = endpoint.window_tokens.or_else(|| client.window(model));
-        Ok(resolved(model, client, window_tokens.unwrap_or(SERVER_WINDOW_TOKENS)))
+        Ok(resolved(model, client, client.window(model)))
     }
 }

@@ -14,10 +14,14 @@ use genai::{
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
-use super::Api;
+use super::{
+    Api,
+    family::{Cache, Family, Thinking},
+};
 use crate::{ModelError, ModelRequest, ToolSpec};
 use meerkat_words::{
     message::{Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
+    options::{CacheTime, Effort, ModelOptions},
     tool::{NAME_BYTES_MAX, is_name_char},
 };
 
@@ -35,7 +39,7 @@ pub(super) fn chat(
     let mut messages = Vec::new();
     let mut system = request.system.as_deref();
     if api == Api::Anthropic {
-        messages.extend(system.take().map(|text| marked(ChatMessage::system(text))));
+        messages.extend(system.take().map(|text| ChatMessage::system(text).with_options(mark(request))));
     }
     for message in &request.messages {
         match &**message {
@@ -61,7 +65,7 @@ pub(super) fn chat(
     if api == Api::Anthropic
         && let Some(last) = messages.iter_mut().rev().find(is_markable)
     {
-        last.options = Some(MessageOptions::from(CacheControl::Ephemeral));
+        last.options = Some(MessageOptions::from(mark(request)));
     }
     messages.extend(request.tail.as_deref().map(ChatMessage::user));
     let mut chat = ChatRequest::from_messages(messages);
@@ -86,12 +90,21 @@ pub(super) fn chat(
     Ok(chat)
 }
 
-/// Builds genai's options for this request.
-pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptions {
+/// Builds genai's options for this request, whose family has all of its own.
+pub(super) fn options(
+    request: &ModelRequest,
+    adapter: AdapterKind,
+    family: Family,
+    thinking_tokens_max: u32,
+) -> ChatOptions {
     let model = request.model.as_str();
+    let ModelOptions { max_output_tokens, temperature, top_p, stop, seed, effort, cache: _ } = &request.options;
     // Vendors refuse this for models that cannot think.
     let is_thinker = match adapter {
-        AdapterKind::Gemini => !["gemini-1", "gemini-2.0", "gemma"].iter().any(|old| model.starts_with(old)),
+        AdapterKind::Gemini => {
+            *effort != Some(Effort::None)
+                && !["gemini-1", "gemini-2.0", "gemma"].iter().any(|old| model.starts_with(old))
+        }
         AdapterKind::OpenAIResp => !model.contains("-chat"),
         _ => true,
     };
@@ -101,28 +114,84 @@ pub(super) fn options(request: &ModelRequest, adapter: AdapterKind) -> ChatOptio
         .with_capture_tool_calls(true)
         .with_capture_reasoning_content(is_thinker);
     let has_no_thoughts = !is_thinker || model.starts_with("gpt-") && adapter == AdapterKind::OpenAI;
-    let thinking_tokens = if has_no_thoughts { 0 } else { request.thinking_tokens };
-    options.max_tokens = request.options.max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
+    let asked_tokens = effort.map_or(0, thinking_tokens).min(thinking_tokens_max);
+    let thinking_tokens = if has_no_thoughts { 0 } else { request.thinking_tokens.max(asked_tokens) };
+    options.max_tokens = max_output_tokens.map(|tokens| tokens.saturating_add(thinking_tokens));
+    options.temperature = *temperature;
+    options.top_p = *top_p;
+    options.stop_sequences = stop.clone().unwrap_or_default();
+    options.seed = seed.map(u64::from);
     if matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp) {
-        // Without an effort genai strips `-max`, `-high` and the like from a model's name; a budget is never sent here.
-        // Without a cache setting it turns off the newer models' automatic cache; this setting is never sent here.
-        options =
-            options.with_reasoning_effort(ReasoningEffort::Budget(0)).with_cache_control(CacheControl::Ephemeral5m);
+        // Without an effort genai strips `-max`, `-high` and the like from a model's name; this budget is never sent.
+        options = options
+            .with_reasoning_effort(ReasoningEffort::Budget(0))
+            .with_cache_control(retention(request.options.cache, family.cache));
     }
     // At Anthropic another choice would invalidate the cache of all messages; there the answer is checked instead.
     let is_free = matches!(adapter, AdapterKind::OpenAI | AdapterKind::OpenAIResp | AdapterKind::Gemini);
     if request.forbids_tools && !request.tools.is_empty() && is_free {
         options = options.with_tool_choice(ToolChoice::None);
     }
+    let asked = effort.map(|effort| json!({ "effort": effort }));
     if adapter == AdapterKind::OpenAIResp {
         // genai also asks for summaries of the reasoning, which OpenAI refuses to unverified organisations.
-        options = options.with_extra_body(json!({ "reasoning": null }));
+        options = options.with_extra_body(json!({ "reasoning": asked }));
+    } else if family.is_router && request.options.set().any(|name| name != "max_output_tokens") {
+        let mut body = json!({ "provider": { "require_parameters": true } });
+        if let Some(asked) = asked {
+            body["reasoning"] = asked;
+        }
+        options = options.with_extra_body(body);
+    } else if let Some(effort) = effort
+        && family.thinking != Thinking::Never
+    {
+        options = options.with_reasoning_effort(reasoning_effort(*effort, adapter, family.thinking));
+        if *effort == Effort::None && family.thinking == Thinking::BetweenTools {
+            options = options.with_extra_body(json!({ "thinking": { "type": "between_tools" } }));
+        }
     }
     options
 }
 
-fn marked(message: ChatMessage) -> ChatMessage {
-    message.with_options(CacheControl::Ephemeral)
+/// Tokens that a model gets for its thoughts: Google's numbers for these efforts.
+const fn thinking_tokens(effort: Effort) -> u32 {
+    match effort {
+        Effort::None => 0,
+        Effort::Low => 1_024,
+        Effort::Medium => 8_192,
+        Effort::High => 24_576,
+    }
+}
+
+/// Returns the effort in genai's terms.
+const fn reasoning_effort(effort: Effort, adapter: AdapterKind, thinking: Thinking) -> ReasoningEffort {
+    match (effort, thinking) {
+        // genai would leave it out.
+        (Effort::None, _) if matches!(adapter, AdapterKind::Gemini) => ReasoningEffort::Budget(0),
+        (Effort::None, _) => ReasoningEffort::Zero,
+        (effort, Thinking::Tokens) => ReasoningEffort::Budget(thinking_tokens(effort)),
+        (Effort::Low, _) => ReasoningEffort::Low,
+        (Effort::Medium, _) => ReasoningEffort::Medium,
+        (Effort::High, _) => ReasoningEffort::High,
+    }
+}
+
+/// Returns how long OpenAI is to keep what it has read.
+const fn retention(time: Option<CacheTime>, cache: Cache) -> CacheControl {
+    match (time, cache) {
+        (Some(CacheTime::Short), Cache::MinutesOrDay) => CacheControl::Memory,
+        (Some(CacheTime::Long), Cache::MinutesOrDay | Cache::Day) => CacheControl::Ephemeral24h,
+        // Never sent here; without a setting genai turns off the newer models' automatic cache.
+        (Some(CacheTime::Short | CacheTime::Long) | None, _) => CacheControl::Ephemeral5m,
+    }
+}
+
+/// Returns the mark up to which Anthropic keeps what it has read.
+fn mark(request: &ModelRequest) -> CacheControl {
+    match request.options.cache {
+        Some(CacheTime::Long) => CacheControl::Ephemeral1h,
+        Some(CacheTime::Short) | None => CacheControl::Ephemeral,
+    }
 }
 
 fn push_assistant(messages: &mut Vec<ChatMessage>, parts: Vec<ContentPart>) {

@@ -34,7 +34,7 @@ async fn an_option_that_the_model_does_not_have_is_refused_and_nothing_is_record
     let is_refused = |error: SessionError| {
         let body = error.body();
         assert_eq!(body.details["field"], json!("options.seed"), "{body:?}");
-        assert!(body.message.contains("scripted does not have this option"), "{body:?}");
+        assert!(body.message.contains("scripted does not take this option"), "{body:?}");
     };
     is_refused(subject.service.start_turn(asked(seeded())).await.unwrap_err());
     is_refused(
