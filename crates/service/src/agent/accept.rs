@@ -8,10 +8,12 @@ use tokio::sync::oneshot;
 use super::{
     actor::{Actor, Unacknowledged},
     command::TurnWaiter,
-    render::{check_options, window_tokens},
+    decide::takes_texts,
+    render::{check_options, text_room_bytes, window_tokens},
 };
 use crate::{
     SessionError,
+    compaction::json_bytes,
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::{Budgets, ModelOptions, Policy},
@@ -19,7 +21,7 @@ use crate::{
     session::{
         QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
-        message::Body,
+        message::{Body, Message},
     },
     store::{StoreError, Ticket},
 };
@@ -56,7 +58,10 @@ impl Actor {
         }
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
-        if let (Some(open), Policy::Steer, false) = (self.session.open_turn(), request.policy, is_continuation) {
+        self.control.elapsed_ms = self.millis_since(self.running.turn_started);
+        // Into a turn that can only end no text is put: it is a turn of its own then.
+        let running = self.session.open_turn().filter(|open| takes_texts(open, &self.control));
+        if let (Some(open), Policy::Steer, false) = (running, request.policy, is_continuation) {
             let (turn, started, steered) = (open.turn, open.seq, open.steered.len());
             check_changes_nothing(request)?;
             let limit = self.ports.options.turn.max_queued;
@@ -64,6 +69,7 @@ impl Actor {
                 return Err(SessionError::QueueFull { what: "steered texts", limit });
             }
             let prompt = Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
+            self.check_room(&prompt)?;
             let steered = Event::TurnSteered(TurnSteered { prompt, started, key });
             let recorded = self.record_durably(Some(turn), vec![steered]).await;
             let seq = recorded.map_err(|error| self.discard(&error))?;
@@ -99,7 +105,7 @@ impl Actor {
                 let pending = self.session.pending_turn();
                 return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
             }
-            // The running turn is steered above; a compaction is waited for.
+            // The running turn is steered above, unless it can only end; a compaction is waited for.
             (_, Policy::Queue | Policy::Steer) => {
                 let handle = self.enqueue(request, key).await?;
                 self.release_held();
@@ -138,6 +144,16 @@ impl Actor {
         check_options(&options, model)?;
         let window = window_tokens(model, &options, &self.ports.options);
         request.compaction.map_or(Ok(()), |config| config.check(window))
+    }
+
+    /// Checks that a text fits the model's window, so that it cannot end the turn that it is for.
+    fn check_room(&self, text: &Body) -> Result<(), SessionError> {
+        // A model that is gone fails the turn itself.
+        let Ok(model) = self.answering() else { return Ok(()) };
+        let (tools, compacts) = (self.ports.tools_of(&self.session), self.ports.compacts(&self.session));
+        let limit = text_room_bytes(&self.session, &model, &tools, &self.ports.options, compacts);
+        let bytes = json_bytes(&Message::User { content: text.clone() });
+        if bytes <= limit { Ok(()) } else { Err(SessionError::PayloadTooLarge { what: "steered text", bytes, limit }) }
     }
 
     /// Waits until the running turn's start is durable; then its caller is answered and everybody may see it.

@@ -58,9 +58,7 @@ impl Actor {
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
             Action::EnterSteering => {
-                let waiting = self.session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
-                let enters = |text: &SteeredText| Event::SteeringEntered(SteeringEntered { steered: text.seq });
-                let events = waiting.map(enters).collect();
+                let events = self.entering();
                 self.record(turn, events).await
             }
             Action::Answer(answers) => {
@@ -77,6 +75,13 @@ impl Actor {
             }
             Action::End(ending) => self.end(ending).await,
         }
+    }
+
+    /// The steered texts that wait, as events that put them into the context.
+    fn entering(&self) -> Vec<Event> {
+        let waiting = self.session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
+        let enters = |text: &SteeredText| Event::SteeringEntered(SteeringEntered { steered: text.seq });
+        waiting.map(enters).collect()
     }
 
     async fn call_model(&mut self) -> Result<(), StoreError> {
@@ -347,7 +352,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Ends the turn: one terminal event, then the answers to all who wait for it.
+    /// Ends the turn: texts that nothing answers, one terminal event, then the answers to all who wait for it.
     pub(super) async fn end(&mut self, ending: Ending) -> Result<(), StoreError> {
         self.shared.live.end_turn();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
@@ -361,7 +366,9 @@ impl Actor {
             }
         };
         self.running.turn_span.record("outcome", event.type_name());
-        let seq = self.record_durably(Some(turn), vec![event]).await?;
+        let mut events = self.entering();
+        events.push(event);
+        let seq = self.record_durably(Some(turn), events).await?;
         self.ports.observer.turn_ended(&self.ports, self.session.id);
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;

@@ -144,8 +144,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         return if session.queue.is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
     let is_steered = open.waiting_texts().next().is_some();
-    if open.is_answered && open.calls.is_empty() && !is_steered {
-        // The turn is answered: an interrupt that comes now is too late.
+    let is_answered = open.is_answered && open.calls.is_empty();
+    if is_answered && (!is_steered || is_spent(open, control)) {
+        // The turn is answered: an interrupt that comes now is too late. A text that no budget is left for enters only.
         return Action::End(Ending::Completed);
     }
     let budgets = open.terms.budgets;
@@ -203,6 +204,18 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         }
     }
     if control.window_exceeded.is_some() || (rules.wants_compaction)() { Action::Compact } else { Action::CallModel }
+}
+
+/// Returns true if the model can still answer a text that is steered into the turn.
+pub(crate) fn takes_texts(open: &OpenTurn, control: &Control) -> bool {
+    let is_over = open.is_answered && open.calls.is_empty() && is_spent(open, control);
+    !is_over && forced_ending(open, control).is_none() && over_budget(open, control).is_none()
+}
+
+/// Returns true if no budget is left for another model call. The last tool call may be used.
+fn is_spent(open: &OpenTurn, control: &Control) -> bool {
+    let is_spent = |budget| open.terms.budgets.limit(budget).is_some_and(|limit| used(open, control, budget) >= limit);
+    Budget::ALL.iter().any(|&budget| budget != Budget::ToolCalls && is_spent(budget))
 }
 
 /// The ending that nothing of the turn can put off.

@@ -280,6 +280,9 @@ impl SessionFields {
         self.set_partial(None);
         let Some(open) = &mut self.open_turn else { return };
         open.is_answered = false;
+        // It is a new instruction: what the model repeated before it says nothing of what it does now.
+        open.signatures.clear();
+        open.malformed_steps = 0;
         let Some(text) = open.steered.iter_mut().find(|text| text.seq == entered.steered) else { return };
         text.has_entered = true;
         if let Some(content) = text.prompt.take() {

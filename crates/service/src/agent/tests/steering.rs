@@ -333,3 +333,156 @@ async fn a_fault_at_every_write_of_a_steered_turn() {
     }
     assert!(lost > 1, "{lost}");
 }
+
+/// Waits until so many events of a type are recorded.
+async fn seen(subject: &Subject, name: &str, count: usize) {
+    while types(&subject.events().await).iter().filter(|seen| **seen == name).count() < count {
+        ticks(1).await;
+    }
+}
+
+/// A text that comes with an interrupt, at every place of a turn, does not go into the turn that ends.
+#[test]
+fn a_text_behind_an_interrupt_is_a_turn_of_its_own() {
+    walk(async {
+        let mut interrupted = 0;
+        for tick in 0..60 {
+            let subject = Subject::new(rig(model(), 1_000_000, Arc::new(works())).service()).await;
+            let session_id = subject.session_id;
+            subject.service.accept_turn(StartTurn::new(session_id, "Work.")).await.unwrap();
+            ticks(tick).await;
+            let interrupt = subject.service.interrupt(InterruptTurn { session_id, turn: Some(0) });
+            let (ended, accepted) = futures::join!(interrupt, subject.service.accept_turn(steer(session_id, TEXT)));
+            let accepted = accepted.unwrap();
+            let result = turn::result(&subject.service, accepted.clone()).await.unwrap();
+            assert_eq!(result.status, TurnStatus::Completed, "at tick {tick}");
+            if ended.is_ok() {
+                assert_eq!(accepted.turn, 1, "at tick {tick}");
+                interrupted += 1;
+            }
+            check_journal(&subject.events().await);
+        }
+        assert!(interrupted > 5, "{interrupted}");
+    });
+}
+
+/// A text that no budget is left for does not spoil the turn's answer. It is there for the next turn.
+#[tokio::test(start_paused = true)]
+async fn a_text_beside_the_last_answer_that_a_budget_allows_waits_for_the_next_turn() {
+    let (asked, answers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let waits = (asked.clone(), answers.clone());
+    let late = async move {
+        waits.0.notify_one();
+        waits.1.notified().await;
+    };
+    let done = crate::model::AnswerBlock::Text("Done.".to_owned());
+    let model = Heard::new([Answer::Late(Box::pin(late), vec![done]), says("Next.")]);
+    let subject = Subject::new(rig(model.clone(), 1_000_000, Arc::new(works())).service()).await;
+    let session_id = subject.session_id;
+    let budgets = Budgets { steps: Some(1), ..Budgets::default() };
+    let first = StartTurn { budgets, ..StartTurn::new(session_id, "Work.") };
+    let first = subject.service.begin_turn(first).await.unwrap();
+    asked.notified().await;
+    let steered = subject.service.begin_turn(keyed(session_id, TEXT, "k")).await.unwrap();
+    answers.notify_one();
+    let result = first.result.await.unwrap();
+    assert_eq!((result.status, result.text.as_str()), (TurnStatus::Completed, "Done."));
+    assert_eq!(steered.result.await.unwrap(), result);
+    let events = subject.events().await;
+    let end = ["assistant_message", "steering_entered", "turn_completed"];
+    assert_eq!(types(&events)[events.len() - 3..], end);
+    check_journal(&events);
+    assert_eq!(subject.turn("Go on.").await.unwrap().text, "Next.");
+    assert_eq!(heard(&model), ["Work.", "Done.", TEXT, "Go on."]);
+}
+
+/// At every place of a turn with one step a text leaves its answer as it is, and is in the next model call.
+#[test]
+fn a_text_at_every_place_of_a_turn_without_room_for_another_step() {
+    walk(async {
+        for tick in 0..40 {
+            let model = Heard::new(["Done.", "Next.", "Last."].map(says));
+            let subject = Subject::new(rig(model.clone(), 1_000_000, Arc::new(works())).service()).await;
+            let session_id = subject.session_id;
+            let budgets = Budgets { steps: Some(1), ..Budgets::default() };
+            let first = StartTurn { budgets, ..StartTurn::new(session_id, "Work.") };
+            let first = subject.service.begin_turn(first).await.unwrap();
+            ticks(tick).await;
+            let steered = subject.service.begin_turn(steer(session_id, TEXT)).await.unwrap();
+            let result = first.result.await.unwrap();
+            assert_eq!((result.status, result.text.as_str()), (TurnStatus::Completed, "Done."), "at tick {tick}");
+            assert_eq!(steered.result.await.unwrap().status, TurnStatus::Completed, "at tick {tick}");
+            subject.turn("Go on.").await.unwrap();
+            assert_eq!(texts(&model.last()), 1, "at tick {tick}");
+            check_journal(&subject.events().await);
+        }
+    });
+}
+
+/// A model that repeats itself gets a new instruction: what it did before is no loop any more.
+#[tokio::test(start_paused = true)]
+async fn a_text_begins_the_guard_against_loops_again() {
+    let again = || calls([("work", "{}")]);
+    for repeats in [1, 3] {
+        let answers = [again(), again()].into_iter().chain((0..repeats).map(|_| again())).chain([says("Done.")]);
+        let subject = Subject::new(rig(Heard::new(answers), 1_000_000, Arc::new(works())).service()).await;
+        let first = subject.service.begin_turn(StartTurn::new(subject.session_id, "Work.")).await.unwrap();
+        seen(&subject, "tool_started", 2).await;
+        subject.service.accept_turn(steer(subject.session_id, TEXT)).await.unwrap();
+        let code = first.result.await.unwrap().error.map(|error| error.code);
+        assert_eq!(code, (repeats == 3).then_some(ErrorCode::LoopDetected));
+    }
+}
+
+/// A text that cannot fit the model's window is refused, so the turn goes on; with the others that wait it has to fit too.
+#[tokio::test(start_paused = true)]
+async fn a_text_that_cannot_fit_the_window_is_refused() {
+    for compaction in [None, Some(crate::compaction::CompactionConfig::default())] {
+        let tool = Does { approval: Approval::Ask, ..works() };
+        let mut rig = rig(Heard::new([calls([("work", "{}")]), says("Done.")]), 2_000, Arc::new(tool));
+        rig.compaction = compaction;
+        let subject = Subject::new(rig.service()).await;
+        let (service, session_id) = (&subject.service, subject.session_id);
+        let turn = StartTurn { attended: true, ..StartTurn::new(session_id, "Work.") };
+        let first = service.begin_turn(turn).await.unwrap();
+        let call_id = subject.asked().await;
+        let before = subject.events().await;
+        let refused = service.accept_turn(steer(session_id, &"x".repeat(8_100))).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::PayloadTooLarge);
+        assert_eq!(refused.body().details["what"], "steered text");
+        assert_eq!(subject.events().await, before);
+        service.accept_turn(steer(session_id, &"x".repeat(4_500))).await.unwrap();
+        let refused = service.accept_turn(steer(session_id, &"x".repeat(4_500))).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::PayloadTooLarge);
+        service.decide_approval(DecideApproval::new(session_id, call_id, Decision::Approve)).await.unwrap();
+        assert_eq!(first.result.await.unwrap().status, TurnStatus::Completed);
+    }
+}
+
+/// The turn outgrows the window: the next one still knows what was said in it.
+#[tokio::test(start_paused = true)]
+async fn of_a_turn_that_did_not_fit_the_beginning_of_each_text_stays() {
+    let floods = does("work", Effect::Once, |_, output| {
+        Box::pin(async {
+            ticks(20).await;
+            output.write(&"x".repeat(20_000)).await
+        })
+    });
+    let model = Heard::new([calls([("work", "{}")]), says("Next.")]);
+    let subject = Subject::new(rig(model.clone(), 2_000, Arc::new(floods)).service()).await;
+    let session_id = subject.session_id;
+    let first = subject.service.begin_turn(StartTurn::new(session_id, "Work.")).await.unwrap();
+    seen(&subject, "tool_started", 1).await;
+    subject.service.accept_turn(steer(session_id, TEXT)).await.unwrap();
+    subject.service.accept_turn(steer(session_id, &"long ".repeat(300))).await.unwrap();
+    let error = first.result.await.unwrap().error.unwrap();
+    assert_eq!(error.code, ErrorCode::ContextOverflow);
+    subject.turn("Go on.").await.unwrap();
+    let long = &"long ".repeat(300)[..1024];
+    let left = format!(
+        "Work.\n\n[Added while it ran:]\n{TEXT}\n\n[Added while it ran:]\n{long} [...]\n\n\
+         [This turn did not fit the model's window, and the rest of it left the context. It had called:]\n\
+         - work {{}}: succeeded"
+    );
+    assert_eq!(heard(&model), [left.as_str(), "Go on."]);
+}
