@@ -208,8 +208,10 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
 
 /// Returns true if the model can still answer a text that is steered into the turn.
 pub(crate) fn takes_texts(open: &OpenTurn, control: &Control) -> bool {
-    let is_over = open.is_answered && open.calls.is_empty() && is_spent(open, control);
-    !is_over && forced_ending(open, control).is_none() && over_budget(open, control).is_none()
+    let is_answered = open.is_answered && open.calls.is_empty();
+    let is_over = is_answered && is_spent(open, control) || over_budget(open, control).is_some();
+    // The time of a turn that is held begins when it goes on.
+    forced_ending(open, control).is_none() && (control.is_turn_held || !is_over)
 }
 
 /// Returns true if no budget is left for another model call. The last tool call may be used.
