@@ -486,3 +486,38 @@ async fn of_a_turn_that_did_not_fit_the_beginning_of_each_text_stays() {
     );
     assert_eq!(heard(&model), [left.as_str(), "Go on."]);
 }
+
+/// The context has to shrink where a text enters behind results: the model reads them, and the task, before it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_compaction_at_a_text_keeps_the_results_that_the_model_has_not_read() {
+    let writes = does("work", Effect::Once, |_, output| {
+        Box::pin(async {
+            ticks(20).await;
+            output.write(&"x".repeat(4_000)).await
+        })
+    });
+    let work = |n: u32| calls([("work", format!("{{\"n\":{n}}}"))]);
+    let model = Heard::new([work(1), work(2), says("It went well."), says("Done.")]);
+    let mut rig = rig(model.clone(), 2_500, Arc::new(writes));
+    rig.compaction = Some(crate::compaction::CompactionConfig {
+        auto_compact_threshold: 1_500,
+        max_summary_tokens: 200,
+        mask_tool_results: false,
+        ..Default::default()
+    });
+    let subject = Subject::new(rig.service()).await;
+    let first = subject.service.begin_turn(StartTurn::new(subject.session_id, "Work.")).await.unwrap();
+    seen(&subject, "tool_started", 2).await;
+    subject.service.accept_turn(steer(subject.session_id, TEXT)).await.unwrap();
+    assert_eq!(first.result.await.unwrap().text, "Done.");
+    let heard = heard(&model);
+    assert!(heard[0].ends_with("It went well."), "{heard:?}");
+    assert_eq!(heard[1..], ["Work.", "calls", "results", TEXT]);
+    let events = subject.events().await;
+    let behind = types(&events).iter().position(|name| *name == "steering_entered").unwrap();
+    assert_eq!(
+        types(&events)[behind + 1..behind + 4],
+        ["compaction_started", "context_rebuilt", "compaction_completed"]
+    );
+    check_journal(&events);
+}
