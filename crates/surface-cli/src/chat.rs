@@ -479,10 +479,7 @@ impl<'a> Chat<'a> {
         }
         match result {
             // The running turn shows the text itself.
-            Ok(answer) if effect == Effect::Steering => {
-                self.follow(read(&answer)?).await;
-                Ok(())
-            }
+            Ok(answer) if effect == Effect::Steering => self.steered(read(&answer)?).await,
             Ok(answer) => {
                 if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;

@@ -15,7 +15,8 @@ half-typed line; otherwise it interrupts the running turn or /compact, and a sec
 the chat leaves after its last line is done.
 
 Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next prompt waits; \
-/steer says something to the running turn, before its next model call.
+/steer says something to the running turn, before its next model call. At a terminal a chat reads no line while a turn \
+runs: steer it from a second one, with meerkat run --session ID --policy steer TEXT.
 
 With --json the chat takes prompts, /call, /new and /quit. The first line of output is {\"session_id\", …}, or an \
 error's body: then the chat ends with its exit code. Each answer is {\"line\": <number>, \"answer\": <document>}, where \
@@ -58,7 +59,7 @@ pub(crate) enum SlashCommand {
         #[arg(value_name = "TEXT")]
         text: String,
     },
-    /// Say something to the running turn, before its next model call; without one it is a prompt
+    /// Say something to the running turn, before its next model call; without one, and at a terminal, it is a prompt
     Steer {
         /// The text
         #[arg(value_name = "TEXT")]

@@ -118,6 +118,19 @@ impl Chat<'_> {
         self.turns.push((0, running));
     }
 
+    /// `/steer` of a running turn: shows the turn that has the text. If that is another one, it says so: where none ran any
+    /// more the text begins a turn, without the model of `/model`, which a running turn would refuse.
+    pub(super) async fn steered(&mut self, accepted: TurnAccepted) -> Result<(), CliError> {
+        let turn = accepted.turn;
+        if !self.follows(accepted.session_id, turn) {
+            let model = self.model.as_ref().map(|model| format!("; {model} answers from the next prompt on"));
+            let model = model.unwrap_or_default();
+            self.app.out.note(&format!("The text is for turn {turn}, which was not shown so far{model}."));
+        }
+        self.follow(accepted).await;
+        Ok(())
+    }
+
     /// `/undo`: asks a person about the files of the last turn, or returns those to put back at once.
     pub(super) async fn undo(&mut self, yes: bool) -> Result<Option<files::Plan>, SessionError> {
         let view = self.app.service.read(&self.session_id).await?;
