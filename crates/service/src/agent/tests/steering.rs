@@ -434,7 +434,7 @@ async fn a_text_begins_the_guard_against_loops_again() {
     }
 }
 
-/// A text that cannot fit the model's window is refused, so the turn goes on; with the others that wait it has to fit too.
+/// A text that cannot fit the model's window is refused, so the turn goes on; so is one that others leave no room for.
 #[tokio::test(start_paused = true)]
 async fn a_text_that_cannot_fit_the_window_is_refused() {
     for compaction in [None, Some(crate::compaction::CompactionConfig::default())] {
