@@ -68,6 +68,8 @@ enum Effect {
     Session,
     /// Its compaction has ended.
     Compaction,
+    /// It steered a turn, or began one if none ran any more.
+    Steering,
 }
 
 /// Answer of a request that runs beside the turn.
@@ -170,7 +172,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
                     return Ok(exit_code_of_leaving());
                 }
             }
-            Some(answer) = chat.requests.next() => chat.answered(answer)?,
+            Some(answer) = chat.requests.next() => chat.answered(answer).await?,
             (at, progress) = next_progress(&mut chat.turns) => match progress? {
                 Progress::Approval(call) if app.out.can_ask && !app.out.is_json => questions.push(app, call, &mut lines),
                 Progress::Settled(call_id) => questions.settle(app, &call_id, &mut lines),
@@ -330,12 +332,16 @@ impl<'a> Chat<'a> {
     /// Begins the turn of a prompt.
     async fn begin_prompt(&mut self, line: u64, text: String) {
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
-        let attended = self.app.out.can_ask && !self.app.out.is_json;
-        let delivery = Delivery { attended, ..Delivery::default() };
+        let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
         let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
         self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show).await));
+    }
+
+    /// Returns true if a person is here to decide calls that ask.
+    const fn attended(&self) -> bool {
+        self.app.out.can_ask && !self.app.out.is_json
     }
 
     async fn begin(&mut self, line: u64, mut command: SlashCommand) -> Result<(), CliError> {
@@ -369,6 +375,11 @@ impl<'a> Chat<'a> {
             SlashCommand::Title { text } => {
                 wire::session(&SessionCommand::Title { target: target(), text: text.clone() }, &here)
             }
+            SlashCommand::Steer { text } if self.turns.is_empty() => {
+                self.held.push_front(WaitingLine { line, said: Said::Prompt(text.clone()) });
+                return Ok(());
+            }
+            SlashCommand::Steer { text } => wire::steer(&here, text, self.attended()),
             SlashCommand::Copy => return self.copy(line),
             SlashCommand::Tools => wire::tools(Some(&here), false),
             SlashCommand::Servers => (Operation::ToolServers, json!({})),
@@ -414,6 +425,7 @@ impl<'a> Chat<'a> {
         let cancel = self.compacting.clone().filter(|_| operation == Operation::Compact && !is_call);
         let effect = match command {
             SlashCommand::New(_) => Effect::Session,
+            SlashCommand::Steer { .. } => Effect::Steering,
             SlashCommand::Compact(_) if cancel.is_some() => Effect::Compaction,
             _ => Effect::None,
         };
@@ -458,7 +470,7 @@ impl<'a> Chat<'a> {
     }
 
     /// Prints the answer of a request.
-    fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
+    async fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
         let Answer { line, operation, is_in_order, effect, result, text } = answer;
         self.in_order -= usize::from(is_in_order);
         if effect == Effect::Compaction {
@@ -466,6 +478,8 @@ impl<'a> Chat<'a> {
             self.is_interrupted = false;
         }
         match result {
+            // The running turn shows the text itself.
+            Ok(answer) if effect == Effect::Steering => self.steered(read(&answer)?).await,
             Ok(answer) => {
                 if effect == Effect::Session {
                     self.session_id = read::<SessionCreated>(&answer)?.session_id;

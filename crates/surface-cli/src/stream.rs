@@ -7,14 +7,17 @@ mod calls;
 mod tests;
 mod view;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
-    service::{Decision, Scope, TurnHandle, TurnResult},
+    service::{Decision, PendingApproval, Scope, TurnHandle, TurnResult},
     session::{
         event::{ApprovalRequested, Event, Record},
         message::Block,
@@ -62,6 +65,8 @@ pub(crate) struct RunningTurn {
     turn: FollowedTurn,
     /// The next line to show.
     line: Option<String>,
+    /// Questions of a turn that was steered while it waited: no line that follows has them.
+    asked_before: VecDeque<Call>,
     /// Reason why not all of the turn could be shown.
     lost: Option<SessionError>,
     since: Seq,
@@ -73,6 +78,13 @@ pub(crate) struct RunningTurn {
     /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
     given: BTreeMap<String, String>,
     view: View,
+}
+
+impl Call {
+    fn pending(session_id: SessionId, asked: PendingApproval) -> Self {
+        let PendingApproval { call_id, name, arguments, turn, preview, rule, form, .. } = asked;
+        Self { session_id, turn: Some(turn), call_id, name, arguments, preview, rule, form }
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +117,13 @@ impl RunningTurn {
         };
         let begun = begin.await;
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
+        let view = match number {
+            Some(_) if app.out.can_ask => service.read(&session_id).await.ok(),
+            _ => None,
+        };
+        let is_before = |asked: &PendingApproval| Some(asked.turn) == number && asked.seq <= since;
+        let pending = view.into_iter().flat_map(|view| view.pending_approvals).filter(is_before);
+        let asked_before = pending.map(|asked| Call::pending(session_id, asked)).collect();
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
         let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
         Self {
@@ -112,6 +131,7 @@ impl RunningTurn {
             session_id,
             turn,
             line: None,
+            asked_before,
             lost,
             since,
             number,
@@ -125,6 +145,10 @@ impl RunningTurn {
     /// Shows events up to the next progress. It can be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Progress, CliError> {
         loop {
+            if let Some(call) = self.asked_before.pop_front() {
+                self.view.wait_for_decision()?;
+                return Ok(Progress::Approval(call));
+            }
             if let Some(line) = &self.line {
                 let seen = decoded(&self.service, self.session_id, line, self.view.show).await;
                 let Some(line) = self.line.take() else { continue };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
-    options::{Budgets, ModelOptions},
+    options::{Budgets, ModelOptions, Policy},
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -128,6 +128,14 @@ pub(crate) fn resume(
         idempotency_key: flags.idempotency_key.clone(),
         ..ResumeTurn::default()
     }
+}
+
+/// `start_turn` of a text for the running turn.
+pub(crate) fn steer(session: &str, text: &str, attended: bool) -> Request {
+    let params = json!({
+        "session_id": session, "prompt": text, "policy": Policy::Steer, "attended": attended, "wait": false,
+    });
+    (Operation::StartTurn, params)
 }
 
 /// `events`.

@@ -58,16 +58,22 @@ impl<'a> Questions<'a> {
             return;
         };
         match record.event {
-            Event::ApprovalRequested(call) => {
-                let settled = CancellationToken::new();
-                let of = call.form.as_ref().map(|form| form.call_id.clone());
-                self.settled.insert(call.call_id.clone(), (of, settled.clone()));
-                self.asked.push(ask(self.service, self.peer.clone(), self.session_id, call, settled).boxed());
-            }
+            Event::ApprovalRequested(call) => self.ask(call),
             Event::ApprovalDecided(decided) => self.settle(&decided.call_id),
             Event::ToolFinished(finished) => self.settle(&finished.call_id),
             _ => {}
         }
+    }
+
+    /// Asks about a call, unless it was asked about already.
+    pub(crate) fn ask(&mut self, call: ApprovalRequested) {
+        if self.settled.contains_key(&call.call_id) {
+            return;
+        }
+        let settled = CancellationToken::new();
+        let of = call.form.as_ref().map(|form| form.call_id.clone());
+        self.settled.insert(call.call_id.clone(), (of, settled.clone()));
+        self.asked.push(ask(self.service, self.peer.clone(), self.session_id, call, settled).boxed());
     }
 
     fn settle(&mut self, call_id: &str) {

@@ -146,10 +146,15 @@ pub(crate) fn is_newest(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| !version.has_initialize())
 }
 
-/// The seq of a line that is a question about a call of this turn.
-pub(crate) fn question(accepted: &TurnAccepted, line: &[u8]) -> Option<Seq> {
+/// The last event before the questions that a line says to look for: a call of the turn waits, or the request steered a
+/// turn that may wait already.
+pub(crate) fn asked_since(accepted: &TurnAccepted, line: &[u8]) -> Option<Seq> {
     let record = record(accepted, line)?;
-    matches!(record.event, Event::ApprovalRequested(_)).then_some(record.seq)
+    match record.event {
+        Event::ApprovalRequested(_) => Some(record.seq - 1),
+        Event::TurnSteered(steered) if record.seq == accepted.seq => Some(steered.started),
+        _ => None,
+    }
 }
 
 /// The record of a line of this turn. A live event has none.
@@ -159,7 +164,7 @@ fn record(accepted: &TurnAccepted, line: &[u8]) -> Option<Record> {
 }
 
 /// The questions of a turn after an event that wait now. Every build has the events.
-async fn waiting(
+pub(crate) async fn waiting(
     service: &dyn SessionService,
     accepted: &TurnAccepted,
     before: Seq,

@@ -19,7 +19,8 @@ use meerkat_service::{
         FollowedLine,
         turn::{FollowedTurn, TurnStep, result},
     },
-    service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
+    service::{CancelQueued, CompactSession, InterruptTurn, ReadEvents, TurnAccepted, TurnHandle, TurnStatus},
+    session::event::Event,
     wire,
 };
 use rmcp::{
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     questions::{Questions, carry_on},
-    rounds::{CallState, Rounds, is_newest, question},
+    rounds::{CallState, Rounds, asked_since, is_newest, waiting},
 };
 
 /// Cancelled ids that are kept for requests that have not begun. The library hands on both in any order.
@@ -207,8 +208,14 @@ pub(crate) async fn answer(
             step = turn.next() => match step {
                 TurnStep::Line(line) => {
                     seen = line.seq.unwrap_or(seen);
-                    due = rounds.as_ref().and_then(|_| question(&accepted, &line.line)).map(|seq| seq - 1);
+                    let before = asked_since(&accepted, &line.line);
+                    due = before.filter(|_| rounds.is_some());
                     if let Some(questions) = &mut questions {
+                        // What was asked before a text was steered is in no line that follows.
+                        if let Some(before) = before.filter(|before| before + 1 < seen) {
+                            let open = waiting(service, &accepted, before).await.unwrap_or_default();
+                            open.into_iter().for_each(|call| questions.ask(call));
+                        }
                         questions.see(&line.line);
                     }
                     // A client that reads nothing loses the rest.
@@ -255,9 +262,17 @@ pub(crate) async fn compact(
     wire::encode(&compacted?)
 }
 
-/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted.
+/// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted. A request that only steered a
+/// turn does not end it; if it cannot be found out what the request did, nothing ends.
 async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
-    let TurnAccepted { session_id, turn, .. } = *turn;
+    let TurnAccepted { session_id, turn, seq } = *turn;
+    let acceptance = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
+    let line = service.events(acceptance).await.ok().and_then(|page| page.items.into_iter().next());
+    let line = line.and_then(|line| String::from_utf8(line.to_vec()).ok());
+    let record = line.and_then(|line| wire::decode_event(&line).ok());
+    if record.is_none_or(|record| matches!(record.event, Event::TurnSteered(_))) {
+        return;
+    }
     if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {
         return;
     }

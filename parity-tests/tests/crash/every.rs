@@ -13,7 +13,7 @@ use crate::{
 
 type Script = fn(&Process) -> Answer<()>;
 
-/// One of everything: turns with tools of each effect, a question, a blob, a title, a fork, a queue, an archive, a
+/// One of everything: turns with tools of each effect, a question, a steered text, a blob, a title, a fork, a queue, an archive, a
 /// delete.
 fn script(process: &Process) -> Answer<()> {
     let first = process.create()?;
@@ -25,6 +25,7 @@ fn script(process: &Process) -> Answer<()> {
     );
     process.accept(&first, &prompt)?;
     let asked = events.until("approval_requested")?;
+    process.steer(&first, "@say Steered.")?;
     let approval = json!({ "session_id": first, "call_id": asked["call_id"], "decision": "approve" });
     process.change("turn/approve", "approval_decided", &approval)?;
     events.until("turn_completed")?;

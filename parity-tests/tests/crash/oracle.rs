@@ -279,6 +279,7 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     let (mut open, mut begun, mut calls) = (None, BTreeMap::new(), BTreeSet::new());
     let mut context = Context::default();
     let mut waiting: BTreeMap<u64, String> = BTreeMap::new();
+    let mut steered: Vec<Value> = Vec::new();
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
         let (kind, turn) = (event["type"].as_str().unwrap(), event["turn"].as_u64());
@@ -301,7 +302,20 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
                 let prompt = prompt.or(continued);
                 assert_eq!(begun.insert(turn, prompt.unwrap_or_default()), None, "{}", told());
             }
+            ("turn_steered", Some(turn)) => {
+                assert_eq!(open, Some(turn), "{}", told());
+                let prompt = event["prompt"].as_str().unwrap();
+                begun.entry(turn).and_modify(|said| said.push_str(prompt));
+                steered.push(event["seq"].clone());
+            }
+            // A text enters once, and never between a call and its result.
+            ("steering_entered", Some(_)) => {
+                assert!(calls.is_empty(), "calls without a result: {}", told());
+                assert!(steered.contains(&event["steered"]), "{}", told());
+                steered.retain(|seq| *seq != event["steered"]);
+            }
             ("turn_completed" | "turn_failed" | "turn_interrupted", Some(turn)) => {
+                assert!(steered.is_empty(), "a text never entered: {}", told());
                 assert_eq!(open.take(), Some(turn), "{}", told());
                 assert!(calls.is_empty(), "calls without a result: {}", told());
             }
@@ -364,6 +378,7 @@ impl Context {
                 self.messages += u64::from(self.calls == 0);
                 self.is_cut_off &= self.calls > 0;
             }
+            "steering_entered" => self.messages += 1 + u64::from(std::mem::take(&mut self.is_cut_off)),
             "partial_text" => self.is_cut_off = true,
             "turn_completed" => self.is_cut_off = false,
             // What had come of the answer is a message.

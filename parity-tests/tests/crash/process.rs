@@ -306,6 +306,13 @@ impl Process {
         Ok(accepted)
     }
 
+    /// Gives the running turn another text.
+    pub(crate) fn steer(&self, session_id: &str, prompt: &str) -> Answer<()> {
+        self.known.prompt_asked(prompt);
+        let params = json!({ "session_id": session_id, "prompt": prompt, "policy": "steer", "wait": false });
+        self.change("turn/start", "turn_steered", &params)
+    }
+
     /// Changes a session, which one event records.
     pub(crate) fn change(&self, method: &str, kind: &'static str, params: &Value) -> Answer<()> {
         let changed = self.value(method, params)?;

@@ -153,8 +153,9 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
       drawn = `${now} ${archived}`;
       buttons.replaceChildren(...(archived ? [] : now === "idle"
         ? [button("Send", send("reject"), { class: "main" })]
-        : [button("Queue", send("queue"), { class: "main" }), button("Send now instead", send("interrupt")),
-          button("Interrupt", () => post(`sessions/${id}/interrupt`), { class: "danger" })]));
+        : [button("Queue", send("queue"), { class: "main" }), now !== "queued" && button("Steer", send("steer")),
+          button("Send now instead", send("interrupt")),
+          button("Interrupt", () => post(`sessions/${id}/interrupt`), { class: "danger" })].filter(Boolean)));
     }
     queue.replaceChildren(...waits.map((item) => el("div.queued", {}, el("span.facts", {}, `Turn ${item.turn} waits`),
       el("span.text", {}, typeof item.prompt === "string" ? item.prompt.slice(0, 200) : item.prompt.head),

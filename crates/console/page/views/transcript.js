@@ -81,6 +81,8 @@ export function transcript(session, { onFork, isFixed }) {
   const live = new Map();
   const calls = new Map();
   const queued = new Map();
+  const steered = new Map();
+  const promptOf = (prompt) => el("div.prompt", {}, bounded(session, prompt, (text) => el("p.text", {}, text)));
   /** Takes an item out of the page, and what is known of its call. */
   const forget = (item) => {
     if (calls.get(item.dataset.callId)?.item === item) calls.delete(item.dataset.callId);
@@ -141,8 +143,17 @@ export function transcript(session, { onFork, isFixed }) {
       const fork = onFork && button("Fork from here", () => onFork(event.turn), { class: "quiet" });
       add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, terms(event)), fork),
         prompt !== null && prompt !== undefined
-          ? el("div.prompt", {}, bounded(session, prompt, (text) => el("p.text", {}, text)))
+          ? promptOf(prompt)
           : el("p.hint", {}, event.continues === null ? "Its prompt is in an earlier event." : "Goes on with an earlier turn."));
+    },
+    turn_steered: (event) => {
+      steered.set(event.seq, event.prompt);
+      add(event, el("p.note", {}, `Steered: ${textOf(event.prompt)}`));
+    },
+    steering_entered: (event) => {
+      const prompt = steered.get(event.steered);
+      steered.delete(event.steered);
+      add(event, prompt === undefined ? el("p.hint", {}, "The steered text is in an earlier event.") : promptOf(prompt));
     },
     text_delta: delta,
     reasoning_delta: delta,

@@ -8,18 +8,20 @@ use tokio::sync::oneshot;
 use super::{
     actor::{Actor, Unacknowledged},
     command::TurnWaiter,
-    render::{check_options, window_tokens},
+    decide::takes_texts,
+    render::{check_options, text_room_bytes, window_tokens},
 };
 use crate::{
     SessionError,
+    compaction::json_bytes,
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::{Budgets, ModelOptions, Policy},
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
-        event::{Event, Key, TurnQueued, TurnStarted},
-        message::Body,
+        event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
+        message::{Body, Message},
     },
     store::{StoreError, Ticket},
 };
@@ -47,12 +49,33 @@ impl Actor {
         if let Some(open) = self.session.open_turn().filter(|_| is_continuation && self.control.is_turn_held) {
             // This turn itself is what goes on.
             check_changes_nothing(request)?;
+            if request.idempotency_key.is_some() {
+                return Err(unchanged("idempotency_key"));
+            }
             let (turn, seq) = (open.turn, open.seq.max(1));
             self.release_held();
             return Ok((self.accepted(turn, seq, request.wait), None));
         }
         self.ports.held.check_room()?;
         self.ports.events.room().await?;
+        self.control.elapsed_ms = self.millis_since(self.running.turn_started);
+        // Into a turn that can only end no text is put: it is a turn of its own then.
+        let running = self.session.open_turn().filter(|open| takes_texts(open, &self.control));
+        if let (Some(open), Policy::Steer, false) = (running, request.policy, is_continuation) {
+            let (turn, started, steered) = (open.turn, open.seq, open.steered.len());
+            check_changes_nothing(request)?;
+            let limit = self.ports.options.turn.max_queued;
+            if steered >= limit {
+                return Err(SessionError::QueueFull { what: "steered texts", limit });
+            }
+            let prompt = Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
+            self.check_room(&prompt)?;
+            let steered = Event::TurnSteered(TurnSteered { prompt, started, key });
+            let recorded = self.record_durably(Some(turn), vec![steered]).await;
+            let seq = recorded.map_err(|error| self.discard(&error))?;
+            self.release_held();
+            return Ok((self.accepted(turn, seq, request.wait), None));
+        }
         let interrupted = self.session.last_end().filter(|end| end.status == TurnStatus::Interrupted);
         let continued = interrupted.filter(|_| is_continuation).map(|end| StartTurn {
             model: request.model.clone().or_else(|| Some(end.model.clone())),
@@ -82,7 +105,8 @@ impl Actor {
                 let pending = self.session.pending_turn();
                 return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
             }
-            (_, Policy::Queue) => {
+            // The running turn is steered above, unless it can only end; a compaction is waited for.
+            (_, Policy::Queue | Policy::Steer) => {
                 let handle = self.enqueue(request, key).await?;
                 self.release_held();
                 handle
@@ -120,6 +144,16 @@ impl Actor {
         check_options(&options, model)?;
         let window = window_tokens(model, &options, &self.ports.options);
         request.compaction.map_or(Ok(()), |config| config.check(window))
+    }
+
+    /// Checks that a text fits the model's window, so that it cannot end the turn that it is for.
+    fn check_room(&self, text: &Body) -> Result<(), SessionError> {
+        // A model that is gone fails the turn itself.
+        let Ok(model) = self.answering() else { return Ok(()) };
+        let (tools, compacts) = (self.ports.tools_of(&self.session), self.ports.compacts(&self.session));
+        let limit = text_room_bytes(&self.session, &model, &tools, &self.ports.options, compacts);
+        let bytes = json_bytes(&Message::User { content: text.clone() });
+        if bytes <= limit { Ok(()) } else { Err(SessionError::PayloadTooLarge { what: "steered text", bytes, limit }) }
     }
 
     /// Waits until the running turn's start is durable; then its caller is answered and everybody may see it.
@@ -263,7 +297,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         allow,
         search_path: _,
         wait: _,
-        idempotency_key,
+        idempotency_key: _,
     } = request;
     let wishes = [
         ("model", model.is_some()),
@@ -271,13 +305,11 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("options", !options.is_default()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
-        ("idempotency_key", idempotency_key.is_some()),
     ];
-    match wishes.into_iter().find(|(_, is_there)| *is_there) {
-        Some((field, _)) => {
-            let message = "the turn goes on as it was started: leave this out, or interrupt the turn and start another";
-            Err(SessionError::invalid(field, message))
-        }
-        None => Ok(()),
-    }
+    wishes.into_iter().find(|(_, is_there)| *is_there).map_or(Ok(()), |(field, _)| Err(unchanged(field)))
+}
+
+fn unchanged(field: &str) -> SessionError {
+    let message = "the turn goes on as it was started: leave this out, or interrupt the turn and start another";
+    SessionError::invalid(field, message)
 }

@@ -18,9 +18,10 @@ use crate::{
     options::Budget,
     service::{Changed, TurnStatus},
     session::{
+        SteeredText,
         event::{
-            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, ToolFinished, ToolProgress,
-            ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, SteeringEntered, ToolFinished,
+            ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
@@ -56,6 +57,10 @@ impl Actor {
             Action::Compact => self.compact().await,
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
+            Action::EnterSteering => {
+                let events = self.entering();
+                self.record(turn, events).await
+            }
             Action::Answer(answers) => {
                 let events = answers.into_iter().map(|answer| Event::ToolFinished(self.answer_of(answer))).collect();
                 self.record(turn, events).await
@@ -70,6 +75,13 @@ impl Actor {
             }
             Action::End(ending) => self.end(ending).await,
         }
+    }
+
+    /// The steered texts that wait, as events that put them into the context.
+    fn entering(&self) -> Vec<Event> {
+        let waiting = self.session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
+        let enters = |text: &SteeredText| Event::SteeringEntered(SteeringEntered { steered: text.seq });
+        waiting.map(enters).collect()
     }
 
     async fn call_model(&mut self) -> Result<(), StoreError> {
@@ -340,7 +352,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Ends the turn: one terminal event, then the answers to all who wait for it.
+    /// Ends the turn: texts that nothing answers, one terminal event, then the answers to all who wait for it.
     pub(super) async fn end(&mut self, ending: Ending) -> Result<(), StoreError> {
         self.shared.live.end_turn();
         let Some(open) = self.session.open_turn() else { return Ok(()) };
@@ -354,7 +366,9 @@ impl Actor {
             }
         };
         self.running.turn_span.record("outcome", event.type_name());
-        let seq = self.record_durably(Some(turn), vec![event]).await?;
+        let mut events = self.entering();
+        events.push(event);
+        let seq = self.record_durably(Some(turn), events).await?;
         self.ports.observer.turn_ended(&self.ports, self.session.id);
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;

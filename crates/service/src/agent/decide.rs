@@ -73,6 +73,8 @@ pub(crate) enum Action {
     Prepare,
     /// Call the model.
     CallModel,
+    /// Put the steered texts that wait into the context.
+    EnterSteering,
     /// Give these calls their results without running them.
     Answer(Vec<CallAnswer>),
     /// Ask the tools of these calls what they would do.
@@ -141,8 +143,10 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         let is_held = control.is_draining || control.is_queue_held;
         return if session.queue.is_empty() || is_held { Action::Rest } else { Action::StartQueued };
     };
-    if open.is_answered && open.calls.is_empty() {
-        // The turn is answered: an interrupt that comes now is too late.
+    let is_steered = open.waiting_texts().next().is_some();
+    let is_answered = open.is_answered && open.calls.is_empty();
+    if is_answered && (!is_steered || is_spent(open, control)) {
+        // The turn is answered: an interrupt that comes now is too late. A text that no budget is left for enters only.
         return Action::End(Ending::Completed);
     }
     let budgets = open.terms.budgets;
@@ -153,7 +157,12 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             Ending::Failed(_) | Ending::Completed => "the turn ended",
         };
         let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
-        return if unanswered.is_empty() { Action::End(ending) } else { Action::Answer(unanswered) };
+        return match unanswered.is_empty() {
+            false => Action::Answer(unanswered),
+            // What was said stays in the context, however the turn ends.
+            true if is_steered => Action::EnterSteering,
+            true => Action::End(ending),
+        };
     }
     if control.is_turn_held {
         return Action::Rest;
@@ -163,6 +172,9 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     }
     if !open.calls.is_empty() {
         return decide_calls(session, open, control, rules);
+    }
+    if is_steered {
+        return Action::EnterSteering;
     }
     if is_loop(&open.signatures, rules.turn.loop_repeats) {
         let body = ErrorBody::new(ErrorCode::LoopDetected)
@@ -192,6 +204,20 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
         }
     }
     if control.window_exceeded.is_some() || (rules.wants_compaction)() { Action::Compact } else { Action::CallModel }
+}
+
+/// Returns true if the model can still answer a text that is steered into the turn.
+pub(crate) fn takes_texts(open: &OpenTurn, control: &Control) -> bool {
+    let is_answered = open.is_answered && open.calls.is_empty();
+    let is_over = is_answered && is_spent(open, control) || over_budget(open, control).is_some();
+    // The time of a turn that is held begins when it goes on.
+    forced_ending(open, control).is_none() && (control.is_turn_held || !is_over)
+}
+
+/// Returns true if no budget is left for another model call. The last tool call may be used.
+fn is_spent(open: &OpenTurn, control: &Control) -> bool {
+    let is_spent = |budget| open.terms.budgets.limit(budget).is_some_and(|limit| used(open, control, budget) >= limit);
+    Budget::ALL.iter().any(|&budget| budget != Budget::ToolCalls && is_spent(budget))
 }
 
 /// The ending that nothing of the turn can put off.

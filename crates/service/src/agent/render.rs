@@ -104,6 +104,29 @@ pub(crate) fn fits(session: &Session, model: &ResolvedModel, tools: &ToolRegistr
     start(session, model, fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes, options).is_ok()
 }
 
+/// Bytes that a text steered into the running turn may have: what every request has and the other texts that wait are
+/// sent beside it, and what no compaction can take out.
+pub(crate) fn text_room_bytes(
+    session: &Session,
+    model: &ResolvedModel,
+    tools: &ToolRegistry,
+    options: &EngineOptions,
+    compacts: bool,
+) -> u64 {
+    let context = &session.context;
+    let start = match (compacts, options.context.overflow) {
+        (true, _) => context.entries().len(),
+        (false, Overflow::Slide) => context.start_within(0),
+        (false, Overflow::Fail) => 0,
+    };
+    let said_bytes = context.bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
+    let waiting = session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
+    let waiting_bytes: u64 = waiting.filter_map(|text| text.prompt.as_ref()).map(Body::len).sum();
+    let fixed_bytes = fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes(session);
+    let window = window_tokens(model, session.model_options(), options);
+    bytes_within(window).saturating_sub(fixed_bytes + said_bytes + waiting_bytes)
+}
+
 /// Messages of the context for a summary.
 pub(crate) struct Said<'a> {
     /// Summary of the messages before.

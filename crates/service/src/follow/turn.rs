@@ -120,7 +120,7 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
     let mut follower = service.follow_turn(&session_id, turn, seq.saturating_sub(1)).await?;
-    let mut fold = TurnFold::new(turn);
+    let (mut fold, mut has_begun) = (TurnFold::new(turn), false);
     while let Some(followed) = follower.next().await? {
         if followed.seq.is_none() {
             continue;
@@ -128,6 +128,13 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
         let record = std::str::from_utf8(&followed.line)
             .map_err(unreadable)
             .and_then(|line| decode_event(line).map_err(unreadable))?;
+        if let (Event::TurnSteered(steered), false) = (&record.event, has_begun) {
+            // A text that was steered in later: the turn's beginning says which model answers.
+            has_begun = true;
+            follower = service.follow_turn(&session_id, turn, steered.started.saturating_sub(1)).await?;
+            continue;
+        }
+        has_begun = true;
         if let Some(end) = fold.push(&record) {
             let mut text = String::new();
             for body in end.text.iter() {

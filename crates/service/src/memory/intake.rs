@@ -103,12 +103,10 @@ impl IntakeFold {
         Self { is_open: true, ..Self::new(wanted, after) }
     }
 
-    /// Folds the next record, with the `turn_queued` that has its prompt, if there is one.
+    /// Folds the next record, with the event that has its prompt, if there is one.
     pub(crate) fn push(&mut self, record: &Record, queued: Option<&Record>) {
-        let mut item = self.history.push(record);
-        if self.history.queued_at().is_some() {
-            item = self.history.queued_prompt(queued.unwrap_or(record));
-        }
+        let item = self.history.push(record);
+        let prompt = self.history.queued_prompt(queued.unwrap_or(record));
         self.last = record.seq;
         self.written.insert(record.session_id, record.seq);
         match &record.event {
@@ -122,8 +120,9 @@ impl IntakeFold {
             _ => {}
         }
         // Between messages no call lacks its result, so that reading may begin there.
-        let is_between = item.as_ref().is_some_and(|item| !matches!(item.message, Message::BlockAssistant { .. }));
-        if let Some(item) = item {
+        let last = prompt.as_ref().or(item.as_ref());
+        let is_between = last.is_some_and(|item| !matches!(item.message, Message::BlockAssistant { .. }));
+        for item in item.into_iter().chain(prompt) {
             self.is_open = true;
             self.say(&item, record);
         }

@@ -149,10 +149,13 @@ impl Sessions {
                     }
                 }
                 after = frame.seq;
-                let mut item = fold.push(&record);
+                let mut item = fold.push(&record).filter(|item| item.seq > cursor);
                 bytes += if frame.seq > cursor { frame.line.len() } else { 0 };
                 if let Some(queued) = fold.queued_at() {
-                    // The prompt of a queued turn is in the record that queued it.
+                    if let Some(next) = add(&mut items, item, limit) {
+                        return Ok(Page { items, next_cursor: Some(next) });
+                    }
+                    // A prompt that waited is in the record that accepted it.
                     let queued_at = ReadLimit::frames(1).skipping_damage(true);
                     let page = events.read(session_id, queued - 1, queued_at).await?;
                     let waited = page.and_then(|page| page.frames.into_iter().next());

@@ -13,14 +13,14 @@ use meerkat_errors::ErrorCode;
 use super::{
     SessionFields,
     event::{
-        ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated, ToolFinished,
-        ToolOutcome, TurnQueued, TurnStarted,
+        ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated,
+        SteeringEntered, ToolFinished, ToolOutcome, TurnQueued, TurnStarted, TurnSteered,
     },
     human::heading_of,
     message::{Body, Message, ToolResult},
     reminder::{Pin, Reminder},
     state::{Decided, KEY_KEPT_MS, KEYS_KEPT, KeyUse, RULES_MAX},
-    turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd},
+    turn::{CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd},
 };
 use crate::{
     cost::Cost,
@@ -112,6 +112,8 @@ impl SessionFields {
             Event::TurnQueued(queued) => self.turn_queued(record, turn, queued),
             Event::TurnDequeued(_) => self.turn_dequeued(turn),
             Event::TurnStarted(started) => self.turn_started(record, turn, started),
+            Event::TurnSteered(steered) => self.turn_steered(record, turn, steered),
+            Event::SteeringEntered(entered) => self.steering_entered(record, turn, entered),
             Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
             Event::ToolStarted(_) => {
                 self.progress(record);
@@ -222,7 +224,7 @@ impl SessionFields {
         let queued = QueuedTurn::of(record, queued);
         match queued.terms.policy {
             Policy::Interrupt => Arc::make_mut(&mut self.queue).push_front(queued),
-            Policy::Reject | Policy::Queue => Arc::make_mut(&mut self.queue).push_back(queued),
+            Policy::Reject | Policy::Queue | Policy::Steer => Arc::make_mut(&mut self.queue).push_back(queued),
         }
         self.next_turn = self.next_turn.max(turn + 1);
     }
@@ -260,6 +262,30 @@ impl SessionFields {
             self.model.clone_from(&started.model);
         }
         self.open_turn = Some(OpenTurn::of(turn, record.seq, started, key));
+    }
+
+    fn turn_steered(&mut self, record: &Record, turn: TurnNumber, steered: &TurnSteered) {
+        self.use_key(record, turn, steered.key.as_ref());
+        if let Some(open) = &mut self.open_turn {
+            open.steered.push(SteeredText::of(record.seq, steered));
+        }
+    }
+
+    /// The model is to answer the text next. What had come of an answer that was cut off was said before it.
+    fn steering_entered(&mut self, record: &Record, turn: TurnNumber, entered: &SteeringEntered) {
+        self.cut_off(turn);
+        self.set_partial(None);
+        let Some(open) = &mut self.open_turn else { return };
+        open.is_answered = false;
+        // It is a new instruction: what the model repeated before it says nothing of what it does now.
+        open.signatures.clear();
+        open.malformed_steps = 0;
+        let Some(text) = open.steered.iter_mut().find(|text| text.seq == entered.steered) else { return };
+        text.has_entered = true;
+        if let Some(content) = text.prompt.take() {
+            self.context.push(record.seq, turn, self.message_count, Message::User { content });
+            self.message_count += 1;
+        }
     }
 
     /// Notes what had come of an answer, or that the turn has gone on since.
@@ -348,11 +374,12 @@ impl SessionFields {
     pub(super) fn turn_ended(&mut self, record: &Record) {
         let Some(open) = self.open_turn.take() else { return };
         let Some(end) = open.end(record) else { return };
-        // A turn can wait for longer than its key is kept; the key may then belong to another turn.
-        let used = open.terms.key.and_then(|key| self.keys.get_mut(&key.key)).filter(|used| used.turn == end.turn);
-        if let Some(used) = used {
-            // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
-            used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });
+        for key in open.keys() {
+            // A turn can wait for longer than its key is kept; the key may then belong to another turn.
+            if let Some(used) = self.keys.get_mut(key).filter(|used| used.turn == end.turn) {
+                // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
+                used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });
+            }
         }
         self.last_end = Some(end);
     }

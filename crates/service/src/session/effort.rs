@@ -13,6 +13,7 @@ impl SessionFields {
     pub(crate) fn effort(&self, record: &Record) -> u64 {
         let open = self.open_turn.as_ref();
         let calls = open.map_or(0, |open| open.calls.len() + open.forms.len());
+        let steered = open.map_or(0, |open| open.steered.len());
         // Old keys are searched for once in so many.
         let keyed = |is_keyed: bool| if is_keyed { self.keys_by_age.len() / KEYS_KEPT } else { 0 };
         let steps = match &record.event {
@@ -24,6 +25,8 @@ impl SessionFields {
                 let continued = if started.continues.is_some() { self.context.held() } else { 0 };
                 self.queue.len() + continued + keyed(started.key.is_some())
             }
+            Event::TurnSteered(steered) => keyed(steered.key.is_some()),
+            Event::SteeringEntered(_) | Event::TurnCompleted(_) | Event::TurnInterrupted(_) => steered,
             Event::AssistantMessage(answer) => {
                 let is_call = |block: &&Block| matches!(block, Block::ToolCall(_));
                 answer.blocks.iter().filter(is_call).count().pow(2)
@@ -32,7 +35,8 @@ impl SessionFields {
             | Event::ToolFinished(_)
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_) => calls,
-            Event::ContextRebuilt(_) | Event::CompactionUndone(_) | Event::TurnFailed(_) => self.context.held(),
+            Event::ContextRebuilt(_) | Event::CompactionUndone(_) => self.context.held(),
+            Event::TurnFailed(_) => self.context.held() + steered,
             Event::HistorySnapshot(_) => self.context.held() + self.keys.len() + self.keys_by_age.len(),
             Event::RecordsLost(lost) => lost.keys.len().saturating_mul(self.keys_by_age.len()),
             Event::SessionImported(_) => self.queue.len(),
@@ -45,8 +49,6 @@ impl SessionFields {
             | Event::ToolAllowed(_)
             | Event::BudgetWarning(_)
             | Event::PartialText(_)
-            | Event::TurnCompleted(_)
-            | Event::TurnInterrupted(_)
             | Event::LogTailRepaired(_)
             | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)

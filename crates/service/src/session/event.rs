@@ -38,7 +38,7 @@ pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
-pub use turns::{TurnQueued, TurnStarted};
+pub use turns::{SteeringEntered, TurnQueued, TurnStarted, TurnSteered};
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -224,6 +224,10 @@ event_kinds! {
         TurnDequeued = "turn_dequeued";
         /// A turn started.
         TurnStarted = "turn_started";
+        /// The running turn got another text of the user, which waits for its place.
+        TurnSteered = "turn_steered";
+        /// A steered text is in the context.
+        SteeringEntered = "steering_entered";
         /// The model answered a step.
         AssistantMessage = "assistant_message";
         /// A tool is about to run.

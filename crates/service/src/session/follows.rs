@@ -64,7 +64,15 @@ impl SessionFields {
             | Event::Unknown(_) => None,
             // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
-            Event::BudgetWarning(_) | Event::PartialText(_) => None,
+            Event::BudgetWarning(_) | Event::PartialText(_) | Event::TurnSteered(_) => None,
+            Event::SteeringEntered(entered) => {
+                let waits = open.is_some_and(|open| open.waiting_texts().any(|text| text.seq == entered.steered));
+                match self.open_compaction {
+                    _ if self.has_calls() => Some("a call has no result yet"),
+                    Some(_) => Some("a compaction is open"),
+                    None => (!waits).then_some("no such text waits"),
+                }
+            }
             Event::ApprovalRequested(ApprovalRequested { call_id, form: Some(form), .. }) => {
                 // An id that a call has would decide the call.
                 let is_own = open.is_some_and(|open| open.calls.iter().all(|call| call.call.call_id != *call_id));

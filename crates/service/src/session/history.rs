@@ -17,7 +17,7 @@ pub struct HistoryFold {
     answer: (Seq, Option<TurnNumber>),
     /// The last record.
     last: Seq,
-    /// A turn that started with a prompt in its `turn_queued`.
+    /// The event that holds the prompt which the last record brought.
     queued: Option<(Seq, HistoryItem)>,
     /// What had come of an answer that was cut off: a message, if nothing but the turn's end follows it.
     partial: Option<HistoryItem>,
@@ -28,7 +28,7 @@ impl HistoryFold {
     /// damage. They come behind everything that was read.
     pub fn left_of_step(&mut self, next: &Record) -> Option<HistoryItem> {
         let is_over = match &next.event {
-            Event::TurnStarted(_) | Event::AssistantMessage(_) => true,
+            Event::TurnStarted(_) | Event::SteeringEntered(_) | Event::AssistantMessage(_) => true,
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => true,
             Event::RecordsLost(lost) => lost.ranges.iter().any(|(_, to)| *to > self.answer.0),
             _ => false,
@@ -41,7 +41,8 @@ impl HistoryFold {
         (!results.is_empty()).then_some(HistoryItem { seq, turn, role, message: Message::ToolResults { results } })
     }
 
-    /// Takes the next record in; answers with the message that it completes.
+    /// Takes the next record in; answers with the message that it completes. A prompt in [`Self::queued_at`] comes
+    /// behind that one.
     pub fn push(&mut self, record: &Record) -> Option<HistoryItem> {
         self.last = record.seq;
         let item =
@@ -55,6 +56,11 @@ impl HistoryFold {
                     self.queued = Some((queued, prompt));
                 }
                 content.map(|content| item("user", Message::User { content }))
+            }
+            Event::SteeringEntered(entered) => {
+                self.queued = Some((entered.steered, item("user", Message::User { content: String::new().into() })));
+                // The text was said behind what had come of an answer.
+                self.partial.take()
             }
             Event::AssistantMessage(answer) => {
                 self.partial = None;
@@ -91,7 +97,7 @@ impl HistoryFold {
         self.partial.take()
     }
 
-    /// The `turn_queued` that holds the prompt of the turn that has just started, if it holds it.
+    /// The `turn_queued` or `turn_steered` that holds the prompt which the last record brought, if another one holds it.
     pub fn queued_at(&mut self) -> Option<Seq> {
         self.queued.as_ref().map(|(seq, _)| *seq)
     }
@@ -99,7 +105,11 @@ impl HistoryFold {
     /// Returns the prompt of that event.
     pub fn queued_prompt(&mut self, queued: &Record) -> Option<HistoryItem> {
         let (_, item) = self.queued.take()?;
-        let Event::TurnQueued(queued) = &queued.event else { return None };
-        Some(HistoryItem { message: Message::User { content: queued.prompt.clone() }, ..item })
+        let content = match &queued.event {
+            Event::TurnQueued(queued) => queued.prompt.clone(),
+            Event::TurnSteered(steered) => steered.prompt.clone(),
+            _ => return None,
+        };
+        Some(HistoryItem { message: Message::User { content }, ..item })
     }
 }

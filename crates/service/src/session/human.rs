@@ -46,6 +46,8 @@ impl Event {
                     (None, None) => format!("turn started with {model}, from the queue"),
                 }
             }
+            Self::TurnSteered(steered) => format!("steered: {}", first_line(&steered.prompt)),
+            Self::SteeringEntered(_) => "the steered text is in the context".to_owned(),
             Self::AssistantMessage(answer) => {
                 let calls = answer.blocks.iter().filter(|block| matches!(block, Block::ToolCall(_))).count();
                 let calls = if calls == 0 { String::new() } else { format!(", {}", count(calls as u64, "call")) };

@@ -56,6 +56,7 @@ impl SessionFields {
             }
             Event::CompactionStarted(_)
             | Event::AssistantMessage(_)
+            | Event::SteeringEntered(_)
             | Event::TurnCompleted(_)
             | Event::TurnFailed(_)
             | Event::TurnInterrupted(_)

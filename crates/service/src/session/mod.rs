@@ -36,5 +36,5 @@ pub use state::KEY_KEPT_MS;
 pub(crate) use state::RULES_MAX;
 pub use state::{Decided, KeyUse, Session, SessionFields};
 pub(crate) use turn::TurnFold;
-pub use turn::{Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, TurnEnd};
+pub use turn::{Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd};
 pub use view::{SessionMeta, View};

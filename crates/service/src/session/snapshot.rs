@@ -99,7 +99,10 @@ impl Snapshot {
     pub(crate) fn ranges(&self) -> Vec<(Seq, Seq)> {
         let single = |seq: &Seq| (*seq, *seq);
         let texts = self.fields.last_end.iter().filter_map(|end| end.text_seq);
-        let open = self.fields.open_turn.iter().flat_map(|open| open.text_seq.into_iter().chain(open.partial_seq));
+        let open = self.fields.open_turn.iter().flat_map(|open| {
+            let steered = open.waiting_texts().map(|text| text.seq);
+            open.text_seq.into_iter().chain(open.partial_seq).chain(steered)
+        });
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.fields.last_seq, self.fields.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
@@ -118,10 +121,11 @@ impl Snapshot {
         runs
     }
 
-    /// Events that those in `records` refer to and that are not among them: prompts of turns that had to wait.
+    /// Events that those in `records` refer to and that are not among them: prompts that had to wait.
     pub(crate) fn missing(records: &BTreeMap<Seq, Record>) -> Vec<Seq> {
         let queued = records.values().filter_map(|record| match &record.event {
             Event::TurnStarted(started) => started.queued,
+            Event::SteeringEntered(entered) => Some(entered.steered),
             _ => None,
         });
         queued.filter(|seq| !records.contains_key(seq)).collect()
@@ -183,6 +187,7 @@ impl SessionFields {
         (fields.reminders, fields.pins) = (Arc::default(), Arc::default());
         if let Some(open) = &mut fields.open_turn {
             (open.calls, open.forms) = (Vec::new(), Vec::new());
+            open.steered.iter_mut().for_each(|text| text.prompt = None);
             (open.text, open.partial) = (Arc::default(), None);
         }
         if let Some(end) = &mut fields.last_end {
@@ -238,11 +243,12 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
         let (mut history, mut index) = (HistoryFold::default(), span.first);
         // Damaged bytes may name an end before the beginning, which would panic in a range.
         for (seq, record) in records.range(span.from..=span.to.max(span.from)) {
-            let mut item = history.push(record);
-            if let Some(queued) = history.queued_at() {
-                item = history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?);
-            }
-            if let Some(item) = item {
+            let item = history.push(record);
+            let prompt = match history.queued_at() {
+                Some(queued) => history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?),
+                None => None,
+            };
+            for item in item.into_iter().chain(prompt) {
                 context.push(item.seq, item.turn.ok_or(Unfounded(*seq))?, index, item.message);
                 index += 1;
             }
@@ -271,13 +277,19 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
 }
 
 /// Restores the open turn. The progress of its calls is read from the events since its last answer.
-fn open_turn(open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
+fn open_turn(mut open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Record>) -> Result<OpenTurn, Unfounded> {
     let answer = open.is_answered.then(|| context.entries().last()).flatten();
     let calls = answer.map(|entry| proposed(&entry.message)).unwrap_or_default();
     let partial = open.partial_seq.map(|seq| match records.get(&seq).map(|record| &record.event) {
         Some(Event::PartialText(partial)) => Ok(partial.text.clone()),
         _ => Err(Unfounded(seq)),
     });
+    for waits in open.steered.iter_mut().filter(|text| !text.has_entered) {
+        match records.get(&waits.seq).map(|record| &record.event) {
+            Some(Event::TurnSteered(steered)) => waits.prompt = Some(steered.prompt.clone()),
+            _ => return Err(Unfounded(waits.seq)),
+        }
+    }
     Ok(OpenTurn { calls, text: text(open.text_seq, records)?, partial: partial.transpose()?, ..open })
 }
 

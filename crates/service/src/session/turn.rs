@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
 
 use super::{
-    event::{AssistantMessage, Decision, Event, Key, Record, TurnQueued, TurnStarted, TurnTotals},
+    event::{AssistantMessage, Decision, Event, Key, Record, TurnQueued, TurnStarted, TurnSteered, TurnTotals},
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
@@ -85,6 +85,9 @@ pub struct OpenTurn {
     pub partial: Option<Body>,
     /// The event that holds it.
     pub partial_seq: Option<Seq>,
+    /// Texts that the user added while it ran.
+    #[serde(default)]
+    pub steered: Vec<SteeredText>,
     /// Budgets that were warned of.
     pub warned: Vec<Budget>,
     /// Hashes of the newest steps (calls with their results), the newest last. Versions may hash differently: then a
@@ -96,6 +99,28 @@ pub struct OpenTurn {
     pub malformed_calls: usize,
     /// Steps in a row whose calls all had malformed arguments.
     pub malformed_steps: u32,
+}
+
+/// Text that the user added to a running turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SteeredText {
+    /// The event that accepted it.
+    pub seq: Seq,
+    /// Its idempotency key.
+    pub key: Option<String>,
+    /// True if it is in the context.
+    pub has_entered: bool,
+    /// The text, until it is in the context; empty in a snapshot.
+    #[serde(skip)]
+    pub prompt: Option<Body>,
+}
+
+impl SteeredText {
+    /// The text that a `turn_steered` brings.
+    pub(super) fn of(seq: Seq, steered: &TurnSteered) -> Self {
+        let key = steered.key.as_ref().map(|key| key.key.clone());
+        Self { seq, key, has_entered: false, prompt: Some(steered.prompt.clone()) }
+    }
 }
 
 /// A call of the last answer.
@@ -268,6 +293,17 @@ impl OpenTurn {
                 None
             }
         }
+    }
+
+    /// Lists the steered texts that are not in the context yet, in order.
+    pub(crate) fn waiting_texts(&self) -> impl Iterator<Item = &SteeredText> {
+        self.steered.iter().filter(|text| !text.has_entered)
+    }
+
+    /// Lists the idempotency keys that lead to it.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
+        let own = self.terms.key.iter().map(|key| &key.key);
+        own.chain(self.steered.iter().filter_map(|text| text.key.as_ref()))
     }
 
     /// Lists the questions of servers that wait for an answer. They end with their calls, and so with the process.

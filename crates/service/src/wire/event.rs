@@ -152,6 +152,7 @@ pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, s
         Event::TurnQueued(_) | Event::TurnStarted(_) if keeps_prompt => decode_event(line),
         Event::TurnQueued(_)
         | Event::TurnStarted(_)
+        | Event::TurnSteered(_)
         | Event::AssistantMessage(_)
         | Event::ToolFinished(_)
         | Event::PartialText(_)

@@ -251,6 +251,8 @@ pub enum Policy {
     Queue,
     /// Interrupts the running turn and runs this one next.
     Interrupt,
+    /// Adds its prompt to the running turn, before that turn's next model call.
+    Steer,
 }
 
 /// Reaction to a request that would not fit the model's window, if nothing compacts.
@@ -299,7 +301,7 @@ options! {
         loop_repeats: u32 = 3,
         /// Steps in a row whose calls all had malformed arguments that end the turn.
         repair_rounds: u32 = 3,
-        /// Turns that may wait in one session's queue.
+        /// Turns that may wait in one session's queue, and texts that may be steered into one turn.
         max_queued: usize = 32,
     }
 }

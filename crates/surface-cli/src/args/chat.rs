@@ -9,12 +9,14 @@ use super::{CallArgs, CompactHow, SessionFlags, TurnFlags, flags::scope};
 pub(super) const PROTOCOL: &str = "\
 A line is a prompt. A line that begins with `/` is a command for the chat's session; /help lists the commands, and \
 /call calls any operation. Words are split as in a shell: 'single quotes' keep their content, \"double quotes\" \
-understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /title, /approve and \
-/deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. Ctrl-C clears a \
+understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next character. The text of /title, /steer, \
+/approve and /deny is the unchanged rest of the line, unless it begins with a quote or the line has a flag. Ctrl-C clears a \
 half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C leaves. When the input ends, \
 the chat leaves after its last line is done.
 
-Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next prompt waits.
+Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next prompt waits; \
+/steer says something to the running turn, before its next model call. At a terminal a chat reads no line while a turn \
+runs: steer it from a second one, with meerkat run --session ID --policy steer TEXT.
 
 With --json the chat takes prompts, /call, /new and /quit. The first line of output is {\"session_id\", …}, or an \
 error's body: then the chat ends with its exit code. Each answer is {\"line\": <number>, \"answer\": <document>}, where \
@@ -54,6 +56,12 @@ pub(crate) enum SlashCommand {
     /// Set the session's title
     Title {
         /// The title; an empty one removes it
+        #[arg(value_name = "TEXT")]
+        text: String,
+    },
+    /// Say something to the running turn, before its next model call; without one, and at a terminal, it is a prompt
+    Steer {
+        /// The text
         #[arg(value_name = "TEXT")]
         text: String,
     },
@@ -122,7 +130,7 @@ pub(crate) fn parse(words: Vec<String>) -> Result<SlashCommand, clap::Error> {
 pub(crate) fn words(line: &str) -> Result<Vec<String>, &'static str> {
     // Words before the text.
     let before = match line.split_whitespace().next() {
-        Some("title") => 1,
+        Some("title" | "steer") => 1,
         Some("deny" | "approve") => 2,
         _ => return split(line),
     };
@@ -196,6 +204,7 @@ mod tests {
             ("title 'the key is blue'", "title|the key is blue"),
             (r#"title "a\nb""#, "title|a\nb"),
             (r#"title "Never" on Fridays"#, r#"title|"Never" on Fridays"#),
+            ("steer don't touch it", "steer|don't touch it"),
             ("title --flag x 'a b'", "title|--flag|x|a b"),
             ("deny call_1 not today", "deny|call_1|not today"),
             ("call session/pin text='a b'", "call|session/pin|text=a b"),

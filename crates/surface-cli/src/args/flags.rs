@@ -123,8 +123,9 @@ pub(crate) struct CompactFlags {
 #[derive(Args, Default)]
 #[command(next_help_heading = "The turn")]
 pub(crate) struct Delivery {
-    /// If another turn is running: reject this one, queue it, or interrupt the other [default: reject]
-    #[arg(long, value_name = "POLICY", value_parser = named::<Policy>(&["reject", "queue", "interrupt"]))]
+    /// If another turn is running: reject this one, queue it, interrupt the other, or steer it by adding this prompt
+    /// before its next model call [default: reject]
+    #[arg(long, value_name = "POLICY", value_parser = named::<Policy>(&["reject", "queue", "interrupt", "steer"]))]
     pub(crate) policy: Option<Policy>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]

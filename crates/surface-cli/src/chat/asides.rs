@@ -92,17 +92,42 @@ impl Chat<'_> {
         let Some(turn) = view.and_then(|view| view.pending_approvals.first().map(|asked| asked.turn)) else {
             return Ok(());
         };
-        if self.turns.iter().any(|(_, running)| running.is_of(session_id, turn)) {
+        if self.follows(session_id, turn) {
             return Ok(());
         }
         let Some(seq) = beginning(&app.service, session_id, turn).await? else { return Ok(()) };
         app.out.note(&format!("Turn {turn} waits for your decision; this is what it has done so far."));
-        let accepted = TurnAccepted { session_id, turn, seq };
-        let (service, followed) = (app.service.clone(), accepted.clone());
+        self.follow(TurnAccepted { session_id, turn, seq }).await;
+        Ok(())
+    }
+
+    fn follows(&self, session_id: SessionId, turn: TurnNumber) -> bool {
+        self.turns.iter().any(|(_, running)| running.is_of(session_id, turn))
+    }
+
+    /// Follows an accepted turn, unless it is followed already.
+    pub(super) async fn follow(&mut self, accepted: TurnAccepted) {
+        let TurnAccepted { session_id, turn, seq } = accepted;
+        if self.follows(session_id, turn) {
+            return;
+        }
+        let (app, service, followed) = (self.app, self.app.service.clone(), accepted.clone());
         let result = async move { result(service.as_ref(), followed).await }.boxed();
         let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
         let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text).await;
         self.turns.push((0, running));
+    }
+
+    /// `/steer` of a running turn: shows the turn that has the text. If that is another one, it says so: where none ran any
+    /// more the text begins a turn, without the model of `/model`, which a running turn would refuse.
+    pub(super) async fn steered(&mut self, accepted: TurnAccepted) -> Result<(), CliError> {
+        let turn = accepted.turn;
+        if !self.follows(accepted.session_id, turn) {
+            let model = self.model.as_ref().map(|model| format!("; {model} answers from the next prompt on"));
+            let model = model.unwrap_or_default();
+            self.app.out.note(&format!("The text is for turn {turn}, which was not shown so far{model}."));
+        }
+        self.follow(accepted).await;
         Ok(())
     }
 

@@ -165,10 +165,7 @@ impl View {
             }
             Event::PartialText(partial) => self.rest_of_step(partial.step.into(), &partial.text.excerpt()),
             // The question says it, at its time.
-            Event::ApprovalRequested(_) if self.out.can_ask => {
-                self.calls.ask_person();
-                self.end_line()
-            }
+            Event::ApprovalRequested(_) if self.out.can_ask => self.wait_for_decision(),
             Event::TurnStarted(started) => {
                 self.calls.ask_model(&started.model);
                 Ok(())
@@ -188,7 +185,8 @@ impl View {
             | Event::BudgetWarning(_)
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
-            | Event::TurnQueued(_) => self.note(Some(event.human_line())),
+            | Event::TurnQueued(_)
+            | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
                 self.calls.has_answered();
@@ -208,6 +206,7 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
+            | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)
             | Event::Pinned(_)
@@ -217,6 +216,12 @@ impl View {
             | Event::TurnInterrupted(_)
             | Event::Unknown(_) => Ok(()),
         }
+    }
+
+    /// A person is asked next.
+    pub(super) fn wait_for_decision(&mut self) -> Result<(), CliError> {
+        self.calls.ask_person();
+        self.end_line()
     }
 
     /// Shows a short line of its own.

@@ -199,6 +199,31 @@ fn a_question_that_a_former_chat_left_is_asked_again_at_once() {
     typed.leave();
 }
 
+/// The question came before the text, so nothing that follows asks it.
+#[test]
+fn a_command_that_steers_asks_about_what_waits_already() {
+    let home = meerkat_testkit::folder();
+    let command = |home: &TempDir, args: &[&str]| {
+        let mut command = meerkat(home, args);
+        command.env("MEERKAT_TOOLS__TEST_DIR", home.path());
+        command
+    };
+    let mut typed = Typed::begin(command(&home, &["chat"]), home);
+    typed.prompt();
+    typed.keys("@call test_ask {\"name\":\"asked\",\"line\":\"x\"} @say After.\r");
+    typed.question();
+    let home = typed.killed();
+    let steer = ["run", "--session", "last", "--policy", "steer", "@say Steered."];
+    let mut typed = Typed::begin(command(&home, &steer), home);
+    typed.question();
+    assert!(!typed.folder().join("asked").exists());
+    typed.keys("y\r");
+    let (screen, home) = typed.end();
+    assert!(screen.contains("Steered."), "{screen}");
+    assert_eq!(screen.matches("Allow test_ask").count(), 1, "{screen}");
+    assert!(home.path().join("asked").exists(), "{screen}");
+}
+
 /// Broken once: what followed was shown as a staircase, the dead question again, and the next line was not taken.
 #[test]
 fn an_interrupt_at_a_question_ends_it_and_the_next_line_is_a_prompt() {

@@ -94,6 +94,21 @@ fn lines_are_answered_while_a_turn_runs() {
     assert_eq!(of(2)["text"], "Next.");
 }
 
+/// A text for the running turn is recorded while the turn runs, and stays when it is interrupted. Without a turn it is a
+/// prompt.
+#[test]
+fn a_text_steers_the_running_turn() {
+    let ran = cli(&["chat"]).stdin("@stall\n/steer @say It's steered.\n/interrupt\n@echo messages\n").run();
+    // Before it comes the answer to /interrupt.
+    assert_eq!((ran.code, ran.out.lines().last()), (0, Some("messages: 3")), "{}", ran.err);
+    assert!(ran.err.contains("steered: @say It's steered."), "{}", ran.err);
+    assert_eq!(cli(&["chat"]).stdin("/steer @say Alone.\n").run().out, "Alone.\n");
+    let other = "@stall\n/model scripted\n/new\n/steer @say Alone.\n";
+    let ran = cli(&["chat"]).stdin(other).interrupted_at("Alone.", None).run();
+    let note = "The text is for turn 0, which was not shown so far; scripted answers from the next prompt on.";
+    assert!(ran.err.contains(note), "{}", ran.err);
+}
+
 #[test]
 fn a_line_that_cannot_be_taken_harms_no_other() {
     let mut input = b"@say \xff\n".to_vec();

@@ -7,7 +7,7 @@ use meerkat_service::{
     Agent, AgentBuildConfig,
     clock::SystemClock,
     model::ToolSpec,
-    service::SessionCreated,
+    service::{SessionCreated, StartTurn},
     session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Question, Tool, ToolError, test_tools::test_tools},
 };
@@ -134,6 +134,27 @@ async fn a_person_decides_by_a_form() {
 }
 
 /// A question that is put aside, and an answer to something else, decide nothing.
+/// The question came before the text, so no line that follows has it.
+#[tokio::test]
+async fn a_request_that_steers_asks_about_what_waits_already() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let session = agent.create_session().await.unwrap();
+        let waits = StartTurn { attended: true, ..StartTurn::new(session.session_id, HOLD) };
+        agent.service().accept_turn(waits).await.unwrap();
+        types_until(&agent, &session, &["approval_requested"]).await;
+        let given = answer(ElicitationAction::Accept, json!({ "decision": "approve" }));
+        let client = Client::connect(&agent, way, &version, given).await;
+        let arguments = json!({
+            "session_id": session.session_id, "prompt": "@say Steered.", "policy": "steer", "attended": true,
+        });
+        let result = soon(client.running.call_tool(params("turn_start", arguments))).await.unwrap();
+        assert_eq!(structured(&result)["text"], "Steered.", "{way:?} {version}");
+        assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
+        assert!(client.asked.lock().await.try_recv().is_err(), "it is asked about once");
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_answer_leaves_the_call_waiting() {
     for given in [

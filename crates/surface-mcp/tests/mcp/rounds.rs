@@ -154,6 +154,23 @@ async fn a_person_is_asked_by_the_answer_and_the_repeated_call_is_of_the_same_tu
     }
 }
 
+#[tokio::test]
+async fn a_call_that_steers_asks_about_what_waits_already() {
+    let agent = agent();
+    let session = agent.create_session().await.unwrap();
+    let waits = StartTurn { attended: true, ..StartTurn::new(session.session_id, HOLD) };
+    agent.service().accept_turn(waits).await.unwrap();
+    types_until(&agent, &session, &["approval_requested"]).await;
+    let url = listen(http(&agent)).await;
+    let mut steer = turn(&session, "@say Steered.");
+    steer["arguments"]["policy"] = "steer".into();
+    let first = call(&url, steer.clone()).await;
+    assert_eq!(asked(&first).len(), 1, "{first}");
+    let second = call(&url, again(steer, &first, &approve())).await;
+    assert_eq!(second["result"]["structuredContent"]["text"], "Steered.", "{second}");
+    assert_eq!(events(&agent, &session, "turn_steered").await.len(), 1);
+}
+
 /// Its progress goes on where the first call's ended.
 #[tokio::test]
 async fn calls_that_wait_at_once_are_asked_about_together_and_later_ones_in_the_next_round() {

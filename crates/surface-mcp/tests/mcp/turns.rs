@@ -123,6 +123,29 @@ async fn a_cancelled_compaction_ends_and_no_turn_does() {
     }
 }
 
+/// The turn that it steered is another request's.
+#[tokio::test]
+async fn a_cancelled_request_that_steered_ends_no_turn() {
+    for (way, version) in everywhere().filter(|(way, version)| can_cancel(*way, version)) {
+        let agent = agent();
+        let session = agent.create_session().await.unwrap();
+        let mut client = Client::connect(&agent, way, &version).await;
+        let session_id = session.session_id;
+        let held = client.begin("turn_start", json!({ "session_id": session_id, "prompt": HOLD })).await;
+        client.progress_until("approval_requested").await;
+        let text = json!({ "session_id": session_id, "prompt": "@say Steered.", "policy": "steer" });
+        let steered = client.begin("turn_start", text).await;
+        types_until(&agent, &session, &["turn_steered"]).await;
+        steered.cancel(None).await.unwrap();
+        // What follows on the same connection comes behind the cancellation.
+        let queue = client.begin("turn_queue", json!({ "session_id": session_id })).await;
+        queue.await_response().await.unwrap();
+        assert_eq!(release(&agent, &session).await, "turn_completed", "{way:?} {version}");
+        let result = serde_json::to_value(held.await_response().await.unwrap()).unwrap();
+        assert_eq!(result["structuredContent"]["text"], "Steered.", "{way:?} {version}");
+    }
+}
+
 /// The cancellation may overtake the request; then nothing is compacted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_compaction_that_is_cancelled_at_once_holds_nothing_up() {

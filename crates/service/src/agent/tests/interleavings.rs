@@ -74,7 +74,7 @@ fn an_interrupt_at_every_place_of_a_turn() {
 }
 
 /// Every command that changes a session, and what it is refused with.
-const COMMANDS: [(&str, Option<ErrorCode>); 9] = [
+const COMMANDS: [(&str, Option<ErrorCode>); 10] = [
     ("remind", None),
     ("clear", Some(ErrorCode::ItemNotFound)),
     ("pin", None),
@@ -85,6 +85,7 @@ const COMMANDS: [(&str, Option<ErrorCode>); 9] = [
     ("reject", Some(ErrorCode::SessionBusy)),
     ("queue", None),
     ("interrupt", None),
+    ("steer", None),
 ];
 
 async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result<Changed, SessionError> {

@@ -24,6 +24,7 @@ mod promises;
 mod search;
 mod shared_store;
 mod sources;
+mod steering;
 mod stored;
 mod views;
 mod waiting;
@@ -272,6 +273,7 @@ fn check_journal(events: &[Value]) {
                     blocks.iter().filter(|block| block["type"] == "tool_call").map(|block| block["call_id"].clone()),
                 );
             }
+            "steering_entered" => is_last_answer = false,
             "tool_finished" => answered.push(event["call_id"].clone()),
             _ => {}
         }

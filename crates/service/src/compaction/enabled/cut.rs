@@ -1,8 +1,10 @@
 //! The cut through a context: which messages are retained.
 //!
-//! A turn begins at a user message. If the model is to answer next, the last turn is active: its prompt is always
-//! retained, and it counts in steps, each an answer with its results. Earlier turns count whole. So calls stay with
-//! their results, and a long loop of tool calls shrinks too.
+//! A turn begins at a user message. If the model is to answer next, the last turn is active: the message that it is to
+//! answer is always retained, and it counts in steps, each an answer with its results. Earlier turns count whole. So
+//! calls stay with their results, and a long loop of tool calls shrinks too. A user message behind results was steered
+//! into the active turn, or the turn before it was given up: the model has not answered these results, so their steps
+//! count as steps of the active turn, and its first prompt is retained too if there is room.
 
 use std::collections::HashSet;
 
@@ -18,8 +20,8 @@ pub(super) struct Cut<'a> {
     said: Vec<usize>,
     /// Beginning of each turn; the first may lack its prompt.
     turns: Vec<usize>,
-    /// The prompt of the active turn.
-    prompt: Option<usize>,
+    /// The prompts of the active turn that are retained: the first one and the newest.
+    prompts: Vec<usize>,
     /// Everything from this index on is retained.
     from: usize,
     /// The turn that the cut moved back to.
@@ -43,7 +45,7 @@ impl<'a> Cut<'a> {
         let is_begin = |at: &usize| *at == 0 || matches!(messages[said[*at]], Message::User { .. });
         let turns: Vec<usize> = (0..said.len()).filter(is_begin).collect();
         let from = said.len();
-        let mut cut = Self { messages, said, turns, prompt: None, from, anchor: None };
+        let mut cut = Self { messages, said, turns, prompts: Vec::new(), from, anchor: None };
         let beginnings = cut.beginnings();
         let is_fixed = |message: &&Message| is_state(message) || matches!(message, Message::System { .. });
         let fixed: u64 = messages.iter().filter(is_fixed).map(message_bytes).sum();
@@ -58,7 +60,7 @@ impl<'a> Cut<'a> {
 
     /// Returns true if the message at this index is retained.
     pub(super) fn keeps(&self, at: usize) -> bool {
-        self.said.binary_search(&at).is_ok_and(|at| at >= self.from || Some(at) == self.prompt)
+        self.said.binary_search(&at).is_ok_and(|at| at >= self.from || self.prompts.contains(&at))
     }
 
     /// The message that begins the turn which the cut moved back to.
@@ -70,27 +72,46 @@ impl<'a> Cut<'a> {
         &self.messages[self.said[at]]
     }
 
+    fn is_user(&self, at: usize) -> bool {
+        matches!(self.message(at), Message::User { .. })
+    }
+
     /// Finds the beginnings of the units, the newest first: steps of the active turn, then whole turns. It also sets
-    /// the active turn's prompt.
+    /// the active turn's prompts.
     fn beginnings(&mut self) -> Vec<usize> {
-        let Some((&begin, older)) = self.turns.split_last() else { return Vec::new() };
         if !awaits_answer(self.messages) {
             return self.turns.iter().rev().copied().collect();
         }
-        let has_prompt = matches!(self.message(begin), Message::User { .. });
-        self.prompt = has_prompt.then_some(begin);
-        let first = begin + usize::from(has_prompt);
-        let is_step = |at: &usize| *at == first || !matches!(self.message(*at), Message::ToolResults { .. });
+        let Some(&newest) = self.turns.last() else { return Vec::new() };
+        let is_behind_results = |begin: usize| {
+            let before = (0..begin).rev().find(|at| !self.is_user(*at));
+            before.is_some_and(|at| matches!(self.message(at), Message::ToolResults { .. }))
+        };
+        let joined = self.turns[1..].iter().rev().take_while(|begin| is_behind_results(**begin)).count();
+        self.turns.truncate(self.turns.len() - joined);
+        let (begin, older) = (self.turns[self.turns.len() - 1], &self.turns[..self.turns.len() - 1]);
+        self.prompts = [begin, newest].into_iter().filter(|at| self.is_user(*at)).collect();
+        self.prompts.dedup();
+        let first = begin + usize::from(self.is_user(begin));
+        let is_step = |at: &usize| {
+            let is_answer = !matches!(self.message(*at), Message::ToolResults { .. } | Message::User { .. });
+            is_answer || *at == first
+        };
         let steps: Vec<usize> = (first..self.said.len()).filter(is_step).collect();
         steps.into_iter().rev().chain(older.iter().rev().copied()).collect()
     }
 
-    /// Retains as many units as allowed and as fit. The newest is always retained, or a prompt without steps.
+    /// Retains as many units as allowed and as fit. The newest is always retained, or a prompt that is behind it.
     fn keep(&mut self, beginnings: &[usize], units: usize, room: u64) {
-        let is_bare = self.prompt.is_some_and(|prompt| prompt + 1 == self.said.len());
-        let mut bytes = self.prompt.map_or(0, |at| message_bytes(self.message(at)));
-        if let (Some(prompt), true) = (self.prompt, is_bare) {
-            self.from = prompt;
+        let end = self.said.len();
+        let is_bare = self.prompts.last().is_some_and(|prompt| prompt + 1 == end);
+        let unit = beginnings.first().map_or(0, |begin| self.bytes(*begin, end));
+        if self.prompts.len() > 1 && self.prompt_bytes() + unit > room {
+            self.prompts.remove(0);
+        }
+        let mut bytes = self.prompt_bytes();
+        if let (Some(prompt), true) = (self.prompts.last(), is_bare) {
+            self.from = *prompt;
         }
         for (nth, &begin) in beginnings.iter().take(units.max(1)).enumerate() {
             bytes += self.bytes(begin, self.from);
@@ -101,25 +122,30 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Bytes from one place up to another, the active prompt left out.
+    /// Bytes from one place up to another, the active turn's retained prompts left out.
     fn bytes(&self, from: usize, to: usize) -> u64 {
-        (from..to).filter(|at| Some(*at) != self.prompt).map(|at| message_bytes(self.message(at))).sum()
+        (from..to).filter(|at| !self.prompts.contains(at)).map(|at| message_bytes(self.message(at))).sum()
+    }
+
+    fn prompt_bytes(&self) -> u64 {
+        self.prompts.iter().map(|at| message_bytes(self.message(*at))).sum()
     }
 
     /// Moves the cut back to the nearest anchor, if the context stays smaller than it was by that.
     fn move_back(&mut self, turns_max: usize, room: u64, summary_growth: u64) {
         // Within the active turn there is nothing to move back to.
-        let active = self.prompt.filter(|prompt| self.from == prompt + 1).unwrap_or(self.from);
+        let prompt = self.prompts.first().copied();
+        let active = prompt.filter(|prompt| self.from == prompt + 1).unwrap_or(self.from);
         let Ok(first) = self.turns.binary_search(&active) else { return };
-        if self.prompt != Some(active) && self.is_anchor(first) {
+        if prompt != Some(active) && self.is_anchor(first) {
             return;
         }
         let Some(anchor) = (first.saturating_sub(turns_max)..first).rev().find(|turn| self.is_anchor(*turn)) else {
             return;
         };
-        let (begin, prompt) = (self.turns[anchor], self.prompt.map_or(0, |at| message_bytes(self.message(at))));
+        let begin = self.turns[anchor];
         let is_smaller = self.bytes(0, begin) > summary_growth;
-        if is_smaller && self.bytes(begin, self.said.len()) + prompt <= room {
+        if is_smaller && self.bytes(begin, self.said.len()) + self.prompt_bytes() <= room {
             (self.from, self.anchor) = (begin, Some(begin));
         }
     }

@@ -143,7 +143,8 @@ fn check_last_turn(session: &Session, kept: &[usize]) -> Result<(), ErrorBody> {
     let is_of_turn = |entry: &ContextEntry| entry.turn == turn;
     let begin = entries.iter().rposition(|entry| !is_of_turn(entry)).map_or(0, |before| before + 1);
     let is_prompt = |entry: &ContextEntry| matches!(*entry.message, Message::User { .. });
-    let prompt = entries[begin..].iter().position(is_prompt).map(|at| begin + at);
+    // Of several, the newest was steered in, and is what the model is to answer.
+    let prompt = entries[begin..].iter().rposition(is_prompt).map(|at| begin + at);
     let newest = (begin < entries.len()).then(|| entries.len() - 1);
     match [prompt, newest].into_iter().flatten().find(|at| kept.binary_search(at).is_err()) {
         Some(_) => Err(refusal("The prompt or the newest message of the running or resumable turn was discarded.")),

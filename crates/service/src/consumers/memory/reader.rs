@@ -276,7 +276,7 @@ impl Run {
     }
 }
 
-/// Finds the records with the prompts of queued turns, by the records that start these turns.
+/// Finds the records with prompts that waited, by the records that bring them into the context.
 async fn queued_prompts(
     events: &dyn EventStore,
     session_id: SessionId,
@@ -284,8 +284,12 @@ async fn queued_prompts(
 ) -> Result<HashMap<Seq, Record>, SessionError> {
     let mut prompts = HashMap::new();
     for record in records {
-        if let Event::TurnStarted(started) = &record.event
-            && let (None, Some(queued)) = (&started.prompt, started.queued)
+        let waited = match &record.event {
+            Event::TurnStarted(started) => started.queued.filter(|_| started.prompt.is_none()),
+            Event::SteeringEntered(entered) => Some(entered.steered),
+            _ => None,
+        };
+        if let Some(queued) = waited
             && let Some(page) = events.read(session_id, queued - 1, ReadLimit::frames(1).skipping_damage(true)).await?
             && let Some(frame) = page.frames.first().filter(|frame| frame.seq == queued)
         {

@@ -28,7 +28,7 @@ pub(super) struct Transcript {
     turn: Option<TurnNumber>,
     /// Record before a step that lacks results, or before a cut-off answer whose turn has not ended.
     open_after: Option<Seq>,
-    /// Prompts of queued turns.
+    /// Prompts of queued turns, and steered texts that are not in the context yet.
     waiting: Vec<Record>,
 }
 
@@ -80,7 +80,7 @@ impl Transcript {
         let out = if is_new && !is_shared { out } else { &mut again };
         let is_gap = record.seq > self.read + 1;
         self.read = record.seq;
-        let item = self.said(&record);
+        let said = self.said(&record);
         if let (Event::TurnStarted(_), Some(turn)) = (&record.event, record.turn) {
             if is_gap && self.turn.map_or(0, |last| last + 1) < turn {
                 _ = write!(out, "\n*What was said before was removed by journal compaction.*\n");
@@ -94,7 +94,7 @@ impl Transcript {
             // The end of its turn makes it a message.
             self.open_after.get_or_insert(record.seq - 1);
         }
-        if let Some(item) = item {
+        for item in said.into_iter().flatten() {
             self.open_after = match &item.message {
                 message if message.tool_calls().next().is_some() => Some(record.seq - 1),
                 _ => None,
@@ -111,19 +111,22 @@ impl Transcript {
         Ok(is_shared)
     }
 
-    /// Returns the message that a record completes. The prompt of a queued turn comes where the turn starts.
-    fn said(&mut self, record: &Record) -> Option<HistoryItem> {
+    /// Returns the messages that a record completes. A prompt that waited comes where it enters the context.
+    fn said(&mut self, record: &Record) -> [Option<HistoryItem>; 2] {
         match &record.event {
-            Event::TurnQueued(_) => self.waiting.push(record.clone()),
-            Event::TurnDequeued(_) => self.waiting.retain(|waiting| waiting.turn != record.turn),
+            Event::TurnQueued(_) | Event::TurnSteered(_) => self.waiting.push(record.clone()),
+            // Damage may have taken the place of a text.
+            Event::TurnDequeued(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+                self.waiting.retain(|waiting| waiting.turn != record.turn)
+            }
             _ => {}
         }
         let item = self.fold.push(record);
-        let Some(queued) = self.fold.queued_at() else { return item };
+        let Some(queued) = self.fold.queued_at() else { return [item, None] };
         let at = self.waiting.iter().position(|waiting| waiting.seq == queued);
         // A turn whose prompt was dropped has none.
         let waited = at.map_or_else(|| record.clone(), |at| self.waiting.remove(at));
-        self.fold.queued_prompt(&waited)
+        [item, self.fold.queued_prompt(&waited)]
     }
 }
 

@@ -65,6 +65,24 @@ macro_rules! turn_events {
     };
 }
 
+/// The running turn got another text of the user. It waits until the model has answered and its calls have results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnSteered {
+    /// The user's message.
+    pub prompt: Body,
+    /// The seq of the turn's `turn_started`.
+    pub started: Seq,
+    /// The idempotency key.
+    pub key: Option<Key>,
+}
+
+/// A steered text is in the context from here on, as the user's message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SteeringEntered {
+    /// The seq of the `turn_steered` that holds the text.
+    pub steered: Seq,
+}
+
 turn_events! {
     /// How the model is asked.
     #[serde(default, skip_serializing_if = "ModelOptions::is_default")]

@@ -22,8 +22,8 @@ use crate::{
         event::{
             AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
             CompactionUndone, ContextRebuilt, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
-            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals,
+            SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
         message::Message,
@@ -75,9 +75,9 @@ fn assert_keys(session: &Session, records: &[Record]) {
     let records = own(records);
     for name in KEYS {
         let use_of = |record: &&Record| match &record.event {
-            Event::TurnQueued(TurnQueued { key, .. }) | Event::TurnStarted(TurnStarted { key, .. }) => {
-                key.as_ref().is_some_and(|key| key.key == name)
-            }
+            Event::TurnQueued(TurnQueued { key, .. })
+            | Event::TurnStarted(TurnStarted { key, .. })
+            | Event::TurnSteered(TurnSteered { key, .. }) => key.as_ref().is_some_and(|key| key.key == name),
             _ => false,
         };
         let used = records.iter().rfind(use_of);
@@ -120,7 +120,13 @@ fn of_an_open_turn() -> Vec<Event> {
         Event::PartialText(PartialText { step: 0, text: "x".into() }),
         Event::BudgetWarning(BudgetWarning { budget: Budget::Tokens, used: 1, limit: 1 }),
         tool_finished("t0s0c0"),
+        Event::TurnSteered(TurnSteered { prompt: "x".into(), started: 2, key: None }),
+        entered(2),
     ]
+}
+
+fn entered(steered: Seq) -> Event {
+    Event::SteeringEntered(SteeringEntered { steered })
 }
 
 fn started(turn: TurnNumber, queued: Option<Seq>, key: Option<Key>) -> (Option<TurnNumber>, Event) {
@@ -318,6 +324,12 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     if open.is_some() {
         let (turn, event) = started(session.next_turn, None, None);
         add(turn, event);
+    }
+    // A text enters once, between steps, and in no compaction.
+    let waits: &[Seq] = walk.open.as_ref().map_or(&[], |open| &open.steered);
+    let is_between = walk.compacting.is_none() && !walk.open.iter().any(OpenWalk::has_open_calls);
+    for seq in walk.records.iter().map(|record| record.seq).filter(|seq| !is_between || !waits.contains(seq)) {
+        add(open, entered(seq));
     }
     let unheard = walk.records.iter().map(|record| record.seq).filter(|seq| walk.queue.iter().all(|(_, at)| at != seq));
     for (turn, seq) in unheard.map(|seq| (0, seq)).chain(walk.queue.iter().map(|&(turn, seq)| (turn + 1, seq))) {

@@ -48,6 +48,13 @@ impl Naive {
                     naive.entries.iter_mut().filter(is_taken_over).for_each(|entry| entry.1 = record.turn.unwrap());
                     naive.say(record, prompt.map(|content| Message::User { content }));
                 }
+                Event::SteeringEntered(entered) => {
+                    let Event::TurnSteered(steered) = &records[usize::try_from(entered.steered).unwrap() - 1].event
+                    else {
+                        panic!("a text enters that was not steered");
+                    };
+                    naive.say(record, Some(Message::User { content: steered.prompt.clone() }));
+                }
                 Event::AssistantMessage(answer) => {
                     let (model, blocks) = (answer.model.clone(), answer.blocks.clone());
                     naive.say(record, Some(Message::BlockAssistant { model, blocks }));
@@ -64,7 +71,7 @@ impl Naive {
         naive
     }
 
-    /// A turn that does not complete ends with what had come of its last answer.
+    /// A turn that does not complete ends with what had come of its last answer, and a steered text comes behind it.
     fn partial(&mut self, record: &Record) {
         let content = |text: &Body| match text {
             Body::Inline(text) => Body::Inline(format!("{} [cut off]", text.trim_end()).trim_start().to_owned()),
@@ -77,7 +84,7 @@ impl Naive {
             Event::PartialText(partial) => {
                 self.partial = Some((record.seq, Message::Assistant { content: content(&partial.text) }));
             }
-            Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
+            Event::SteeringEntered(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {
                 if let Some((seq, message)) = self.partial.take() {
                     self.say(&Record { seq, ..record.clone() }, Some(message));
                 }
@@ -93,7 +100,7 @@ impl Naive {
         self.count += 1;
     }
 
-    /// Of a turn that did not fit the head of its prompt is left, and a line for each call.
+    /// Of a turn that did not fit the heads of its prompt and of what was added are left, and a line for each call.
     fn drop_turn(&mut self, turn: TurnNumber) {
         let (dropped, kept) = std::mem::take(&mut self.entries).into_iter().partition(|(_, of, _)| *of == turn);
         self.entries = kept;
@@ -114,7 +121,21 @@ impl Naive {
                 lines.push(format!("- {} {}: {outcome}", result.name, cut(call.arguments.as_str())));
             }
         }
-        let Some((seq, _, first)) = dropped.first().filter(|_| !lines.is_empty()) else { return };
+        let head = |whole: &str| {
+            let head = &whole[..whole.floor_char_boundary(1024)];
+            format!("{head}{}", if head == whole { "" } else { " [...]" })
+        };
+        let mut added = Vec::new();
+        for (.., message) in dropped.iter().skip(1) {
+            if let Message::User { content } = message {
+                added.push(head(&content.excerpt()));
+            }
+        }
+        while added.iter().map(String::len).sum::<usize>() > 4096 {
+            added.remove(0);
+        }
+        let is_empty = lines.is_empty() && !dropped.iter().skip(1).any(|(.., it)| matches!(it, Message::User { .. }));
+        let Some((seq, _, first)) = dropped.first().filter(|_| !is_empty) else { return };
         let bytes: u64 = dropped.iter().map(|(.., message)| size(message)).sum();
         let room = usize::try_from(bytes / 3).unwrap().min(16 * 1024);
         let mut left_out = 0;
@@ -123,11 +144,13 @@ impl Naive {
         }
         let mut text = String::new();
         if let Message::User { content } = first {
-            let whole = content.excerpt();
-            let head = &whole[..whole.floor_char_boundary(1024)];
-            text = format!("{head}{}\n\n", if head == whole { "" } else { " [...]" });
+            text = format!("{}\n\n", head(&content.excerpt()));
         }
-        text += "[This turn did not fit the model's window, and the rest of it left the context. It had called:]";
+        added.iter().for_each(|said| text += &format!("[Added while it ran:]\n{said}\n\n"));
+        text += match lines.is_empty() {
+            true => "[This turn did not fit the model's window, and the rest of it left the context.]",
+            false => "[This turn did not fit the model's window, and the rest of it left the context. It had called:]",
+        };
         if left_out > 0 {
             text += &format!("\n[{left_out} older calls]");
         }

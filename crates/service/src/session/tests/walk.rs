@@ -18,8 +18,8 @@ use crate::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
             Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
-            SessionUpdated, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnDequeued,
-            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnTotals, Unpinned,
+            SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
+            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -49,6 +49,10 @@ pub(super) struct OpenWalk {
     calls: Vec<(String, Stage)>,
     /// Open questions of servers.
     forms: Vec<String>,
+    /// Event of its `turn_started`.
+    started: Seq,
+    /// Steered texts that are not in the context yet.
+    pub(super) steered: Vec<Seq>,
     is_answered: bool,
     /// The text of an answer that was cut off, while the turn does not go on.
     partial: Option<Seq>,
@@ -202,6 +206,7 @@ impl Walk {
             8 if detail % 5 < 3 && self.compacting.is_none() && !self.open.iter().any(OpenWalk::has_open_calls) => {
                 self.compact(detail);
             }
+            9 if detail.is_multiple_of(3) && self.open.is_some() => self.steer(detail),
             _ => match self.compacting {
                 Some(turn) if detail.is_multiple_of(5) => {
                     self.compacting = None;
@@ -225,6 +230,28 @@ impl Walk {
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
+    }
+
+    /// The running turn gets another text.
+    fn steer(&mut self, detail: usize) {
+        let key = self.key(detail / 3);
+        let Some((turn, started)) = self.open.as_ref().map(|open| (open.turn, open.started)) else { return };
+        let seq = self.record(Some(turn), Event::TurnSteered(TurnSteered { prompt: body(detail), started, key }));
+        self.open.iter_mut().for_each(|open| open.steered.push(seq));
+    }
+
+    /// The steered text that waits longest enters the context, behind what had come of an answer.
+    fn enter(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let (turn, steered) = (open.turn, open.steered.remove(0));
+        (open.is_answered, open.calls) = (false, Vec::new());
+        if let Some(seq) = open.partial.take() {
+            self.said.push((turn, vec![seq]));
+            // No later answer of the step is cut off, because the turn ends with the first one.
+            open.step += 1;
+        }
+        let seq = self.record(Some(turn), Event::SteeringEntered(SteeringEntered { steered }));
+        self.said.push((turn, vec![seq]));
     }
 
     /// A compaction begins, or the latest one is undone.
@@ -311,6 +338,10 @@ impl Walk {
             }
             return;
         }
+        let is_over = open.is_answered || matches!(detail % 12, 0..=2);
+        if !open.steered.is_empty() && (is_over || detail.is_multiple_of(2)) {
+            return self.enter();
+        }
         let totals = TurnTotals { steps: open.step, ..TurnTotals::default() };
         let is_done = open.is_answered && open.calls.is_empty();
         let event = match detail % 12 {
@@ -379,8 +410,16 @@ impl Walk {
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
         let seq = self.record(Some(turn), Event::TurnStarted(started));
         self.said.extend(has_prompt.then(|| (turn, vec![seq])));
-        self.open =
-            Some(OpenWalk { turn, step: 0, calls: Vec::new(), forms: Vec::new(), is_answered: false, partial: None });
+        self.open = Some(OpenWalk {
+            turn,
+            step: 0,
+            calls: Vec::new(),
+            forms: Vec::new(),
+            started: seq,
+            steered: Vec::new(),
+            is_answered: false,
+            partial: None,
+        });
     }
 
     /// The live context, and the contexts that an undo restores.

@@ -369,6 +369,7 @@ fn records(lines: &[u8]) -> impl Iterator<Item = Result<(Record, &[u8]), Session
 }
 
 /// Returns true if the numbers of a record are possible: each turn and each message takes an event, and more may follow.
+/// A prompt is in an earlier event.
 fn is_possible(record: &Record) -> bool {
     let seq = record.seq;
     if seq > SEQ_MAX {
@@ -384,6 +385,9 @@ fn is_possible(record: &Record) -> bool {
                 && counters.is_none_or(|counters| is_turn(counters.started_turns) && counters.is_possible())
                 && context.iter().all(|(of, nth)| *of < seq && *nth < seq)
         }
+        Event::TurnStarted(started) => started.queued.is_none_or(|queued| (1..seq).contains(&queued)),
+        Event::TurnSteered(steered) => (1..seq).contains(&steered.started),
+        Event::SteeringEntered(entered) => (1..seq).contains(&entered.steered),
         Event::RecordsLost(lost) => lost.keys.iter().all(|key| is_turn(key.turn)),
         _ => true,
     };

@@ -45,8 +45,8 @@ enum What {
     Detail,
     Result(Call),
     Reply,
-    /// Accepted turn; true if it has an idempotency key.
-    Queued(bool),
+    /// Prompt that waited, or its place in the context; true with an idempotency key.
+    Waited(bool),
     Started {
         has_key: bool,
         continues: Option<TurnNumber>,
@@ -85,7 +85,9 @@ impl Brief {
             Event::ApprovalRequested(request) => What::Request((true, request.call_id.clone())),
             Event::ApprovalDecided(decided) => What::Result((true, decided.call_id.clone())),
             Event::AssistantMessage(_) => What::Reply,
-            Event::TurnQueued(queued) => What::Queued(queued.key.is_some()),
+            Event::TurnQueued(queued) => What::Waited(queued.key.is_some()),
+            Event::TurnSteered(steered) => What::Waited(steered.key.is_some()),
+            Event::SteeringEntered(_) => What::Waited(false),
             Event::TurnStarted(started) => {
                 What::Started { has_key: started.key.is_some(), continues: started.continues }
             }
@@ -205,7 +207,7 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
         What::Detail
         | What::Result(_)
         | What::Reply
-        | What::Queued(_)
+        | What::Waited(_)
         | What::Started { .. }
         | What::Ended
         | What::Other => false,
@@ -279,7 +281,7 @@ impl<'a> Chain<'a> {
 
     /// Returns true if an idempotency key of one of its turns is younger than `time`.
     fn has_key_since(&self, time: Timestamp) -> bool {
-        let has_key = |what: &What| matches!(what, What::Queued(true) | What::Started { has_key: true, .. });
+        let has_key = |what: &What| matches!(what, What::Waited(true) | What::Started { has_key: true, .. });
         self.records.iter().any(|record| has_key(&record.what) && record.time > time)
     }
 }

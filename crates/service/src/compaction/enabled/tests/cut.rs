@@ -116,6 +116,39 @@ fn fewer_stay_where_they_do_not_fit_the_window() {
     check(keeping(3), 1, "suauau", "s....u");
 }
 
+/// A text behind results was steered in, or the turn before it was given up: the model has not answered the results.
+#[test]
+fn the_steps_before_a_text_that_nothing_answered_are_steps_of_its_turn() {
+    for (turns, before, after) in [
+        (1, "suaucrcrcru", "s..u....cru"),
+        (2, "suaucrcrcru", "s..u..crcru"),
+        (4, "suaucrcrcru", "suaucrcrcru"),
+        // Of several texts all stay with the step, until a newer one counts.
+        (1, "suaucrcruu", "s..u..cruu"),
+        (1, "suaucrcruucr", "s..u.....ucr"),
+        (2, "suaucrcruucr", "s..u..cruucr"),
+        (1, "suaucrucrucr", "s..u.....ucr"),
+        (1, "crcru", "..cru"),
+        // The text behind an answer begins a turn as always.
+        (1, "ucrcrau", "ucrcrau"),
+        (1, "ucrauu", "....uu"),
+    ] {
+        check(keeping(turns), 0, before, after);
+    }
+    let window = |kept: &str| (bytes(&context(kept)) + bytes(&[summary_message("S\t\n")])).div_ceil(4) * 5 / 4 + 1;
+    // The first prompt leaves before the newest step, and that before the text.
+    check(keeping(4), window("ucru"), "ucrcrcru", "u....cru");
+    check(keeping(4), window("cru"), "ucrcrcru", ".....cru");
+    check(keeping(4), window("cru"), "ucrcrucr", ".....ucr");
+    check(keeping(4), window("u"), "ucrcrcru", ".......u");
+    // An anchor is looked for before the whole of the turn.
+    let anchored = CompactionConfig { prefer_anchors: true, ..keeping(2) };
+    let long = "ua".repeat(200);
+    let stays = |kept: &str| format!("{}{kept}", ".".repeat(400));
+    check(anchored, 0, &format!("{long}ucraucrcru"), &stays("ucraucrcru"));
+    check(anchored, 0, &format!("{long}ucraucrcrcru"), &stays("....u..crcru"));
+}
+
 #[test]
 fn the_cut_moves_back_to_the_nearest_turn_that_finished_something_or_resolved_an_error() {
     let anchored = |turns| CompactionConfig { prefer_anchors: true, ..keeping(turns) };

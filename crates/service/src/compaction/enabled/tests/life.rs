@@ -13,8 +13,8 @@ use crate::{
     session::{
         event::{
             AssistantMessage, CompactionStarted, CompactionUndone, ContextRebuilt, Event, Pinned, Record, ReminderSet,
-            SessionCreated, ToolFinished, ToolOutcome, TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued,
-            TurnStarted, TurnTotals,
+            SessionCreated, SteeringEntered, ToolFinished, ToolOutcome, TurnCompleted, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -87,6 +87,13 @@ impl Life {
             key: None,
         };
         self.add(Some(self.session.next_turn), Event::TurnQueued(queued));
+    }
+
+    /// The running turn gets another text.
+    fn steer(&mut self, text: &str) {
+        let (prompt, started) = (text.into(), self.session.open_turn().unwrap().seq);
+        let steered = self.add(self.open, Event::TurnSteered(TurnSteered { prompt, started, key: None }));
+        self.add(self.open, Event::SteeringEntered(SteeringEntered { steered }));
     }
 
     fn start_turn(&mut self, prompt: Option<Body>, continues: Option<TurnNumber>, waiting: Option<(TurnNumber, Seq)>) {
@@ -196,6 +203,7 @@ impl Life {
             (18 | 19 | 25 | 26, false) => self.undo(),
             (5..=8 | 20..=23, true) => self.answer(&text(detail)),
             (9, true) => (0..detail % 12).for_each(|nth| self.call(detail + nth)),
+            (27 | 28, true) => self.steer(&text(detail)),
             (_, true) => self.call(detail),
             (_, false) if !self.session.queue.is_empty() => {
                 let waiting = self.session.queue.front().map(|queued| (queued.turn, queued.seq));

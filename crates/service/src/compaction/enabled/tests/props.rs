@@ -43,7 +43,8 @@ fn pairs_are_whole(messages: &[Message]) -> bool {
     open.is_empty()
 }
 
-/// Messages that a running turn continues from: its prompt and its newest step.
+/// Messages that a running turn continues from: its prompt, or the newest text that was steered into it, and its newest
+/// step.
 fn must_stay(session: &Session) -> Vec<Message> {
     let Some(open) = session.open_turn() else { return Vec::new() };
     let of_turn: Vec<Message> = session
@@ -53,7 +54,7 @@ fn must_stay(session: &Session) -> Vec<Message> {
         .filter(|entry| entry.turn == open.turn)
         .map(|entry| Message::clone(&entry.message))
         .collect();
-    let prompt = of_turn.iter().position(|message| matches!(message, Message::User { .. }));
+    let prompt = of_turn.iter().rposition(|message| matches!(message, Message::User { .. }));
     let newest = match of_turn.last() {
         Some(Message::ToolResults { .. }) => of_turn.len() - 2..of_turn.len(),
         _ => of_turn.len().saturating_sub(1)..of_turn.len(),
@@ -204,7 +205,8 @@ fn lives_are_compacted_in_all_ways() {
         }
     }
     let modes = ["Summary", "Mechanical", "Mask"].into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
-    let kinds = ["turn_queued", "turn_failed", "turn_interrupted", "compaction_undone"].map(|kind| (kind, false));
+    let kinds = ["turn_queued", "turn_failed", "turn_interrupted", "steering_entered", "compaction_undone"]
+        .map(|kind| (kind, false));
     for (what, is_in_turn) in modes.chain(kinds) {
         let count = counts.get(&(what.to_owned(), is_in_turn)).copied().unwrap_or_default();
         assert!(count >= 20, "{what}, in a turn: {is_in_turn}: {count}; {counts:?}");

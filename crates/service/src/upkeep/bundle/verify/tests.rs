@@ -1,7 +1,10 @@
 //! Numbers that leave room for what follows.
 
 use super::{SEQ_MAX, TURN_MAX, is_possible};
-use crate::session::{event::Record, tests::pinned};
+use crate::session::{
+    event::{Event, Record, SteeringEntered, TurnStarted, TurnSteered},
+    tests::pinned,
+};
 
 /// The next record of an imported session has a number, too.
 #[test]
@@ -16,4 +19,18 @@ fn a_turn_leaves_room_for_what_follows_it() {
     let of = |turn| Record { turn: Some(turn), ..pinned(SEQ_MAX, "a") };
     assert!(is_possible(&of(TURN_MAX)));
     assert!(!is_possible(&of(TURN_MAX + 1)) && !is_possible(&of(u32::MAX)));
+}
+
+/// Broken once: the prompt of a text that entered was read before the first event.
+#[test]
+fn a_prompt_is_in_an_earlier_event() {
+    for (of, is_fine) in [(0, false), (1, true), (8, true), (9, false), (u64::MAX, false)] {
+        let started = TurnStarted { queued: Some(of), ..TurnStarted::default() };
+        let steered = TurnSteered { prompt: "x".into(), started: of, key: None };
+        let entered = SteeringEntered { steered: of };
+        for event in [Event::TurnStarted(started), Event::TurnSteered(steered), Event::SteeringEntered(entered)] {
+            let record = Record { turn: Some(0), event, ..pinned(9, "a") };
+            assert_eq!(is_possible(&record), is_fine, "{record:?}");
+        }
+    }
 }
