@@ -215,8 +215,14 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             (operation, params)
         }
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
-        Command::Queue { target, cancel: None } => on(target, Operation::Queue, json!({})),
-        Command::Queue { target, cancel } => on(target, Operation::CancelQueued, json!({ "turn": cancel })),
+        Command::Queue { target, cancel: Some(turn), .. } => {
+            on(target, Operation::CancelQueued, json!({ "turn": turn }))
+        }
+        Command::Queue { target, edit: Some(turn), prompt, position, .. } => {
+            let params = json!({ "turn": turn, "prompt": prompt, "position": position });
+            on(target, Operation::EditQueued, params)
+        }
+        Command::Queue { target, cancel: None, edit: None, .. } => on(target, Operation::Queue, json!({})),
         Command::Pin { target, text } => on(target, Operation::Pin, json!({ "text": text })),
     }
 }

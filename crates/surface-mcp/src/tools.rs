@@ -49,6 +49,7 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::DecideApproval => tool("turn_approve", "Approve or deny a tool call that waits for approval."),
         Operation::Queue => tool("turn_queue", "List the queued turns of a session."),
         Operation::CancelQueued => tool("turn_cancel", "Remove a turn from the queue of a session."),
+        Operation::EditQueued => tool("turn_edit", "Change the prompt of a queued turn, or its place in the queue."),
         Operation::Events => tool(
             "session_events",
             "Read the events of a session after the cursor `since_seq`. If there are none yet, wait for the first one, at \

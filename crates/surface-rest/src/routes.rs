@@ -136,13 +136,14 @@ pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 49] = [
+static TABLE: [Route; 50] = [
     row(Op::CreateSession, Method::POST, "/sessions", &[]),
     row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
     row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
     row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
     row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
+    row(Op::EditQueued, Method::PATCH, "/sessions/{session_id}/queue/{turn}", &[]),
     row(Op::Events, Method::GET, "/sessions/{session_id}/events", &["since_seq", "limit", "wait_ms", "skip_damage"]),
     row(Op::Remind, Method::PUT, "/sessions/{session_id}/reminders/{kind}", &[]),
     row(Op::Reminders, Method::GET, "/sessions/{session_id}/reminders", &[]),

@@ -137,6 +137,7 @@ export function transcript(session, { onFork, isFixed }) {
 
   const takes = {
     turn_queued: (event) => queued.set(event.turn, event.prompt),
+    turn_edited: (event) => event.prompt !== null && queued.set(event.turn, event.prompt),
     turn_started: (event) => {
       const prompt = event.prompt ?? queued.get(event.turn);
       queued.delete(event.turn);

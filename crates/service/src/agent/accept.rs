@@ -257,7 +257,9 @@ impl Actor {
 
     /// Starts the first turn of the queue.
     pub(super) async fn start_queued(&mut self) -> Result<(), StoreError> {
-        let Some(QueuedTurn { turn, seq, terms, .. }) = self.session.queue.front().cloned() else { return Ok(()) };
+        let Some(QueuedTurn { turn, prompt_seq, terms, .. }) = self.session.queue.front().cloned() else {
+            return Ok(());
+        };
         // The name was checked when the turn was accepted. If the model was removed since, the model call fails with
         // it.
         let name = terms.model.clone().unwrap_or_else(|| self.session.model.clone());
@@ -265,7 +267,7 @@ impl Actor {
         let budgets = self.budgets(terms.budgets);
         let options = self.asked(&terms.options);
         let started =
-            TurnStarted { prompt: None, queued: Some(seq), options, key: None, ..terms.start(model, budgets) };
+            TurnStarted { prompt: None, queued: Some(prompt_seq), options, key: None, ..terms.start(model, budgets) };
         self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
         self.turn_begins();
         Ok(())

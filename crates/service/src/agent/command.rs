@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    service::{Changed, CompactionReceipt, DecideApproval, StartTurn, TurnHandle, TurnResult},
+    service::{Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult},
     session::{event::Event, reminder::SystemReminderType},
 };
 
@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
+    /// Change the prompt or the place of a turn in the queue.
+    EditQueued { request: Box<EditQueued>, reply: Reply<Changed> },
     /// Delete the session; `is_forced` also deletes one that runs.
     Delete { is_forced: bool, reply: Reply<Changed> },
     /// Compact the live context, until the caller gives up.
@@ -69,6 +71,7 @@ impl Command {
             Self::Record { reply, .. }
             | Self::Decide { reply, .. }
             | Self::CancelQueued { reply, .. }
+            | Self::EditQueued { reply, .. }
             | Self::UndoCompaction { reply, .. }
             | Self::Delete { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Compact { reply, .. } | Self::PreviewCompaction { reply, .. } => {

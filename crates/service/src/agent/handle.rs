@@ -10,10 +10,13 @@ use super::{
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
-    service::Changed,
+    service::{Changed, EditQueued},
     session::{
         CONTEXT_RUNS_MAX,
-        event::{Event, Pinned, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, Unpinned},
+        event::{
+            Event, Pinned, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, TurnEdited, Unpinned,
+        },
+        message::Body,
     },
     store::StoreError,
 };
@@ -42,6 +45,7 @@ impl Actor {
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),
             Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
+            Command::EditQueued { request, reply } => drop(reply.send(self.edit_queued(*request).await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
             Command::Compact { config, cancel, reply } => {
                 if let Err(error) = self.compact_now(config, &cancel, reply).await {
@@ -179,6 +183,18 @@ impl Actor {
             drop(waiter.send(Err(SessionError::Interrupted { turn })));
         }
         Ok(changed)
+    }
+
+    async fn edit_queued(&mut self, request: EditQueued) -> Result<Changed, SessionError> {
+        self.shared.check_writable()?;
+        let EditQueued { session_id: _, turn, prompt, position } = request;
+        let queue = &self.session.queue;
+        if !queue.iter().any(|queued| queued.turn == turn) {
+            return Err(SessionError::ItemNotFound("turn"));
+        }
+        let position = position.map(|position| position.min(queue.len() - 1));
+        let prompt = prompt.map(|prompt| Body::Inline(self.ports.secrets.replace(&prompt).into_owned()));
+        self.changed(Some(turn), Event::TurnEdited(TurnEdited { prompt, position })).await
     }
 
     pub(super) async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {

@@ -187,6 +187,7 @@ pub(crate) fn bodies(event: &mut Event) -> Vec<&mut Body> {
     match event {
         Event::SessionCreated(created) => created.system_prompt.iter_mut().collect(),
         Event::TurnQueued(queued) => vec![&mut queued.prompt],
+        Event::TurnEdited(edited) => edited.prompt.iter_mut().collect(),
         Event::TurnStarted(started) => started.prompt.iter_mut().collect(),
         Event::TurnSteered(steered) => vec![&mut steered.prompt],
         Event::AssistantMessage(answer) => answer

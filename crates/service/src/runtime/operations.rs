@@ -21,12 +21,12 @@ use crate::{
     ids::{SessionId, TurnNumber},
     service::{
         AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EventPage, ExportSession,
-        FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported, InterruptTurn,
-        JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact, ProjectionRebuilt, QueueItem,
-        ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained,
-        SearchHit, SearchMemory, SessionQuery, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
-        TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EditQueued, EventPage,
+        ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported,
+        InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact,
+        ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind,
+        Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState, SessionSummary, SessionView,
+        ToolServerView, ToolView, TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
@@ -162,6 +162,18 @@ impl Admitted<'_> {
 
     pub(super) async fn cancel_queued(&self, request: CancelQueued) -> Result<Changed, SessionError> {
         self.0.ask(request.session_id, |reply| Command::CancelQueued { turn: request.turn, reply }).await
+    }
+
+    pub(super) async fn edit_queued(&self, request: EditQueued) -> Result<Changed, SessionError> {
+        match (&request.prompt, request.position) {
+            (Some(prompt), _) => validate::prompt(prompt, &self.0.engine().options.limits)?,
+            (None, Some(_)) => {}
+            (None, None) => {
+                return Err(SessionError::invalid("prompt", "say what to change: give a prompt, a position, or both"));
+            }
+        }
+        let command = |reply| Command::EditQueued { request: Box::new(request.clone()), reply };
+        self.0.ask(request.session_id, command).await
     }
 
     pub(super) async fn events(&self, request: ReadEvents) -> Result<EventPage, SessionError> {

@@ -14,7 +14,7 @@ use super::{
     SessionFields,
     event::{
         ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated,
-        SteeringEntered, ToolFinished, ToolOutcome, TurnQueued, TurnStarted, TurnSteered,
+        SteeringEntered, ToolFinished, ToolOutcome, TurnEdited, TurnQueued, TurnStarted, TurnSteered,
     },
     human::heading_of,
     message::{Body, Message, ToolResult},
@@ -110,6 +110,7 @@ impl SessionFields {
             Event::SessionArchived(_) => self.is_archived = true,
             Event::SessionUnarchived(_) => self.is_archived = false,
             Event::TurnQueued(queued) => self.turn_queued(record, turn, queued),
+            Event::TurnEdited(edited) => self.turn_edited(record, turn, edited),
             Event::TurnDequeued(_) => self.turn_dequeued(turn),
             Event::TurnStarted(started) => self.turn_started(record, turn, started),
             Event::TurnSteered(steered) => self.turn_steered(record, turn, steered),
@@ -229,6 +230,16 @@ impl SessionFields {
         self.next_turn = self.next_turn.max(turn + 1);
     }
 
+    /// A turn that started or left meanwhile is not there: damage may have taken its end.
+    fn turn_edited(&mut self, record: &Record, turn: TurnNumber, edited: &TurnEdited) {
+        let queue = Arc::make_mut(&mut self.queue);
+        let Some(at) = queue.iter().position(|queued| queued.turn == turn) else { return };
+        if let Some(mut queued) = queue.remove(at) {
+            queued.edited(record.seq, edited);
+            queue.insert(edited.position.unwrap_or(at).min(queue.len()), queued);
+        }
+    }
+
     fn turn_dequeued(&mut self, turn: TurnNumber) {
         Arc::make_mut(&mut self.queue).retain(|queued| queued.turn != turn);
         if let Some(used) = self.keys.values_mut().find(|used| used.turn == turn) {
@@ -240,10 +251,12 @@ impl SessionFields {
         let mut key = started.key.clone();
         self.use_key(record, turn, key.as_ref());
         let mut prompt = started.prompt.clone();
-        if let Some(at) = self.queue.iter().position(|queued| Some(queued.seq) == started.queued)
+        if started.queued.is_some()
+            && let Some(at) = self.queue.iter().position(|queued| queued.turn == turn)
             && let Some(queued) = Arc::make_mut(&mut self.queue).remove(at)
         {
-            prompt = Some(queued.terms.prompt);
+            // The event with its last prompt may be lost.
+            prompt = (started.queued == Some(queued.prompt_seq)).then_some(queued.terms.prompt);
             key = queued.terms.key;
         }
         if let Some(content) = prompt {

@@ -20,6 +20,7 @@ impl SessionFields {
             Event::ReminderSet(_) | Event::ReminderCleared(_) => self.reminders.len(),
             Event::Unpinned(_) => self.pins.len(),
             Event::TurnQueued(queued) => keyed(queued.key.is_some()),
+            Event::TurnEdited(_) => self.queue.len(),
             Event::TurnDequeued(_) => self.queue.len() + self.keys.len(),
             Event::TurnStarted(started) => {
                 let continued = if started.continues.is_some() { self.context.held() } else { 0 };

@@ -38,7 +38,7 @@ pub use files::{ChangedFile, FileBefore};
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
-pub use turns::{SteeringEntered, TurnQueued, TurnStarted, TurnSteered};
+pub use turns::{SteeringEntered, TurnEdited, TurnQueued, TurnStarted, TurnSteered};
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,6 +220,8 @@ event_kinds! {
     durable {
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";
+        /// A waiting turn has another prompt or another place.
+        TurnEdited = "turn_edited";
         /// A waiting turn left the queue without starting.
         TurnDequeued = "turn_dequeued";
         /// A turn started.

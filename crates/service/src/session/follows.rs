@@ -28,7 +28,8 @@ impl SessionFields {
             return Some("it happened in another session");
         }
         if let Event::TurnStarted(started) = &record.event {
-            let waits = |seq| self.queue.iter().any(|queued| queued.seq == seq && Some(queued.turn) == record.turn);
+            let waits =
+                |seq| self.queue.iter().any(|queued| queued.prompt_seq == seq && Some(queued.turn) == record.turn);
             let is_interrupted = |turn| {
                 self.last_end.as_ref().is_some_and(|end| end.turn == turn && end.status == TurnStatus::Interrupted)
             };
@@ -54,6 +55,7 @@ impl SessionFields {
             | Event::RecordsLost(_)
             | Event::HistorySnapshot(_)
             | Event::TurnQueued(_)
+            | Event::TurnEdited(_)
             | Event::TurnDequeued(_)
             | Event::TurnStarted(_)
             | Event::ReminderSet(_)

@@ -3,7 +3,7 @@
 use meerkat_words::answers::HistoryItem;
 
 use super::{
-    event::{Event, Record},
+    event::{Event, Record, TurnEdited},
     message::{Message, ToolResult},
 };
 use crate::ids::{Seq, TurnNumber};
@@ -97,7 +97,8 @@ impl HistoryFold {
         self.partial.take()
     }
 
-    /// The `turn_queued` or `turn_steered` that holds the prompt which the last record brought, if another one holds it.
+    /// The `turn_queued`, `turn_edited` or `turn_steered` that holds the prompt which the last record brought, if another
+    /// one holds it.
     pub fn queued_at(&mut self) -> Option<Seq> {
         self.queued.as_ref().map(|(seq, _)| *seq)
     }
@@ -108,6 +109,7 @@ impl HistoryFold {
         let content = match &queued.event {
             Event::TurnQueued(queued) => queued.prompt.clone(),
             Event::TurnSteered(steered) => steered.prompt.clone(),
+            Event::TurnEdited(TurnEdited { prompt: Some(prompt), .. }) => prompt.clone(),
             _ => return None,
         };
         Some(HistoryItem { message: Message::User { content }, ..item })

@@ -37,6 +37,12 @@ impl Event {
             Self::SessionArchived(_) => "session archived".to_owned(),
             Self::SessionUnarchived(_) => "session unarchived".to_owned(),
             Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
+            Self::TurnEdited(edited) => match (&edited.prompt, edited.position) {
+                (Some(prompt), Some(position)) => format!("queued at {position}: {}", first_line(prompt)),
+                (Some(prompt), None) => format!("queued instead: {}", first_line(prompt)),
+                (None, Some(position)) => format!("moved to {position} in the queue"),
+                (None, None) => "not changed".to_owned(),
+            },
             Self::TurnDequeued(dequeued) => format!("left the queue: {}", dequeued.reason),
             Self::TurnStarted(started) => {
                 let model = format!("{}{}", started.model, asked(&started.options));

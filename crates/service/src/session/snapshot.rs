@@ -43,6 +43,9 @@ pub(crate) struct Snapshot {
     pins: Vec<Seq>,
     /// The `turn_queued` of each turn that waits.
     queue: Vec<Seq>,
+    /// The `turn_edited` of each that has its prompt there.
+    #[serde(default)]
+    edited: Vec<Seq>,
 }
 
 /// Entries of the context between which nothing left it.
@@ -76,6 +79,10 @@ impl Snapshot {
             reminders: session.reminders.iter().map(|reminder| reminder.seq).collect(),
             pins: session.pins.iter().map(|pin| pin.seq).collect(),
             queue: session.queue.iter().map(|queued| queued.seq).collect(),
+            edited: {
+                let edited = session.queue.iter().filter(|queued| queued.prompt_seq != queued.seq);
+                edited.map(|queued| queued.prompt_seq).collect()
+            },
         }
     }
 
@@ -106,7 +113,15 @@ impl Snapshot {
         // The session's beginning holds its system prompt; its last event proves that the journal is as long.
         let mut wanted: Vec<(Seq, Seq)> = vec![(1, 1), (self.fields.last_seq, self.fields.last_seq)];
         wanted.extend(self.context.iter().map(|span| (span.from, span.to)));
-        wanted.extend(self.reminders.iter().chain(&self.pins).chain(&self.queue).chain(&self.summary).map(single));
+        wanted.extend(
+            self.reminders
+                .iter()
+                .chain(&self.pins)
+                .chain(&self.queue)
+                .chain(&self.edited)
+                .chain(&self.summary)
+                .map(single),
+        );
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
         let answered = self.fields.open_turn.as_ref().filter(|open| open.is_answered).and(self.context.last());
         wanted.extend(answered.map(|span| (span.to, self.fields.last_seq)));
@@ -153,6 +168,12 @@ impl Snapshot {
         fields.reminders = Arc::new(each(&self.reminders, records, reminder)?);
         fields.pins = Arc::new(each(&self.pins, records, pin)?);
         let mut queue: VecDeque<_> = each(&self.queue, records, queued)?.into();
+        for seq in self.edited {
+            let record = find(seq)?;
+            let queued = queue.iter_mut().find(|queued| Some(queued.turn) == record.turn).ok_or(Unfounded(seq))?;
+            let Event::TurnEdited(edited) = &record.event else { return Err(Unfounded(seq)) };
+            queued.edited(seq, edited);
+        }
         // What an import took away stays away.
         queue.iter_mut().filter(|queued| queued.seq < fields.imported_at).for_each(QueuedTurn::imported);
         fields.queue = Arc::new(queue);

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
 
 use super::{
-    event::{AssistantMessage, Decision, Event, Key, Record, TurnQueued, TurnStarted, TurnSteered, TurnTotals},
+    event::{
+        AssistantMessage, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+    },
     message::{Body, ToolCall, ToolResult},
 };
 use crate::{
@@ -28,6 +30,8 @@ pub struct QueuedTurn {
     pub turn: TurnNumber,
     /// The event that queued it.
     pub seq: Seq,
+    /// The event that holds its prompt: a later one if it was edited.
+    pub prompt_seq: Seq,
     /// Time of queueing.
     pub time: Timestamp,
     /// What it was asked for.
@@ -37,7 +41,15 @@ pub struct QueuedTurn {
 impl QueuedTurn {
     /// The turn that a `turn_queued` makes wait.
     pub(super) fn of(record: &Record, queued: &TurnQueued) -> Self {
-        Self { turn: record.turn.unwrap_or(0), seq: record.seq, time: record.time, terms: queued.clone() }
+        let (turn, seq) = (record.turn.unwrap_or(0), record.seq);
+        Self { turn, seq, prompt_seq: seq, time: record.time, terms: queued.clone() }
+    }
+
+    /// Takes another prompt, if the event `seq` has one.
+    pub(super) fn edited(&mut self, seq: Seq, edited: &TurnEdited) {
+        if let Some(prompt) = &edited.prompt {
+            (self.prompt_seq, self.terms.prompt) = (seq, prompt.clone());
+        }
     }
 
     /// Takes away what would let its calls run, because it came in a bundle.

@@ -149,8 +149,9 @@ pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, s
     let outline = without_bodies(line);
     let record = decode_event(&outline)?;
     match record.event {
-        Event::TurnQueued(_) | Event::TurnStarted(_) if keeps_prompt => decode_event(line),
+        Event::TurnQueued(_) | Event::TurnEdited(_) | Event::TurnStarted(_) if keeps_prompt => decode_event(line),
         Event::TurnQueued(_)
+        | Event::TurnEdited(_)
         | Event::TurnStarted(_)
         | Event::TurnSteered(_)
         | Event::AssistantMessage(_)

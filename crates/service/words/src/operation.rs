@@ -79,6 +79,10 @@ macro_rules! operations {
             CancelQueued "turn/cancel" = cancel_queued(request: CancelQueued) -> Changed, CancelQueued, None, Settles, [
                 ItemNotFound,
             ];
+            /// Changes the prompt or the place of a queued turn.
+            EditQueued "turn/edit" = edit_queued(request: EditQueued) -> Changed, EditQueued, None, Settles, [
+                ItemNotFound,
+            ];
             /// Reads or follows a session's events.
             ///
             /// Waits for the first one if asked to.

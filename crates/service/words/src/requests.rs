@@ -284,6 +284,22 @@ pub struct CancelQueued {
     pub turn: TurnNumber,
 }
 
+/// Request of `edit_queued`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EditQueued {
+    /// The session.
+    pub session_id: SessionId,
+    /// The turn.
+    pub turn: TurnNumber,
+    /// Another prompt; the turn keeps its own if `null`.
+    #[serde(default)]
+    pub prompt: Option<String>,
+    /// Another place in the queue, from 0; a number past the end is the last place. It keeps its own if `null`.
+    #[serde(default)]
+    pub position: Option<usize>,
+}
+
 /// Request of `events`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

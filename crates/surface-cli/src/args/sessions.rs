@@ -160,13 +160,22 @@ pub(crate) enum SessionCommand {
         /// A reason that the model reads
         reason: Option<String>,
     },
-    /// List the queued turns, or cancel one
+    /// List the queued turns, or cancel or change one
     Queue {
         #[command(flatten)]
         target: Target,
         /// Cancel this turn
-        #[arg(long, value_name = "TURN")]
+        #[arg(long, value_name = "TURN", conflicts_with = "edit")]
         cancel: Option<u32>,
+        /// Change this turn: its prompt, its place, or both
+        #[arg(long, value_name = "TURN")]
+        edit: Option<u32>,
+        /// Its new prompt
+        #[arg(long, value_name = "TEXT", requires = "edit")]
+        prompt: Option<String>,
+        /// Its new place, from 0; a number past the end is the last place
+        #[arg(long, value_name = "N", requires = "edit")]
+        position: Option<u64>,
     },
     /// Pin a fact
     Pin {

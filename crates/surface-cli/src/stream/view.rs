@@ -206,6 +206,7 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
+            | Event::TurnEdited(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)

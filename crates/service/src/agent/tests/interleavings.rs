@@ -8,8 +8,8 @@ use crate::{
     clock::SystemClock,
     options::Policy,
     service::{
-        CancelQueued, Changed, ClearReminder, DecideApproval, InterruptTurn, PinFact, Remind, SessionService as _,
-        StartTurn, Unpin,
+        CancelQueued, Changed, ClearReminder, DecideApproval, EditQueued, InterruptTurn, PinFact, Remind,
+        SessionService as _, StartTurn, Unpin,
     },
     session::{event::Decision, reminder::SystemReminderType},
     tool::test_tools::test_tools,
@@ -74,12 +74,13 @@ fn an_interrupt_at_every_place_of_a_turn() {
 }
 
 /// Every command that changes a session, and what it is refused with.
-const COMMANDS: [(&str, Option<ErrorCode>); 10] = [
+const COMMANDS: [(&str, Option<ErrorCode>); 11] = [
     ("remind", None),
     ("clear", Some(ErrorCode::ItemNotFound)),
     ("pin", None),
     ("unpin", Some(ErrorCode::ItemNotFound)),
     ("cancel", Some(ErrorCode::ItemNotFound)),
+    ("edit", Some(ErrorCode::ItemNotFound)),
     ("decide", Some(ErrorCode::ItemNotFound)),
     // Only while the turn is open.
     ("reject", Some(ErrorCode::SessionBusy)),
@@ -97,6 +98,7 @@ async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result
         "pin" => service.pin(PinFact { session_id, text: "fact".into() }).await,
         "unpin" => service.unpin(Unpin { session_id, pin: 1 }).await,
         "cancel" => service.cancel_queued(CancelQueued { session_id, turn: 9 }).await,
+        "edit" => service.edit_queued(EditQueued { session_id, turn: 9, prompt: None, position: Some(0) }).await,
         "decide" => {
             let (call_id, decision) = ("none", Decision::Approve);
             service.decide_approval(DecideApproval::new(session_id, call_id, decision)).await

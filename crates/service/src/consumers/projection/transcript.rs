@@ -114,6 +114,10 @@ impl Transcript {
     /// Returns the messages that a record completes. A prompt that waited comes where it enters the context.
     fn said(&mut self, record: &Record) -> [Option<HistoryItem>; 2] {
         match &record.event {
+            Event::TurnEdited(edited) if edited.prompt.is_some() => {
+                self.waiting.retain(|waiting| waiting.turn != record.turn);
+                self.waiting.push(record.clone());
+            }
             Event::TurnQueued(_) | Event::TurnSteered(_) => self.waiting.push(record.clone()),
             // Damage may have taken the place of a text.
             Event::TurnDequeued(_) | Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => {

@@ -42,7 +42,7 @@ macro_rules! turn_events {
             pub model: String,
             /// The budgets.
             pub budgets: Budgets,
-            /// The seq of the `turn_queued` that holds the prompt.
+            /// The seq of the `turn_queued` that holds the prompt, or of the last `turn_edited` with one.
             pub queued: Option<Seq>,
             /// The interrupted turn that this one takes over.
             pub continues: Option<TurnNumber>,
@@ -63,6 +63,15 @@ macro_rules! turn_events {
             }
         }
     };
+}
+
+/// A waiting turn has another prompt or another place in the queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TurnEdited {
+    /// The user's message in place of the former one; `null` if the prompt stays.
+    pub prompt: Option<Body>,
+    /// The turn's place in the queue, from 0; `null` if it stays.
+    pub position: Option<usize>,
 }
 
 /// The running turn got another text of the user. It waits until the model has answered and its calls have results.

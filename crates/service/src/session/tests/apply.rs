@@ -164,6 +164,7 @@ fn assert_view(session: &Session, walk: &Walk) {
 
     let queued = |seq: Seq| match &records.iter().find(|record| record.seq == seq).unwrap().event {
         Event::TurnQueued(queued) => queued.prompt.clone(),
+        Event::TurnEdited(edited) => edited.prompt.clone().unwrap(),
         other => panic!("{other:?} queues no turn"),
     };
     let first_line = records.iter().find_map(|record| match &record.event {
@@ -415,7 +416,7 @@ proptest! {
         assert_paired(&session.messages(), walk.open.is_some());
 
         prop_assert_eq!(session.open_turn().map(|open| open.turn), walk.open.as_ref().map(|open| open.turn));
-        let queue: Vec<_> = session.queue.iter().map(|queued| (queued.turn, queued.seq)).collect();
+        let queue: Vec<_> = session.queue.iter().map(|queued| (queued.turn, queued.prompt_seq)).collect();
         prop_assert_eq!(queue, walk.queue.clone());
         prop_assert_eq!(session.pins.iter().map(|pin| pin.seq).collect::<Vec<_>>(), walk.pins.clone());
         let reminders: Vec<_> = session.reminders.iter().map(|reminder| reminder.kind.clone()).collect();

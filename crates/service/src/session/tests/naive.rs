@@ -42,6 +42,7 @@ impl Naive {
                     let queued = started.queued.map(|seq| &records[usize::try_from(seq).unwrap() - 1].event);
                     let prompt = match queued {
                         Some(Event::TurnQueued(queued)) => Some(queued.prompt.clone()),
+                        Some(Event::TurnEdited(edited)) => edited.prompt.clone(),
                         _ => started.prompt.clone(),
                     };
                     let is_taken_over = |entry: &&mut (Seq, TurnNumber, Message)| Some(entry.1) == started.continues;

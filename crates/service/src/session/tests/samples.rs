@@ -23,8 +23,8 @@ use crate::{
             Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
             SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
             SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished,
-            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnFailed, TurnInterrupted,
-            TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
+            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
+            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -183,6 +183,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             search_path: when_full(&text),
             policy: Policy::Interrupt,
             key,
+        }),
+        EventKind::TurnEdited => Event::TurnEdited(TurnEdited {
+            prompt: is_full.then_some(body),
+            position: (!is_full).then_some(usize::try_from(small).unwrap()),
         }),
         EventKind::TurnDequeued => Event::TurnDequeued(TurnDequeued { reason: text }),
         EventKind::TurnStarted => Event::TurnStarted(TurnStarted {

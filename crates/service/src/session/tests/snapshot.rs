@@ -109,6 +109,7 @@ proptest! {
                 Event::SessionCreated(created) => created.system_prompt = Some(secret.into()),
                 Event::TurnQueued(queued) => queued.prompt = prompt.as_str().into(),
                 Event::TurnStarted(started) if started.prompt.is_some() => started.prompt = Some(prompt.as_str().into()),
+                Event::TurnEdited(edited) if edited.prompt.is_some() => edited.prompt = Some(prompt.as_str().into()),
                 Event::TurnSteered(steered) => steered.prompt = secret.into(),
                 Event::AssistantMessage(answer) => answer.blocks.iter_mut().for_each(|block| {
                     if let crate::session::message::Block::Text { text } = block {

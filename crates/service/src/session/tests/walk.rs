@@ -19,7 +19,8 @@ use crate::{
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
             Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
             SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
+            TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -86,7 +87,7 @@ pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
     pub(super) id: SessionId,
     pub(super) open: Option<OpenWalk>,
-    /// Turns that wait with the seqs that queued them, the next one first.
+    /// Turns that wait with the seqs of their prompts, the next one first.
     pub(super) queue: Vec<(TurnNumber, Seq)>,
     pub(super) pins: Vec<Seq>,
     pub(super) reminders: Vec<SystemReminderType>,
@@ -197,6 +198,7 @@ impl Walk {
                 self.record(None, Event::ToolAllowed(ToolAllowed { rule, call_id }));
             }
             4 | 5 => self.queue_turn(detail),
+            6 if !self.queue.is_empty() && detail.is_multiple_of(2) => self.edit(detail / 2),
             6 if !self.queue.is_empty() => {
                 let (turn, _) = self.queue.remove(detail % self.queue.len());
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
@@ -230,6 +232,18 @@ impl Walk {
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
+    }
+
+    /// A turn that waits gets another prompt, another place, or both.
+    fn edit(&mut self, detail: usize) {
+        let at = detail % self.queue.len();
+        let position = (!detail.is_multiple_of(3)).then_some(detail % 4);
+        let prompt = (detail.is_multiple_of(3) || detail % 3 == 1).then(|| body(detail));
+        let (turn, former) = self.queue.remove(at);
+        let is_said = prompt.is_some();
+        let seq = self.record(Some(turn), Event::TurnEdited(TurnEdited { prompt, position }));
+        let to = position.map_or(at, |to| to.min(self.queue.len()));
+        self.queue.insert(to, (turn, if is_said { seq } else { former }));
     }
 
     /// The running turn gets another text.

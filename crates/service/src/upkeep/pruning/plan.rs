@@ -45,7 +45,7 @@ enum What {
     Detail,
     Result(Call),
     Reply,
-    /// Prompt that waited, or its place in the context; true with an idempotency key.
+    /// Prompt that waited, or its place; true with an idempotency key.
     Waited(bool),
     Started {
         has_key: bool,
@@ -87,7 +87,7 @@ impl Brief {
             Event::AssistantMessage(_) => What::Reply,
             Event::TurnQueued(queued) => What::Waited(queued.key.is_some()),
             Event::TurnSteered(steered) => What::Waited(steered.key.is_some()),
-            Event::SteeringEntered(_) => What::Waited(false),
+            Event::SteeringEntered(_) | Event::TurnEdited(_) => What::Waited(false),
             Event::TurnStarted(started) => {
                 What::Started { has_key: started.key.is_some(), continues: started.continues }
             }
