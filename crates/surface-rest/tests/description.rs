@@ -170,6 +170,7 @@ async fn the_server_takes_every_example_of_a_body() {
                 ("{kind}", "custom:note"),
                 ("{reader}", "audit"),
                 ("{call_id}", "c1"),
+                ("{turn}", "1"),
             ];
             let place = filled.iter().fold(path.clone(), |place, (name, value)| place.replace(name, value));
             let answer = server.send(&format!("{} {place}", method.to_uppercase()), body.to_string()).await;
