@@ -48,7 +48,7 @@ fn query(query: &str) -> SearchMemory {
     SearchMemory { query: query.to_owned(), ..SearchMemory::default() }
 }
 
-/// Searches once memory has caught up: a search waits two seconds for it, and a busy machine may need more.
+/// Searches once memory has caught up.
 async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {
     caught_up(agent).await;
     search_now(agent, words).await
