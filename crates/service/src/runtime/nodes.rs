@@ -202,6 +202,10 @@ impl Sessions {
                 derived.heard(session_id, summary);
             }
         }
+        if is_first && self.engine().events.node().is_some() {
+            // A reader may have scanned before, and others have written since.
+            derived.readers.scan_again().await;
+        }
         let oldest = heard.newest.unwrap_or_default().saturating_sub(OVERLAP);
         heard.places.retain(|session_id, place| *place >= oldest || listed.contains(session_id));
         Ok(())
