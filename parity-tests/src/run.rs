@@ -49,8 +49,8 @@ pub fn config(scenario: &Scenario, folder: &Path) -> Map<String, Value> {
     patient(scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect())
 }
 
-/// Options with which a poll, and a search for memory, waits as long as a loaded machine may need, and a command's folder is not its session's
-/// workspace: other surfaces have none.
+/// Options with which a poll and a search wait as long as a loaded machine may need, and a command's folder is not its
+/// session's workspace: other surfaces have none.
 pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
     let tools = config.entry("tools").or_insert_with(|| json!({}));
     if tools["access"].is_null() {
