@@ -85,15 +85,18 @@ async fn begin_anew(
     session_id: SessionId,
     ends_at_damage: bool,
 ) -> Result<Option<Session>, Trouble> {
-    let Some(mut session) = first(events, session_id).await? else {
-        // A journal without a beginning differs from one that never existed.
-        return match events.tail(session_id).await? {
-            Some(_) => {
-                let why = "it has no first record".to_owned();
-                Err(StoreError::Corrupted { session_id, last_good_seq: 0, why }.into())
-            }
-            None => Ok(None),
-        };
+    let mut begun = first(events, session_id).await?;
+    if begun.is_none() {
+        if events.tail(session_id).await?.is_none() {
+            return Ok(None);
+        }
+        // It may have appeared meanwhile.
+        begun = first(events, session_id).await?;
+    }
+    // A journal without a beginning differs from one that never existed.
+    let Some(mut session) = begun else {
+        let why = "it has no first record".to_owned();
+        return Err(StoreError::Corrupted { session_id, last_good_seq: 0, why }.into());
     };
     match replay(events, session_id, &mut session).await {
         Err(Trouble::Failed(StoreError::Corrupted { .. })) if ends_at_damage => {}

@@ -212,6 +212,8 @@ pub(super) enum Fault {
     Unread,
     /// Like `Unread`, but no session was left by a former process.
     UnreadLines,
+    /// A session appears right after it was read in vain.
+    Appears,
     /// The size of this session cannot be read, whatever the fuse says.
     Unsized(SessionId),
 }
@@ -258,7 +260,8 @@ impl EventStore for FaultyEvents {
                 return Ok(ticket);
             }
             Fault::Failure | Fault::Fenced | Fault::LostSync | Fault::LostWrite | Fault::Full => {}
-            Fault::Roomless | Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Unsized(_) => {}
+            Fault::Roomless | Fault::LateLease | Fault::Unread | Fault::UnreadLines | Fault::Appears => {}
+            Fault::Unsized(_) => {}
         }
         self.0.stage(lease, batch)
     }
@@ -266,6 +269,9 @@ impl EventStore for FaultyEvents {
     async fn read(&self, session_id: SessionId, after: Seq, limit: ReadLimit) -> Result<Option<FramePage>, StoreError> {
         if matches!(self.1, Fault::Unread | Fault::UnreadLines) && self.2.blows() {
             return Err(StoreError::Failed("EMFILE".to_owned()));
+        }
+        if self.1 == Fault::Appears && self.2.blows() {
+            return Ok(None);
         }
         self.0.read(session_id, after, limit).await
     }

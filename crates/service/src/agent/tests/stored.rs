@@ -39,7 +39,10 @@ use crate::{
         event::Record,
         tests::{created, record, session_id},
     },
-    store::{EventStore, IndexedKey, MemoryEventStore, MemoryIndex, SessionIndex, StoreError, Stores},
+    store::{
+        EventStore, IndexedKey, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionIndex, StoreError, Stores,
+        restore::restore,
+    },
 };
 
 fn rig() -> Rig {
@@ -378,6 +381,16 @@ async fn an_index_is_whole_only_when_every_session_could_be_read() {
             assert_eq!(service.create_session(keyed()).await.unwrap().session_id, ids[0]);
         }
     }
+}
+
+/// An import ends between the reads of a journal.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_appears_while_it_is_looked_for_is_not_damaged() {
+    let (events, ids) = left(1, CreateSession::default()).await;
+    let snapshots = MemorySessionStore::new(events.clone());
+    let appearing = FaultyEvents(events, Fault::Appears, Fuse::new(0, 1));
+    let session = restore(&appearing, &snapshots, ids[0]).await.unwrap();
+    assert_eq!(session.unwrap().id, ids[0]);
 }
 
 /// Changes within turns are listed on request, in their order.
