@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
+    cost::Cost,
     options::{Budgets, ModelOptions, Policy},
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
@@ -50,12 +51,13 @@ fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<Comp
     (*flags != CompactFlags::default()).then_some(asked)
 }
 
-const fn budgets(flags: &TurnFlags) -> Budgets {
+fn budgets(flags: &TurnFlags) -> Budgets {
     Budgets {
         tokens: flags.budget_tokens,
         steps: flags.budget_steps,
         tool_calls: flags.budget_tool_calls,
         wall_ms: flags.budget_wall_ms,
+        cost: flags.budget_cost.map(Cost::from_dollars),
     }
 }
 

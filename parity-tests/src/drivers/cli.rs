@@ -217,6 +217,10 @@ fn flag(words: &mut Vec<String>, name: &str, value: &Value) {
                 }
             }
         }
+        // The flag is in dollars.
+        Value::Object(money) if name == "cost" => {
+            words.extend([flag, money.get("amount").map(text).unwrap_or_default()])
+        }
         Value::Object(members) => {
             for (member, value) in members {
                 let mut inner = Vec::new();

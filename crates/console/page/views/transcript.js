@@ -59,7 +59,9 @@ function note(event) {
     reminder_set: () => !event.automatic && `Reminder ${event.kind}: ${textOf(event.text)}`,
     pinned: () => `Pinned: ${textOf(event.text)}`,
     unpinned: () => `Pin ${event.pin} removed`,
-    budget_warning: () => `Budget nearly used up: ${number(event.used)} of ${number(event.limit)} ${event.budget}`,
+    budget_warning: () => (event.budget === "cost"
+      ? `Budget nearly used up: ${money(event.used)} of ${money(event.limit)}`
+      : `Budget nearly used up: ${number(event.used)} of ${number(event.limit)} ${event.budget}`),
     compaction_started: () => `Compacting ${number(event.message_count)} messages …`,
     compaction_completed: () => `Context compacted: ${event.messages_before} to ${event.messages_after} messages`,
     compaction_failed: () => `Not compacted: ${event.code}, ${event.message}`,

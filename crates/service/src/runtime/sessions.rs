@@ -416,6 +416,9 @@ impl Sessions {
         let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
         let options = self.engine().options.turn.capped(request.options.clone());
         check_options(&options, &model)?;
+        if request.budgets.cost.is_some() {
+            model.check_priced(self.engine().world.clock.now())?;
+        }
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &options, &self.engine().options))?;
         }

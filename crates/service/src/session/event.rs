@@ -31,7 +31,7 @@ use crate::{
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, ModelOptions},
+    options::{Amount, Budget, Budgets, ModelOptions},
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
@@ -568,9 +568,9 @@ pub struct BudgetWarning {
     /// The budget.
     pub budget: Budget,
     /// Used amount.
-    pub used: u64,
+    pub used: Amount,
     /// Limit.
-    pub limit: u64,
+    pub limit: Amount,
 }
 
 /// Part of an answer that was cut off. With the end of its turn it becomes a message that ends with `[cut off]`.

@@ -102,7 +102,7 @@ impl Event {
             Self::Pinned(pinned) => format!("pinned: {}", first(&pinned.text)),
             Self::Unpinned(unpinned) => format!("pin {} removed", unpinned.pin),
             Self::BudgetWarning(warning) => {
-                format!("budget nearly used up: {} of {} {}", warning.used, warning.limit, warning.budget.name())
+                format!("budget nearly used up: {} of {}", warning.used, warning.limit.named(warning.budget))
             }
             Self::PartialText(partial) => format!("answer cut off: {}", first_line(&partial.text)),
             Self::TurnCompleted(completed) => {

@@ -5,6 +5,7 @@
 
 pub mod answers;
 pub mod approval;
+mod budget;
 pub mod capability;
 pub mod clock;
 pub mod compaction;

@@ -5,6 +5,7 @@
 
 mod approvals;
 mod compaction;
+mod costs;
 mod cut_off;
 mod decided;
 mod fakes;

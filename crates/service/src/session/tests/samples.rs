@@ -13,7 +13,7 @@ use crate::{
     compaction::CompactionConfig,
     cost::Cost,
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Effort, ModelOptions, Policy},
+    options::{Amount, Budget, Budgets, Effort, ModelOptions, Policy},
     session::{
         CompactionCounters,
         event::{
@@ -84,7 +84,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let Filling { text, body, json, number, is_full } = with.clone();
     let small = u32::try_from(number % 1000).unwrap();
     let when_full = |text: &String| is_full.then(|| text.clone());
-    let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), ..Budgets::default() };
+    let cost = is_full.then(|| Cost::from_micros(number));
+    let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), cost, ..Budgets::default() };
     let options = ModelOptions {
         max_output_tokens: is_full.then_some(small.max(1)),
         temperature: is_full.then_some(0.1),
@@ -100,7 +101,6 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         cache_write_tokens: number,
         reasoning_tokens: 0,
     };
-    let cost = is_full.then_some(Cost::from_micros(number));
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
@@ -279,7 +279,9 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         EventKind::Pinned => Event::Pinned(Pinned { text }),
         EventKind::Unpinned => Event::Unpinned(Unpinned { pin: number }),
         EventKind::BudgetWarning => {
-            Event::BudgetWarning(BudgetWarning { budget: Budget::WallMs, used: number, limit: number })
+            let money = Amount::Money(Cost::from_micros(number));
+            let (budget, used) = if is_full { (Budget::Cost, money) } else { (Budget::WallMs, Amount::Number(number)) };
+            Event::BudgetWarning(BudgetWarning { budget, used, limit: used })
         }
         EventKind::PartialText => Event::PartialText(PartialText { step: small, text: body }),
         EventKind::TurnCompleted => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::Refusal, totals }),

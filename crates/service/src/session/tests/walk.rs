@@ -11,7 +11,7 @@ use crate::{
     cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, ModelOptions, Policy},
+    options::{Amount, Budget, Budgets, ModelOptions, Policy},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -368,7 +368,11 @@ impl Walk {
                 Event::TurnFailed(TurnFailed { error: ErrorBody::new(code), totals })
             }
             3 => Event::PartialText(PartialText { step: open.step, text: body(detail) }),
-            4 => Event::BudgetWarning(BudgetWarning { budget: Budget::Steps, used: 8, limit: 10 }),
+            4 => Event::BudgetWarning(BudgetWarning {
+                budget: Budget::Steps,
+                used: Amount::Number(8),
+                limit: Amount::Number(10),
+            }),
             _ => {
                 let ids = (0..detail % 4).map(|n| format!("t{turn}s{}c{n}", open.step));
                 open.calls = ids.map(|call_id| (call_id, Stage::Proposed)).collect();
