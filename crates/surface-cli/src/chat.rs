@@ -352,12 +352,15 @@ impl<'a> Chat<'a> {
         let here = self.session_id.to_string();
         let target = || Target { session: Some(here.clone()) };
         let request = match &command {
-            SlashCommand::New(args) => match app.workspace(args.create.workspace.as_deref()) {
-                Ok(folder) => {
-                    (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
+            SlashCommand::New(args) => {
+                let history = app.given(args.create.history.as_deref());
+                match history.and_then(|given| Ok((app.workspace(args.create.workspace.as_deref())?, given))) {
+                    Ok(given) => {
+                        (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, given)))
+                    }
+                    Err(error) => return self.refuse(line, &error.body()),
                 }
-                Err(error) => return self.refuse(line, &error.body()),
-            },
+            }
             SlashCommand::Open { words } => return self.open(line, words).await,
             SlashCommand::Model { name } => return self.take_model(line, name.clone()).await,
             SlashCommand::Compact(how) => {

@@ -6,6 +6,7 @@
 mod compaction;
 mod files;
 mod finished;
+mod given;
 mod live;
 mod lost;
 mod turns;
@@ -35,6 +36,8 @@ use crate::{
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
+pub use given::HistoryGiven;
+pub(crate) use given::is_given;
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
@@ -218,6 +221,8 @@ event_kinds! {
         SessionUnarchived = "session_unarchived";
     }
     durable {
+        /// A message was given that was said elsewhere, before the session's first turn.
+        HistoryGiven = "history_given";
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";
         /// A waiting turn has another prompt or another place.

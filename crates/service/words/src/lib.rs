@@ -11,6 +11,7 @@ pub mod clock;
 pub mod compaction;
 pub mod cost;
 mod error;
+pub mod given;
 pub mod ids;
 pub mod list;
 pub mod memory;

@@ -30,6 +30,9 @@ pub(crate) struct SessionFlags {
     /// The system prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
+    /// A file with what was said before, elsewhere: a JSON array of messages (docs/sessions.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<std::path::PathBuf>,
     /// A label, to find the session by; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,

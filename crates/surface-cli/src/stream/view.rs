@@ -205,6 +205,7 @@ impl View {
             | Event::RecordsLost(_)
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
+            | Event::HistoryGiven(_)
             | Event::TurnDequeued(_)
             | Event::TurnEdited(_)
             | Event::SteeringEntered(_)

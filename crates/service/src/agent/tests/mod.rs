@@ -11,6 +11,7 @@ mod decided;
 mod fakes;
 mod faults;
 mod forms;
+mod given;
 mod interleavings;
 mod letters;
 mod listed;

@@ -19,14 +19,14 @@ use crate::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
             CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
-            EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, PartialText,
-            Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
-            SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
-            SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished,
-            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
+            EventKind, FileBefore, HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey,
+            MemoryScope, PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet,
+            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported,
+            SessionMemory, SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed,
+            ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
             TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
+        message::{BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form},
@@ -171,6 +171,19 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 .iter()
                 .map(|key| LostKey { key: key.clone(), turn: small, seq: number, time: SeededIds::wall_time() })
                 .collect(),
+        }),
+        EventKind::HistoryGiven => Event::HistoryGiven(HistoryGiven {
+            exchange: small,
+            message: match is_full {
+                true => Message::BlockAssistant {
+                    model: String::new(),
+                    blocks: vec![
+                        Block::Text { text: body },
+                        Block::ToolCall(ToolCall { call_id: text.clone(), name: text, arguments: json, opaque: None }),
+                    ],
+                },
+                false => Message::User { content: body },
+            },
         }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
