@@ -186,6 +186,7 @@ impl View {
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_)
+            | Event::TurnEdited(_)
             | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
@@ -207,7 +208,6 @@ impl View {
             | Event::ContextRebuilt(_)
             | Event::HistoryGiven(_)
             | Event::TurnDequeued(_)
-            | Event::TurnEdited(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)
