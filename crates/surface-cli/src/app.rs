@@ -3,6 +3,7 @@
 //! It holds no rule about sessions, capabilities or builds: those are the service's.
 
 use std::{
+    fs,
     io::BufRead,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,8 +15,10 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::World,
+    given::GivenMessage,
     model::{ModelResolver as _, vendors::VendorModels},
     tool::{Access, RuleKeeper as _},
+    wire::decode_create,
 };
 use meerkat_tools::{
     hands,
@@ -234,6 +237,15 @@ impl App {
             () = ends.second() => {}
         }
         Ok(end.exit_code())
+    }
+
+    /// Reads what was said before a new session from a file.
+    pub(crate) fn given(&self, named: Option<&Path>) -> Result<Vec<GivenMessage>, SessionError> {
+        let Some(named) = named else { return Ok(Vec::new()) };
+        let refused = |why: String| SessionError::invalid("--history", format!("{}: {why}", named.display()));
+        let text = fs::read_to_string(self.dir.join(named)).map_err(|error| refused(error.to_string()))?;
+        let request = decode_create(&format!(r#"{{"history":{text}}}"#));
+        request.map(|request| request.history).map_err(|error| refused(error.to_string()))
     }
 
     /// Returns the folder that a new session's tools work in: the named one, else the current one if it may be.

@@ -351,13 +351,17 @@ impl<'a> Chat<'a> {
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
         let target = || Target { session: Some(here.clone()) };
+        // Parameters as a tree of values would change numbers in a history that is given.
+        let mut creation = None;
         let request = match &command {
-            SlashCommand::New(args) => match app.workspace(args.create.workspace.as_deref()) {
-                Ok(folder) => {
-                    (Operation::CreateSession, json!(wire::create(&args.create, &args.turn, configured, folder)))
+            SlashCommand::New(args) => {
+                let history = app.given(args.create.history.as_deref());
+                match history.and_then(|given| Ok((app.workspace(args.create.workspace.as_deref())?, given))) {
+                    Ok(given) => creation = Some(wire::create(&args.create, &args.turn, configured, given)),
+                    Err(error) => return self.refuse(line, &error.body()),
                 }
-                Err(error) => return self.refuse(line, &error.body()),
-            },
+                (Operation::CreateSession, json!({}))
+            }
             SlashCommand::Open { words } => return self.open(line, words).await,
             SlashCommand::Model { name } => return self.take_model(line, name.clone()).await,
             SlashCommand::Compact(how) => {
@@ -431,9 +435,10 @@ impl<'a> Chat<'a> {
         };
         let answer = async move {
             let performed = async {
-                let answer = match cancel {
-                    Some(cancel) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
-                    None => call::perform(app, request).await?,
+                let answer = match (cancel, creation) {
+                    (Some(cancel), _) => until(app.service.as_ref(), operation, &request.1, cancel).await?,
+                    (None, Some(creation)) => encode(&app.service.create_session(creation).await?)?,
+                    (None, None) => call::perform(app, request).await?,
                 };
                 let text = message(app, operation, &answer, "/compact --undo").await?;
                 Ok((answer, text))

@@ -17,6 +17,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
+    options::Budgets,
     service::{Decision, PendingApproval, Scope, TurnHandle, TurnResult},
     session::{
         event::{ApprovalRequested, Event, Record},
@@ -71,8 +72,8 @@ pub(crate) struct RunningTurn {
     lost: Option<SessionError>,
     since: Seq,
     number: Option<TurnNumber>,
-    /// Token budget of the turn, if it has one.
-    tokens: Option<u64>,
+    /// Budgets of the turn.
+    budgets: Budgets,
     /// Tokens of the last request that was answered, and the window of its model if that is known.
     pub(crate) fill: Option<(u64, Option<u64>)>,
     /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
@@ -135,7 +136,7 @@ impl RunningTurn {
             lost,
             since,
             number,
-            tokens: None,
+            budgets: Budgets::default(),
             fill: None,
             given: BTreeMap::new(),
             view,
@@ -212,7 +213,7 @@ impl RunningTurn {
             return Ok(None);
         }
         if let Event::TurnStarted(started) = &record.event {
-            self.tokens = started.budgets.tokens;
+            self.budgets = started.budgets;
         }
         self.view.durable(&record.event)?;
         if matches!(
@@ -277,14 +278,14 @@ impl RunningTurn {
     pub(crate) fn finish(&mut self, result: &TurnResult) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
         if self.view.show == Show::Text {
-            remarks(result, self.tokens).iter().for_each(|remark| self.view.out.note(remark));
+            remarks(result, self.budgets).iter().for_each(|remark| self.view.out.note(remark));
         }
         Ok(result.error.clone().map(|error| explained(error, self.session_id)))
     }
 }
 
 /// Remarks on an answer that its text does not show.
-fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
+fn remarks(result: &TurnResult, budgets: Budgets) -> Vec<String> {
     if result.error.is_some() {
         return Vec::new();
     }
@@ -298,9 +299,11 @@ fn remarks(result: &TurnResult, tokens: Option<u64>) -> Vec<String> {
         Some(StopReason::EndTurn | StopReason::ToolUse) | None => None,
     };
     let used = result.usage.total();
-    let overshoot = tokens.filter(|limit| used > *limit);
-    let overshoot = overshoot.map(|limit| format!("The turn used {used} tokens, over its budget of {limit}."));
-    cause.map(str::to_owned).into_iter().chain(overshoot).collect()
+    let tokens = budgets.tokens.filter(|limit| used > *limit);
+    let tokens = tokens.map(|limit| format!("The turn used {used} tokens, over its budget of {limit}."));
+    let cost = budgets.cost.zip(result.cost).filter(|(limit, cost)| cost > limit);
+    let cost = cost.map(|(limit, cost)| format!("The turn cost {cost}, over its budget of {limit}."));
+    cause.map(str::to_owned).into_iter().chain(tokens).chain(cost).collect()
 }
 
 /// Explains an error: a turn whose process ended can go on.

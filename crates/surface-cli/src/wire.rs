@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
+    cost::Cost,
+    given::GivenMessage,
     options::{Budgets, ModelOptions, Policy},
     service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
@@ -50,12 +52,13 @@ fn compaction(flags: &CompactFlags, configured: CompactionConfig) -> Option<Comp
     (*flags != CompactFlags::default()).then_some(asked)
 }
 
-const fn budgets(flags: &TurnFlags) -> Budgets {
+fn budgets(flags: &TurnFlags) -> Budgets {
     Budgets {
         tokens: flags.budget_tokens,
         steps: flags.budget_steps,
         tool_calls: flags.budget_tool_calls,
         wall_ms: flags.budget_wall_ms,
+        cost: flags.budget_cost.map(Cost::from_dollars),
     }
 }
 
@@ -80,10 +83,11 @@ pub(crate) fn create(
     create: &SessionFlags,
     turn: &TurnFlags,
     configured: CompactionConfig,
-    workspace: Option<String>,
+    (workspace, history): (Option<String>, Vec<GivenMessage>),
 ) -> CreateSession {
     CreateSession {
         workspace,
+        history,
         title: create.title.clone(),
         model: turn.model.clone(),
         system_prompt: create.system.clone(),
@@ -186,6 +190,8 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
                 "updated_after": updated_after, "cursor": cursor, "limit": limit,
             }),
         ),
+        // The command itself makes the session.
+        Command::Create(_) => (Operation::CreateSession, json!({})),
         Command::Show(target) => on(target, Operation::Read, json!({})),
         Command::History { target, cursor, limit, skip_damage, .. } => {
             on(target, Operation::History, page(cursor.as_deref(), *limit, *skip_damage))

@@ -174,10 +174,11 @@ impl Offer {
             }
         }
         if self.set == Toolset::Core {
-            // The settings of compactions would be a third of these tools' tokens.
+            // The settings of compactions and the messages of a history would be half of these tools' tokens.
             for tool in &mut tools {
                 let input = Arc::make_mut(&mut tool.input_schema);
-                for (place, name) in [("properties", "compaction"), ("$defs", "CompactionConfig")] {
+                let left_out = [("properties", "compaction"), ("$defs", "CompactionConfig"), ("properties", "history")];
+                for (place, name) in left_out {
                     input.get_mut(place).and_then(Value::as_object_mut).map(|members| members.shift_remove(name));
                 }
             }

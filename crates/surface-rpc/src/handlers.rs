@@ -13,7 +13,7 @@ use jsonrpsee::{
 use meerkat_service::{
     ErrorBody, Operation, SessionError, SessionService,
     operation::OperationEffect,
-    wire::{Room, begin_for_command, call, decode_params, encode, in_span, span_of, within},
+    wire::{Room, begin_for_command, call, decode_create, decode_params, encode, in_span, span_of, within},
 };
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -195,7 +195,7 @@ impl Rpc {
             }
             // A command may name the folder that its user stands in.
             Operation::CreateSession if self.options.is_for_commands => {
-                encode(&self.service.create_session(decode_params(params)?).await?)
+                encode(&self.service.create_session(decode_create(params)?).await?)
             }
             operation => call(self.service.as_ref(), operation, params).await,
         }

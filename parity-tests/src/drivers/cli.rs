@@ -37,8 +37,16 @@ impl Cli {
         let answer = match &mut self.chat {
             Some(chat) => chat.ask(|_| line(&call("create_session", params)))?.wait()?,
             None => {
+                let mut params = params.clone();
+                if let Some(history) = params.get_mut("history") {
+                    // The flag names a file.
+                    let file = self.place.folder.join("history.json");
+                    std::fs::write(&file, history.to_string())
+                        .map_err(|error| format!("{}: {error}", file.display()))?;
+                    *history = json!(file);
+                }
                 let mut command = meerkat(&self.place);
-                command.args(words("chat", params));
+                command.args(words("chat", &params));
                 let (process, unasked) = Process::start(command, &self.place, read)?;
                 let answer = unasked.wait()?;
                 match &answer {
@@ -216,6 +224,10 @@ fn flag(words: &mut Vec<String>, name: &str, value: &Value) {
                     self::flag(words, member, &value);
                 }
             }
+        }
+        // The flag is in dollars.
+        Value::Object(money) if name == "cost" => {
+            words.extend([flag, money.get("amount").map(text).unwrap_or_default()])
         }
         Value::Object(members) => {
             for (member, value) in members {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meerkat_testkit::campaigns::Part;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     oracle::{Known, check},
@@ -81,6 +81,27 @@ fn script_of_first(process: &Process) -> Answer<()> {
     process.turn(&id, "@say First.").map(drop)
 }
 
+/// A session that begins with what was said elsewhere: in many events, some of them with a blob.
+fn script_of_history(process: &Process) -> Answer<()> {
+    let long = "It was said at length. ".repeat(8_000);
+    let exchange = |n: usize| {
+        let call = json!({ "type": "tool_call", "call_id": "a", "name": "look", "arguments": { "n": n } });
+        let result = json!({ "call_id": "a", "content": if n.is_multiple_of(10) { long.as_str() } else { "seen" } });
+        [
+            json!({ "role": "user", "content": format!("Question {n}.") }),
+            json!({ "role": "assistant", "blocks": [call] }),
+            json!({ "role": "tool_results", "results": [result] }),
+            json!({ "role": "assistant", "content": format!("Answer {n}.") }),
+        ]
+    };
+    let history: Vec<Value> = (0..EXCHANGES).flat_map(exchange).collect();
+    let id = process.create_with(&json!({ "history": history }))?;
+    process.turn(&id, "@say On.").map(drop)
+}
+
+/// Exchanges of that history, of four messages each.
+const EXCHANGES: usize = 40;
+
 fn with_resting(known: &Arc<Known>) -> Stage {
     let stage = Stage::made();
     let process = stage.rpc(known, None);
@@ -144,6 +165,33 @@ fn killed_at_each_write_of_a_compaction_the_session_is_compacted_or_it_is_not() 
 #[test]
 fn killed_while_the_copies_are_written_nothing_is_lost() {
     assert!(each(Act::KillTorn, INDEX, |_| Stage::made(), script) > 5);
+}
+
+#[test]
+fn killed_while_a_history_is_given_its_session_has_all_of_it_or_is_not_there() {
+    for act in [Act::KillTorn, Act::KillBefore] {
+        let places = crate::each::each(Part::Store, |at| {
+            let (known, stage) = (Arc::default(), Stage::made());
+            let shim = Shim::new(&stage.data()).under(NOT_INDEX).at(at, act);
+            let what = killed(&stage, &known, &shim, script_of_history);
+            let is_there = what.is_some();
+            let _told = Told(format!("{act:?} at {at}: {}", what.unwrap_or_default()));
+            check(&stage, &known);
+            let process = stage.rpc(&Arc::default(), None);
+            let sessions = process.value("session/list", &json!({})).unwrap();
+            for session in sessions["items"].as_array().unwrap() {
+                let params = json!({ "session_id": session["session_id"], "limit": 1000 });
+                let events = process.value("session/events", &params).unwrap();
+                let events = events["items"].as_array().unwrap();
+                let given = events.iter().filter(|event| event["type"] == "history_given").count();
+                assert_eq!(given, EXCHANGES * 4);
+            }
+            assert!(is_there || sessions["items"].as_array().unwrap().len() == 1);
+            assert_eq!(process.end(), Some(0));
+            is_there
+        });
+        assert!(places > 10, "{places}");
+    }
 }
 
 #[test]

@@ -388,6 +388,7 @@ impl Context {
                 self.messages += u64::from(self.calls == 0);
                 self.is_cut_off &= self.calls > 0;
             }
+            "history_given" => self.messages += 1,
             "steering_entered" => self.messages += 1 + u64::from(std::mem::take(&mut self.is_cut_off)),
             "partial_text" => self.is_cut_off = true,
             "turn_completed" => self.is_cut_off = false,
@@ -420,11 +421,13 @@ impl Context {
     }
 }
 
-/// The first line of the first prompt, by which a session is listed that has no title.
+/// The first line of the first prompt, by which a session is listed that has no title. What was said elsewhere comes first.
 fn first_line(events: &[Value]) -> Value {
-    let Some(started) = events.iter().find(|event| event["type"] == "turn_started") else { return Value::Null };
-    let queued = events.iter().find(|event| event["seq"] == started["queued"]);
-    let prompt = queued.map_or(&started["prompt"], |queued| &queued["prompt"]);
+    let is_said = |event: &&Value| event["type"] == "turn_started" || event["type"] == "history_given";
+    let Some(said) = events.iter().find(is_said) else { return Value::Null };
+    let queued = events.iter().find(|event| event["seq"] == said["queued"]);
+    let prompt = queued.map_or(&said["prompt"], |queued| &queued["prompt"]);
+    let prompt = said["message"].get("content").unwrap_or(prompt);
     let text = prompt.as_str().or(prompt["head"].as_str()).unwrap_or_default();
     let line = text.lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
     let is_long = line.chars().count() > 80;

@@ -43,6 +43,6 @@ async function parts(id, session, signal) {
         el("th", { scope: "row" }, el("a", { href: `#/sessions/${id}?at=${turn.seq}` }, turn.turn)),
         el("td.share", {}, bar(turn, most)), [turn.usage.input_tokens, turn.usage.cached_tokens, turn.usage.cache_write_tokens ?? 0, turn.usage.output_tokens,
           turn.usage.reasoning_tokens ?? 0].map((value) => el("td", {}, number(value))),
-        el("td", {}, money(turn.cost)), el("td", {}, number(turn.steps)),
+        el("td", {}, money(turn.cost), turn.budgets.cost && ` of ${money(turn.budgets.cost)}`), el("td", {}, number(turn.steps)),
         el("td", {}, turn.status ?? "runs"))))))];
 }

@@ -59,7 +59,9 @@ function note(event) {
     reminder_set: () => !event.automatic && `Reminder ${event.kind}: ${textOf(event.text)}`,
     pinned: () => `Pinned: ${textOf(event.text)}`,
     unpinned: () => `Pin ${event.pin} removed`,
-    budget_warning: () => `Budget nearly used up: ${number(event.used)} of ${number(event.limit)} ${event.budget}`,
+    budget_warning: () => (event.budget === "cost"
+      ? `Budget nearly used up: ${money(event.used)} of ${money(event.limit)}`
+      : `Budget nearly used up: ${number(event.used)} of ${number(event.limit)} ${event.budget}`),
     compaction_started: () => `Compacting ${number(event.message_count)} messages …`,
     compaction_completed: () => `Context compacted: ${event.messages_before} to ${event.messages_after} messages`,
     compaction_failed: () => `Not compacted: ${event.code}, ${event.message}`,
@@ -135,7 +137,29 @@ export function transcript(session, { onFork, isFixed }) {
     return call;
   };
 
+  function answer(event, blocks) {
+    for (const block of blocks) {
+      if (block.type === "text") add(event, el("div.answer", {}, bounded(session, block.text, markdown)));
+      if (block.type === "reasoning") {
+        add(event, el("details.reasoning", {}, el("summary", {}, "Reasoning"), bounded(session, block.text)));
+      }
+      if (block.type === "tool_call") card(event, block);
+    }
+  }
+
   const takes = {
+    history_given: (event) => {
+      const { content, blocks = [], results = [] } = event.message;
+      // It follows the session's first event.
+      if (event.seq === 2) add(event, el("div.turn-head", {}, el("h2", {}, "Before the first turn")));
+      if (content !== undefined) add(event, promptOf(content));
+      answer(event, blocks);
+      for (const result of results) {
+        const outcome = result.is_error ? "failed" : "succeeded";
+        const call = stateOf(result.call_id, OUTCOMES[outcome] ?? outcome, outcome);
+        call?.output.replaceChildren(bounded(session, result.content));
+      }
+    },
     turn_queued: (event) => queued.set(event.turn, event.prompt),
     turn_edited: (event) => event.prompt !== null && queued.set(event.turn, event.prompt),
     turn_started: (event) => {
@@ -160,13 +184,7 @@ export function transcript(session, { onFork, isFixed }) {
     reasoning_delta: delta,
     assistant_message: (event) => {
       clearLive();
-      for (const block of event.blocks) {
-        if (block.type === "text") add(event, el("div.answer", {}, bounded(session, block.text, markdown)));
-        if (block.type === "reasoning") {
-          add(event, el("details.reasoning", {}, el("summary", {}, "Reasoning"), bounded(session, block.text)));
-        }
-        if (block.type === "tool_call") card(event, block);
-      }
+      answer(event, event.blocks);
     },
     tool_started: (event) => stateOf(event.call_id, "runs", "runs"),
     tool_progress: (event) => stateOf(event.call_id, `runs: ${event.text}`, "runs"),

@@ -31,6 +31,22 @@ impl ResolvedModel {
     pub fn cost(&self, usage: Usage, cache: Option<CacheTime>, at: Timestamp) -> Option<Cost> {
         cost::cost(&self.prices, usage, cache == Some(CacheTime::Long), at)
     }
+
+    /// Checks that the cost of its calls can be limited.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` if it has no price.
+    pub fn check_priced(&self, at: Timestamp) -> Result<(), SessionError> {
+        if cost::is_priced(&self.prices, at) {
+            return Ok(());
+        }
+        let message = format!(
+            "the model {:?} has no price, so its cost cannot be limited; give it one in `model.prices`, or use another \
+             model or no such budget",
+            self.name
+        );
+        Err(SessionError::invalid("budgets.cost", message))
+    }
 }
 
 /// Finds the client for a model's name.

@@ -138,10 +138,13 @@ impl Actor {
         Ok(())
     }
 
-    /// Checks a turn's options and its own compaction config against its model.
+    /// Checks a turn's options, its budget of cost and its own compaction config against its model.
     fn check_model(&self, request: &StartTurn, model: &ResolvedModel) -> Result<(), SessionError> {
         let options = self.asked(&request.options);
         check_options(&options, model)?;
+        if self.budgets(request.budgets).cost.is_some() {
+            model.check_priced(self.ports.world.clock.now())?;
+        }
         let window = window_tokens(model, &options, &self.ports.options);
         request.compaction.map_or(Ok(()), |config| config.check(window))
     }

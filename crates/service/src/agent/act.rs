@@ -15,7 +15,7 @@ use super::{
 use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
-    options::Budget,
+    options::{Amount, Budget},
     service::{Changed, TurnStatus},
     session::{
         SteeredText,
@@ -50,7 +50,7 @@ impl Actor {
             Action::Warn(mut warning) => {
                 // If wall time is frozen, measured time is written as 0, like durations.
                 if warning.budget == Budget::WallMs && self.ports.world.is_frozen {
-                    warning.used = 0;
+                    warning.used = Amount::Number(0);
                 }
                 self.record(turn, vec![Event::BudgetWarning(warning)]).await
             }

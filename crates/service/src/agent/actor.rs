@@ -326,8 +326,9 @@ impl Actor {
         let options = &self.ports.options;
         let (tools, max_parallel) = (&self.running.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
+        let check_priced = &|| self.answering()?.check_priced(self.ports.world.clock.now());
         let unattended = options.approval.unattended;
-        let rules = Rules { turn: &options.turn, max_parallel, tools, unattended, wants_compaction };
+        let rules = Rules { turn: &options.turn, max_parallel, tools, unattended, wants_compaction, check_priced };
         decide(&self.session, &self.control, &rules)
     }
 

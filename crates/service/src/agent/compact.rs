@@ -244,6 +244,9 @@ impl Actor {
             name => self.ports.models.resolve(name),
         };
         let model = model.map_err(|error| error.body())?;
+        if self.session.open_turn().is_some_and(|open| open.terms.budgets.cost.is_some()) {
+            model.check_priced(self.ports.world.clock.now()).map_err(|error| error.body())?;
+        }
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context.summary().map(|summary| summary.message.clone());
         while unread.last().is_some_and(|last| at <= *last) && (rounds == 0 || self.may_go_round(rounds)) {
@@ -279,12 +282,15 @@ impl Actor {
         Ok(Written { text, rounds, unread: unread.len() })
     }
 
-    /// Returns true if a summary may take another call: a turn's token budget pays for it.
+    /// Returns true if a summary may take another call: a turn's budgets pay for it.
     fn may_go_round(&self, rounds: u32) -> bool {
-        let limit = |open: &OpenTurn| Some((open.terms.budgets.tokens?, open.totals.usage.total()));
-        let is_paid_up = self.session.open_turn().and_then(limit);
-        rounds < ROUNDS_MAX
-            && is_paid_up.is_none_or(|(limit, used)| used + self.running.summary_bill.usage.total() < limit)
+        let Bill { usage, cost } = &self.running.summary_bill;
+        let is_paid = |open: &OpenTurn| {
+            let (tokens, cost) = (open.totals.usage.total() + usage.total(), Cost::sum(open.totals.cost, *cost));
+            open.terms.budgets.tokens.is_none_or(|limit| tokens < limit)
+                && open.terms.budgets.cost.is_none_or(|limit| cost.is_some_and(|cost| cost < limit))
+        };
+        rounds < ROUNDS_MAX && self.session.open_turn().is_none_or(is_paid)
     }
 
     /// Calls the model once for a summary.

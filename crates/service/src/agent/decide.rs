@@ -7,8 +7,9 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use super::loop_guard::is_loop;
 use crate::{
     SessionError,
+    cost::Cost,
     ids::TurnNumber,
-    options::{Budget, TurnOptions, Unattended},
+    options::{Amount, Budget, TurnOptions, Unattended},
     session::{
         CallProgress, CallState, OpenTurn, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
@@ -131,6 +132,8 @@ pub(crate) struct Rules<'a> {
     pub(crate) unattended: Unattended,
     /// Returns true if the session's compactor would compact now. Called only before a model call.
     pub(crate) wants_compaction: &'a dyn Fn() -> bool,
+    /// Checks that the turn's model has a price. Called only if the turn's cost is limited.
+    pub(crate) check_priced: &'a dyn Fn() -> Result<(), SessionError>,
 }
 
 /// Decides a session's next action.
@@ -191,15 +194,18 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     if !control.is_prepared {
         return Action::Prepare;
     }
+    if let Some(body) = unlimited_cost(open, rules) {
+        return Action::End(Ending::Failed(body));
+    }
     for &budget in Budget::ALL {
         let Some(limit) = budgets.limit(budget) else { continue };
         let used = used(open, control, budget);
         // The last tool call may be used: `over_budget` refuses the one after it.
-        if used >= limit && budget != Budget::ToolCalls {
+        if used.units() >= limit.units() && budget != Budget::ToolCalls {
             return Action::End(Ending::Failed(exhausted(budget, used, limit)));
         }
-        let is_nearly = u128::from(used) * 5 >= u128::from(limit) * 4;
-        if is_nearly && used > 0 && !open.warned.contains(&budget) {
+        let is_nearly = u128::from(used.units()) * 5 >= u128::from(limit.units()) * 4;
+        if is_nearly && used.units() > 0 && !open.warned.contains(&budget) {
             return Action::Warn(BudgetWarning { budget, used, limit });
         }
     }
@@ -216,7 +222,10 @@ pub(crate) fn takes_texts(open: &OpenTurn, control: &Control) -> bool {
 
 /// Returns true if no budget is left for another model call. The last tool call may be used.
 fn is_spent(open: &OpenTurn, control: &Control) -> bool {
-    let is_spent = |budget| open.terms.budgets.limit(budget).is_some_and(|limit| used(open, control, budget) >= limit);
+    let is_spent = |budget| {
+        let limit = open.terms.budgets.limit(budget);
+        limit.is_some_and(|limit| used(open, control, budget).units() >= limit.units())
+    };
     Budget::ALL.iter().any(|&budget| budget != Budget::ToolCalls && is_spent(budget))
 }
 
@@ -232,14 +241,29 @@ fn over_budget(open: &OpenTurn, control: &Control) -> Option<ErrorBody> {
     if let Some(limit) = open.terms.budgets.wall_ms
         && control.elapsed_ms >= limit
     {
-        return Some(exhausted(Budget::WallMs, limit, limit));
+        return Some(exhausted(Budget::WallMs, Amount::Number(limit), Amount::Number(limit)));
     }
     let is_settled = |call: &CallState| matches!(call.progress, CallProgress::Proposed | CallProgress::Finished(_));
     let proposed = open.calls.iter().filter(|call| call.progress == CallProgress::Proposed).count();
     let wanted = u64::from(open.totals.tool_calls) + proposed as u64;
     let limit = open.terms.budgets.tool_calls?;
     let used = u64::from(open.totals.tool_calls);
-    (wanted > limit && open.calls.iter().all(is_settled)).then(|| exhausted(Budget::ToolCalls, used, limit))
+    (wanted > limit && open.calls.iter().all(is_settled))
+        .then(|| exhausted(Budget::ToolCalls, Amount::Number(used), Amount::Number(limit)))
+}
+
+/// Finds the reason that a turn's budget of cost can be kept no longer, if it has one.
+fn unlimited_cost(open: &OpenTurn, rules: &Rules<'_>) -> Option<ErrorBody> {
+    let limit = open.terms.budgets.cost?;
+    if open.totals.cost.is_none() {
+        let message = format!(
+            "The turn may cost {limit}, but what a model call of it cost is not known: the server sent no bill, or a \
+             part of it has no price in `model.prices`."
+        );
+        let body = ErrorBody::with_message(ErrorCode::TurnFailed, message).detail("reason", "cost_unknown");
+        return Some(body);
+    }
+    (rules.check_priced)().err().map(|error| error.body())
 }
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {
@@ -426,17 +450,19 @@ fn not_run(call: &CallState, why: &str) -> Option<CallAnswer> {
 }
 
 /// Returns the used amount of a budget.
-fn used(open: &OpenTurn, control: &Control, budget: Budget) -> u64 {
-    match budget {
+fn used(open: &OpenTurn, control: &Control, budget: Budget) -> Amount {
+    Amount::Number(match budget {
         Budget::Tokens => open.totals.usage.total(),
         Budget::Steps => u64::from(open.totals.steps),
         Budget::ToolCalls => u64::from(open.totals.tool_calls),
         Budget::WallMs => control.elapsed_ms,
-    }
+        // An unknown cost may be any.
+        Budget::Cost => return Amount::Money(open.totals.cost.unwrap_or(Cost::from_micros(u64::MAX))),
+    })
 }
 
-fn exhausted(budget: Budget, used: u64, limit: u64) -> ErrorBody {
-    let message = format!("The turn's budget of {limit} {} is used up.", budget.name());
+fn exhausted(budget: Budget, used: Amount, limit: Amount) -> ErrorBody {
+    let message = format!("The turn's budget of {} is used up.", limit.named(budget));
     ErrorBody::with_message(ErrorCode::BudgetExhausted, message)
         .detail("budget", budget.name())
         .detail("used", used)

@@ -9,7 +9,7 @@ use crate::{
     session::{
         View,
         event::{ChangedFile, Event, Record},
-        message::{BlobRef, Block, Body, Image},
+        message::{BlobRef, Block, Body, Image, Message},
     },
     store::{BlobStore, StoreError, Ticket},
     tool::{prefix, suffix},
@@ -186,6 +186,10 @@ pub(crate) fn images(event: &Event) -> &[Image] {
 pub(crate) fn bodies(event: &mut Event) -> Vec<&mut Body> {
     match event {
         Event::SessionCreated(created) => created.system_prompt.iter_mut().collect(),
+        Event::HistoryGiven(given) => match &mut given.message {
+            Message::ToolResults { results } => results.iter_mut().map(|result| &mut result.content).collect(),
+            message => message.texts_mut().collect(),
+        },
         Event::TurnQueued(queued) => vec![&mut queued.prompt],
         Event::TurnEdited(edited) => edited.prompt.iter_mut().collect(),
         Event::TurnStarted(started) => started.prompt.iter_mut().collect(),

@@ -157,7 +157,8 @@ impl IntakeFold {
     }
 }
 
-/// Returns true if the event ends a turn.
+/// Returns true if the event ends a turn, or what was said without one.
 const fn is_end(event: &Event) -> bool {
-    matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_))
+    let is_of_turn = matches!(event, Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_));
+    is_of_turn || matches!(event, Event::HistoryGiven(_))
 }

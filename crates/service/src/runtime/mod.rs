@@ -11,6 +11,7 @@ mod nodes;
 mod persistent;
 
 mod creations;
+mod given;
 mod host;
 mod journals;
 pub(crate) mod pin_fact;

@@ -184,7 +184,8 @@ impl Sessions {
             let page = self.engine().events.read(session_id, after, limit).await?;
             let page = page.ok_or(SessionError::NotFound(session_id))?;
             for frame in page.frames.iter().filter(|frame| frame.seq <= cursor).rev() {
-                if matches!(decode(frame)?.event, Event::AssistantMessage(_) | Event::TurnStarted(_)) {
+                let event = decode(frame)?.event;
+                if matches!(event, Event::AssistantMessage(_) | Event::TurnStarted(_) | Event::HistoryGiven(_)) {
                     return Ok(frame.seq - 1);
                 }
             }

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    iter,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -17,7 +18,7 @@ use futures::FutureExt as _;
 use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{creations::Creations, nodes::Others, validate};
+use super::{creations::Creations, given, nodes::Others, validate};
 use crate::{
     SessionError,
     agent::{
@@ -35,7 +36,7 @@ use crate::{
     ids::{Seq, SessionId},
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
-        Session, View,
+        ApplyError, Session, View,
         event::{Event, Key, Record, SessionCreated as Created},
         message::Body,
     },
@@ -416,9 +417,13 @@ impl Sessions {
         let model = self.engine().models.resolve(request.model.as_deref().unwrap_or(default_model))?;
         let options = self.engine().options.turn.capped(request.options.clone());
         check_options(&options, &model)?;
+        if request.budgets.cost.is_some() {
+            model.check_priced(self.engine().world.clock.now())?;
+        }
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &options, &self.engine().options))?;
         }
+        given::check(&request.history)?;
         let names: BTreeSet<&String> = request.tools.iter().flatten().collect();
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
             return Err(SessionError::invalid("tools", "a tool is named twice"));
@@ -539,12 +544,19 @@ impl Sessions {
             tracing::error!(%error, "a session could not be made");
             SessionError::from(error)
         };
-        let mut event = Event::SessionCreated(created);
-        externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
-        let record = Record { session_id, seq: 1, turn: None, time: now, event };
-        let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let given = given::events(request.history, &engine.secrets).map(Event::HistoryGiven);
+        let mut records: Vec<Record> = Vec::with_capacity(1 + given.len());
+        for mut event in iter::once(Event::SessionCreated(created)).chain(given) {
+            if let Err(error) = externalise(engine.blobs.as_ref(), session_id, &mut event).await {
+                engine.blobs.forget(session_id).await;
+                return Err(failed(error));
+            }
+            records.push(Record { session_id, seq: records.len() as Seq + 1, turn: None, time: now, event });
+        }
+        let session = fold(&records).map_err(|error| SessionError::Internal(error.to_string()))?;
         let (row, key) = (session.summary(), IndexedKey::of(&session));
-        let made = engine.events.create(std::slice::from_ref(&record), &row, key.as_ref()).await;
+        // All of them at once: nobody ever sees a part of a history.
+        let made = engine.events.create(&records, &row, key.as_ref()).await;
         let lease = match made.map_err(failed)? {
             Creation::Made(lease) => lease,
             Creation::Exists(known) => {
@@ -574,6 +586,12 @@ impl Sessions {
             tracing::error!(session_id = %session.id, %error, "could not update the session index; the next start will");
         }
     }
+}
+
+/// Makes the session of its first records.
+fn fold(records: &[Record]) -> Result<Session, ApplyError> {
+    let mut session = Session::begin(&records[0])?;
+    records[1..].iter().try_for_each(|record| session.apply(record)).map(|()| session)
 }
 
 /// Answers a create with the session that has its key, unless that was another request.

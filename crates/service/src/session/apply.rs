@@ -13,7 +13,7 @@ use meerkat_errors::ErrorCode;
 use super::{
     SessionFields,
     event::{
-        ApprovalDecided, ApprovalRequested, AssistantMessage, Event, Key, Record, Scope, SessionCreated,
+        ApprovalDecided, ApprovalRequested, AssistantMessage, Event, HistoryGiven, Key, Record, Scope, SessionCreated,
         SteeringEntered, ToolFinished, ToolOutcome, TurnEdited, TurnQueued, TurnStarted, TurnSteered,
     },
     human::heading_of,
@@ -109,6 +109,7 @@ impl SessionFields {
             }
             Event::SessionArchived(_) => self.is_archived = true,
             Event::SessionUnarchived(_) => self.is_archived = false,
+            Event::HistoryGiven(given) => self.history_given(record.seq, given),
             Event::TurnQueued(queued) => self.turn_queued(record, turn, queued),
             Event::TurnEdited(edited) => self.turn_edited(record, turn, edited),
             Event::TurnDequeued(_) => self.turn_dequeued(turn),
@@ -218,6 +219,15 @@ impl SessionFields {
             open.totals.usage.add(usage);
             open.totals.cost = Cost::sum(open.totals.cost, cost);
         }
+    }
+
+    /// Puts what was said elsewhere into the context.
+    fn history_given(&mut self, seq: Seq, given: &HistoryGiven) {
+        if let Message::User { content } = &given.message {
+            self.first_line = self.first_line.take().or_else(|| heading_of(content));
+        }
+        self.context.push(seq, given.span(), self.message_count, given.message.clone());
+        self.message_count += 1;
     }
 
     fn turn_queued(&mut self, record: &Record, turn: TurnNumber, queued: &TurnQueued) {

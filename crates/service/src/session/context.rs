@@ -142,6 +142,11 @@ impl Context {
         self.live.push(seq, turn, history_index, message);
     }
 
+    /// Takes the last entry out.
+    pub(super) fn take_back(&mut self) {
+        self.live.take_back();
+    }
+
     /// Keeps the retained messages and masks the masked ones. A summary, if there is one, replaces the rest and the
     /// former summary.
     pub(super) fn rebuild(&mut self, seq: Seq, rebuilt: &ContextRebuilt) {

@@ -43,6 +43,7 @@ impl SessionFields {
             Event::SessionImported(_) => self.queue.len(),
             Event::SessionCreated(_)
             | Event::SessionForked(_)
+            | Event::HistoryGiven(_)
             | Event::SessionUpdated(_)
             | Event::SessionArchived(_)
             | Event::SessionUnarchived(_)

@@ -152,6 +152,12 @@ impl Entries {
         );
     }
 
+    /// Takes the last entry out.
+    pub(super) fn take_back(&mut self) {
+        self.list.pop();
+        self.turns.pop_if(|(_, start)| *start == self.list.len());
+    }
+
     fn append(&mut self, entry: ContextEntry, bytes: u64) {
         if self.turns.last().is_none_or(|&(last, _)| last != entry.turn) {
             self.turns.push((entry.turn, self.list.len()));

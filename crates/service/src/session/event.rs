@@ -6,6 +6,7 @@
 mod compaction;
 mod files;
 mod finished;
+mod given;
 mod live;
 mod lost;
 mod turns;
@@ -31,10 +32,12 @@ use crate::{
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, ModelOptions},
+    options::{Amount, Budget, Budgets, ModelOptions},
     tool::{Effect, Form},
 };
 pub use files::{ChangedFile, FileBefore};
+pub use given::HistoryGiven;
+pub(crate) use given::is_given;
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
@@ -218,6 +221,8 @@ event_kinds! {
         SessionUnarchived = "session_unarchived";
     }
     durable {
+        /// A message was given that was said elsewhere, before the session's first turn.
+        HistoryGiven = "history_given";
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";
         /// A waiting turn has another prompt or another place.
@@ -568,9 +573,9 @@ pub struct BudgetWarning {
     /// The budget.
     pub budget: Budget,
     /// Used amount.
-    pub used: u64,
+    pub used: Amount,
     /// Limit.
-    pub limit: u64,
+    pub limit: Amount,
 }
 
 /// Part of an answer that was cut off. With the end of its turn it becomes a message that ends with `[cut off]`.

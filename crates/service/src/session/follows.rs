@@ -4,7 +4,11 @@ use meerkat_words::answers::TurnStatus;
 
 use super::{
     SessionFields,
-    event::{ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, Record, ToolFinished, ToolStarted, of_session},
+    event::{
+        ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, HistoryGiven, Record, ToolFinished, ToolStarted,
+        is_given, of_session,
+    },
+    message::{Message, ToolCall, ToolResult},
     turn::CallProgress,
 };
 use crate::ids::{Seq, TurnNumber};
@@ -35,6 +39,7 @@ impl SessionFields {
             };
             return match (started.queued, started.continues) {
                 _ if open.is_some() => Some("another turn is open"),
+                _ if self.given_calls().is_some() => Some("a call has no result yet"),
                 _ if self.open_compaction.is_some() => Some("a compaction is open"),
                 (Some(seq), _) if !waits(seq) => Some("no such turn waits"),
                 (_, Some(turn)) if !is_interrupted(turn) => Some("no such turn was interrupted last"),
@@ -64,6 +69,7 @@ impl SessionFields {
             | Event::Unpinned(_)
             | Event::ToolAllowed(_)
             | Event::Unknown(_) => None,
+            Event::HistoryGiven(given) => self.obstacle_to_give(given),
             // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
             Event::BudgetWarning(_) | Event::PartialText(_) | Event::TurnSteered(_) => None,
@@ -126,8 +132,29 @@ impl SessionFields {
         }
     }
 
+    /// A history comes before all turns, and a call stays with its result.
+    fn obstacle_to_give(&self, given: &HistoryGiven) -> Option<&'static str> {
+        match (&given.message, self.given_calls()) {
+            _ if self.next_turn > 0 => Some("a turn came before it"),
+            _ if given.role().is_none() || !is_given(given.span()) => Some("no such message can be given"),
+            (Message::ToolResults { results }, Some(answer)) => {
+                let is_of = |(call, result): (&ToolCall, &ToolResult)| call.call_id == result.call_id;
+                let are_all = answer.tool_calls().count() == results.len();
+                (!are_all || !answer.tool_calls().zip(results).all(is_of)).then_some("they are results of other calls")
+            }
+            (Message::ToolResults { .. }, None) => Some("its calls were not given"),
+            (_, answer) => answer.map(|_| "a call has no result yet"),
+        }
+    }
+
+    /// The answer that was given last, if its calls have no results yet.
+    pub(super) fn given_calls(&self) -> Option<&Message> {
+        let last = self.context.entries().last().filter(|last| is_given(last.turn))?;
+        last.message.tool_calls().next().is_some().then_some(&*last.message)
+    }
+
     fn has_calls(&self) -> bool {
-        self.open_turn.as_ref().is_some_and(|open| !open.calls.is_empty())
+        self.open_turn.as_ref().is_some_and(|open| !open.calls.is_empty()) || self.given_calls().is_some()
     }
 
     /// The running turn continues from its last message, and a call stays with its result.

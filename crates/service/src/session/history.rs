@@ -48,6 +48,7 @@ impl HistoryFold {
         let item =
             |role: &str, message| HistoryItem { seq: record.seq, turn: record.turn, role: role.to_owned(), message };
         match &record.event {
+            Event::HistoryGiven(given) => Some(item(given.role()?, given.message.clone())),
             Event::TurnStarted(started) => {
                 self.partial = None;
                 let content = started.prompt.clone();

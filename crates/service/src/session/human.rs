@@ -36,6 +36,14 @@ impl Event {
             }
             Self::SessionArchived(_) => "session archived".to_owned(),
             Self::SessionUnarchived(_) => "session unarchived".to_owned(),
+            Self::HistoryGiven(given) => {
+                let text = given.message.text();
+                let calls = match given.message.tool_calls().count() as u64 {
+                    0 => String::new(),
+                    calls => format!(", {}", count(calls, "call")),
+                };
+                format!("given ({}): {}{calls}", given.role().unwrap_or_default(), first(&text))
+            }
             Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
             Self::TurnEdited(edited) => match (&edited.prompt, edited.position) {
                 (Some(prompt), Some(position)) => format!("queued at place {position}: {}", first_line(prompt)),
@@ -102,7 +110,7 @@ impl Event {
             Self::Pinned(pinned) => format!("pinned: {}", first(&pinned.text)),
             Self::Unpinned(unpinned) => format!("pin {} removed", unpinned.pin),
             Self::BudgetWarning(warning) => {
-                format!("budget nearly used up: {} of {} {}", warning.used, warning.limit, warning.budget.name())
+                format!("budget nearly used up: {} of {}", warning.used, warning.limit.named(warning.budget))
             }
             Self::PartialText(partial) => format!("answer cut off: {}", first_line(&partial.text)),
             Self::TurnCompleted(completed) => {

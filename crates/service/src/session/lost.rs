@@ -40,6 +40,10 @@ impl SessionFields {
 
     /// Closes what lost records left open before this one. Returns false if what the record itself goes on with is lost.
     pub(super) fn bridge(&mut self, record: &Record) -> bool {
+        if self.given_calls().is_some() {
+            // The results that were given are lost.
+            self.context.take_back();
+        }
         if record.session_id != self.id && !matches!(record.event, Event::SessionForked(_)) {
             // The event with which the fork began is lost.
             self.close(record);

@@ -269,8 +269,9 @@ fn context(spans: &[Span], masked: &[Seq], records: &BTreeMap<Seq, Record>) -> R
                 Some(queued) => history.queued_prompt(records.get(&queued).ok_or(Unfounded(queued))?),
                 None => None,
             };
+            let given = if let Event::HistoryGiven(given) = &record.event { Some(given.span()) } else { None };
             for item in item.into_iter().chain(prompt) {
-                context.push(item.seq, item.turn.ok_or(Unfounded(*seq))?, index, item.message);
+                context.push(item.seq, given.or(item.turn).ok_or(Unfounded(*seq))?, index, item.message);
                 index += 1;
             }
             if let (Event::TurnStarted(TurnStarted { continues: Some(interrupted), .. }), Some(turn)) =

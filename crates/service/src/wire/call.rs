@@ -4,31 +4,48 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize as _, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize as _,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     SessionError,
     clock::Timestamp,
     operation::Operation,
     service::*,
-    session::message::{RawJson, tokens},
+    session::message::{JSON_KEYS_MAX, RawJson, tokens},
 };
 use meerkat_words::reply::{Reply as _, encode};
+
+/// Keys of a session's creation, all objects together: twenty for each message of the longest history.
+const CREATE_KEYS_MAX: usize = 20 * meerkat_words::given::MESSAGES_MAX;
 
 /// Decodes parameters.
 ///
 /// # Errors
 /// `INVALID_REQUEST` with the place of a missing, unknown or mistyped parameter.
 pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionError> {
+    decode_within(params, JSON_KEYS_MAX)
+}
+
+/// Decodes the parameters of a `create_session`, which may have a whole history among them.
+///
+/// # Errors
+/// Those of [`decode_params`].
+pub fn decode_create(params: &str) -> Result<CreateSession, SessionError> {
+    decode_within(params, CREATE_KEYS_MAX)
+}
+
+fn decode_within<T: DeserializeOwned>(params: &str, keys_max: usize) -> Result<T, SessionError> {
     let text = if params.trim().is_empty() { "{}" } else { params };
-    let compact = RawJson::bounded(text)?;
+    let compact = RawJson::bounded_to(text, keys_max)?;
     serde_json::from_str(&compact).or_else(|error| {
         // Text that is not JSON has an error of its own.
         let at = |error| SessionError::invalid("json", format!("not valid JSON: {error}"));
-        let syntax = |refusal| serde_json::from_str::<serde::de::IgnoredAny>(text).map_or_else(at, |_| refusal);
-        let whole = RawJson::parse(&compact).map_err(syntax)?;
-        let decoded = serde_json::from_str(&digits(whole.as_str()));
+        serde_json::from_str::<IgnoredAny>(text).map_err(at)?;
+        let decoded = serde_json::from_str(&digits(&compact));
         // Lines and columns count in the caller's text.
         let error = serde_json::from_str::<T>(text).err().unwrap_or(error);
         decoded.map_err(|_| misformed(&compact).unwrap_or_else(|| SessionError::invalid("params", error.to_string())))
@@ -37,8 +54,9 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
 
 /// Finds a parameter whose text has not the form of its kind, so that its refusal can name it.
 fn misformed(params: &str) -> Option<SessionError> {
-    let params: BTreeMap<String, Value> = serde_json::from_str(params).ok()?;
-    params.into_iter().filter(|(_, value)| value.is_string()).find_map(|(name, value)| {
+    let params: BTreeMap<String, &RawValue> = serde_json::from_str(params).ok()?;
+    params.into_iter().find_map(|(name, value)| {
+        let value: Value = serde_json::from_str(Some(value.get()).filter(|text| text.starts_with('"'))?).ok()?;
         let why = match name.as_str() {
             "session_id" => return value.as_str()?.parse::<crate::SessionId>().err(),
             "since" | "until" | "created_after" | "updated_after" => Timestamp::deserialize(value).err(),
@@ -112,7 +130,7 @@ crate::operations!(plain declare);
 /// # Errors
 /// Those of the operation, and `INVALID_REQUEST` for a workspace that is a path.
 pub async fn create_session(service: &dyn SessionService, params: &str) -> Result<SessionCreated, SessionError> {
-    let request: CreateSession = decode_params(params)?;
+    let request = decode_create(params)?;
     if request.workspace.as_deref().is_some_and(|folder| folder.contains('/')) {
         let message = "name a folder as tools.folders does; only a command on the server's machine may give a path";
         return Err(SessionError::invalid("workspace", message));

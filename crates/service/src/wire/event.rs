@@ -136,7 +136,7 @@ pub fn words(line: &[u8]) -> Option<String> {
 }
 
 /// Members with message texts.
-const BODIES: [&str; 4] = [r#""text""#, r#""prompt""#, r#""output""#, r#""summary""#];
+const BODIES: [&str; 5] = [r#""text""#, r#""prompt""#, r#""output""#, r#""summary""#, r#""content""#];
 /// Bytes of a body that is not worth passing over.
 const SHORT_BYTES: usize = 64;
 
@@ -149,8 +149,13 @@ pub(crate) fn decode_outline(line: &str, keeps_prompt: bool) -> Result<Record, s
     let outline = without_bodies(line);
     let record = decode_event(&outline)?;
     match record.event {
-        Event::TurnQueued(_) | Event::TurnEdited(_) | Event::TurnStarted(_) if keeps_prompt => decode_event(line),
-        Event::TurnQueued(_)
+        Event::HistoryGiven(_) | Event::TurnQueued(_) | Event::TurnEdited(_) | Event::TurnStarted(_)
+            if keeps_prompt =>
+        {
+            decode_event(line)
+        }
+        Event::HistoryGiven(_)
+        | Event::TurnQueued(_)
         | Event::TurnEdited(_)
         | Event::TurnStarted(_)
         | Event::TurnSteered(_)

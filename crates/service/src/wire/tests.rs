@@ -30,6 +30,20 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+/// Other requests have no more keys than people would write, which bounds what reading them takes.
+#[test]
+fn a_creation_may_have_the_keys_of_a_whole_history() {
+    let message = json!({ "role": "user", "content": "Go on." });
+    let params = |messages| json!({ "history": vec![message.clone(); messages] }).to_string();
+    assert_eq!(decode_create(&params(10_000)).unwrap().history.len(), 10_000);
+    let keys = |keys| format!(r#"{{"labels":{{{}}}}}"#, vec![r#""a":"b""#; keys].join(","));
+    assert!(decode_create(&keys(200_000)).unwrap_err().to_string().contains("more than 200000 keys"));
+    let refused = decode_params::<crate::service::SessionQuery>(&keys(10_000)).unwrap_err();
+    assert!(refused.to_string().contains("more than 10000 keys"), "{refused}");
+    // A number that is whole is read as one, wherever it is.
+    assert_eq!(decode_create(r#"{"budgets":{"steps":2.0}}"#).unwrap().budgets.steps, Some(2));
+}
+
 /// Only a command on the machine of the process may choose the programs that run there.
 #[test]
 fn no_request_in_json_names_a_search_path() {

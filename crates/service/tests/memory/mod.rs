@@ -27,6 +27,7 @@ use meerkat_service::{
 
 use fake::Fake;
 use meerkat_testkit::{in_time, until_asked};
+use serde_json::json;
 
 fn options() -> EngineOptions {
     let mut options = EngineOptions::default();
@@ -129,6 +130,26 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     }
     assert_eq!(found[found.len() - 2..], ["@note it changed @say Then.".to_owned(), "Then.".to_owned()]);
     assert!(!found.iter().any(|text| text.contains("it waited")), "{found:?}");
+    end(agent).await;
+}
+
+#[tokio::test]
+async fn what_a_session_was_given_is_taken_in_before_its_first_turn() {
+    let (dir, memory) = (meerkat_testkit::folder(), Arc::<Fake>::default());
+    let agent = stored(dir.path(), &memory);
+    let call = json!({ "type": "tool_call", "call_id": "a", "name": "look", "arguments": { "for": "quokka" } });
+    let history = json!([
+        { "role": "user", "content": "Where is the quokka?" },
+        { "role": "assistant", "blocks": [call] },
+        { "role": "tool_results", "results": [{ "call_id": "a", "content": "quokka.txt" }] },
+        { "role": "assistant", "content": "The quokka is there." },
+    ]);
+    let history = serde_json::from_value(history).unwrap();
+    let request = CreateSession { history, ..CreateSession::default() };
+    let id = agent.service().create_session(request).await.unwrap().session_id;
+    let found = memory_of(&agent, &memory, id).await;
+    assert_eq!(found, ["Where is the quokka?", r#"look {"for":"quokka"}"#, "quokka.txt", "The quokka is there."]);
+    assert_eq!(behind(&agent).await, 0);
     end(agent).await;
 }
 

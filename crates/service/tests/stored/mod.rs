@@ -13,6 +13,7 @@ mod damaged;
 mod doctor;
 mod ended;
 mod flips;
+mod given;
 mod index;
 mod journals;
 mod keys;

@@ -2,7 +2,7 @@
 //!
 //! Everything is counted in integers: a call is rounded once, half up, and sums are sums of what was rounded.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -38,6 +38,12 @@ impl Cost {
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self { amount: Decimal(micros), currency: Currency::Usd }
+    }
+
+    /// Makes an amount of US dollars.
+    #[must_use]
+    pub const fn from_dollars(dollars: Decimal) -> Self {
+        Self { amount: dollars, currency: Currency::Usd }
     }
 
     /// Returns the millionths of a US dollar.
@@ -94,15 +100,22 @@ impl Serialize for Decimal {
     }
 }
 
-impl<'de> Deserialize<'de> for Decimal {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            D::Error::custom(format!(
+impl FromStr for Decimal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text).ok_or_else(|| {
+            format!(
                 "{text:?} is not an amount; write a decimal number as a string, with at most {DIGITS} digits after the \
                  point: \"0.25\""
-            ))
+            )
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Cow::<'de, str>::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -179,6 +192,18 @@ pub fn check(prices: &[Price]) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns true if a model has a price on that day.
+#[must_use]
+pub fn is_priced(prices: &[Price], at: Timestamp) -> bool {
+    begun(prices, at).is_some()
+}
+
+/// First day of the prices that hold.
+fn begun(prices: &[Price], at: Timestamp) -> Option<&str> {
+    let today = at.to_string();
+    prices.iter().map(|price| price.since.as_str()).filter(|since| *since <= today.as_str()).max()
+}
+
 /// Computes the cost of a call from its bill, by the newest of a model's prices that holds on that day. It is unknown
 /// without a bill, or without a price for a part of it.
 #[must_use]
@@ -187,8 +212,7 @@ pub fn cost(prices: &[Price], usage: Usage, is_cached_long: bool, at: Timestamp)
     if prices.is_empty() || usage.input_tokens == 0 {
         return None;
     }
-    let today = at.to_string();
-    let since = prices.iter().map(|price| price.since.as_str()).filter(|since| *since <= today.as_str()).max()?;
+    let since = begun(prices, at)?;
     let holds =
         |price: &&Price| price.since == since && (price.above_tokens == 0 || usage.input_tokens > price.above_tokens);
     let price = prices.iter().filter(holds).max_by_key(|price| price.above_tokens)?;

@@ -5,11 +5,13 @@
 
 pub mod answers;
 pub mod approval;
+mod budget;
 pub mod capability;
 pub mod clock;
 pub mod compaction;
 pub mod cost;
 mod error;
+pub mod given;
 pub mod ids;
 pub mod list;
 pub mod memory;

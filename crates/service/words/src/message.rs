@@ -35,7 +35,12 @@ impl RawJson {
 
     /// Compacts and bounds text as [`Self::parse`] does, for callers that decode it at once.
     pub fn bounded(text: &str) -> Result<String, SessionError> {
-        compact_json(text).map_err(|why| SessionError::invalid("json", why))
+        Self::bounded_to(text, JSON_KEYS_MAX)
+    }
+
+    /// Compacts and bounds text that may have so many keys.
+    pub fn bounded_to(text: &str, keys_max: usize) -> Result<String, SessionError> {
+        compact_json(text, keys_max).map_err(|why| SessionError::invalid("json", why))
     }
 
     /// Takes a stored line unchanged; it was bounded when it was written.
@@ -70,7 +75,7 @@ impl RawJson {
 }
 
 /// Removes white space between tokens. Refuses brackets that nest too deep and too many keys, with the reason.
-fn compact_json(text: &str) -> Result<String, String> {
+fn compact_json(text: &str, keys_max: usize) -> Result<String, String> {
     let mut compact = String::with_capacity(text.len());
     // The text between `from` and `at` is not yet copied.
     let (mut from, mut at, mut depth, mut keys) = (0, 0, 0_usize, 0_usize);
@@ -99,8 +104,8 @@ fn compact_json(text: &str) -> Result<String, String> {
         if depth > JSON_DEPTH_MAX {
             return Err(format!("JSON nests deeper than {JSON_DEPTH_MAX} levels"));
         }
-        if keys > JSON_KEYS_MAX {
-            return Err(format!("JSON has more than {JSON_KEYS_MAX} keys"));
+        if keys > keys_max {
+            return Err(format!("JSON has more than {keys_max} keys"));
         }
         if from == at && b"{}[],:".contains(&byte) && compact.ends_with(' ') {
             compact.pop();

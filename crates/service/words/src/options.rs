@@ -5,7 +5,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::SessionError;
+pub use crate::budget::{Amount, Budget, Budgets};
+use crate::{
+    SessionError,
+    cost::{Cost, Decimal},
+};
 
 /// Declares structs of options, each field with its default.
 macro_rules! options {
@@ -25,93 +29,6 @@ macro_rules! options {
     )* };
 }
 pub(crate) use options;
-
-/// Limits of one turn; those left out come from its session, then from the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Budgets {
-    /// Tokens of all model calls.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub tokens: Option<u64>,
-    /// Model calls.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub steps: Option<u64>,
-    /// Tool calls.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tool_calls: Option<u64>,
-    /// Milliseconds from the turn's start.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
-    pub wall_ms: Option<u64>,
-}
-
-impl Budgets {
-    /// Checks that the turn can begin. No tool call is a budget; no token, no step and no time are none.
-    ///
-    /// # Errors
-    /// `INVALID_REQUEST` for a budget of 0 that would end the turn at once.
-    pub fn check(&self) -> Result<(), SessionError> {
-        let budgets = [("tokens", self.tokens), ("steps", self.steps), ("wall_ms", self.wall_ms)];
-        budgets.into_iter().find(|(_, budget)| *budget == Some(0)).map_or(Ok(()), |(name, _)| {
-            let message = "0 would end the turn at once; for no budget, leave it out";
-            Err(SessionError::invalid(format!("budgets.{name}"), message))
-        })
-    }
-
-    /// Fills the budgets that are left open from `other`.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self {
-            tokens: self.tokens.or(other.tokens),
-            steps: self.steps.or(other.steps),
-            tool_calls: self.tool_calls.or(other.tool_calls),
-            wall_ms: self.wall_ms.or(other.wall_ms),
-        }
-    }
-
-    /// The limit of one budget.
-    #[must_use]
-    pub const fn limit(&self, budget: Budget) -> Option<u64> {
-        match budget {
-            Budget::Tokens => self.tokens,
-            Budget::Steps => self.steps,
-            Budget::ToolCalls => self.tool_calls,
-            Budget::WallMs => self.wall_ms,
-        }
-    }
-}
-
-/// One of the budgets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Budget {
-    /// Tokens.
-    Tokens,
-    /// Model calls.
-    Steps,
-    /// Tool calls.
-    ToolCalls,
-    /// Wall time.
-    WallMs,
-}
-
-impl Budget {
-    /// Every budget.
-    pub const ALL: &'static [Self] = &[Self::Tokens, Self::Steps, Self::ToolCalls, Self::WallMs];
-
-    /// Its name on the wire.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Steps => "steps",
-            Self::ToolCalls => "tool_calls",
-            Self::WallMs => "wall_ms",
-        }
-    }
-}
 
 /// How a model is asked. What a turn leaves out comes from its session, and what is left out there from the vendor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -277,6 +194,8 @@ options! {
         max_tokens: u64 = 0,
         /// Most milliseconds of a turn; 0 for no limit.
         max_wall_ms: u64 = 0,
+        /// Most US dollars of a turn; 0 for no limit.
+        max_cost: Decimal = Decimal::default(),
         /// Model calls of a turn if neither it nor its session sets a number; 0 for no limit.
         default_steps: u64 = 100,
         /// Tool calls of such a turn; 0 for no limit.
@@ -285,6 +204,8 @@ options! {
         default_tokens: u64 = 0,
         /// Milliseconds of such a turn; 0 for no limit.
         default_wall_ms: u64 = 3_600_000,
+        /// US dollars of such a turn; 0 for no limit.
+        default_cost: Decimal = Decimal::default(),
         /// Tokens that one answer may have; 0 leaves it to the vendor.
         max_output_tokens: u32 = 0,
         /// Milliseconds of silence from the model after which a call fails; 0 means no limit.
@@ -324,16 +245,19 @@ impl TurnOptions {
     /// Computes the budgets of a turn: defaults for those left open, none above its maximum.
     #[must_use]
     pub fn budgets(&self, asked: Budgets) -> Budgets {
+        // An absent budget is no limit, so the least of those present holds.
+        fn least<T: Ord>(asked: Option<T>, default: Option<T>, max: Option<T>) -> Option<T> {
+            asked.or(default).into_iter().chain(max).min()
+        }
         let limit = |limit: u64| (limit != 0).then_some(limit);
-        let budget = |asked: Option<u64>, default: u64, max: u64| {
-            // An absent budget is no limit, so the least of those present holds.
-            asked.or(limit(default)).into_iter().chain(limit(max)).min()
-        };
+        let dollars = |limit: Decimal| (limit != Decimal::default()).then(|| Cost::from_dollars(limit));
+        let budget = |asked, default, max| least(asked, limit(default), limit(max));
         Budgets {
             tokens: budget(asked.tokens, self.default_tokens, self.max_tokens),
             steps: budget(asked.steps, self.default_steps, self.max_steps),
             tool_calls: budget(asked.tool_calls, self.default_tool_calls, self.max_tool_calls),
             wall_ms: budget(asked.wall_ms, self.default_wall_ms, self.max_wall_ms),
+            cost: least(asked.cost, dollars(self.default_cost), dollars(self.max_cost)),
         }
     }
 }
@@ -619,10 +543,17 @@ mod tests {
         ] {
             assert_eq!(options.budgets(Budgets { steps: asked, ..Budgets::default() }).steps, expected, "{options:?}");
         }
-        let asked = Budgets { tokens: Some(9), steps: Some(9), tool_calls: Some(9), wall_ms: Some(9) };
-        let all = TurnOptions { max_tokens: 1, max_steps: 2, max_tool_calls: 3, max_wall_ms: 4, ..max(0) };
-        let least = Budgets { tokens: Some(1), steps: Some(2), tool_calls: Some(3), wall_ms: Some(4) };
+        let cost = |micros| Some(Cost::from_micros(micros));
+        let asked =
+            Budgets { tokens: Some(9), steps: Some(9), tool_calls: Some(9), wall_ms: Some(9), cost: cost(9_000_000) };
+        let max_cost = "5".parse().unwrap();
+        let all = TurnOptions { max_tokens: 1, max_steps: 2, max_tool_calls: 3, max_wall_ms: 4, max_cost, ..max(0) };
+        let least =
+            Budgets { tokens: Some(1), steps: Some(2), tool_calls: Some(3), wall_ms: Some(4), cost: cost(5_000_000) };
         assert_eq!(all.budgets(asked), least);
+        let usual = TurnOptions { default_cost: "0.25".parse().unwrap(), ..TurnOptions::default() };
+        assert_eq!(usual.budgets(Budgets::default()).cost, cost(250_000));
+        assert_eq!(usual.budgets(asked).cost, cost(9_000_000));
     }
     /// `NaN` is no JSON, but a program in Rust has it.
     #[test]

@@ -13,6 +13,7 @@ pub use crate::approval::{Decision, Scope};
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
+    given::GivenMessage,
     ids::{Seq, SessionId, TurnNumber},
     message::RawJson,
     options::{Budgets, ModelOptions, Policy},
@@ -49,6 +50,10 @@ pub struct CreateSession {
     /// Its part in the project's memory.
     #[serde(deserialize_with = "object", skip_serializing_if = "SessionMemory::is_default")]
     pub memory: SessionMemory,
+    /// What was said before its first turn, elsewhere. Nothing in it runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10_000))]
+    pub history: Vec<GivenMessage>,
     /// Key that makes a repeated request return the first one's session.
     pub idempotency_key: Option<String>,
 }

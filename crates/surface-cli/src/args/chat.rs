@@ -103,7 +103,7 @@ pub(crate) enum SlashCommand {
     Quit,
 }
 
-/// `/new`.
+/// `/new`, and `sessions create`.
 #[derive(Args)]
 pub(crate) struct NewArgs {
     #[command(flatten)]

@@ -5,6 +5,7 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use meerkat_service::{
+    cost::Decimal,
     options::{CacheTime, Effort, Policy},
     service::{MemoryScope, Scope},
 };
@@ -29,6 +30,9 @@ pub(crate) struct SessionFlags {
     /// The system prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
+    /// A file with what was said before, elsewhere: a JSON array of messages (docs/sessions.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) history: Option<std::path::PathBuf>,
     /// A label, to find the session by; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) label: Vec<(String, String)>,
@@ -65,6 +69,9 @@ pub(crate) struct TurnFlags {
     /// End the turn after this many milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) budget_wall_ms: Option<u64>,
+    /// End the turn when it has cost this many US dollars, such as 0.50
+    #[arg(long, value_name = "DOLLARS")]
+    pub(crate) budget_cost: Option<Decimal>,
     /// Name the request: repeated with this key, from the same folder, it runs only once
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

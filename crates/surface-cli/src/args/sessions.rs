@@ -6,6 +6,7 @@ use clap::Subcommand;
 use meerkat_service::service::Scope;
 
 use super::{
+    chat::NewArgs,
     flags::{Target, label, scope},
     operators::{EXPORT_HELP, ExportArgs, IMPORT_HELP},
 };
@@ -37,6 +38,8 @@ pub(crate) enum SessionCommand {
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
     },
+    /// Create a session
+    Create(Box<NewArgs>),
     /// Show a session
     Show(Target),
     /// Show what was said, page by page

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use meerkat_service::{
     Operation, SessionError, SessionService,
-    wire::{call, decode_params, encode},
+    wire::{call, decode_create, decode_params, encode},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ pub(super) async fn perform(
         let params_text = params.to_string();
         let answer = match operation {
             // Unlike a client's request, a command's may name the folder that its user stands in.
-            Operation::CreateSession => encode(&service.create_session(decode_params(&params_text)?).await?)?,
+            Operation::CreateSession => encode(&service.create_session(decode_create(&params_text)?).await?)?,
             // And it may read copies of files.
             Operation::Blob => {
                 let request = decode_params(&params_text)?;

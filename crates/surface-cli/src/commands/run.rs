@@ -83,7 +83,9 @@ pub(crate) async fn check(app: &App, prompt: &str, turn: &TurnFlags, delivery: &
 
 /// Makes a session, and says which model answers in it if nobody chose one.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
-    let request = wire::create(flags, turn, app.config.values.compaction, app.workspace(flags.workspace.as_deref())?);
+    let folder = app.workspace(flags.workspace.as_deref())?;
+    let given = (folder, app.given(flags.history.as_deref())?);
+    let request = wire::create(flags, turn, app.config.values.compaction, given);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;
     workspace.iter().for_each(|folder| app.note_untrusted_rules(folder));

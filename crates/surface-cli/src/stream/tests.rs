@@ -9,7 +9,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use meerkat_service::{SessionError, SessionId, service::TurnResult, session::message::Body, wire::decode_event};
+use meerkat_service::{
+    SessionError, SessionId, cost::Cost, options::Budgets, service::TurnResult, session::message::Body,
+    wire::decode_event,
+};
 use meerkat_testkit::cases;
 use proptest::{prelude::*, sample::Index, test_runner::TestRunner};
 use serde_json::json;
@@ -174,6 +177,7 @@ fn an_answer_that_ended_early_or_cost_too_much_is_remarked_on() {
         }))
         .unwrap()
     };
+    let tokens = |limit| Budgets { tokens: Some(limit), ..Budgets::default() };
     for (reason, is_said) in [
         ("max_tokens", true),
         ("content_filter", true),
@@ -182,14 +186,18 @@ fn an_answer_that_ended_early_or_cost_too_much_is_remarked_on() {
         ("end_turn", false),
         ("tool_use", false),
     ] {
-        let said = remarks(&result(reason, json!(null)), Some(25));
+        let said = remarks(&result(reason, json!(null)), tokens(25));
         assert_eq!(said.len(), usize::from(is_said), "{said:?}");
         assert!(said.iter().all(|line| line.contains(reason)), "{said:?}");
     }
-    let said = remarks(&result("empty", json!(null)), Some(24));
+    let said = remarks(&result("empty", json!(null)), tokens(24));
     assert!(said[1].contains("25") && said[1].contains("24"), "{said:?}");
+    let paid = TurnResult { cost: Some(Cost::from_micros(12)), ..result("end_turn", json!(null)) };
+    let said = |limit| remarks(&paid, Budgets { cost: Some(Cost::from_micros(limit)), ..Budgets::default() });
+    assert_eq!(said(12), Vec::<String>::new());
+    assert_eq!(said(11), ["The turn cost 0.000012 USD, over its budget of 0.000011 USD."]);
     let interrupted = SessionError::Interrupted { turn: 0 }.body();
-    assert!(remarks(&result("empty", json!(interrupted)), Some(1)).is_empty(), "the error says why it ended");
+    assert!(remarks(&result("empty", json!(interrupted)), tokens(1)).is_empty(), "the error says why it ended");
 }
 
 #[test]

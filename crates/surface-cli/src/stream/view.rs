@@ -206,6 +206,7 @@ impl View {
             | Event::RecordsLost(_)
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
+            | Event::HistoryGiven(_)
             | Event::TurnDequeued(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)

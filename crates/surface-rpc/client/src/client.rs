@@ -13,7 +13,7 @@ use meerkat_service::{
     compaction::CompactionConfig,
     follow::turn,
     service::{TurnAccepted, TurnHandle, TurnResult},
-    wire::{Reply, call, decode_params, encode},
+    wire::{Reply, call, decode_create, encode},
 };
 use meerkat_surface_rpc::owner::Place;
 use serde::Serialize;
@@ -170,7 +170,7 @@ impl Client {
 /// attached to.
 async fn here(service: &dyn SessionService, operation: Operation, params: &str) -> Result<Vec<u8>, SessionError> {
     match operation {
-        Operation::CreateSession => encode(&service.create_session(decode_params(params)?).await?),
+        Operation::CreateSession => encode(&service.create_session(decode_create(params)?).await?),
         operation => call(service, operation, params).await,
     }
 }

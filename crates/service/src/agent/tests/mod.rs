@@ -5,12 +5,14 @@
 
 mod approvals;
 mod compaction;
+mod costs;
 mod cut_off;
 mod decided;
 mod edited;
 mod fakes;
 mod faults;
 mod forms;
+mod given;
 mod interleavings;
 mod letters;
 mod listed;

@@ -15,7 +15,7 @@ use crate::{
     model::Usage,
     session::{
         ContextEntry, Session,
-        event::{CompactionCompleted, ContextRebuilt},
+        event::{CompactionCompleted, ContextRebuilt, is_given},
         message::{Body, Message},
     },
 };
@@ -157,7 +157,7 @@ fn anchor(session: &Session, compactor: &dyn Compactor, source: &[Message], kept
     let entries = session.context.entries();
     let at = compactor.anchor(source)?.checked_sub(source.len() - entries.len())?;
     let begins = kept.binary_search(&at).is_ok() && at.checked_sub(1).is_none_or(|at| kept.binary_search(&at).is_err());
-    entries.get(at).filter(|_| begins).map(|entry| entry.turn)
+    entries.get(at).filter(|entry| begins && !is_given(entry.turn)).map(|entry| entry.turn)
 }
 
 /// These entries as ranges of the events that brought them; neighbours are one range.

@@ -90,6 +90,10 @@ impl Transcript {
             }
             _ = write!(out, "\n## Turn {turn}\n\n*{}*\n", record.time);
         }
+        // A history that was given follows the session's first event.
+        if matches!(record.event, Event::HistoryGiven(_)) && record.seq == 2 {
+            out.push_str("\n## Before the first turn\n");
+        }
         if matches!(record.event, Event::PartialText(_)) {
             // The end of its turn makes it a message.
             self.open_after.get_or_insert(record.seq - 1);

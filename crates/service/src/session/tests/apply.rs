@@ -15,7 +15,7 @@ use crate::{
     clock::{SeededIds, Timestamp},
     ids::{Seq, TurnNumber},
     model::StopReason,
-    options::{Budget, Budgets, ModelOptions, Policy},
+    options::{Amount, Budget, Budgets, ModelOptions, Policy},
     service::SessionState,
     session::{
         TurnFold, View,
@@ -118,7 +118,11 @@ fn of_an_open_turn() -> Vec<Event> {
         Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals: totals.clone() }),
         Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
         Event::PartialText(PartialText { step: 0, text: "x".into() }),
-        Event::BudgetWarning(BudgetWarning { budget: Budget::Tokens, used: 1, limit: 1 }),
+        Event::BudgetWarning(BudgetWarning {
+            budget: Budget::Tokens,
+            used: Amount::Number(1),
+            limit: Amount::Number(1),
+        }),
         tool_finished("t0s0c0"),
         Event::TurnSteered(TurnSteered { prompt: "x".into(), started: 2, key: None }),
         entered(2),

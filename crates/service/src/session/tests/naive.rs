@@ -38,6 +38,10 @@ impl Naive {
         for (at, record) in records.iter().enumerate() {
             naive.partial(record);
             match &record.event {
+                Event::HistoryGiven(given) => {
+                    let turn = Some(u32::MAX - given.exchange);
+                    naive.say(&Record { turn, ..record.clone() }, Some(given.message.clone()));
+                }
                 Event::TurnStarted(started) => {
                     let queued = started.queued.map(|seq| &records[usize::try_from(seq).unwrap() - 1].event);
                     let prompt = match queued {

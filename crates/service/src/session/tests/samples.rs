@@ -13,20 +13,20 @@ use crate::{
     compaction::CompactionConfig,
     cost::Cost,
     model::{StopReason, Usage},
-    options::{Budget, Budgets, Effort, ModelOptions, Policy},
+    options::{Amount, Budget, Budgets, Effort, ModelOptions, Policy},
     session::{
         CompactionCounters,
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
             CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
-            EventKind, FileBefore, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, PartialText,
-            Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope,
-            SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory,
-            SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished,
-            ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
+            EventKind, FileBefore, HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey,
+            MemoryScope, PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet,
+            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported,
+            SessionMemory, SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed,
+            ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
             TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
+        message::{BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form},
@@ -84,7 +84,8 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     let Filling { text, body, json, number, is_full } = with.clone();
     let small = u32::try_from(number % 1000).unwrap();
     let when_full = |text: &String| is_full.then(|| text.clone());
-    let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), ..Budgets::default() };
+    let cost = is_full.then(|| Cost::from_micros(number));
+    let budgets = Budgets { tokens: is_full.then_some(number), steps: Some(number), cost, ..Budgets::default() };
     let options = ModelOptions {
         max_output_tokens: is_full.then_some(small.max(1)),
         temperature: is_full.then_some(0.1),
@@ -100,7 +101,6 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         cache_write_tokens: number,
         reasoning_tokens: 0,
     };
-    let cost = is_full.then_some(Cost::from_micros(number));
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
@@ -171,6 +171,19 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 .iter()
                 .map(|key| LostKey { key: key.clone(), turn: small, seq: number, time: SeededIds::wall_time() })
                 .collect(),
+        }),
+        EventKind::HistoryGiven => Event::HistoryGiven(HistoryGiven {
+            exchange: small,
+            message: match is_full {
+                true => Message::BlockAssistant {
+                    model: String::new(),
+                    blocks: vec![
+                        Block::Text { text: body },
+                        Block::ToolCall(ToolCall { call_id: text.clone(), name: text, arguments: json, opaque: None }),
+                    ],
+                },
+                false => Message::User { content: body },
+            },
         }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
@@ -279,7 +292,9 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         EventKind::Pinned => Event::Pinned(Pinned { text }),
         EventKind::Unpinned => Event::Unpinned(Unpinned { pin: number }),
         EventKind::BudgetWarning => {
-            Event::BudgetWarning(BudgetWarning { budget: Budget::WallMs, used: number, limit: number })
+            let money = Amount::Money(Cost::from_micros(number));
+            let (budget, used) = if is_full { (Budget::Cost, money) } else { (Budget::WallMs, Amount::Number(number)) };
+            Event::BudgetWarning(BudgetWarning { budget, used, limit: used })
         }
         EventKind::PartialText => Event::PartialText(PartialText { step: small, text: body }),
         EventKind::TurnCompleted => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::Refusal, totals }),

@@ -11,6 +11,7 @@ use crate::{
     ids::Seq,
     session::{
         event::{Event, Record},
+        message::Message,
         snapshot::{Snapshot, Unfounded},
     },
     wire::{decode_outline, encode_event},
@@ -107,6 +108,11 @@ proptest! {
         for record in &mut records {
             match &mut record.event {
                 Event::SessionCreated(created) => created.system_prompt = Some(secret.into()),
+                Event::HistoryGiven(given) => match &mut given.message {
+                    Message::User { content } => *content = prompt.as_str().into(),
+                    Message::ToolResults { results } => results.iter_mut().for_each(|it| it.content = secret.into()),
+                    message => message.texts_mut().for_each(|text| *text = secret.into()),
+                },
                 Event::TurnQueued(queued) => queued.prompt = prompt.as_str().into(),
                 Event::TurnStarted(started) if started.prompt.is_some() => started.prompt = Some(prompt.as_str().into()),
                 Event::TurnEdited(edited) if edited.prompt.is_some() => edited.prompt = Some(prompt.as_str().into()),

@@ -11,18 +11,18 @@ use crate::{
     cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets, ModelOptions, Policy},
+    options::{Amount, Budget, Budgets, ModelOptions, Policy},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
-            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
-            Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
-            SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
-            Unpinned,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, LogTailRepaired,
+            PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked,
+            SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered,
+            TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, RawJson, ToolCall},
+        message::{BlobRef, Block, Body, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form, change_of},
@@ -120,8 +120,49 @@ impl Walk {
             key_used: HashMap::new(),
         };
         walk.record(None, created());
+        // Some lives begin with what was said elsewhere.
+        walk.give(choices.first().map_or(0, |choice| usize::from(choice % 11) / 2 % 4));
         walk.go_on_with(choices);
         walk
+    }
+
+    /// Exchanges that were said elsewhere: with a call, with two, and without an answer.
+    fn give(&mut self, exchanges: usize) {
+        for exchange in 0..exchanges {
+            let given =
+                |message| Event::HistoryGiven(HistoryGiven { exchange: u32::try_from(exchange).unwrap(), message });
+            let span = TurnNumber::MAX - u32::try_from(exchange).unwrap();
+            let seq = self.record(None, given(Message::User { content: body(exchange) }));
+            self.said.push((span, vec![seq]));
+            let calls: Vec<ToolCall> = (0..=exchange)
+                .map(|n| ToolCall {
+                    call_id: format!("call_{seq}_{n}"),
+                    name: "look".to_owned(),
+                    arguments: RawJson::parse(r#"{"path":"x"}"#).unwrap(),
+                    opaque: None,
+                })
+                .collect();
+            let result = |call: &ToolCall| ToolResult {
+                call_id: call.call_id.clone(),
+                name: call.name.clone(),
+                is_error: exchange == 1,
+                content: body(exchange + 7),
+                images: Vec::new(),
+            };
+            let results = calls.iter().map(result).collect();
+            let model = String::new();
+            if exchange < 2 {
+                let blocks = calls.into_iter().map(Block::ToolCall).collect();
+                let answer = self.record(None, given(Message::BlockAssistant { model: model.clone(), blocks }));
+                let results = self.record(None, given(Message::ToolResults { results }));
+                self.said.push((span, vec![answer, results]));
+            }
+            if exchange == 0 {
+                let blocks = vec![Block::Text { text: body(3) }];
+                let answer = self.record(None, given(Message::BlockAssistant { model, blocks }));
+                self.said.push((span, vec![answer]));
+            }
+        }
     }
 
     /// Continues the life.
@@ -368,7 +409,11 @@ impl Walk {
                 Event::TurnFailed(TurnFailed { error: ErrorBody::new(code), totals })
             }
             3 => Event::PartialText(PartialText { step: open.step, text: body(detail) }),
-            4 => Event::BudgetWarning(BudgetWarning { budget: Budget::Steps, used: 8, limit: 10 }),
+            4 => Event::BudgetWarning(BudgetWarning {
+                budget: Budget::Steps,
+                used: Amount::Number(8),
+                limit: Amount::Number(10),
+            }),
             _ => {
                 let ids = (0..detail % 4).map(|n| format!("t{turn}s{}c{n}", open.step));
                 open.calls = ids.map(|call_id| (call_id, Stage::Proposed)).collect();

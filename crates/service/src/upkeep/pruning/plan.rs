@@ -93,6 +93,7 @@ impl Brief {
             }
             Event::TurnCompleted(_) | Event::TurnFailed(_) | Event::TurnInterrupted(_) => What::Ended,
             of_session!()
+            | Event::HistoryGiven(_)
             | Event::TurnDequeued(_)
             | Event::Pinned(_)
             | Event::Unpinned(_)

@@ -137,9 +137,15 @@ async fn where_a_forced_compaction_fails_the_turn_fails_as_the_model_said() {
 
 /// A bench that compacts so, and whose summaries are written by a model with a window of 1,500 tokens.
 async fn with_a_small_summary_model(config: CompactionConfig) -> Bench {
+    with_priced(config, &["large", "cheap"]).await
+}
+
+/// With these models priced: a token costs a millionth of a dollar.
+async fn with_priced(config: CompactionConfig, priced: &[&str]) -> Bench {
     let (mut rig, model) = rig(WINDOW, config);
     let models = StaticModels::new("large", model.clone(), WINDOW).with("cheap", model.clone(), 1_500);
-    rig.models = std::sync::Arc::new(models);
+    let price: Price = serde_json::from_value(json!({ "model": "v/m", "input": "1", "output": "1" })).unwrap();
+    rig.models = std::sync::Arc::new(priced.iter().fold(models, |models, name| models.priced(name, [price.clone()])));
     rig.options.context.summary_model = "cheap".to_owned();
     Bench { model, subject: Subject::new(rig.service()).await }
 }
@@ -261,22 +267,48 @@ async fn a_summary_has_a_cost_like_any_call_and_none_without_a_bill() {
     }
 }
 
-/// Rounds are calls like others: a turn's budget of tokens ends them.
+/// Rounds are calls like others: a turn's budgets of tokens and of cost end them.
 #[tokio::test]
-async fn no_round_begins_behind_the_token_budget() {
+async fn no_round_begins_behind_a_budget() {
     let threshold = CompactionConfig { auto_compact_threshold: 2_000, ..config() };
     let budget = COST.input_tokens + COST.output_tokens;
-    for (tokens, rounds, code) in [(budget, 1, Some(ErrorCode::BudgetExhausted)), (budget * 20, 3, None)] {
+    let tokens = |tokens| Budgets { tokens: Some(tokens), ..Budgets::default() };
+    let cost = |micros| Budgets { cost: Some(Cost::from_micros(micros)), ..Budgets::default() };
+    let exhausted = Some(ErrorCode::BudgetExhausted);
+    for (budgets, rounds, code) in [
+        (tokens(budget), 1, exhausted),
+        (tokens(budget * 20), 3, None),
+        (cost(budget), 1, exhausted),
+        (cost(budget + 1), 2, exhausted),
+        (cost(budget * 20), 3, None),
+    ] {
         let bench = with_a_small_summary_model(threshold).await;
         for _ in 0..4 {
             bench.turn("@long 2400").await;
         }
-        let budgets = Budgets { tokens: Some(tokens), ..Budgets::default() };
         let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Done. @usage in=1 out=1") };
         let result = bench.subject.service.start_turn(request).await.unwrap();
         assert_eq!((result.error.map(|error| error.code), bench.requests(true).len()), (code, rounds));
         let receipt = &bench.subject.event("context_rebuilt").await["receipt"];
         assert_eq!(receipt.get("unread").is_some(), code.is_some(), "what no round took in is in it all the same");
+    }
+}
+
+/// Its cost could not be limited. The turn goes on with the context that it has.
+#[tokio::test]
+async fn a_model_without_a_price_writes_no_summary_in_a_turn_with_a_budget_of_cost() {
+    let threshold = CompactionConfig { auto_compact_threshold: 2_000, ..config() };
+    for (micros, expected) in [(Some(1_000), "INVALID_REQUEST"), (None, "summary")] {
+        let bench = with_priced(threshold, &["large"]).await;
+        for _ in 0..4 {
+            bench.turn("@long 2400").await;
+        }
+        let budgets = Budgets { cost: micros.map(Cost::from_micros), ..Budgets::default() };
+        let request = StartTurn { budgets, ..StartTurn::new(bench.id(), "@say Done. @usage in=1 out=1") };
+        let result = bench.subject.service.start_turn(request).await.unwrap();
+        assert_eq!((result.error, result.cost), (None, micros.map(|_| Cost::from_micros(2))));
+        assert_eq!(bench.outcomes().await, [(json!(4), expected.to_owned())]);
+        assert_eq!(bench.requests(true).is_empty(), micros.is_some());
     }
 }
 

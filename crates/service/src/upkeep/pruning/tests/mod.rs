@@ -12,7 +12,7 @@ use crate::{
     cost::Cost,
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
-    options::{Budget, Budgets},
+    options::{Amount, Budget, Budgets},
     session::{
         Session,
         event::{
@@ -147,7 +147,10 @@ impl Life {
     }
 
     pub(super) fn warns(&mut self, budget: Budget) -> Seq {
-        self.add(Some(self.turn), Event::BudgetWarning(BudgetWarning { budget, used: 8, limit: 10 }))
+        self.add(
+            Some(self.turn),
+            Event::BudgetWarning(BudgetWarning { budget, used: Amount::Number(8), limit: Amount::Number(10) }),
+        )
     }
 
     pub(super) fn ends(&mut self) -> Seq {
