@@ -56,7 +56,9 @@ mod factory;
 pub use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_models as model;
 pub(crate) use meerkat_words::ids;
-pub use meerkat_words::{Operation, SessionError, clock, cost, operation, operations, options, redact, request_of};
+pub use meerkat_words::{
+    Operation, SessionError, clock, cost, operation, operations, options, output, redact, request_of,
+};
 
 pub use capability::{Capabilities, CapabilitiesView, Capability};
 pub use factory::{Agent, AgentBuildConfig};

@@ -277,6 +277,9 @@ impl RunningTurn {
     pub(crate) fn finish(&mut self, result: &TurnResult) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
         if self.view.show == Show::Text {
+            if let Some(output) = &result.output {
+                self.view.answer(output.as_str())?;
+            }
             remarks(result, self.tokens).iter().for_each(|remark| self.view.out.note(remark));
         }
         Ok(result.error.clone().map(|error| explained(error, self.session_id)))

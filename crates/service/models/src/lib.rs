@@ -20,6 +20,7 @@ pub use retry::RetryPolicy;
 use meerkat_words::{
     message::{Message, RawJson, ToolCall},
     options::ModelOptions,
+    output::OutputSpec,
 };
 
 /// Most bytes of an answer's calls and opaque parts together; they are stored in an event, which has a limit.
@@ -76,6 +77,9 @@ pub struct ModelRequest {
     pub options: ModelOptions,
     /// Extra tokens for a model that thinks: vendors count its thoughts as output.
     pub thinking_tokens: u32,
+    /// Schema that the answer must fit if it has no calls. A client sends it in the vendor's own mode, or as the tool
+    /// [`ANSWER_TOOL`](meerkat_words::output::ANSWER_TOOL), whose arguments it returns as the answer's text.
+    pub output: Option<Arc<OutputSpec>>,
     /// Earlier attempts at this step.
     pub attempt: u32,
     /// Images of tool results that the model is to see, in base64 by the names of their blobs. The others are left out.

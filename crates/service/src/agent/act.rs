@@ -20,15 +20,15 @@ use crate::{
     session::{
         SteeredText,
         event::{
-            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, SteeringEntered, ToolFinished,
-            ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, ChangedFile, Event, LiveEvent, OutputRefused, PartialText, Retrying, SteeringEntered,
+            ToolFinished, ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
     store::{StoreError, hex},
     tool::{
-        Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError, prefix,
-        visible,
+        Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError,
+        check_answer, prefix, visible,
     },
 };
 
@@ -57,6 +57,10 @@ impl Actor {
             Action::Compact => self.compact().await,
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
+            Action::CheckOutput => self.check_output().await,
+            Action::RefuseOutput(errors) => {
+                self.record(turn, vec![Event::OutputRefused(OutputRefused { errors })]).await
+            }
             Action::EnterSteering => {
                 let events = self.entering();
                 self.record(turn, events).await
@@ -111,6 +115,18 @@ impl Actor {
                 self.drive(effect).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Checks the last answer by the turn's schema.
+    async fn check_output(&mut self) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (Some(output), Some(seq)) = (&open.terms.output, open.text_seq) else { return Ok(()) };
+        let answer = match open.text.last() {
+            Some(answer) => self.ports.load(self.session.id, answer).await?,
+            None => String::new(),
+        };
+        self.control.checked = Some((seq, check_answer(&output.schema, &answer)));
         Ok(())
     }
 
@@ -373,6 +389,7 @@ impl Actor {
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        self.control.checked = None;
         self.control.is_turn_held = false;
         self.control.plans.clear();
         // An interrupt behind the last answer came too late.

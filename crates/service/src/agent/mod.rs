@@ -188,14 +188,12 @@ impl Ports {
 
     /// The answer of a turn that has ended, with its text whole.
     pub(crate) async fn result(&self, session_id: SessionId, end: &TurnEnd) -> Result<TurnResult, SessionError> {
-        let mut text = String::new();
+        let mut texts = Vec::with_capacity(end.text.len());
         for body in end.text.iter() {
-            let part = self.load(session_id, body).await;
-            text.push_str(
-                &part.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?,
-            );
+            let text = self.load(session_id, body).await;
+            texts.push(text.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?);
         }
-        Ok(end.result(session_id, text))
+        Ok(end.result(session_id, &texts))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rendering of the next request: its messages, its tail, and whether it fits.
 
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -14,6 +14,7 @@ use crate::{
         Session,
         event::ContextTokens,
         message::{Body, Message},
+        reminder::without_tags,
     },
     tool::{Offer, ToolRegistry},
 };
@@ -23,6 +24,10 @@ const THINKING_TOKENS_MAX: u64 = 8_192;
 
 /// End of a request whose last message is an answer that was cut off: vendors refuse a request that ends with an answer.
 const GO_ON: &str = "[Your last answer was cut off. Go on where it ended, and do not repeat it.]";
+
+/// End of a request whose last message is an answer that did not fit the turn's schema.
+const ANSWER_AGAIN: &str = "[Your last answer does not fit the schema that this answer must fit. Answer again, with nothing but \
+                            the corrected JSON.]";
 
 /// A request whose bodies may still be in blobs.
 pub(crate) struct Rendered {
@@ -61,17 +66,36 @@ pub(crate) fn render(
     let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
-    let rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
+    let mut rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
+    rendered.request.output = session.output().cloned();
     Ok((rendered, tokens.within(model.window_tokens)))
 }
 
 /// Returns what follows the messages, and the bytes in it that are pins.
 fn tail(session: &Session) -> (Option<String>, u64) {
     let (tail, pin_bytes) = session.tail_with_pins();
-    if !session.context.entries().last().is_some_and(|last| last.message.is_cut_off()) {
+    let Some(go_on) = session.context.entries().last().and_then(|last| go_on(session, &last.message)) else {
         return (tail, pin_bytes);
+    };
+    (Some(tail.map_or_else(|| go_on.clone().into_owned(), |tail| format!("{tail}\n{go_on}"))), pin_bytes)
+}
+
+/// Returns what the model is asked for if the last message is its own.
+fn go_on(session: &Session, last: &Message) -> Option<Cow<'static, str>> {
+    match last {
+        last if last.is_cut_off() => Some(GO_ON.into()),
+        Message::Assistant { .. } | Message::BlockAssistant { .. } => {
+            let open = session.open_turn().filter(|open| !open.is_answered)?;
+            // A turn that goes on after an interrupt does not know what was wrong.
+            let lines = open.refused.iter().map(|error| format!("\n- {}", without_tags(&error.to_string())));
+            Some(lines.fold(ANSWER_AGAIN.to_owned(), |text, line| text + &line).into())
+        }
+        Message::System { .. }
+        | Message::User { .. }
+        | Message::SystemReminder { .. }
+        | Message::Pin { .. }
+        | Message::ToolResults { .. } => None,
     }
-    (Some(tail.map_or_else(|| GO_ON.to_owned(), |tail| format!("{tail}\n{GO_ON}"))), pin_bytes)
 }
 
 fn tail_bytes(session: &Session) -> u64 {
@@ -244,7 +268,9 @@ const fn bytes_within(tokens: u64) -> u64 {
 
 /// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
-    session.system_prompt.as_ref().map_or(0, Body::len) + session.context.summary_bytes() + spec_bytes(tools)
+    let system_bytes = session.system_prompt.as_ref().map_or(0, Body::len);
+    let schema_bytes = session.output().map_or(0, |output| output.schema.as_str().len() as u64);
+    system_bytes + session.context.summary_bytes() + spec_bytes(tools) + schema_bytes
 }
 
 fn spec_bytes(tools: &[ToolSpec]) -> u64 {
@@ -279,6 +305,7 @@ fn rendered(
         forbids_tools: false,
         options,
         thinking_tokens: 0,
+        output: None,
         attempt: 0,
         images: Arc::default(),
     };

@@ -136,11 +136,11 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
         }
         has_begun = true;
         if let Some(end) = fold.push(&record) {
-            let mut text = String::new();
+            let mut texts = Vec::with_capacity(end.text.len());
             for body in end.text.iter() {
-                text.push_str(&whole(service, session_id, body).await?);
+                texts.push(whole(service, session_id, body).await?);
             }
-            return Ok(end.result(session_id, text));
+            return Ok(end.result(session_id, &texts));
         }
         if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
             break;

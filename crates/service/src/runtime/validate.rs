@@ -9,9 +9,10 @@ use crate::{
     compaction::CompactionConfig,
     ids::Seq,
     options::Limits,
+    output::OutputSpec,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
-    tool::Toolbox,
+    tool::{Toolbox, check_answer_schema},
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
@@ -216,6 +217,13 @@ pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), Sess
         }
     }
     Ok(())
+}
+
+/// Checks the schema that a turn's answer must fit.
+pub(crate) fn output(output: Option<&OutputSpec>) -> Result<(), SessionError> {
+    let Some(output) = output else { return Ok(()) };
+    output.check()?;
+    check_answer_schema(&output.schema).map_err(|why| SessionError::invalid("output.schema", why))
 }
 
 /// Checks a compaction config without a model's window.

@@ -116,6 +116,13 @@ impl SessionFields {
             Event::TurnSteered(steered) => self.turn_steered(record, turn, steered),
             Event::SteeringEntered(entered) => self.steering_entered(record, turn, entered),
             Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
+            Event::OutputRefused(refused) => {
+                if let Some(open) = &mut self.open_turn {
+                    open.is_answered = false;
+                    open.refusals = open.refusals.saturating_add(1);
+                    open.refused.clone_from(&refused.errors);
+                }
+            }
             Event::ToolStarted(_) => {
                 self.progress(record);
                 if let Some(open) = &mut self.open_turn {
@@ -391,7 +398,7 @@ impl SessionFields {
             // A turn can wait for longer than its key is kept; the key may then belong to another turn.
             if let Some(used) = self.keys.get_mut(key).filter(|used| used.turn == end.turn) {
                 // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
-                used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });
+                used.end = Some(TurnEnd { text: Arc::default(), output: None, ..end.clone() });
             }
         }
         self.last_end = Some(end);

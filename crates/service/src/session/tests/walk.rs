@@ -12,15 +12,16 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions, Policy},
+    output::OutputError,
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
-            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, PartialText,
-            Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
-            SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
-            TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
-            Unpinned,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, Key, LogTailRepaired, OutputRefused,
+            PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked,
+            SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted,
+            TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered,
+            TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -226,9 +227,20 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
-        let queued =
-            TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
+        let (options, output, attended, allow, search_path) = (ModelOptions::default(), None, false, Vec::new(), None);
+        let queued = TurnQueued {
+            prompt,
+            model,
+            budgets,
+            options,
+            output,
+            compaction,
+            attended,
+            allow,
+            search_path,
+            policy,
+            key,
+        };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -361,6 +373,11 @@ impl Walk {
         let event = match detail % 12 {
             // Its answer leaves the context with it.
             1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
+            2 if is_done => {
+                open.is_answered = false;
+                let (path, message) = ("/n".to_owned(), format!("wrong {detail}"));
+                Event::OutputRefused(OutputRefused { errors: vec![OutputError { path, message }] })
+            }
             _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
             0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
             1 | 2 => {
