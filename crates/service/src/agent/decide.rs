@@ -244,7 +244,7 @@ fn repairs(open: &OpenTurn) -> u8 {
 /// The failure of a turn whose answer does not fit its schema.
 fn misfit(errors: &[OutputError]) -> ErrorBody {
     let first = errors.first().map_or_else(String::new, |error| format!(": {error}"));
-    let message = format!("The model's answer does not fit the schema{first}");
+    let message = format!("The model's answer does not fit the schema{first}.");
     let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
     ErrorBody::with_message(ErrorCode::OutputInvalid, message).detail("paths", paths)
 }

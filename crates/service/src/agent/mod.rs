@@ -188,12 +188,15 @@ impl Ports {
 
     /// The answer of a turn that has ended, with its text whole.
     pub(crate) async fn result(&self, session_id: SessionId, end: &TurnEnd) -> Result<TurnResult, SessionError> {
-        let mut texts = Vec::with_capacity(end.text.len());
+        let (mut text, mut last_at) = (String::new(), 0);
         for body in end.text.iter() {
-            let text = self.load(session_id, body).await;
-            texts.push(text.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?);
+            let part = self.load(session_id, body).await;
+            last_at = text.len();
+            text.push_str(
+                &part.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?,
+            );
         }
-        Ok(end.result(session_id, &texts))
+        Ok(end.result(session_id, text, last_at))
     }
 }
 

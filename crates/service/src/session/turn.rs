@@ -280,19 +280,20 @@ pub struct TurnEnd {
 }
 
 impl TurnEnd {
-    /// Returns the answer for its callers; `texts` are the model's last ones, whole. By a schema the last of them counts:
-    /// a model that calls a tool to answer may say something before.
+    /// Returns the answer for its callers; `text` are the model's last texts, whole, of which the last begins at
+    /// `last_at`. By a schema that one counts: a model that calls a tool to answer may say something before.
     #[must_use]
-    pub fn result(&self, session_id: SessionId, texts: &[String]) -> TurnResult {
-        let answer = texts.last().filter(|_| self.has_output);
+    pub fn result(&self, session_id: SessionId, text: String, last_at: usize) -> TurnResult {
+        let answer = text.get(last_at..).filter(|_| self.has_output);
+        let output = answer.and_then(|answer| RawJson::parse(answer.trim()).ok());
         TurnResult {
             session_id,
             turn: self.turn,
             seq: self.seq,
             status: self.status,
             model: self.model.clone(),
-            text: texts.concat(),
-            output: answer.and_then(|answer| RawJson::parse(answer.trim()).ok()),
+            text,
+            output,
             stop_reason: self.stop_reason,
             usage: self.totals.usage,
             cost: self.totals.cost,

@@ -1,6 +1,6 @@
 //! Answers by a schema: in the vendor's own mode, or by the call of a tool.
 //!
-//! The schema goes out as it is. What a vendor makes of it is no matter: the engine checks every answer.
+//! The schema goes out as it is. The engine checks every answer, whatever a vendor makes of it.
 
 use std::sync::Arc;
 

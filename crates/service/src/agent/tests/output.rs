@@ -93,7 +93,7 @@ async fn an_answer_that_fits_is_the_output_as_it_was_written() {
     service.shut_down(0).await;
 }
 
-/// White space is no harm; what is said before the last text is not part of the answer.
+/// White space around it is allowed; what is said before the last text is not part of the answer.
 #[tokio::test(start_paused = true)]
 async fn the_last_text_of_the_last_answer_counts() {
     let text = |text: &str| AnswerBlock::Text(text.to_owned());
@@ -150,7 +150,7 @@ async fn a_turn_fails_after_its_repairs() {
         let result = subject.service.start_turn(turn.clone()).await.unwrap();
         let error = result.error.clone().unwrap();
         assert_eq!((error.code, &error.details["paths"]), (ErrorCode::OutputInvalid, &json!(["/n"])));
-        assert!(error.message.ends_with("schema: /n: value is not of type \"integer\""), "{}", error.message);
+        assert!(error.message.ends_with("schema: /n: value is not of type \"integer\"."), "{}", error.message);
         assert_eq!((result.status, output(&result)), (TurnStatus::Failed, None));
         assert_eq!(result.text, format!(r#"{{"n":{repairs}.5}}"#), "the last answer can be looked at");
         assert_eq!(subject.service.start_turn(turn).await.unwrap(), result);
@@ -164,17 +164,22 @@ async fn a_turn_fails_after_its_repairs() {
 /// Only the answer that would end the turn is checked. A budget ends the turn before a repair that it does not allow.
 #[tokio::test(start_paused = true)]
 async fn the_schema_binds_the_last_step() {
-    let beside = Answer::Blocks(vec![
-        AnswerBlock::Text("Let me see.".to_owned()),
-        match calls([("work", "{}")]) {
-            Answer::Blocks(mut blocks) => blocks.remove(0),
-            _ => unreachable!(),
-        },
-    ]);
-    let model = Heard::new([beside, says(r#"{"n":1}"#), says("No."), says("Next.")]);
+    let beside = |text: &str| match calls([("work", "{}")]) {
+        Answer::Blocks(call) => Answer::Blocks([AnswerBlock::Text(text.to_owned())].into_iter().chain(call).collect()),
+        other => other,
+    };
+    let (beside, fits) = (beside("Let me see."), beside(r#"{"n":1}"#));
+    let nothing = Answer::Blocks(Vec::new());
+    let model = Heard::new([beside, says(r#"{"n":1}"#), fits, nothing, says("No."), says("Next.")]);
     let subject = subject(&model).await;
     let result = subject.service.start_turn(asks(subject.session_id, "Work.", 0)).await.unwrap();
     assert_eq!((result.tool_calls, output(&result)), (1, Some(r#"{"n":1}"#)));
+    let result = subject.service.start_turn(asks(subject.session_id, "Work.", 0)).await.unwrap();
+    assert_eq!(
+        (result.status, output(&result)),
+        (TurnStatus::Failed, None),
+        "what was said beside a call is no answer"
+    );
     let budgets = Budgets { steps: Some(1), ..Budgets::default() };
     let turn = StartTurn { budgets, ..asks(subject.session_id, "Go.", 2) };
     let result = subject.service.start_turn(turn).await.unwrap();
