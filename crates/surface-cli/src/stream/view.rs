@@ -191,6 +191,7 @@ impl View {
             | Event::CompactionUndone(_)
             | Event::OutputRefused(_)
             | Event::TurnQueued(_)
+            | Event::TurnEdited(_)
             | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
@@ -211,7 +212,6 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
-            | Event::TurnEdited(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)
