@@ -150,6 +150,21 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let by_schema = service.start_turn(turn).await.unwrap();
     assert_eq!(by_schema.output.as_ref().map(RawJson::as_str), Some(r#"{"key":"[redacted]"}"#));
 
+    // However it is spelt, as a value and as a name, in an answer that fits and in one that does not.
+    let spelt: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let fails = serde_json::json!({ "type": "object", "additionalProperties": { "type": "integer" } }).to_string();
+    for (schema, fits) in [(r#"{"type":"object"}"#, true), (&fails, false)] {
+        let output = OutputSpec { repairs: 1, ..OutputSpec::new(RawJson::parse(schema).unwrap()) };
+        let answer = format!(r#"@json {{"{spelt}":"{spelt}"}}"#);
+        let turn = StartTurn::new(session_id, format!("{answer} @step {answer}"));
+        let result = service.start_turn(StartTurn { output: Some(output), ..turn }).await.unwrap();
+        let clean = r#"{"[redacted]":"[redacted]"}"#;
+        assert_eq!(result.output.as_ref().map(RawJson::as_str), fits.then_some(clean));
+        assert_eq!(result.text, clean);
+        let paths = result.error.map(|error| error.details["paths"].clone());
+        assert_eq!(paths, (!fits).then(|| serde_json::json!(["/[redacted]"])));
+    }
+
     let escaped = serde_json::to_string(KEY).unwrap();
     let inner = &escaped[1..escaped.len() - 1];
     let mut everything = followed.await.unwrap();

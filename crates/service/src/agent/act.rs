@@ -16,6 +16,8 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::Budget,
+    output::OutputError,
+    runtime::validate,
     service::{Changed, TurnStatus},
     session::{
         SteeredText,
@@ -93,7 +95,10 @@ impl Actor {
         let (turn, step) = (open.turn, open.totals.steps);
         // The set that the model is offered is the set that its calls are run by.
         self.running.tools = self.ports.tools_of(&self.session);
-        let rendered = self.ports.models.resolve(&open.terms.model).map_err(|error| error.body()).and_then(|model| {
+        // A bundle may have brought it.
+        let checked = if step == 0 { validate::output(open.terms.output.as_deref()) } else { Ok(()) };
+        let resolved = checked.and_then(|()| self.ports.models.resolve(&open.terms.model));
+        let rendered = resolved.map_err(|error| error.body()).and_then(|model| {
             render(&self.session, &model, &self.running.tools, &self.ports.options).map(|rendered| (model, rendered))
         });
         match rendered {
@@ -126,7 +131,13 @@ impl Actor {
             Some(answer) => self.ports.load(self.session.id, answer).await?,
             None => String::new(),
         };
-        self.control.checked = Some((seq, check_answer(&output.schema, &answer)));
+        let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
+        let checked = check_answer(&output.schema, &answer).map_err(|errors| {
+            let cleaned =
+                errors.iter().map(|error| OutputError { path: clean(&error.path), message: clean(&error.message) });
+            cleaned.collect()
+        });
+        self.control.checked = Some((seq, checked));
         Ok(())
     }
 

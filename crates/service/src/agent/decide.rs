@@ -8,6 +8,7 @@ use super::loop_guard::is_loop;
 use crate::{
     SessionError,
     ids::{Seq, TurnNumber},
+    model::StopReason,
     options::{Budget, TurnOptions, Unattended},
     output::OutputError,
     session::{
@@ -237,8 +238,10 @@ fn output<'a>(open: &OpenTurn, control: &'a Control) -> Option<Result<(), &'a [O
     (open.text_seq == Some(*seq)).then(|| checked.as_ref().copied().map_err(Vec::as_slice))
 }
 
+/// Answers that may go back to the model. One that it or its vendor declined would be declined again.
 fn repairs(open: &OpenTurn) -> u8 {
-    open.terms.output.as_ref().map_or(0, |output| output.repairs)
+    let is_declined = matches!(open.stop_reason, Some(StopReason::Refusal | StopReason::ContentFilter));
+    open.terms.output.as_ref().filter(|_| !is_declined).map_or(0, |output| output.repairs)
 }
 
 /// The failure of a turn whose answer does not fit its schema.

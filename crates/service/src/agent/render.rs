@@ -25,9 +25,13 @@ const THINKING_TOKENS_MAX: u64 = 8_192;
 /// End of a request whose last message is an answer that was cut off: vendors refuse a request that ends with an answer.
 const GO_ON: &str = "[Your last answer was cut off. Go on where it ended, and do not repeat it.]";
 
-/// End of a request whose last message is an answer that did not fit the turn's schema.
+/// End of a request behind an answer that did not fit the turn's schema.
 const ANSWER_AGAIN: &str = "[Your last answer does not fit the schema that this answer must fit. Answer again, with nothing but \
                             the corrected JSON.]";
+
+/// End of a request in a turn with a schema, whose last message is an answer that was cut off, or never checked.
+const ANSWER_WHOLE: &str =
+    "[Answer again from the beginning, with nothing but JSON that fits the schema of this answer.]";
 
 /// A request whose bodies may still be in blobs.
 pub(crate) struct Rendered {
@@ -54,7 +58,7 @@ pub(crate) fn render(
     let result_bytes = context.result_bytes_from(start);
     let tokens = ContextTokens {
         system: session.system_prompt.as_ref().map_or(0, Body::len) / 4,
-        tools: spec_bytes(&tools) / 4,
+        tools: (spec_bytes(&tools) + schema_bytes(session)) / 4,
         reminders: (tail_bytes - pin_bytes) / 4,
         pins: pin_bytes / 4,
         history: (context.summary_bytes() + context.bytes_from(start) - result_bytes) / 4,
@@ -74,27 +78,24 @@ pub(crate) fn render(
 /// Returns what follows the messages, and the bytes in it that are pins.
 fn tail(session: &Session) -> (Option<String>, u64) {
     let (tail, pin_bytes) = session.tail_with_pins();
-    let Some(go_on) = session.context.entries().last().and_then(|last| go_on(session, &last.message)) else {
-        return (tail, pin_bytes);
-    };
+    let Some(go_on) = go_on(session) else { return (tail, pin_bytes) };
     (Some(tail.map_or_else(|| go_on.clone().into_owned(), |tail| format!("{tail}\n{go_on}"))), pin_bytes)
 }
 
-/// Returns what the model is asked for if the last message is its own.
-fn go_on(session: &Session, last: &Message) -> Option<Cow<'static, str>> {
-    match last {
-        last if last.is_cut_off() => Some(GO_ON.into()),
-        Message::Assistant { .. } | Message::BlockAssistant { .. } => {
-            let open = session.open_turn().filter(|open| !open.is_answered)?;
-            // A turn that goes on after an interrupt does not know what was wrong.
-            let lines = open.refused.iter().map(|error| format!("\n- {}", without_tags(&error.to_string())));
-            Some(lines.fold(ANSWER_AGAIN.to_owned(), |text, line| text + &line).into())
+/// Returns what the model is asked for if its last answer was refused, or the last message is its own.
+fn go_on(session: &Session) -> Option<Cow<'static, str>> {
+    let open = session.open_turn().filter(|open| open.terms.output.is_some());
+    if let Some(open) = open.filter(|open| !open.refused.is_empty()) {
+        let lines = open.refused.iter().map(|error| format!("\n- {}", without_tags(&error.to_string())));
+        return Some(lines.fold(ANSWER_AGAIN.to_owned(), |text, line| text + &line).into());
+    }
+    let last = &session.context.entries().last()?.message;
+    match (open, &**last) {
+        (None, last) if last.is_cut_off() => Some(GO_ON.into()),
+        (Some(open), Message::Assistant { .. } | Message::BlockAssistant { .. }) if !open.is_answered => {
+            Some(ANSWER_WHOLE.into())
         }
-        Message::System { .. }
-        | Message::User { .. }
-        | Message::SystemReminder { .. }
-        | Message::Pin { .. }
-        | Message::ToolResults { .. } => None,
+        _ => None,
     }
 }
 
@@ -162,7 +163,7 @@ pub(crate) struct Said<'a> {
 }
 
 /// Renders the request for a summary: the next request with another message at its end and without its tail, so that a
-/// vendor's prompt cache stays valid. If it would not fit, the newest messages are left out; returns the index of the
+/// vendor's prompt cache stays valid, except in a turn with a schema, which a summary does not have. If it would not fit, the newest messages are left out; returns the index of the
 /// first of those, which is `from` if nothing fits.
 pub(crate) fn render_summary(
     session: &Session,
@@ -269,8 +270,12 @@ const fn bytes_within(tokens: u64) -> u64 {
 /// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
     let system_bytes = session.system_prompt.as_ref().map_or(0, Body::len);
-    let schema_bytes = session.output().map_or(0, |output| output.schema.as_str().len() as u64);
-    system_bytes + session.context.summary_bytes() + spec_bytes(tools) + schema_bytes
+    system_bytes + session.context.summary_bytes() + spec_bytes(tools) + schema_bytes(session)
+}
+
+/// Bytes of the schema of the running turn's answer, which is sent as a tool's is.
+fn schema_bytes(session: &Session) -> u64 {
+    session.output().map_or(0, |output| output.schema.as_str().len() as u64)
 }
 
 fn spec_bytes(tools: &[ToolSpec]) -> u64 {
@@ -306,6 +311,7 @@ fn rendered(
         options,
         thinking_tokens: 0,
         output: None,
+        answers_by_tool: false,
         attempt: 0,
         images: Arc::default(),
     };

@@ -169,6 +169,7 @@ fn lost_end(turn: crate::ids::TurnNumber, record: &Record, model: &str) -> TurnE
         budgets: Default::default(),
         options: Default::default(),
         output: None,
+        refused: Vec::new(),
         has_output: false,
         compaction: None,
         text: Default::default(),

@@ -11,7 +11,7 @@ use super::{
     event::{
         AssistantMessage, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
     },
-    message::{Body, RawJson, ToolCall, ToolResult},
+    message::{Block, Body, RawJson, ToolCall, ToolResult},
 };
 use crate::{
     SessionError,
@@ -261,6 +261,9 @@ pub struct TurnEnd {
     /// Schema that an interrupted turn's answer had to fit, which is taken over too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Arc<OutputSpec>>,
+    /// What was wrong with its last answer, if it was interrupted before another one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<OutputError>,
     /// True if it completed with an answer that fits a schema.
     #[serde(default)]
     pub has_output: bool,
@@ -360,8 +363,9 @@ impl OpenTurn {
         self.stop_reason = Some(answer.stop_reason);
         self.refused.clear();
         let text = answer.text();
+        let has_calls = || answer.blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
         // By a schema the last answer counts, also one without a text.
-        if !text.is_empty() || self.terms.output.is_some() {
+        if !text.is_empty() || (self.terms.output.is_some() && !has_calls()) {
             (self.text, self.text_seq) = (text, Some(seq));
         }
     }
@@ -386,6 +390,7 @@ impl OpenTurn {
             budgets: self.terms.budgets,
             options: self.terms.options.clone(),
             output: self.terms.output.clone().filter(|_| status == TurnStatus::Interrupted),
+            refused: if status == TurnStatus::Interrupted { self.refused.clone() } else { Vec::new() },
             has_output: self.terms.output.is_some() && status == TurnStatus::Completed,
             compaction: self.terms.compaction,
             text: self.text.clone(),

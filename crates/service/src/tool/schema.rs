@@ -1,4 +1,5 @@
-//! Schemas of tools' arguments, compiled once, and of turns' answers. They are bounded, fetch nothing, and their patterns take linear time.
+//! Schemas of tools' arguments, compiled once, and of turns' answers. They are bounded, fetch nothing, and their patterns
+//! take linear time.
 
 use std::sync::OnceLock;
 
@@ -20,8 +21,8 @@ const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 const REASON_BYTES_MAX: usize = 512;
 /// Bytes of an answer by a schema.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of an answer of which all errors are looked for; of a longer one the first is named.
-const LISTED_BYTES_MAX: usize = 64 * 1024;
+/// Work of an answer of which all errors are looked for; of one with more the first is named.
+const LISTED_WORK_MAX: u64 = 10_000;
 /// Errors of an answer that are named.
 const ERRORS_MAX: usize = 16;
 /// Bytes of a place in an answer, whose names the model chose.
@@ -133,9 +134,9 @@ impl Compiled {
             message: prefix(message, REASON_BYTES_MAX).to_owned(),
         };
         let value: Value = answer.decode().map_err(|why| vec![error("", &why.to_string())])?;
-        work::check_work(&self.schema, &value).map_err(|why| vec![error("", &why)])?;
+        let work = work::check_work(&self.schema, &value).map_err(|why| vec![error("", &why)])?;
         let named = |why: ValidationError<'_>| error(why.instance_path().as_str(), &why.masked().to_string());
-        if answer.as_str().len() > LISTED_BYTES_MAX {
+        if work > LISTED_WORK_MAX {
             return self.validator.validate(&value).map_err(|why| vec![named(why)]);
         }
         let errors: Vec<OutputError> = self.validator.iter_errors(&value).take(ERRORS_MAX).map(named).collect();
@@ -258,7 +259,19 @@ mod tests {
         let numbers = r#"{"type":"object","properties":{"a":{"items":{"type":"string"}}}}"#;
         let many = |count: usize| format!(r#"{{"a":[{}0]}}"#, "0,".repeat(count));
         assert_eq!(checked(numbers, &many(1_000)).len(), ERRORS_MAX);
-        assert_eq!(checked(numbers, &many(100_000)).len(), 1, "one of a long answer");
+        assert_eq!(checked(numbers, &many(15_000)).len(), 1, "one of an answer that makes much work");
+        // Each name that is missing is an error, and each value of a list is compared.
+        let names = |count: usize| serde_json::json!((0..count).map(|n| format!("n{n}")).collect::<Vec<_>>());
+        let things = |count: usize| format!(r#"{{"a":[{}{{}}]}}"#, "{},".repeat(count));
+        let of = |items: Value| serde_json::json!({ "properties": { "a": { "items": items } } }).to_string();
+        let required = of(serde_json::json!({ "required": names(100) }));
+        let errors = [9, 200, 9_000].map(|count| checked(&required, &things(count)));
+        assert_eq!((errors[0].len(), errors[1].len()), (ERRORS_MAX, 1));
+        assert!(errors[2][0].contains("too much work"), "{:?}", errors[2]);
+        let dependent = of(serde_json::json!({ "dependentRequired": { "m": names(100) } }));
+        assert!(checked(&dependent, &things(9_000))[0].contains("too much work"));
+        let listed = of(serde_json::json!({ "enum": names(1_000) }));
+        assert!(checked(&listed, &many(600))[0].contains("too much work"));
         let long = format!(r#"{{"{}":1}}"#, "x".repeat(ANSWER_BYTES_MAX));
         assert_eq!(checked("{}", &long), [format!("it has {} bytes; 1048576 are allowed", long.len())]);
         assert_eq!(checked("{}", &" ".repeat(8 * 1024 * 1024))[0], checked("{}", "")[0]);

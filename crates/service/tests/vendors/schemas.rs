@@ -18,9 +18,14 @@ use crate::vendors::{ANTHROPIC, CHAT, COMPATIBLE, GEMINI, RESPONSES, Wire, lines
 const CLOSED: &str = r#"{"type":"object","properties":{"city":{"type":"string"},"at":{"type":"array","items":{"type":
     "object","properties":{"n":{"anyOf":[{"type":"integer"},{"type":"null"}]}},"required":["n"],"additionalProperties":
     false}}},"required":["city","at"],"additionalProperties":false}"#;
-/// The same without saying so.
+/// It has a property that may be left out, and it may have others.
 const OPEN: &str = r#"{"type":"object","properties":{"city":{"type":"string"},"note":{"type":"string"}},"required":
     ["city"]}"#;
+/// A part of it is an object whose properties it does not know.
+const FREE: &str = r#"{"type":"object","properties":{"meta":{"type":"object"}},"required":["meta"]}"#;
+/// A part of it is an object or nothing, and does not say that it is closed.
+const MAYBE: &str = r#"{"type":"object","properties":{"at":{"type":["object","null"]}},"required":["at"],
+    "additionalProperties":false}"#;
 /// A keyword that Anthropic's mode refuses.
 const BOUNDED: &str = r#"{"type":"object","properties":{"n":{"type":"integer","minimum":1}},"required":["n"],"additionalProperties":false}"#;
 
@@ -83,8 +88,8 @@ async fn anthropic_is_asked_in_its_output_config() {
 }
 
 #[tokio::test]
-async fn openai_is_asked_in_its_two_formats_strictly_where_the_schema_is() {
-    for (schema, strict) in [(CLOSED, true), (OPEN, false), (BOUNDED, false)] {
+async fn openai_is_asked_in_its_two_formats_and_strictly_if_the_schema_is_closed() {
+    for (schema, strict) in [(CLOSED, true), (OPEN, false), (BOUNDED, false), (FREE, false), (MAYBE, false)] {
         let format = json!({"name": "place", "strict": strict, "schema": value(schema)});
         let body = json!({
             "model": "gpt-4.1",
@@ -159,7 +164,7 @@ async fn servers_are_asked_in_the_words_of_openai() {
     assert_eq!(asked(&Wire { options, ..COMPATIBLE }, OPEN, false).await, body);
 }
 
-/// Whatever stands in the way of a vendor's own mode, the answer is the call of a tool behind the others.
+/// Without the vendor's own mode, the answer is the call of a tool, which is the last of them.
 #[tokio::test]
 async fn a_model_without_a_mode_for_it_gets_a_tool() {
     let of = |wire: Wire, model: &'static str| Wire { model, ..wire };
@@ -167,6 +172,12 @@ async fn a_model_without_a_mode_for_it_gets_a_tool() {
     for (wire, schema, alone, with_tools) in [
         (ANTHROPIC, CLOSED, true, true),
         (ANTHROPIC, BOUNDED, false, false),
+        // Closed as the mode has it, they could only be empty.
+        (ANTHROPIC, FREE, false, false),
+        (ANTHROPIC, MAYBE, false, false),
+        (ANTHROPIC, r#"{"type":"object","required":["n"]}"#, false, false),
+        (ANTHROPIC, r#"{"type":"object","properties":{"m":{}},"required":["n"]}"#, false, false),
+        (ANTHROPIC, r#"{"type":"object","additionalProperties":false}"#, true, true),
         (of(ANTHROPIC, "claude-haiku-4-5"), OPEN, true, true),
         (of(ANTHROPIC, "claude-opus-4-1-20250805"), OPEN, false, false),
         (of(ANTHROPIC, "claude-3-5-haiku-20241022"), OPEN, false, false),
@@ -185,6 +196,14 @@ async fn a_model_without_a_mode_for_it_gets_a_tool() {
             let tools = with_tool.then_some("look").into_iter().chain((!by_mode).then_some("answer"));
             assert_eq!(ways(&body), (tools.map(str::to_owned).collect(), by_mode), "{} {body}", wire.model);
         }
+    }
+    for wire in [ANTHROPIC, CHAT, RESPONSES, GEMINI, COMPATIBLE] {
+        let refused = |request: &mut ModelRequest| {
+            request.output = Some(Arc::new(spec(CLOSED)));
+            request.answers_by_tool = true;
+        };
+        let body = sent(&wire, refused, vec![user("Where?")]).await;
+        assert_eq!(ways(&body), (vec!["answer".to_owned()], false), "{} after its mode was refused", wire.model);
     }
     let tool = json!({
         "name": "answer",

@@ -73,7 +73,7 @@ impl OutputSpec {
     }
 }
 
-/// What is wrong with an answer, at one place.
+/// Error in an answer, at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OutputError {
     /// The place, as a JSON Pointer; empty for the whole answer.

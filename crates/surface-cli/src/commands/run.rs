@@ -92,11 +92,12 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         }
     };
     let turn = wire::turn(session_id, prompt, &flags, &args.delivery, configured);
+    let hides_text = output.is_some();
     let begin = app.service.begin_turn(StartTurn { output, ..turn });
     if args.delivery.detach {
         return detached(app, Operation::StartTurn, begin).await;
     }
-    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show, hides_text).await).await
 }
 
 /// Makes the session of a turn, unless the turn would be refused for its values.
@@ -150,13 +151,14 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
+    let hides_text = output.is_some();
     let turn = ResumeTurn { output, ..wire::resume(prompt, &args.turn, &args.delivery, configured) };
     let begin = app.service.begin_resume(&session_id, turn);
     if args.delivery.detach {
         return detached(app, Operation::Resume, begin).await;
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, hides_text).await).await
 }
 
 /// Prints what a turn that another process runs answers at once.

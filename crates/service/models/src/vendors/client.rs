@@ -159,6 +159,10 @@ impl ModelClient for VendorClient {
         self.family(model).lacks(options)
     }
 
+    fn asks_by_mode(&self, request: &ModelRequest) -> bool {
+        output::asks_by_mode(request, self.api, self.family(&request.model))
+    }
+
     async fn stream_response(&self, mut request: ModelRequest) -> Result<ModelStream, ModelError> {
         if let Some(name) = self.lacks(&request.model, &request.options) {
             let what = format!("{} does not have the option {name}", request.model);

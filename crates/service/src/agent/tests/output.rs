@@ -7,25 +7,28 @@ use tokio::sync::Notify;
 
 use super::{
     Bench, Rig, Subject, TICKS_MAX, check_journal,
-    fakes::{Answer, Heard, calls, does, rig, says},
+    fakes::{Answer, Does, Heard, calls, does, rig, says},
     faults::{Fault, FaultyEvents, Fuse},
     ticks, walk,
 };
 use crate::{
     ErrorCode, SessionId,
     follow::turn,
-    model::AnswerBlock,
+    model::{AnswerBlock, StaticModels},
     options::{Budgets, Policy},
     output::OutputSpec,
     runtime::PersistentSessionService,
-    service::{CreateSession, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnResult, TurnStatus},
+    service::{
+        CreateSession, DecideApproval, InterruptTurn, ResumeTurn, SessionService as _, StartTurn, TurnResult,
+        TurnStatus,
+    },
     session::{
-        event::{AssistantMessage, Event, Record, TurnStarted},
+        event::{AssistantMessage, Decision, Event, Record, TurnInterrupted, TurnStarted, TurnTotals},
         message::{Block, RawJson},
         tests::{created, record, session_id},
     },
     store::{EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionStore},
-    tool::Effect,
+    tool::{Approval, Effect},
 };
 
 const SCHEMA: &str =
@@ -275,7 +278,210 @@ async fn a_turn_that_goes_on_behind_a_refused_answer_asks_for_another() {
     assert_eq!(output(&result), Some(r#"{"n":1}"#));
     let last = model.requests.lock().unwrap().last().unwrap().clone();
     assert_eq!(last.messages.last().unwrap().text(), "No.");
-    assert!(last.tail.unwrap().starts_with("[Your last answer does not fit the schema"));
+    let tail = last.tail.unwrap();
+    assert!(tail.starts_with("[Your last answer does not fit") && tail.contains("\n- not valid JSON: "), "{tail}");
+}
+
+/// By another schema something else is wrong with it.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_goes_on_by_another_schema_is_not_told_what_was_wrong_by_the_former() {
+    let asked = Arc::new(Notify::new());
+    let model = Heard::new([says(r#"{"n":"x"}"#), Answer::Halts("", asked.clone()), says(r#"{"n":"x"}"#)]);
+    let subject = subject(&model).await;
+    let (service, session_id) = (&subject.service, subject.session_id);
+    let first = service.begin_turn(asks(session_id, "Go.", 1)).await.unwrap();
+    asked.notified().await;
+    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    first.result.await.unwrap();
+    let other = OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#).unwrap());
+    let resumed = ResumeTurn { output: Some(other), ..ResumeTurn::default() };
+    assert_eq!(output(&service.resume(&session_id, resumed).await.unwrap()), Some(r#"{"n":"x"}"#));
+    let tail = model.requests.lock().unwrap().last().unwrap().tail.clone().unwrap();
+    assert!(tail.starts_with("[Answer again from the beginning") && !tail.contains("/n"), "{tail}");
+}
+
+/// Half of a JSON text and its rest are two answers of which none fits.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_goes_on_behind_a_part_of_its_answer_asks_for_the_whole() {
+    let said = Arc::new(Notify::new());
+    let model = Heard::new([Answer::Halts(r#"{"n":"#, said.clone()), says(r#"{"n":1}"#)]);
+    let subject = subject(&model).await;
+    let (service, session_id) = (&subject.service, subject.session_id);
+    let first = service.begin_turn(asks(session_id, "Go.", 0)).await.unwrap();
+    said.notified().await;
+    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    first.result.await.unwrap();
+    assert_eq!(output(&service.resume(&session_id, ResumeTurn::default()).await.unwrap()), Some(r#"{"n":1}"#));
+    let last = model.requests.lock().unwrap().last().unwrap().clone();
+    assert_eq!(last.messages.last().unwrap().text(), r#"{"n": [cut off]"#);
+    let tail = last.tail.unwrap();
+    assert!(tail.contains("Answer again from the beginning") && !tail.contains("Go on where it ended"), "{tail}");
+}
+
+/// The end of a turn was lost, and the session was told that it was interrupted: nothing is known of its answer.
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_behind_an_answer_that_was_never_checked_says_nothing_of_it() {
+    for has_schema in [true, false] {
+        let mut records = left("Fine.");
+        if let Event::TurnStarted(started) = &mut records[1].event {
+            started.output.take_if(|_| !has_schema);
+        }
+        records.push(interrupted(4));
+        let model = Heard::new([says(r#"{"n":1}"#)]);
+        let service = resumed(records, &model).await;
+        service.resume(&session_id(), ResumeTurn::default()).await.unwrap();
+        let tail = model.requests.lock().unwrap()[0].tail.as_deref().map(str::to_owned);
+        let due = has_schema
+            .then_some("[Answer again from the beginning, with nothing but JSON that fits the schema of this answer.]");
+        assert_eq!(tail.as_deref(), due);
+    }
+}
+
+/// What a bundle says of an answer is checked before it is sent.
+#[tokio::test(start_paused = true)]
+async fn the_schema_of_a_turn_that_was_made_elsewhere_is_checked() {
+    let of = |schema: &str| OutputSpec::new(RawJson::parse(schema).unwrap());
+    for (output, field) in [
+        (spec(255), "output.repairs"),
+        (OutputSpec { name: Some("a b".to_owned()), ..spec(1) }, "output.name"),
+        (of(r#"{"type":"array"}"#), "output.schema"),
+        (of(&format!(r#"{{"type":"object","title":"{}"}}"#, "x".repeat(64 * 1024))), "output.schema"),
+    ] {
+        let mut records = left("Fine.");
+        if let Event::TurnStarted(started) = &mut records[1].event {
+            started.output = Some(Arc::new(output));
+        }
+        records.truncate(2);
+        records.push(interrupted(3));
+        let model = Heard::new([says("Next.")]);
+        let service = resumed(records, &model).await;
+        let result = service.resume(&session_id(), ResumeTurn::default()).await.unwrap();
+        let error = result.error.unwrap();
+        assert_eq!((error.code, &error.details["field"]), (ErrorCode::InvalidRequest, &json!(field)));
+        assert!(model.requests.lock().unwrap().is_empty(), "nothing was sent");
+        let next = service.start_turn(StartTurn::new(session_id(), "Go.")).await.unwrap();
+        assert_eq!(next.text, "Next.");
+    }
+}
+
+fn interrupted(seq: u64) -> Record {
+    let event = TurnInterrupted { reason: "requested".to_owned(), totals: TurnTotals::default() };
+    record(seq, Some(0), Event::TurnInterrupted(event))
+}
+
+/// A service of this model over a session with these events.
+async fn resumed(records: Vec<Record>, model: &Arc<Heard>) -> PersistentSessionService {
+    let events: Arc<dyn EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+    let lease = events.lease(session_id()).await.unwrap();
+    events.stage(&lease, &records).unwrap().durable().await.unwrap();
+    let mut rig = Rig::new(Vec::new());
+    rig.models = Arc::new(StaticModels::new("scripted", model.clone(), 1_000_000));
+    rig.stored(events, Arc::new(MemoryIndex::default()))
+}
+
+/// A vendor refuses its mode for reasons that no table knows: then the tool is tried, once.
+#[tokio::test(start_paused = true)]
+async fn where_the_mode_is_refused_the_answer_is_asked_for_by_the_tool() {
+    let fails = || Answer::Fails(ErrorCode::ModelRejected);
+    let model = Heard::new([fails(), says(r#"{"n":1}"#), fails(), fails(), fails()]);
+    let subject = subject(&model).await;
+    let by_tool =
+        || model.requests.lock().unwrap().drain(..).map(|request| request.answers_by_tool).collect::<Vec<_>>();
+    let result = subject.service.start_turn(asks(subject.session_id, "Go.", 0)).await.unwrap();
+    assert_eq!((output(&result), by_tool()), (Some(r#"{"n":1}"#), vec![false, true]));
+    let result = subject.service.start_turn(asks(subject.session_id, "Go.", 0)).await.unwrap();
+    assert_eq!((result.error.unwrap().code, by_tool()), (ErrorCode::ModelRejected, vec![false, true]));
+    let result = subject.turn("Go.").await.unwrap();
+    assert_eq!((result.error.unwrap().code, by_tool()), (ErrorCode::ModelRejected, vec![false]));
+}
+
+/// Who declines once declines again, and each time costs.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_declined_does_not_go_back() {
+    for (reason, steps) in [("refusal", 1), ("content_filter", 1), ("max_tokens", 2)] {
+        let bench = Bench::new(|_| {}).await;
+        let prompt = format!(r#"@say No. @stop {reason} @step @json {{"n":1}}"#);
+        let result = bench.subject.service.start_turn(asks(bench.subject.session_id, &prompt, 2)).await.unwrap();
+        assert_eq!(result.steps, steps, "{reason}");
+        let (code, stop) = (result.error.as_ref().map(|error| error.code), json!(result.stop_reason));
+        match steps {
+            1 => assert_eq!((code, stop), (Some(ErrorCode::OutputInvalid), json!(reason))),
+            _ => assert_eq!((code, output(&result)), (None, Some(r#"{"n":1}"#))),
+        }
+    }
+}
+
+/// Another node, or MCP, has decoded what it passes on.
+#[tokio::test(start_paused = true)]
+async fn a_schema_that_is_spelt_in_another_way_is_the_same() {
+    let subject = subject(&Heard::new([says(r#"{"n":1}"#)])).await;
+    let of = |schema: &str| {
+        let output = Some(OutputSpec::new(RawJson::parse(schema).unwrap()));
+        keyed(StartTurn { output, ..StartTurn::new(subject.session_id, "Go.") })
+    };
+    let first = of(r#"{"type":"object","title":"\u00fcber","properties":{"n":{"maximum":1e2}}}"#);
+    let first = subject.service.start_turn(first).await.unwrap();
+    let again = of(r#"{"type":"object","title":"über","properties":{"n":{"maximum":100.0}}}"#);
+    assert_eq!(subject.service.start_turn(again).await.unwrap(), first);
+    let other = of(r#"{"type":"object","title":"uber","properties":{"n":{"maximum":1e2}}}"#);
+    assert_eq!(subject.service.start_turn(other).await.unwrap_err().code(), ErrorCode::IdempotencyConflict);
+}
+
+/// A step that only calls says no text, so the text before is still the last one.
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_ends_at_a_call_has_the_text_before_it() {
+    let Answer::Blocks(call) = calls([("work", "{}")]) else { unreachable!() };
+    let beside = [AnswerBlock::Text("Let me see.".to_owned())].into_iter().chain(call).collect();
+    let subject = subject(&Heard::new([Answer::Blocks(beside), calls([("work", "{}")])])).await;
+    let budgets = Budgets { steps: Some(2), ..Budgets::default() };
+    let turn = StartTurn { budgets, ..asks(subject.session_id, "Work.", 0) };
+    let result = subject.service.start_turn(turn).await.unwrap();
+    assert_eq!((result.error.unwrap().code, result.text.as_str()), (ErrorCode::BudgetExhausted, "Let me see."));
+}
+
+/// The schema is sent with every request, so it is a part of the window.
+#[tokio::test(start_paused = true)]
+async fn the_schema_takes_room_of_the_window() {
+    let subject = subject(&Heard::new([r#"{"n":1}"#, r#"{"n":1}"#].map(says))).await;
+    subject.turn("Go.").await.unwrap();
+    subject.service.start_turn(asks(subject.session_id, "Go.", 0)).await.unwrap();
+    let events = subject.events().await;
+    let tokens = |part: &str| {
+        let answers = events.iter().filter(|event| event["type"] == "assistant_message");
+        answers.map(|answer| answer["context"][part].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let tools = tokens("tools");
+    let more = tools[1] * 4 - tools[0] * 4;
+    assert!(more.abs_diff(SCHEMA.len() as u64) < 4, "{tools:?}");
+}
+
+/// Refusals are counted in the journal and in snapshots: a turn that waited for a decision meanwhile, in two processes, has
+/// no more repairs than others.
+#[tokio::test(start_paused = true)]
+async fn refusals_count_after_a_restart() {
+    for keeps_snapshots in [true, false] {
+        let mut stored = Stored::new(Arc::new(MemoryEventStore::new(u64::MAX, Arc::default())));
+        let model = Heard::new([says("No."), calls([("work", "{}")])]);
+        let former = stored.asking(&model);
+        let session_id = former.create_session(CreateSession::default()).await.unwrap().session_id;
+        let turn = StartTurn { attended: true, ..asks(session_id, "Go.", 1) };
+        former.accept_turn(turn).await.unwrap();
+        let former = Subject { service: former, session_id };
+        let call_id = former.asked().await;
+        former.service.shut_down(0).await;
+        if !keeps_snapshots {
+            stored = Stored::new(stored.events);
+        }
+        let model = Heard::new([says("No again."), says("Next.")]);
+        let service = stored.asking(&model);
+        service.decide_approval(DecideApproval::new(session_id, call_id, Decision::Approve)).await.unwrap();
+        let subject = Subject { service, session_id };
+        ticks(200).await;
+        let events = subject.events().await;
+        assert_eq!(types(&events).iter().filter(|it| **it == "output_refused").count(), 1, "{events:#?}");
+        assert_eq!(events.last().unwrap()["error"]["code"], "OUTPUT_INVALID", "{events:#?}");
+        subject.service.shut_down(0).await;
+    }
 }
 
 /// The process ended between the answer and the turn's end: an answer that fits completes the turn, another one does not.
@@ -325,6 +531,13 @@ struct Stored {
 impl Stored {
     fn new(events: Arc<dyn EventStore>) -> Self {
         Self { snapshots: Arc::new(MemorySessionStore::new(events.clone())), events }
+    }
+
+    /// A service of a model whose calls ask.
+    fn asking(&self, model: &Arc<Heard>) -> PersistentSessionService {
+        let tool = Does { approval: Approval::Ask, ..does("work", Effect::Once, works) };
+        let rig = rig(model.clone(), 1_000_000, Arc::new(tool));
+        rig.stored_with(self.snapshots.clone(), self.events.clone(), Arc::new(MemoryIndex::default()))
     }
 
     fn service(&self) -> PersistentSessionService {

@@ -1,6 +1,6 @@
 //! Walks through the life of a session and records it. It knows the order of events, and nothing of `Session`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -12,7 +12,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions, Policy},
-    output::OutputError,
+    output::{OutputError, OutputSpec},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -227,7 +227,8 @@ impl Walk {
         let policy = [Policy::Queue, Policy::Interrupt, Policy::Reject][detail % 3];
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
-        let (options, output, attended, allow, search_path) = (ModelOptions::default(), None, false, Vec::new(), None);
+        let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
+        let output = output(detail);
         let queued = TurnQueued {
             prompt,
             model,
@@ -432,10 +433,11 @@ impl Walk {
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             let model = "scripted".to_owned();
-            (turn, TurnStarted { prompt, model, continues, key, ..TurnStarted::default() })
+            (turn, TurnStarted { prompt, model, continues, key, output: output(detail), ..TurnStarted::default() })
         } else {
             let (turn, seq) = self.queue.remove(0);
-            (turn, TurnStarted { model: "other".to_owned(), queued: Some(seq), ..TurnStarted::default() })
+            let (model, output) = ("other".to_owned(), output(detail));
+            (turn, TurnStarted { model, queued: Some(seq), output, ..TurnStarted::default() })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
@@ -492,6 +494,12 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         rounds: 0,
         unread: 0,
     }
+}
+
+/// The schema of a turn's answer, if it has one.
+fn output(detail: usize) -> Option<Arc<OutputSpec>> {
+    let schema = RawJson::parse(&format!(r#"{{"type":"object","maxProperties":{}}}"#, detail % 2)).unwrap();
+    (detail % 3 == 1).then(|| Arc::new(OutputSpec::new(schema)))
 }
 
 fn body(detail: usize) -> Body {
