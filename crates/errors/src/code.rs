@@ -48,6 +48,8 @@ error_codes! {
     QueueFull = "QUEUE_FULL", 429, -32047, 26, Later, "The session's queue is full.";
     /// The next request would not fit the model's window. See [`Self::ModelContextExceeded`] for the vendor's own refusal.
     ContextOverflow = "CONTEXT_OVERFLOW", 409, -32048, 27, Never, "The context does not fit the model's window.";
+    /// The model's answer did not fit the turn's schema, also after its repairs.
+    OutputInvalid = "OUTPUT_INVALID", 502, -32081, 61, Never, "The model's answer does not fit the schema.";
     /// The idempotency key was used for another request, or the call has another decision.
     IdempotencyConflict = "IDEMPOTENCY_CONFLICT", 409, -32049, 28, Never, "The same key came with another request.";
 

@@ -57,7 +57,7 @@ pub use meerkat_errors::{ErrorBody, ErrorCode};
 pub use meerkat_models as model;
 pub(crate) use meerkat_words::ids;
 pub use meerkat_words::{
-    Operation, SessionError, clock, cost, given, operation, operations, options, redact, request_of,
+    Operation, SessionError, clock, cost, given, operation, operations, options, output, redact, request_of,
 };
 
 pub use capability::{Capabilities, CapabilitiesView, Capability};

@@ -9,6 +9,7 @@ use meerkat_service::{
     clock::{SystemClock, World},
     model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
     options::{EngineOptions, ModelOptions, Policy},
+    output::OutputSpec,
     service::{CreateSession, DecideApproval, EditQueued, PinFact, Remind, StartTurn},
     session::{
         event::{Decision, Scope},
@@ -109,7 +110,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let kind = SystemReminderType::Environment;
     service.remind(Remind { session_id, kind, text: format!("KEY={KEY}") }).await.unwrap();
     service.pin(PinFact { session_id, text: KEY.to_owned() }).await.unwrap();
-    let arguments = serde_json::json!({ "key": KEY });
+    let arguments = serde_json::json!({ "key": KEY }).to_string();
     // The escaped spaces keep the script's words apart from its directives.
     let prompt = format!("@think {KEY} @say The key is {KEY}. @call leaky {arguments} @echo last_result");
     let turn = tokio::spawn({
@@ -142,12 +143,34 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let failed = agent.turn(&session, &format!("please fail {KEY}")).await.unwrap();
     assert_eq!(failed.error.as_ref().unwrap().message, "the key [redacted] is not valid");
 
+    // A schema and an answer by it lose the key alike.
+    let schema = serde_json::json!({ "type": "object", "title": KEY, "properties": { "key": { "const": KEY } } });
+    let output = OutputSpec { repairs: 0, ..OutputSpec::new(RawJson::parse(&schema.to_string()).unwrap()) };
+    let turn = StartTurn { output: Some(output), ..StartTurn::new(session_id, format!("@json {arguments}")) };
+    let by_schema = service.start_turn(turn).await.unwrap();
+    assert_eq!(by_schema.output.as_ref().map(RawJson::as_str), Some(r#"{"key":"[redacted]"}"#));
+
+    // However it is spelt, as a value and as a name, in an answer that fits and in one that does not.
+    let spelt: String = KEY.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let fails = serde_json::json!({ "type": "object", "additionalProperties": { "type": "integer" } }).to_string();
+    for (schema, fits) in [(r#"{"type":"object"}"#, true), (&fails, false)] {
+        let output = OutputSpec { repairs: 1, ..OutputSpec::new(RawJson::parse(schema).unwrap()) };
+        let answer = format!(r#"@json {{"{spelt}":"{spelt}"}}"#);
+        let turn = StartTurn::new(session_id, format!("{answer} @step {answer}"));
+        let result = service.start_turn(StartTurn { output: Some(output), ..turn }).await.unwrap();
+        let clean = r#"{"[redacted]":"[redacted]"}"#;
+        assert_eq!(result.output.as_ref().map(RawJson::as_str), fits.then_some(clean));
+        assert_eq!(result.text, clean);
+        let paths = result.error.map(|error| error.details["paths"].clone());
+        assert_eq!(paths, (!fits).then(|| serde_json::json!(["/[redacted]"])));
+    }
+
     let escaped = serde_json::to_string(KEY).unwrap();
     let inner = &escaped[1..escaped.len() - 1];
     let mut everything = followed.await.unwrap();
     assert!(everything.iter().any(|line| line.contains("text_delta")), "the live events were followed too");
     everything.extend(lines(&agent, &session).await.iter().map(ToString::to_string));
-    everything.push(format!("{answered:?}{failed:?}"));
+    everything.push(format!("{answered:?}{failed:?}{by_schema:?}"));
     everything.extend(sent.lock().unwrap().iter().cloned());
     for text in everything {
         assert!(!text.contains(KEY) && !text.contains(inner) && !text.contains("planted"), "{text}");

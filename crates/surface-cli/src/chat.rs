@@ -336,7 +336,7 @@ impl<'a> Chat<'a> {
         let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
-        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show).await));
+        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, false).await));
     }
 
     /// Returns true if a person is here to decide calls that ask.

@@ -98,13 +98,15 @@ impl Call {
 }
 
 impl RunningTurn {
-    /// Begins the turn. Events after `since` are shown, or those after the session's last one.
+    /// Begins the turn. Events after `since` are shown, or those after the session's last one. Of a turn that
+    /// `hides_text` only the JSON of its answer is shown.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
         begin: impl Future<Output = Result<TurnHandle, SessionError>>,
         since: Option<Seq>,
         show: Show,
+        hides_text: bool,
     ) -> Self {
         let service = app.service.clone();
         // A session that cannot be followed can run no turn either, and the turn's answer says why.
@@ -126,7 +128,8 @@ impl RunningTurn {
         let pending = view.into_iter().flat_map(|view| view.pending_approvals).filter(is_before);
         let asked_before = pending.map(|asked| Call::pending(session_id, asked)).collect();
         let turn = begun.map_or_else(FollowedTurn::refused, |begun| FollowedTurn::new(begun, follower));
-        let view = View::new(app.out.clone(), show, app.config.values.output.markdown);
+        let mut view = View::new(app.out.clone(), show, app.config.values.output.markdown);
+        view.hides_text = hides_text;
         Self {
             service,
             session_id,
@@ -278,6 +281,9 @@ impl RunningTurn {
     pub(crate) fn finish(&mut self, result: &TurnResult) -> Result<Option<ErrorBody>, CliError> {
         self.view.end_line()?;
         if self.view.show == Show::Text {
+            if let Some(output) = result.output.as_ref().filter(|_| self.view.hides_text) {
+                self.view.answer(output.as_str())?;
+            }
             remarks(result, self.budgets).iter().for_each(|remark| self.view.out.note(remark));
         }
         Ok(result.error.clone().map(|error| explained(error, self.session_id)))

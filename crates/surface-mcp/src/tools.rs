@@ -225,8 +225,10 @@ fn described(operation: Operation) -> Option<Tool> {
         inline_definitions(members);
     }
     lighten(&mut input);
-    if let Some(Value::Object(options)) = input.pointer_mut("/properties/options/properties") {
-        options.values_mut().for_each(name_only);
+    for place in ["/properties/options/properties", "/properties/output/anyOf/0/properties"] {
+        if let Some(Value::Object(options)) = input.pointer_mut(place) {
+            options.values_mut().for_each(name_only);
+        }
     }
     Some(Tool::new(name, description, Arc::new(object(input))).with_annotations(annotations(operation)))
 }

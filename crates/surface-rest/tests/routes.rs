@@ -218,3 +218,15 @@ async fn requests_and_events_are_counted() {
     assert!(encoded.parse::<u64>().unwrap() >= 1);
     assert!(!text.contains(&session));
 }
+
+/// A client that reads decimals gets those that the model wrote.
+#[tokio::test]
+async fn the_output_of_a_turn_comes_as_it_was_written() {
+    let server = Server::start();
+    let session = server.session().await;
+    let written = r#"{"a":1.0,"b":1e2,"c":123456789012345678901234567890,"d":[0.10,-0]}"#;
+    let body = json!({ "prompt": format!("@json {written}"), "output": { "schema": { "type": "object" } } });
+    let answer = server.send(&format!("POST /v1/sessions/{session}/turns"), body.to_string()).await;
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(text.contains(&format!(r#""output":{written},"#)), "{text}");
+}

@@ -62,6 +62,7 @@ function note(event) {
     budget_warning: () => (event.budget === "cost"
       ? `Budget nearly used up: ${money(event.used)} of ${money(event.limit)}`
       : `Budget nearly used up: ${number(event.used)} of ${number(event.limit)} ${event.budget}`),
+    output_refused: () => `Answer refused: ${event.errors.map(({ path, message }) => (path ? `${path}: ` : "") + message).join("; ")}`,
     compaction_started: () => `Compacting ${number(event.message_count)} messages …`,
     compaction_completed: () => `Context compacted: ${event.messages_before} to ${event.messages_after} messages`,
     compaction_failed: () => `Not compacted: ${event.code}, ${event.message}`,
@@ -84,6 +85,8 @@ export function transcript(session, { onFork, isFixed }) {
   const calls = new Map();
   const queued = new Map();
   const steered = new Map();
+  /** True while a turn answers by a schema: its JSON is no Markdown. */
+  let answersByJson = false;
   const promptOf = (prompt) => el("div.prompt", {}, bounded(session, prompt, (text) => el("p.text", {}, text)));
   /** Takes an item out of the page, and what is known of its call. */
   const forget = (item) => {
@@ -139,7 +142,7 @@ export function transcript(session, { onFork, isFixed }) {
 
   function answer(event, blocks) {
     for (const block of blocks) {
-      if (block.type === "text") add(event, el("div.answer", {}, bounded(session, block.text, markdown)));
+      if (block.type === "text") add(event, el("div.answer", {}, bounded(session, block.text, answersByJson ? undefined : markdown)));
       if (block.type === "reasoning") {
         add(event, el("details.reasoning", {}, el("summary", {}, "Reasoning"), bounded(session, block.text)));
       }
@@ -165,6 +168,7 @@ export function transcript(session, { onFork, isFixed }) {
     turn_started: (event) => {
       const prompt = event.prompt ?? queued.get(event.turn);
       queued.delete(event.turn);
+      answersByJson = Boolean(event.output);
       const fork = onFork && button("Fork from here", () => onFork(event.turn), { class: "quiet" });
       add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, terms(event)), fork),
         prompt !== null && prompt !== undefined

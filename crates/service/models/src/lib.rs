@@ -20,6 +20,7 @@ pub use retry::RetryPolicy;
 use meerkat_words::{
     message::{Message, RawJson, ToolCall},
     options::ModelOptions,
+    output::OutputSpec,
 };
 
 /// Most bytes of an answer's calls and opaque parts together; they are stored in an event, which has a limit.
@@ -42,6 +43,12 @@ pub trait ModelClient: Send + Sync {
     fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {
         let _ = model;
         options.set().find(|name| *name != "max_output_tokens")
+    }
+
+    /// Returns true if it asks for the answer's schema in the vendor's own mode, which a vendor may refuse.
+    fn asks_by_mode(&self, request: &ModelRequest) -> bool {
+        let _ = request;
+        false
     }
 
     /// Sends the request and returns the parts as they come.
@@ -76,6 +83,11 @@ pub struct ModelRequest {
     pub options: ModelOptions,
     /// Extra tokens for a model that thinks: vendors count its thoughts as output.
     pub thinking_tokens: u32,
+    /// Schema that the answer must fit if it has no calls. A client sends it in the vendor's own mode, or as the tool
+    /// [`ANSWER_TOOL`](meerkat_words::output::ANSWER_TOOL), whose arguments it returns as the answer's text.
+    pub output: Option<Arc<OutputSpec>>,
+    /// True if it goes as that tool in any case, because the vendor refused its mode.
+    pub answers_by_tool: bool,
     /// Earlier attempts at this step.
     pub attempt: u32,
     /// Images of tool results that the model is to see, in base64 by the names of their blobs. The others are left out.

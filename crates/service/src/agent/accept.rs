@@ -1,6 +1,6 @@
 //! Acceptance of a turn: its key first, then its policy. Only a turn that is recorded here ever runs.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use futures::FutureExt as _;
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::{Budgets, ModelOptions, Policy},
+    output::OutputSpec,
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
@@ -81,6 +82,7 @@ impl Actor {
             model: request.model.clone().or_else(|| Some(end.model.clone())),
             budgets: request.budgets.or(end.budgets),
             options: request.options.clone().or(&end.options),
+            output: request.output.clone().or_else(|| end.output.as_deref().cloned()),
             compaction: request.compaction.or(end.compaction),
             ..request.clone()
         });
@@ -234,6 +236,10 @@ impl Actor {
             model: request.model.clone(),
             budgets: request.budgets,
             options: request.options.clone().with_texts(clean),
+            output: request.output.as_ref().map(|output| {
+                let schema = self.ports.secrets.replace_json(&output.schema);
+                Arc::new(OutputSpec { schema, name: output.name.as_ref().map(clean), repairs: output.repairs })
+            }),
             compaction: request.compaction,
             policy: request.policy,
             attended: request.attended,
@@ -297,6 +303,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         policy: _,
         budgets,
         options,
+        output,
         compaction,
         attended: _,
         allow,
@@ -308,6 +315,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("model", model.is_some()),
         ("budgets", *budgets != Budgets::default()),
         ("options", !options.is_default()),
+        ("output", output.is_some()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
     ];

@@ -16,19 +16,21 @@ use crate::{
     SessionError,
     model::{AnswerBlock, ModelAnswer, ModelError, StopReason},
     options::{Amount, Budget},
+    output::OutputError,
+    runtime::validate,
     service::{Changed, TurnStatus},
     session::{
         SteeredText,
         event::{
-            AssistantMessage, ChangedFile, Event, LiveEvent, PartialText, Retrying, SteeringEntered, ToolFinished,
-            ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
+            AssistantMessage, ChangedFile, Event, LiveEvent, OutputRefused, PartialText, Retrying, SteeringEntered,
+            ToolFinished, ToolProgress, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
         },
         message::{Block, Body, ToolCall},
     },
     store::{StoreError, hex},
     tool::{
-        Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError, prefix,
-        visible,
+        Effect as ToolEffectClass, Invocation, Offer, Plan, Rule, SEARCH_TOOLS, SearchTools, Tool, ToolError,
+        check_answer, prefix, visible,
     },
 };
 
@@ -57,6 +59,10 @@ impl Actor {
             Action::Compact => self.compact().await,
             Action::Prepare => self.prepare().await,
             Action::CallModel => self.call_model().await,
+            Action::CheckOutput => self.check_output().await,
+            Action::RefuseOutput(errors) => {
+                self.record(turn, vec![Event::OutputRefused(OutputRefused { errors })]).await
+            }
             Action::EnterSteering => {
                 let events = self.entering();
                 self.record(turn, events).await
@@ -89,7 +95,10 @@ impl Actor {
         let (turn, step) = (open.turn, open.totals.steps);
         // The set that the model is offered is the set that its calls are run by.
         self.running.tools = self.ports.tools_of(&self.session);
-        let rendered = self.ports.models.resolve(&open.terms.model).map_err(|error| error.body()).and_then(|model| {
+        // A bundle may have brought it.
+        let checked = if step == 0 { validate::output(open.terms.output.as_deref()) } else { Ok(()) };
+        let resolved = checked.and_then(|()| self.ports.models.resolve(&open.terms.model));
+        let rendered = resolved.map_err(|error| error.body()).and_then(|model| {
             render(&self.session, &model, &self.running.tools, &self.ports.options).map(|rendered| (model, rendered))
         });
         match rendered {
@@ -111,6 +120,24 @@ impl Actor {
                 self.drive(effect).await?;
             }
         }
+        Ok(())
+    }
+
+    /// Checks the last answer by the turn's schema.
+    async fn check_output(&mut self) -> Result<(), StoreError> {
+        let Some(open) = self.session.open_turn() else { return Ok(()) };
+        let (Some(output), Some(seq)) = (&open.terms.output, open.text_seq) else { return Ok(()) };
+        let answer = match open.text.last() {
+            Some(answer) => self.ports.load(self.session.id, answer).await?,
+            None => String::new(),
+        };
+        let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
+        let checked = check_answer(&output.schema, &answer).map_err(|errors| {
+            let cleaned =
+                errors.iter().map(|error| OutputError { path: clean(&error.path), message: clean(&error.message) });
+            cleaned.collect()
+        });
+        self.control.checked = Some((seq, checked));
         Ok(())
     }
 
@@ -373,6 +400,7 @@ impl Actor {
         self.running.turn_span = tracing::Span::none();
         self.control.interrupt = None;
         self.control.failure = None;
+        self.control.checked = None;
         self.control.is_turn_held = false;
         self.control.plans.clear();
         // An interrupt behind the last answer came too late.

@@ -8,8 +8,9 @@ use super::loop_guard::is_loop;
 use crate::{
     SessionError,
     cost::Cost,
-    ids::TurnNumber,
+    ids::{Seq, TurnNumber},
     options::{Amount, Budget, TurnOptions, Unattended},
+    output::OutputError,
     session::{
         CallProgress, CallState, OpenTurn, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
@@ -53,6 +54,8 @@ pub(crate) struct Control {
     pub(crate) is_turn_held: bool,
     /// True if the sources of tools are ready for this turn, and the reminders about the workspace are renewed.
     pub(crate) is_prepared: bool,
+    /// What is wrong with the answer that the event has, by the turn's schema. It is not durable: a restart checks again.
+    pub(crate) checked: Option<(Seq, Result<(), Vec<OutputError>>)>,
     /// Milliseconds since the turn started.
     pub(crate) elapsed_ms: u64,
     /// True if the calls that wait for approval have waited too long.
@@ -74,6 +77,10 @@ pub(crate) enum Action {
     Prepare,
     /// Call the model.
     CallModel,
+    /// Check the answer by the turn's schema.
+    CheckOutput,
+    /// Let the model answer again, because of these errors.
+    RefuseOutput(Vec<OutputError>),
     /// Put the steered texts that wait into the context.
     EnterSteering,
     /// Give these calls their results without running them.
@@ -149,8 +156,15 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     let is_steered = open.waiting_texts().next().is_some();
     let is_answered = open.is_answered && open.calls.is_empty();
     if is_answered && (!is_steered || is_spent(open, control)) {
-        // The turn is answered: an interrupt that comes now is too late. A text that no budget is left for enters only.
-        return Action::End(Ending::Completed);
+        match output(open, control) {
+            // The turn is answered: an interrupt that comes now is too late. A text that no budget is left for enters
+            // only.
+            Some(Ok(())) => return Action::End(Ending::Completed),
+            None => return Action::CheckOutput,
+            Some(Err(_)) if forced_ending(open, control).is_some() => {}
+            Some(Err(errors)) if open.refusals < repairs(open) => return Action::RefuseOutput(errors.to_vec()),
+            Some(Err(errors)) => return Action::End(Ending::Failed(misfit(errors))),
+        }
     }
     let budgets = open.terms.budgets;
     if let Some(ending) = forced_ending(open, control) {
@@ -218,6 +232,29 @@ pub(crate) fn takes_texts(open: &OpenTurn, control: &Control) -> bool {
     let is_over = is_answered && is_spent(open, control) || over_budget(open, control).is_some();
     // The time of a turn that is held begins when it goes on.
     forced_ending(open, control).is_none() && (control.is_turn_held || !is_over)
+}
+
+/// Returns what is known of the last answer by the turn's schema; `None` if it is not checked yet.
+fn output<'a>(open: &OpenTurn, control: &'a Control) -> Option<Result<(), &'a [OutputError]>> {
+    if open.terms.output.is_none() {
+        return Some(Ok(()));
+    }
+    let (seq, checked) = control.checked.as_ref()?;
+    (open.text_seq == Some(*seq)).then(|| checked.as_ref().copied().map_err(Vec::as_slice))
+}
+
+/// Answers that may go back to the model. One that it or its vendor declined would be declined again.
+fn repairs(open: &OpenTurn) -> u8 {
+    let is_declined = matches!(open.stop_reason, Some(StopReason::Refusal | StopReason::ContentFilter));
+    open.terms.output.as_ref().filter(|_| !is_declined).map_or(0, |output| output.repairs)
+}
+
+/// The failure of a turn whose answer does not fit its schema.
+fn misfit(errors: &[OutputError]) -> ErrorBody {
+    let first = errors.first().map_or_else(String::new, |error| format!(": {error}"));
+    let message = format!("The model's answer does not fit the schema{first}.");
+    let paths: Vec<&str> = errors.iter().map(|error| error.path.as_str()).collect();
+    ErrorBody::with_message(ErrorCode::OutputInvalid, message).detail("paths", paths)
 }
 
 /// Returns true if no budget is left for another model call. The last tool call may be used.

@@ -188,14 +188,15 @@ impl Ports {
 
     /// The answer of a turn that has ended, with its text whole.
     pub(crate) async fn result(&self, session_id: SessionId, end: &TurnEnd) -> Result<TurnResult, SessionError> {
-        let mut text = String::new();
+        let (mut text, mut last_at) = (String::new(), 0);
         for body in end.text.iter() {
             let part = self.load(session_id, body).await;
+            last_at = text.len();
             text.push_str(
                 &part.map_err(|error| SessionError::Internal(format!("an answer could not be read: {error}")))?,
             );
         }
-        Ok(end.result(session_id, text))
+        Ok(end.result(session_id, text, last_at))
     }
 }
 

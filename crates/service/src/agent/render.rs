@@ -1,6 +1,6 @@
 //! Rendering of the next request: its messages, its tail, and whether it fits.
 
-use std::{ops::Range, sync::Arc};
+use std::{borrow::Cow, ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -14,6 +14,7 @@ use crate::{
         Session,
         event::ContextTokens,
         message::{Body, Message},
+        reminder::without_tags,
     },
     tool::{Offer, ToolRegistry},
 };
@@ -23,6 +24,14 @@ const THINKING_TOKENS_MAX: u64 = 8_192;
 
 /// End of a request whose last message is an answer that was cut off: vendors refuse a request that ends with an answer.
 const GO_ON: &str = "[Your last answer was cut off. Go on where it ended, and do not repeat it.]";
+
+/// End of a request behind an answer that did not fit the turn's schema.
+const ANSWER_AGAIN: &str = "[Your last answer does not fit the schema that this answer must fit. Answer again, with nothing but \
+                            the corrected JSON.]";
+
+/// End of a request in a turn with a schema, whose last message is an answer that was cut off, or never checked.
+const ANSWER_WHOLE: &str =
+    "[Answer again from the beginning, with nothing but JSON that fits the schema of this answer.]";
 
 /// A request whose bodies may still be in blobs.
 pub(crate) struct Rendered {
@@ -49,7 +58,7 @@ pub(crate) fn render(
     let result_bytes = context.result_bytes_from(start);
     let tokens = ContextTokens {
         system: session.system_prompt.as_ref().map_or(0, Body::len) / 4,
-        tools: spec_bytes(&tools) / 4,
+        tools: (spec_bytes(&tools) + schema_bytes(session)) / 4,
         reminders: (tail_bytes - pin_bytes) / 4,
         pins: pin_bytes / 4,
         history: (context.summary_bytes() + context.bytes_from(start) - result_bytes) / 4,
@@ -61,17 +70,33 @@ pub(crate) fn render(
     let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
-    let rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
+    let mut rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
+    rendered.request.output = session.output().cloned();
     Ok((rendered, tokens.within(model.window_tokens)))
 }
 
 /// Returns what follows the messages, and the bytes in it that are pins.
 fn tail(session: &Session) -> (Option<String>, u64) {
     let (tail, pin_bytes) = session.tail_with_pins();
-    if !session.context.entries().last().is_some_and(|last| last.message.is_cut_off()) {
-        return (tail, pin_bytes);
+    let Some(go_on) = go_on(session) else { return (tail, pin_bytes) };
+    (Some(tail.map_or_else(|| go_on.clone().into_owned(), |tail| format!("{tail}\n{go_on}"))), pin_bytes)
+}
+
+/// Returns what the model is asked for if its last answer was refused, or the last message is its own.
+fn go_on(session: &Session) -> Option<Cow<'static, str>> {
+    let open = session.open_turn().filter(|open| open.terms.output.is_some());
+    if let Some(open) = open.filter(|open| !open.refused.is_empty()) {
+        let lines = open.refused.iter().map(|error| format!("\n- {}", without_tags(&error.to_string())));
+        return Some(lines.fold(ANSWER_AGAIN.to_owned(), |text, line| text + &line).into());
     }
-    (Some(tail.map_or_else(|| GO_ON.to_owned(), |tail| format!("{tail}\n{GO_ON}"))), pin_bytes)
+    let last = &session.context.entries().last()?.message;
+    match (open, &**last) {
+        (None, last) if last.is_cut_off() => Some(GO_ON.into()),
+        (Some(open), Message::Assistant { .. } | Message::BlockAssistant { .. }) if !open.is_answered => {
+            Some(ANSWER_WHOLE.into())
+        }
+        _ => None,
+    }
 }
 
 fn tail_bytes(session: &Session) -> u64 {
@@ -138,7 +163,7 @@ pub(crate) struct Said<'a> {
 }
 
 /// Renders the request for a summary: the next request with another message at its end and without its tail, so that a
-/// vendor's prompt cache stays valid. If it would not fit, the newest messages are left out; returns the index of the
+/// vendor's prompt cache stays valid, except in a turn with a schema, which a summary does not have. If it would not fit, the newest messages are left out; returns the index of the
 /// first of those, which is `from` if nothing fits.
 pub(crate) fn render_summary(
     session: &Session,
@@ -244,7 +269,13 @@ const fn bytes_within(tokens: u64) -> u64 {
 
 /// Bytes of every request of the session beside its messages and its tail.
 fn fixed_bytes(session: &Session, tools: &[ToolSpec]) -> u64 {
-    session.system_prompt.as_ref().map_or(0, Body::len) + session.context.summary_bytes() + spec_bytes(tools)
+    let system_bytes = session.system_prompt.as_ref().map_or(0, Body::len);
+    system_bytes + session.context.summary_bytes() + spec_bytes(tools) + schema_bytes(session)
+}
+
+/// Bytes of the schema of the running turn's answer, which is sent as a tool's is.
+fn schema_bytes(session: &Session) -> u64 {
+    session.output().map_or(0, |output| output.schema.as_str().len() as u64)
 }
 
 fn spec_bytes(tools: &[ToolSpec]) -> u64 {
@@ -279,6 +310,8 @@ fn rendered(
         forbids_tools: false,
         options,
         thinking_tokens: 0,
+        output: None,
+        answers_by_tool: false,
         attempt: 0,
         images: Arc::default(),
     };

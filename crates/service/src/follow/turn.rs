@@ -136,11 +136,12 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
         }
         has_begun = true;
         if let Some(end) = fold.push(&record) {
-            let mut text = String::new();
+            let (mut text, mut last_at) = (String::new(), 0);
             for body in end.text.iter() {
+                last_at = text.len();
                 text.push_str(&whole(service, session_id, body).await?);
             }
-            return Ok(end.result(session_id, text));
+            return Ok(end.result(session_id, text, last_at));
         }
         if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
             break;

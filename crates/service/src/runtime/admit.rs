@@ -63,6 +63,12 @@ macro_rules! wherever_it_is {
     };
 }
 
+/// Makes the parameters of a turn for another node. The schema of its answer is JSON from outside, whose numbers may be
+/// too large.
+fn sent<T: serde::Serialize>(request: &T) -> Result<serde_json::Value, SessionError> {
+    serde_json::to_value(request).map_err(|error| SessionError::invalid("output.schema", error.to_string()))
+}
+
 macro_rules! declare {
     ($(
         $docs:tt $operation:ident $name:ident($( $argument:ident: $type:ty ),*) -> $answer:ty, $request:ident;
@@ -101,7 +107,7 @@ macro_rules! declare {
                     self,
                     self.accept(request.clone(), false).await,
                     StartTurn,
-                    json!(StartTurn { wait: false, ..request.clone() }),
+                    sent(&StartTurn { wait: false, ..request.clone() })?,
                     |accepted| self.begun(accepted, request.wait)
                 )
             }
@@ -112,7 +118,7 @@ macro_rules! declare {
                 if self.is_alone() {
                     return self.accept(request.on(*session_id), is_continuation).await;
                 }
-                let mut params = json!(ResumeTurn { wait: false, ..request.clone() });
+                let mut params = sent(&ResumeTurn { wait: false, ..request.clone() })?;
                 params["session_id"] = json!(session_id);
                 wherever_it_is!(
                     self,

@@ -331,6 +331,7 @@ impl Sessions {
         validate::compaction(request.compaction)?;
         request.budgets.check()?;
         request.options.check()?;
+        validate::output(request.output.as_ref())?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
         request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))

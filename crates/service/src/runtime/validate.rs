@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -9,9 +10,11 @@ use crate::{
     compaction::CompactionConfig,
     ids::Seq,
     options::Limits,
+    output::OutputSpec,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
+    session::message::RawJson,
     store::hex,
-    tool::Toolbox,
+    tool::{Toolbox, check_answer_schema},
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
@@ -42,10 +45,14 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, S
     Ok(hex(&Sha256::digest(bytes)))
 }
 
-/// Hashes a turn's request without its key, the way its answer is delivered, and who attends it. A continuation of an interrupted turn
-/// never equals a turn with a prompt.
+/// Hashes a turn's request without its key, the way its answer is delivered, who attends it, and how its schema is
+/// spelt: another node may have decoded it. A continuation of an interrupted turn never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
-    let request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    let schema = request.output.as_ref().and_then(|output| output.schema.decode::<Value>().ok());
+    let mut request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    if let (Some(output), Some(schema)) = (&mut request.output, schema) {
+        output.schema = RawJson::parse(&schema.to_string())?;
+    }
     if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
 }
 
@@ -216,6 +223,13 @@ pub(crate) fn forget(request: &ForgetMemory, limits: &Limits) -> Result<(), Sess
         }
     }
     Ok(())
+}
+
+/// Checks the schema that a turn's answer must fit.
+pub(crate) fn output(output: Option<&OutputSpec>) -> Result<(), SessionError> {
+    let Some(output) = output else { return Ok(()) };
+    output.check()?;
+    check_answer_schema(&output.schema).map_err(|why| SessionError::invalid("output.schema", why))
 }
 
 /// Checks a compaction config without a model's window.

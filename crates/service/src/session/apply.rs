@@ -117,6 +117,13 @@ impl SessionFields {
             Event::TurnSteered(steered) => self.turn_steered(record, turn, steered),
             Event::SteeringEntered(entered) => self.steering_entered(record, turn, entered),
             Event::AssistantMessage(answer) => self.assistant_message(record, turn, answer),
+            Event::OutputRefused(refused) => {
+                if let Some(open) = &mut self.open_turn {
+                    open.is_answered = false;
+                    open.refusals = open.refusals.saturating_add(1);
+                    open.refused.clone_from(&refused.errors);
+                }
+            }
             Event::ToolStarted(_) => {
                 self.progress(record);
                 if let Some(open) = &mut self.open_turn {
@@ -284,7 +291,13 @@ impl SessionFields {
             // The session's beginning is lost.
             self.model.clone_from(&started.model);
         }
-        self.open_turn = Some(OpenTurn::of(turn, record.seq, started, key));
+        let mut open = OpenTurn::of(turn, record.seq, started, key);
+        // By another schema something else would be wrong.
+        let interrupted = self.last_end.iter().filter(|end| started.continues == Some(end.turn));
+        for end in interrupted.filter(|end| started.output == end.output) {
+            open.refused.clone_from(&end.refused);
+        }
+        self.open_turn = Some(open);
     }
 
     fn turn_steered(&mut self, record: &Record, turn: TurnNumber, steered: &TurnSteered) {
@@ -401,7 +414,7 @@ impl SessionFields {
             // A turn can wait for longer than its key is kept; the key may then belong to another turn.
             if let Some(used) = self.keys.get_mut(key).filter(|used| used.turn == end.turn) {
                 // A key is kept for a day, and its answer is seldom asked for: the journal holds the text.
-                used.end = Some(TurnEnd { text: Arc::default(), ..end.clone() });
+                used.end = Some(TurnEnd { text: Arc::default(), output: None, refused: Vec::new(), ..end.clone() });
             }
         }
         self.last_end = Some(end);

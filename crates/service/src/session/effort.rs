@@ -51,6 +51,7 @@ impl SessionFields {
             | Event::ToolAllowed(_)
             | Event::BudgetWarning(_)
             | Event::PartialText(_)
+            | Event::OutputRefused(_)
             | Event::LogTailRepaired(_)
             | Event::CompactionStarted(_)
             | Event::CompactionCompleted(_)

@@ -41,7 +41,7 @@ pub(crate) use given::is_given;
 pub use live::{Pruned, PrunedReason, ReasoningDelta, Retrying, SessionDeleted, TextDelta, ToolProgress};
 pub use lost::{LogTailRepaired, LostKey, RecordsLost};
 pub use meerkat_words::overview::ContextTokens;
-pub use turns::{SteeringEntered, TurnEdited, TurnQueued, TurnStarted, TurnSteered};
+pub use turns::{OutputRefused, SteeringEntered, TurnEdited, TurnQueued, TurnStarted, TurnSteered};
 
 /// Stored event with its place in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -237,6 +237,8 @@ event_kinds! {
         SteeringEntered = "steering_entered";
         /// The model answered a step.
         AssistantMessage = "assistant_message";
+        /// The answer does not fit the turn's schema, and goes back to the model.
+        OutputRefused = "output_refused";
         /// A tool is about to run.
         ToolStarted = "tool_started";
         /// A call has its result.

@@ -81,6 +81,11 @@ impl SessionFields {
                     None => (!waits).then_some("no such text waits"),
                 }
             }
+            Event::OutputRefused(_) => match self.open_compaction {
+                _ if self.has_calls() => Some("a call has no result yet"),
+                Some(_) => Some("a compaction is open"),
+                None => (!open.is_some_and(|open| open.is_answered)).then_some("there is no answer"),
+            },
             Event::ApprovalRequested(ApprovalRequested { call_id, form: Some(form), .. }) => {
                 // An id that a call has would decide the call.
                 let is_own = open.is_some_and(|open| open.calls.iter().all(|call| call.call.call_id != *call_id));

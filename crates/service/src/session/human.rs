@@ -74,6 +74,7 @@ impl Event {
                     usage.output_tokens
                 )
             }
+            Self::OutputRefused(refused) => format!("answer refused: {}", first(&refused.listed())),
             Self::ToolStarted(started) => format!("{} runs", started.name),
             Self::ToolFinished(finished) => {
                 let outcome = match finished.outcome {

@@ -61,6 +61,7 @@ impl SessionFields {
             Event::CompactionStarted(_)
             | Event::AssistantMessage(_)
             | Event::SteeringEntered(_)
+            | Event::OutputRefused(_)
             | Event::TurnCompleted(_)
             | Event::TurnFailed(_)
             | Event::TurnInterrupted(_)
@@ -171,6 +172,9 @@ fn lost_end(turn: crate::ids::TurnNumber, record: &Record, model: &str) -> TurnE
         model: model.to_owned(),
         budgets: Default::default(),
         options: Default::default(),
+        output: None,
+        refused: Vec::new(),
+        has_output: false,
         compaction: None,
         text: Default::default(),
         text_seq: None,

@@ -26,6 +26,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::{Budgets, ModelOptions},
+    output::OutputSpec,
     tool::{NAME_BYTES_MAX, RECALL_TOOL},
 };
 
@@ -316,6 +317,11 @@ impl SessionFields {
     /// Returns how the model is asked in the running turn, or in one that does not say.
     pub(crate) fn model_options(&self) -> &ModelOptions {
         self.open_turn.as_ref().map_or(&self.options, |open| &open.terms.options)
+    }
+
+    /// Returns the schema that the running turn's answer must fit.
+    pub(crate) fn output(&self) -> Option<&Arc<OutputSpec>> {
+        self.open_turn.as_ref().and_then(|open| open.terms.output.as_ref())
     }
 
     /// Returns the turn that runs, or else the first in the queue.

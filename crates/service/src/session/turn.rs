@@ -11,7 +11,7 @@ use super::{
     event::{
         AssistantMessage, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
     },
-    message::{Body, ToolCall, ToolResult},
+    message::{Block, Body, RawJson, ToolCall, ToolResult},
 };
 use crate::{
     SessionError,
@@ -20,6 +20,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::StopReason,
     options::{Budget, Budgets, ModelOptions},
+    output::{OutputError, OutputSpec},
     tool::Form,
 };
 
@@ -85,6 +86,12 @@ pub struct OpenTurn {
     pub forms: Vec<FormState>,
     /// True if the model has answered since the last prompt or results.
     pub is_answered: bool,
+    /// Answers so far that did not fit its schema and went back to the model.
+    #[serde(default)]
+    pub refusals: u8,
+    /// What was wrong with the last answer, if it went back to the model.
+    #[serde(default)]
+    pub refused: Vec<OutputError>,
     /// Reason for the model's last stop.
     pub stop_reason: Option<StopReason>,
     /// Last text of the model; empty in a snapshot.
@@ -251,6 +258,15 @@ pub struct TurnEnd {
     /// How its model was asked, which is taken over too.
     #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
     pub options: ModelOptions,
+    /// Schema that an interrupted turn's answer had to fit, which is taken over too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Arc<OutputSpec>>,
+    /// What was wrong with its last answer, if it was interrupted before another one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<OutputError>,
+    /// True if it completed with an answer that fits a schema.
+    #[serde(default)]
+    pub has_output: bool,
     /// Its own compaction config, which is taken over too.
     pub compaction: Option<CompactionConfig>,
     /// Last text of the model; empty in a key's use, and in a snapshot.
@@ -267,9 +283,12 @@ pub struct TurnEnd {
 }
 
 impl TurnEnd {
-    /// Returns the answer for its callers; `text` is the model's last text, whole.
+    /// Returns the answer for its callers; `text` are the model's last texts, whole, of which the last begins at
+    /// `last_at`. By a schema that one counts: a model that calls a tool to answer may say something before.
     #[must_use]
-    pub fn result(&self, session_id: SessionId, text: String) -> TurnResult {
+    pub fn result(&self, session_id: SessionId, text: String, last_at: usize) -> TurnResult {
+        let answer = text.get(last_at..).filter(|_| self.has_output);
+        let output = answer.and_then(|answer| RawJson::parse(answer.trim()).ok());
         TurnResult {
             session_id,
             turn: self.turn,
@@ -277,6 +296,7 @@ impl TurnEnd {
             status: self.status,
             model: self.model.clone(),
             text,
+            output,
             stop_reason: self.stop_reason,
             usage: self.totals.usage,
             cost: self.totals.cost,
@@ -341,8 +361,11 @@ impl OpenTurn {
     /// Takes the text of an answer, and the reason for its end.
     pub(super) fn answered(&mut self, seq: Seq, answer: &AssistantMessage) {
         self.stop_reason = Some(answer.stop_reason);
+        self.refused.clear();
         let text = answer.text();
-        if !text.is_empty() {
+        let has_calls = || answer.blocks.iter().any(|block| matches!(block, Block::ToolCall(_)));
+        // By a schema the last answer counts, also one without a text.
+        if !text.is_empty() || (self.terms.output.is_some() && !has_calls()) {
             (self.text, self.text_seq) = (text, Some(seq));
         }
     }
@@ -366,6 +389,9 @@ impl OpenTurn {
             model: self.terms.model.clone(),
             budgets: self.terms.budgets,
             options: self.terms.options.clone(),
+            output: self.terms.output.clone().filter(|_| status == TurnStatus::Interrupted),
+            refused: if status == TurnStatus::Interrupted { self.refused.clone() } else { Vec::new() },
+            has_output: self.terms.output.is_some() && status == TurnStatus::Completed,
             compaction: self.terms.compaction,
             text: self.text.clone(),
             text_seq: self.text_seq,

@@ -42,6 +42,7 @@ pub use plan::Plan;
 pub use registry::ToolRegistry;
 pub use rules::{ApprovalRules, Rule, shell_subject};
 pub use schema::check_schema;
+pub(crate) use schema::{check_answer, check_answer_schema};
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
 pub use text::{is_obeyed, is_unseen, visible};

@@ -1,12 +1,13 @@
-//! Schema of a tool's arguments, compiled once. It is bounded, fetches nothing, and its patterns take linear time.
+//! Schemas of tools' arguments, compiled once, and of turns' answers. They are bounded, fetch nothing, and their patterns
+//! take linear time.
 
 use std::sync::OnceLock;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use super::{prefix, work};
-use crate::session::message::RawJson;
+use crate::{SessionError, output::OutputError, session::message::RawJson};
 
 /// Bytes of a schema.
 const SCHEMA_BYTES_MAX: usize = 64 * 1024;
@@ -18,6 +19,14 @@ const PATTERNS_MAX: usize = 64;
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of the reason why arguments do not fit.
 const REASON_BYTES_MAX: usize = 512;
+/// Bytes of an answer by a schema.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Work of an answer of which all errors are looked for; of one with more the first is named.
+const LISTED_WORK_MAX: u64 = 10_000;
+/// Errors of an answer that are named.
+const ERRORS_MAX: usize = 16;
+/// Bytes of a place in an answer, whose names the model chose.
+const PATH_BYTES_MAX: usize = 256;
 
 /// Schema that arguments are checked with.
 pub(super) struct ArgumentSchema {
@@ -36,6 +45,36 @@ struct Compiled {
 /// Says why not.
 pub fn check_schema(schema: &RawJson) -> Result<(), String> {
     Compiled::of(schema).map(drop)
+}
+
+/// Checks that a turn's answer can have this schema.
+///
+/// # Errors
+/// Says why not.
+pub(crate) fn check_answer_schema(schema: &RawJson) -> Result<(), String> {
+    // A vendor's own mode and its tools take only schemas of objects.
+    match Compiled::of(schema)?.schema.get("type") {
+        Some(Value::String(kind)) if kind == "object" => Ok(()),
+        _ => Err("its schema is not of an object: write \"type\": \"object\", and put other values in its properties"
+            .to_owned()),
+    }
+}
+
+/// Checks a turn's answer: one JSON value that fits the schema, with nothing but white space around it.
+///
+/// # Errors
+/// Lists what does not fit, and where, without the values.
+pub(crate) fn check_answer(schema: &RawJson, answer: &str) -> Result<(), Vec<OutputError>> {
+    let whole = |message: String| vec![OutputError { path: String::new(), message }];
+    let answer = answer.trim();
+    if answer.len() > ANSWER_BYTES_MAX {
+        return Err(whole(format!("it has {} bytes; {ANSWER_BYTES_MAX} are allowed", answer.len())));
+    }
+    let answer = RawJson::parse(answer).map_err(|error| match error {
+        SessionError::InvalidRequest { message, .. } => whole(message),
+        error => whole(error.to_string()),
+    })?;
+    Compiled::of(schema).map_err(whole)?.check_all(&answer)
 }
 
 impl ArgumentSchema {
@@ -86,6 +125,22 @@ impl Compiled {
         };
         let validator = options.build(&value).map_err(|error| refused(&error))?;
         Ok(Self { validator, schema: value })
+    }
+
+    /// Checks an answer; lists what does not fit.
+    fn check_all(&self, answer: &RawJson) -> Result<(), Vec<OutputError>> {
+        let error = |path: &str, message: &str| OutputError {
+            path: prefix(path, PATH_BYTES_MAX).to_owned(),
+            message: prefix(message, REASON_BYTES_MAX).to_owned(),
+        };
+        let value: Value = answer.decode().map_err(|why| vec![error("", &why.to_string())])?;
+        let work = work::check_work(&self.schema, &value).map_err(|why| vec![error("", &why)])?;
+        let named = |why: ValidationError<'_>| error(why.instance_path().as_str(), &why.masked().to_string());
+        if work > LISTED_WORK_MAX {
+            return self.validator.validate(&value).map_err(|why| vec![named(why)]);
+        }
+        let errors: Vec<OutputError> = self.validator.iter_errors(&value).take(ERRORS_MAX).map(named).collect();
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
     fn check(&self, arguments: &RawJson) -> Result<(), String> {
@@ -164,6 +219,89 @@ mod tests {
         assert!(checked(schema, "{}").unwrap_err().contains("required property"));
         // By another program, or a file that somebody changed.
         assert!(checked(r#"{"type":"nothing"}"#, "{}").unwrap_err().contains("cannot be used"));
+    }
+
+    fn checked(schema: &str, answer: &str) -> Vec<String> {
+        let errors = check_answer(&RawJson::parse(schema).unwrap(), answer).err().unwrap_or_default();
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_place_of_an_answer_that_does_not_fit_is_named() {
+        let schema = r#"{"type":"object","properties":{"a/b":{"type":"array","items":{"type":"integer"}},"on":{"format":
+            "date","maxLength":3}},"required":["c"]}"#;
+        assert_eq!(checked(schema, " \n{\"a/b\":[1,2.0],\"c\":1e2}\t"), [""; 0]);
+        let mut errors = checked(schema, r#"{"a/b":[1,"x",1.5],"on":"long"}"#);
+        errors.sort_unstable();
+        let due = [
+            r#""c" is a required property"#,
+            r#"/a~1b/1: value is not of type "integer""#,
+            r#"/a~1b/2: value is not of type "integer""#,
+            "/on: value is longer than 3 characters",
+        ];
+        assert_eq!(errors, due);
+        for (answer, why) in [
+            ("", "not valid JSON: EOF"),
+            ("{", "not valid JSON: EOF"),
+            ("{} {}", "not valid JSON: trailing characters"),
+            ("```json\n{}\n```", "not valid JSON: expected value"),
+            ("{\"c\":NaN}", "not valid JSON: expected value"),
+            ("[]", r#"value is not of type "object""#),
+        ] {
+            let errors = checked(schema, answer);
+            assert!(errors[0].starts_with(why), "{answer}: {errors:?}");
+        }
+    }
+
+    /// A hostile model must not cost more than an honest one.
+    #[test]
+    fn an_answer_is_bounded() {
+        let numbers = r#"{"type":"object","properties":{"a":{"items":{"type":"string"}}}}"#;
+        let many = |count: usize| format!(r#"{{"a":[{}0]}}"#, "0,".repeat(count));
+        assert_eq!(checked(numbers, &many(1_000)).len(), ERRORS_MAX);
+        assert_eq!(checked(numbers, &many(15_000)).len(), 1, "one of an answer that makes much work");
+        // Each name that is missing is an error, and each value of a list is compared.
+        let names = |count: usize| serde_json::json!((0..count).map(|n| format!("n{n}")).collect::<Vec<_>>());
+        let things = |count: usize| format!(r#"{{"a":[{}{{}}]}}"#, "{},".repeat(count));
+        let of = |items: Value| serde_json::json!({ "properties": { "a": { "items": items } } }).to_string();
+        let required = of(serde_json::json!({ "required": names(100) }));
+        let errors = [9, 200, 9_000].map(|count| checked(&required, &things(count)));
+        assert_eq!((errors[0].len(), errors[1].len()), (ERRORS_MAX, 1));
+        assert!(errors[2][0].contains("too much work"), "{:?}", errors[2]);
+        let dependent = of(serde_json::json!({ "dependentRequired": { "m": names(100) } }));
+        assert!(checked(&dependent, &things(9_000))[0].contains("too much work"));
+        let listed = of(serde_json::json!({ "enum": names(1_000) }));
+        assert!(checked(&listed, &many(600))[0].contains("too much work"));
+        let long = format!(r#"{{"{}":1}}"#, "x".repeat(ANSWER_BYTES_MAX));
+        assert_eq!(checked("{}", &long), [format!("it has {} bytes; 1048576 are allowed", long.len())]);
+        assert_eq!(checked("{}", &" ".repeat(8 * 1024 * 1024))[0], checked("{}", "")[0]);
+        let deep = format!("{}1{}", "[".repeat(500_000), "]".repeat(500_000));
+        assert_eq!(checked("{}", &deep), ["JSON nests deeper than 64 levels"]);
+        let keys: Vec<String> = (0..10_001).map(|n| format!("\"k{n}\":1")).collect();
+        assert_eq!(checked("{}", &format!("{{{}}}", keys.join(","))), ["JSON has more than 10000 keys"]);
+        let name = "n".repeat(1_000);
+        let named = check_answer(
+            &RawJson::parse(r#"{"additionalProperties":false,"patternProperties":{"^n":false}}"#).unwrap(),
+            &format!(r#"{{"{name}":1,"{}":2}}"#, "m".repeat(10_000)),
+        );
+        let is_bounded =
+            |error: &OutputError| error.path.len() <= PATH_BYTES_MAX && error.message.len() <= REASON_BYTES_MAX;
+        assert!(named.unwrap_err().iter().all(is_bounded));
+        // Its patterns take linear time, and its references are counted.
+        let slow = r#"{"properties":{"a":{"pattern":"^(a+)+$"}}}"#;
+        assert_eq!(checked(slow, &format!(r#"{{"a":"{}!"}}"#, "a".repeat(100_000))).len(), 1);
+        assert!(checked(&doubling("anyOf", 60), nested(60).as_str())[0].contains("too much work"));
+    }
+
+    #[test]
+    fn the_schema_of_an_answer_is_of_an_object() {
+        let checked = |schema: &str| check_answer_schema(&RawJson::parse(schema).unwrap());
+        assert_eq!(checked(r#"{"type":"object"}"#), Ok(()));
+        for schema in ["{}", r#"{"type":"array"}"#, r#"{"type":["object"]}"#, r#"{"anyOf":[{"type":"object"}]}"#] {
+            assert!(checked(schema).unwrap_err().starts_with("its schema is not of an object"), "{schema}");
+        }
+        assert!(checked("[]").unwrap_err().contains("not a JSON object"));
+        assert!(checked(r#"{"type":"object","required":1}"#).unwrap_err().contains("cannot be used"));
     }
 
     /// Five hundred tools with thousands each would have been compiled for an hour.

@@ -3,7 +3,10 @@
 use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use meerkat_words::tool::{NAME_BYTES_MAX, is_name_char};
+use meerkat_words::{
+    output::ANSWER_TOOL,
+    tool::{NAME_BYTES_MAX, is_name_char},
+};
 
 use super::{Tool, ToolServerView, schema::ArgumentSchema};
 use crate::{ids::SessionId, redact::Secrets};
@@ -75,6 +78,9 @@ impl Registered {
         }
         if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
             return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
+        }
+        if spec.name == ANSWER_TOOL {
+            return Err(format!("by {ANSWER_TOOL} a model ends a turn with a schema; give your tool another name"));
         }
         let schema = match tool.has_checked_schema() {
             true => ArgumentSchema::checked(&spec.schema),

@@ -33,17 +33,17 @@ static NOTHING: Value = Value::Null;
 pub(super) fn check_schema(schema: &Value) -> Result<(), String> {
     let is_old = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
     check_references(schema, (schema, false), if is_old { "id" } else { "$id" }, &mut 0)?;
-    check_work(schema, &Value::Object(serde_json::Map::new()))
+    check_work(schema, &Value::Object(serde_json::Map::new())).map(drop)
 }
 
-/// Checks that arguments are compared with a schema in bounded time.
+/// Counts the work of comparing arguments with a schema.
 ///
 /// # Errors
-/// Says that they are not.
-pub(super) fn check_work(schema: &Value, arguments: &Value) -> Result<(), String> {
+/// Says that it is too much.
+pub(super) fn check_work(schema: &Value, arguments: &Value) -> Result<u64, String> {
     let mut work = Work { root: schema, known: HashMap::new(), steps: 0 };
     match work.of(schema, arguments, 0) {
-        Ok(0..=WORK_MAX) => Ok(()),
+        Ok(work @ 0..=WORK_MAX) => Ok(work),
         Ok(_) => Err(TOO_MUCH.to_owned()),
         Err(why) => Err(why),
     }
@@ -108,7 +108,7 @@ impl<'a> Work<'a> {
         if self.steps > WORK_MAX || depth > DEPTH_MAX {
             return Err(TOO_MUCH.to_owned());
         }
-        let Value::Object(fields) = schema else { return Ok(1) };
+        let Value::Object(fields) = schema else { return Ok(1 + length(schema)) };
         let text = value.as_str().map_or(0, |text| (text.len() / TEXT_BYTES) as u64);
         let mut work = 1_u64.saturating_add(text);
         for (key, part) in fields {
@@ -122,7 +122,8 @@ impl<'a> Work<'a> {
                 },
                 "not" | "if" | "then" | "else" => self.each([part], itself, depth)?,
                 "allOf" | "anyOf" | "oneOf" => self.each(part.as_array().into_iter().flatten(), itself, depth)?,
-                "dependentSchemas" | "dependencies" => self.each(values(part), itself, depth)?,
+                "enum" | "required" => length(part),
+                "dependentSchemas" | "dependencies" | "dependentRequired" => self.each(values(part), itself, depth)?,
                 "properties" => {
                     let named = part.as_object().into_iter().flatten();
                     let mut named = named.filter_map(|(name, part)| Some((part, value.get(name)?)));
@@ -173,6 +174,10 @@ impl<'a> Work<'a> {
         self.known.insert(key, Some(work));
         Ok(work)
     }
+}
+
+fn length(list: &Value) -> u64 {
+    list.as_array().map_or(0, Vec::len) as u64
 }
 
 fn values(parts: &Value) -> impl Iterator<Item = &Value> {

@@ -17,6 +17,7 @@ mod mutations;
 mod names;
 mod replay;
 mod returned;
+mod schemas;
 mod signs;
 mod strict;
 mod wire;

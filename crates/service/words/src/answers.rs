@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
-    message::{Body, Message},
+    message::{Body, Message, RawJson},
     model::{StopReason, Usage},
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
@@ -59,6 +59,8 @@ pub struct TurnResult {
     pub model: String,
     /// Last text of the model; empty if there was none.
     pub text: String,
+    /// JSON of an answer by a schema, as the model wrote it; `null` without a schema, and if the turn did not complete.
+    pub output: Option<RawJson>,
     /// Reason that the model stopped.
     pub stop_reason: Option<StopReason>,
     /// Tokens used.

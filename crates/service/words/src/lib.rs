@@ -20,6 +20,7 @@ pub mod model;
 pub mod operation;
 pub mod operators;
 pub mod options;
+pub mod output;
 pub mod overview;
 pub mod redact;
 pub mod reminder;

@@ -17,6 +17,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::RawJson,
     options::{Budgets, ModelOptions, Policy},
+    output::OutputSpec,
     reminder::SystemReminderType,
 };
 
@@ -210,6 +211,8 @@ turn_requests! {
     budgets: Budgets [deserialize_with = "object"];
     /// How the model is asked.
     options: ModelOptions [deserialize_with = "object"] ["ModelOptions::is_default"];
+    /// JSON that it is to answer with.
+    output: Option<OutputSpec> [deserialize_with = "object_or_null"] ["Option::is_none"];
     /// Compaction settings; the session's if `null`.
     compaction: Option<CompactionConfig> [deserialize_with = "object_or_null"];
     /// An approver is present.

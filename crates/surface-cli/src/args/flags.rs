@@ -134,6 +134,15 @@ pub(crate) struct Delivery {
     /// before its next model call [default: reject]
     #[arg(long, value_name = "POLICY", value_parser = named::<Policy>(&["reject", "queue", "interrupt", "steer"]))]
     pub(crate) policy: Option<Policy>,
+    /// Answer with JSON that fits the JSON Schema in this file; `-` reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output_schema: Option<std::path::PathBuf>,
+    /// Name of that answer for the model's vendor [default: answer]
+    #[arg(long, value_name = "NAME", requires = "output_schema")]
+    pub(crate) output_name: Option<String>,
+    /// How often an answer that does not fit goes back to the model, up to 5 [default: 2]
+    #[arg(long, value_name = "N", requires = "output_schema")]
+    pub(crate) repairs: Option<u8>,
     /// Run these calls of the turn without a question: rules as in `tools.approval`, such as `edit,shell`
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,

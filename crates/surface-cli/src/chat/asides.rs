@@ -39,7 +39,7 @@ impl Chat<'_> {
     pub(super) async fn take_model(&mut self, line: u64, name: Option<String>) -> Result<(), CliError> {
         if name.is_some() {
             let flags = TurnFlags { model: name.clone(), ..TurnFlags::default() };
-            if let Err(error) = check(self.app, "hello", &flags, &Delivery::default()).await {
+            if let Err(error) = check(self.app, "hello", &flags, &Delivery::default(), None).await {
                 return self.refuse(line, &error.body());
             }
         }
@@ -114,7 +114,7 @@ impl Chat<'_> {
         let (app, service, followed) = (self.app, self.app.service.clone(), accepted.clone());
         let result = async move { result(service.as_ref(), followed).await }.boxed();
         let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
-        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text).await;
+        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text, false).await;
         self.turns.push((0, running));
     }
 

@@ -1,9 +1,16 @@
 //! `run` and `resume`: one turn, shown as it comes.
 
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+};
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
-    service::{SessionCreated, TurnHandle},
+    output::OutputSpec,
+    service::{ResumeTurn, SessionCreated, StartTurn, TurnHandle},
+    session::message::RawJson,
     wire::encode,
 };
 
@@ -33,6 +40,30 @@ async fn prompt_from_stdin(app: &App, streams: &mut Streams) -> Result<String, C
     Ok(read.map_err(|error| SessionError::Internal(error.to_string()))??)
 }
 
+/// Reads what the flags say of the answer.
+async fn output_spec(app: &App, streams: &mut Streams, flags: &Delivery) -> Result<Option<OutputSpec>, SessionError> {
+    let Some(file) = &flags.output_schema else { return Ok(None) };
+    let refused = |why: String| SessionError::invalid("--output-schema", why);
+    let input: Box<dyn BufRead + Send> = if file.as_os_str() == "-" {
+        streams.take_stdin()
+    } else {
+        let opened = File::open(app.dir.join(file));
+        Box::new(BufReader::new(opened.map_err(|error| refused(format!("the file cannot be read: {error}")))?))
+    };
+    let limit = app.config.values.limits.prompt_bytes;
+    let read = tokio::task::spawn_blocking(move || whole(input, limit)).await;
+    let text = read.map_err(|error| SessionError::Internal(error.to_string()))??;
+    if text.trim().is_empty() {
+        return Err(refused("it is empty; standard input has either the prompt or the schema".to_owned()));
+    }
+    let schema = RawJson::parse(&text).map_err(|error| match error {
+        SessionError::InvalidRequest { message, .. } => refused(message),
+        error => error,
+    })?;
+    let spec = OutputSpec { name: flags.output_name.clone(), ..OutputSpec::new(schema) };
+    Ok(Some(OutputSpec { repairs: flags.repairs.unwrap_or(spec.repairs), ..spec }))
+}
+
 /// `run`.
 pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> Result<u8, CliError> {
     refuse_detached(app, args.delivery.detach)?;
@@ -41,6 +72,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         None | Some("-") => prompt_from_stdin(app, &mut streams).await?,
         Some(prompt) => prompt.to_owned(),
     };
+    let output = output_spec(app, &mut streams, &args.delivery).await?;
     streams.interrupts.listen();
     let show = if args.events {
         Show::Events
@@ -53,29 +85,42 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
     let (session_id, since, flags) = match &args.session {
         Some(name) => (resolve(&app.service, name).await?, None, args.turn),
         None => {
-            let created = create_for(app, &args, &prompt).await?;
+            let created = create_for(app, &args, &prompt, output.as_ref()).await?;
             // By now the session has the model and the compaction.
             let flags = TurnFlags { model: None, compact: CompactFlags::default(), ..args.turn };
             (created.session_id, Some(created.seq - 1), flags)
         }
     };
-    let begin = app.service.begin_turn(wire::turn(session_id, prompt, &flags, &args.delivery, configured));
+    let turn = wire::turn(session_id, prompt, &flags, &args.delivery, configured);
+    let hides_text = output.is_some();
+    let begin = app.service.begin_turn(StartTurn { output, ..turn });
     if args.delivery.detach {
         return detached(app, Operation::StartTurn, begin).await;
     }
-    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show, hides_text).await).await
 }
 
 /// Makes the session of a turn, unless the turn would be refused for its values.
-async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreated, SessionError> {
-    check(app, prompt, &args.turn, &args.delivery).await?;
+async fn create_for(
+    app: &App,
+    args: &RunArgs,
+    prompt: &str,
+    output: Option<&OutputSpec>,
+) -> Result<SessionCreated, SessionError> {
+    check(app, prompt, &args.turn, &args.delivery, output).await?;
     create(app, &args.create, &args.turn).await
 }
 
 /// Checks the values of a turn, and starts none: no session has the id.
-pub(crate) async fn check(app: &App, prompt: &str, turn: &TurnFlags, delivery: &Delivery) -> Result<(), SessionError> {
+pub(crate) async fn check(
+    app: &App,
+    prompt: &str,
+    turn: &TurnFlags,
+    delivery: &Delivery,
+    output: Option<&OutputSpec>,
+) -> Result<(), SessionError> {
     let trial = wire::turn(NO_SESSION.parse()?, prompt.to_owned(), turn, delivery, app.config.values.compaction);
-    match app.service.begin_turn(trial).await {
+    match app.service.begin_turn(StartTurn { output: output.cloned(), ..trial }).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
@@ -103,16 +148,19 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
         Some("-") => Some(prompt_from_stdin(app, &mut streams).await?),
         other => other.map(str::to_owned),
     };
+    let output = output_spec(app, &mut streams, &args.delivery).await?;
     streams.interrupts.listen();
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
-    let begin = app.service.begin_resume(&session_id, wire::resume(prompt, &args.turn, &args.delivery, configured));
+    let hides_text = output.is_some();
+    let turn = ResumeTurn { output, ..wire::resume(prompt, &args.turn, &args.delivery, configured) };
+    let begin = app.service.begin_resume(&session_id, turn);
     if args.delivery.detach {
         return detached(app, Operation::Resume, begin).await;
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, hides_text).await).await
 }
 
 /// Prints what a turn that another process runs answers at once.

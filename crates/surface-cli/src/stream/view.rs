@@ -39,6 +39,8 @@ pub(super) struct View {
     filter: Filter,
     /// Colours of the text, if it has any.
     markdown: Option<Markdown>,
+    /// True if the turn's answer is JSON: it is shown at its end, and no text before.
+    pub(super) hides_text: bool,
     /// Current step, and the bytes of its text that were shown.
     step: u64,
     shown: usize,
@@ -88,6 +90,7 @@ impl View {
             calls: Calls::new(&out),
             out,
             show,
+            hides_text: false,
             step: u64::MAX,
             shown: 0,
             place: None,
@@ -167,6 +170,7 @@ impl View {
             // The question says it, at its time.
             Event::ApprovalRequested(_) if self.out.can_ask => self.wait_for_decision(),
             Event::TurnStarted(started) => {
+                self.hides_text = started.output.is_some();
                 self.calls.ask_model(&started.model);
                 Ok(())
             }
@@ -185,6 +189,7 @@ impl View {
             | Event::BudgetWarning(_)
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
+            | Event::OutputRefused(_)
             | Event::TurnQueued(_)
             | Event::TurnEdited(_)
             | Event::TurnSteered(_) => self.note(Some(event.human_line())),
@@ -294,6 +299,9 @@ impl View {
             self.end_line()?;
         }
         self.shown += text.len();
+        if self.hides_text {
+            return Ok(());
+        }
         let text = self.filter.push(text);
         if !text.is_empty() {
             self.calls.has_answered();
@@ -304,6 +312,12 @@ impl View {
             }
         }
         Ok(())
+    }
+
+    /// Shows the JSON of an answer.
+    pub(super) fn answer(&mut self, json: &str) -> Result<(), CliError> {
+        let text = self.filter.push(json);
+        Ok(self.out.text(&(text + "\n"))?)
     }
 
     /// Ends a line of text or reasoning that has not ended.

@@ -10,9 +10,10 @@ use jsonrpsee::{
     },
 };
 use meerkat_service::{ErrorBody, service::SessionCreated};
-use serde_json::Value;
+use meerkat_surface_rpc::{RpcOptions, service};
+use serde_json::{Value, json};
 
-use crate::common::{listen, rpc};
+use crate::common::{engine, listen, post, rpc, session};
 
 fn params(members: &[(&str, &str)]) -> ObjectParams {
     let mut params = ObjectParams::new();
@@ -52,4 +53,18 @@ async fn jsonrpsees_client_calls_subscribes_and_unsubscribes() {
     let ClientError::Call(error) = failed.unwrap_err() else { panic!("no answer") };
     let body: ErrorBody = serde_json::from_str(error.data().unwrap().get()).unwrap();
     assert_eq!((error.code(), body.code.as_str()), (-32035, "SESSION_NOT_RUNNING"));
+}
+
+/// A client that reads decimals gets those that the model wrote.
+#[tokio::test]
+async fn the_output_of_a_turn_comes_as_it_was_written() {
+    let engine = engine();
+    let session_id = session(&engine).await;
+    let address = listen(service(engine, RpcOptions::default())).await;
+    let written = r#"{"a":1.0,"b":1e2,"c":123456789012345678901234567890,"d":[0.10,-0]}"#;
+    let output = json!({ "schema": { "type": "object" } });
+    let params = json!({ "session_id": session_id, "prompt": format!("@json {written}"), "output": output });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "turn/start", "params": params });
+    let (status, answer) = post(address, request.to_string().as_bytes()).await;
+    assert!(status == 200 && answer.contains(&format!(r#""output":{written},"#)), "{status} {answer}");
 }

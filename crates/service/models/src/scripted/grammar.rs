@@ -24,8 +24,9 @@ const LONG_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub(super) const FORMS: &[(&str, &str)] = &[
     ("say", "@say <text>"),
     ("think", "@think <text>"),
+    ("json", "@json <json value>"),
     ("long", "@long <bytes>"),
-    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options]"),
+    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options|output]"),
     ("call", "@call <tool> [{json object}]"),
     ("args", "@args <tool> <raw text>"),
     ("step", "@step"),
@@ -112,6 +113,7 @@ pub(super) enum Echo {
     LastResult,
     Attempt,
     Options,
+    Output,
 }
 
 /// Kind of failure of a call.
@@ -195,6 +197,7 @@ fn directive(name: &str, cursor: &mut Cursor<'_>, script: &mut Script) -> Result
     match name {
         "say" => script.say(false, Words::Plain(cursor.text()?)),
         "think" => script.say(true, Words::Plain(cursor.text()?)),
+        "json" => script.say(false, Words::Plain(cursor.value()?.to_owned())),
         "long" => {
             let bytes = number::<NonZeroUsize>(cursor.raw())?.get();
             script.long_bytes = script.long_bytes.saturating_add(bytes);
@@ -249,6 +252,7 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "last_result" => Echo::LastResult,
         "attempt" => Echo::Attempt,
         "options" => Echo::Options,
+        "output" => Echo::Output,
         other => return Err(format!("cannot tell {other:?}")),
     })
 }
@@ -392,10 +396,15 @@ impl<'a> Cursor<'a> {
         if !self.rest.starts_with('{') {
             return Err("takes a JSON object; for other arguments there is @args".to_owned());
         }
-        let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<&RawValue>();
+        RawJson::parse(self.value()?).map_err(|error| error.to_string())
+    }
+
+    /// Takes one JSON value, kept to the letter.
+    fn value(&mut self) -> Result<&'a str, String> {
+        let mut values = serde_json::Deserializer::from_str(self.rest).into_iter::<&'a RawValue>();
         let value = values.next().ok_or("has no JSON")?.map_err(|error| format!("has broken JSON: {error}"))?;
         self.rest = self.rest[values.byte_offset()..].trim_start();
-        RawJson::parse(value.get()).map_err(|error| error.to_string())
+        Ok(value.get())
     }
 }
 

@@ -216,6 +216,10 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
         Echo::LastResult => format!("last_result: {}", text(last_result(&request.messages).as_deref(), ECHO_CHARS_MAX)),
         Echo::Attempt => format!("attempt: {}", request.attempt),
         Echo::Options => format!("options: {}", json!(request.options)),
+        Echo::Output => {
+            let asked = request.output.as_ref().map(|output| format!("{} {}", output.name(), output.schema.as_str()));
+            format!("output: {}", text(asked.as_deref(), ECHO_CHARS_MAX))
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use super::{
     failure::Failures,
     family::Family,
     network,
+    output::{self, Asked},
     relay::Relay,
     request,
     server::Windows,
@@ -158,22 +159,36 @@ impl ModelClient for VendorClient {
         self.family(model).lacks(options)
     }
 
-    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+    fn asks_by_mode(&self, request: &ModelRequest) -> bool {
+        output::asks_by_mode(request, self.api, self.family(&request.model))
+    }
+
+    async fn stream_response(&self, mut request: ModelRequest) -> Result<ModelStream, ModelError> {
         if let Some(name) = self.lacks(&request.model, &request.options) {
             let what = format!("{} does not have the option {name}", request.model);
             return Err(self.failures.failure(ErrorCode::ModelRejected, &what));
         }
         let adapter = self.adapter(&request.model);
         let frames = Arc::new(Frames::default());
+        let family = self.family(&request.model);
+        let asked = output::ask(&mut request, self.api, family)?;
+        let is_by_tool = matches!(asked, Some(Asked::ByTool));
         let chat = request::chat(&request, self.api, self.vendor(), self.returns_reasoning)?;
-        let (family, thinking_tokens_max) = (self.family(&request.model), self.thinking_tokens_max(&request.model));
-        let options = request::options(&request, adapter, family, thinking_tokens_max);
+        let thinking_tokens_max = self.thinking_tokens_max(&request.model);
+        let options = request::options(&request, adapter, family, thinking_tokens_max, asked);
         let options = options.with_raw_frame_sink_arc(frames.clone());
         let link = self.relay.link(self.api, &self.base_url, &self.failures).await?;
         let target = self.target(adapter, &request.model, &link.base_url);
         let sent = link.genai.exec_chat_stream(target, chat, Some(&options)).await;
         let response = sent.map_err(|error| self.failures.class(&error, ""))?;
-        let parts = answer::stream(response.stream, frames, link, self.failures.clone());
+        let mut parts = answer::stream(response.stream, frames, link, self.failures.clone());
+        if is_by_tool {
+            let said = |part| match part {
+                Ok(ModelPart::End(answer)) => Ok(ModelPart::End(output::said(answer))),
+                part => part,
+            };
+            parts = parts.map(said).boxed();
+        }
         let Some(told) = self.told.clone() else { return Ok(parts) };
         let learned = parts.then(move |part| {
             let (told, model) = (told.clone(), request.model.clone());

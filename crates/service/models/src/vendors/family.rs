@@ -21,6 +21,7 @@ pub(super) struct Family {
     efforts: &'static [Effort],
     pub(super) thinking: Thinking,
     pub(super) cache: Cache,
+    output: OutputMode,
     /// True for a server that passes requests to others, of which some ignore options.
     pub(super) is_router: bool,
 }
@@ -61,6 +62,15 @@ pub(super) enum Cache {
     MinutesOrDay,
 }
 
+/// When models have a mode for answers by a schema. Otherwise they answer by calling a tool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OutputMode {
+    Never,
+    /// In a request without tools: with them the mode is refused, or no tool is called.
+    WithoutTools,
+    Always,
+}
+
 const CLAUDE: Family = Family {
     sampling: Sampling::Never,
     has_stop: true,
@@ -68,6 +78,7 @@ const CLAUDE: Family = Family {
     efforts: THINKS,
     thinking: Thinking::Words,
     cache: Cache::Hour,
+    output: OutputMode::Always,
     is_router: false,
 };
 const QUIET_CLAUDE: Family = Family { efforts: ALL, ..CLAUDE };
@@ -81,6 +92,7 @@ const CHAT: Family = Family {
     efforts: &[Effort::None],
     thinking: Thinking::Never,
     cache: Cache::Never,
+    output: OutputMode::Never,
     is_router: false,
 };
 
@@ -92,10 +104,12 @@ const GPT: Family = Family {
     efforts: THINKS,
     thinking: Thinking::Words,
     cache: Cache::Minutes,
+    output: OutputMode::Always,
     is_router: false,
 };
 const QUIET_GPT: Family = Family { sampling: Sampling::Unthinking, efforts: ALL, ..GPT };
-const PRO_GPT: Family = Family { efforts: &[Effort::Medium, Effort::High], cache: Cache::Never, ..GPT };
+const PRO_GPT: Family =
+    Family { efforts: &[Effort::Medium, Effort::High], cache: Cache::Never, output: OutputMode::Never, ..GPT };
 
 const GEMINI: Family = Family {
     sampling: Sampling::Never,
@@ -104,14 +118,16 @@ const GEMINI: Family = Family {
     efforts: THINKS,
     thinking: Thinking::Words,
     cache: Cache::Never,
+    output: OutputMode::Always,
     is_router: false,
 };
 const SAMPLED_GEMINI: Family = Family { sampling: Sampling::Free, ..GEMINI };
+const OLDER_GEMINI: Family = Family { thinking: Thinking::Tokens, output: OutputMode::WithoutTools, ..SAMPLED_GEMINI };
 
 /// Chat completions of models that may think, and cannot be asked how long.
 const UNASKED: Family = Family { efforts: &[], ..CHAT };
 
-const SERVER: Family = Family { efforts: ALL, thinking: Thinking::Words, ..CHAT };
+const SERVER: Family = Family { efforts: ALL, thinking: Thinking::Words, output: OutputMode::WithoutTools, ..CHAT };
 const OPEN_ROUTER: Family = Family { is_router: true, ..SERVER };
 
 /// Beginnings of names, with their family. The first that fits counts.
@@ -123,21 +139,26 @@ const ANTHROPIC: Rows = &[
     (&["claude-opus-5", "claude-sonnet-5", "claude-haiku-5", "claude-opus-4-7", "claude-opus-4-8"], QUIET_CLAUDE),
     (&["claude-opus-4-6", "claude-sonnet-4-6"], SAMPLED_CLAUDE),
     (
-        &["claude-opus-4", "claude-sonnet-4", "claude-haiku-4", "claude-3-7"],
+        &["claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"],
         Family { thinking: Thinking::Tokens, ..SAMPLED_CLAUDE },
     ),
     (
+        &["claude-opus-4", "claude-sonnet-4", "claude-haiku-4", "claude-3-7"],
+        Family { thinking: Thinking::Tokens, output: OutputMode::Never, ..SAMPLED_CLAUDE },
+    ),
+    (
         &["claude-3", "claude-2", "claude-instant"],
-        Family { efforts: CHAT.efforts, thinking: Thinking::Never, ..SAMPLED_CLAUDE },
+        Family { efforts: CHAT.efforts, thinking: Thinking::Never, output: OutputMode::Never, ..SAMPLED_CLAUDE },
     ),
     (&[""], CLAUDE),
 ];
 
 const OPENAI: Rows = &[
-    (&["gpt-4o", "chatgpt-", "gpt-4.1-mini", "gpt-4.1-nano"], Family { cache: Cache::Minutes, ..CHAT }),
-    (&["gpt-4.1"], Family { cache: Cache::MinutesOrDay, ..CHAT }),
+    (&["chatgpt-"], Family { cache: Cache::Minutes, ..CHAT }),
+    (&["gpt-4o", "gpt-4.1-mini", "gpt-4.1-nano"], Family { cache: Cache::Minutes, output: OutputMode::Always, ..CHAT }),
+    (&["gpt-4.1"], Family { cache: Cache::MinutesOrDay, output: OutputMode::Always, ..CHAT }),
     (&["gpt-3", "gpt-4"], CHAT),
-    (&["o1-mini", "o1-preview"], Family { efforts: &[], ..GPT }),
+    (&["o1-mini", "o1-preview"], Family { efforts: &[], output: OutputMode::Never, ..GPT }),
     (&["o1", "o3", "o4"], Family { seed_max: CHAT.seed_max, ..GPT }),
     (&["gpt-5-chat", "gpt-5.1-chat", "gpt-5.2-chat", "gpt-5.3-chat"], Family { efforts: &[], ..GPT }),
     (&["gpt-5-pro"], Family { efforts: &[Effort::High], ..PRO_GPT }),
@@ -152,14 +173,17 @@ const OPENAI: Rows = &[
     (&["gpt-5."], GPT),
     (&["gpt-5"], Family { cache: Cache::MinutesOrDay, ..GPT }),
     (&["gpt-"], GPT),
-    (&[""], UNASKED),
+    (&[""], Family { output: OutputMode::Always, ..UNASKED }),
 ];
 
 /// Since 3.6, and in 3.5 Flash-Lite, Gemini accepts temperature and `top_p`, and ignores them.
 const GOOGLE: Rows = &[
-    (&["gemini-1", "gemini-2.0"], Family { efforts: CHAT.efforts, thinking: Thinking::Never, ..SAMPLED_GEMINI }),
-    (&["gemini-2.5-flash"], Family { efforts: ALL, thinking: Thinking::Tokens, ..SAMPLED_GEMINI }),
-    (&["gemini-2.5"], Family { thinking: Thinking::Tokens, ..SAMPLED_GEMINI }),
+    (
+        &["gemini-1", "gemini-2.0"],
+        Family { efforts: CHAT.efforts, thinking: Thinking::Never, output: OutputMode::Never, ..SAMPLED_GEMINI },
+    ),
+    (&["gemini-2.5-flash"], Family { efforts: ALL, ..OLDER_GEMINI }),
+    (&["gemini-2.5"], OLDER_GEMINI),
     (&["gemini-3.5-flash-lite"], GEMINI),
     (&["gemini-3-", "gemini-3.1", "gemini-3.5"], SAMPLED_GEMINI),
     (&["gemini-3"], GEMINI),
@@ -175,7 +199,7 @@ impl Family {
             Api::Gemini => GOOGLE,
             Api::Compatible => {
                 return match preset {
-                    Some(Preset::LmStudio) => UNASKED,
+                    Some(Preset::LmStudio) => Family { output: OutputMode::WithoutTools, ..UNASKED },
                     Some(Preset::OpenRouter) => OPEN_ROUTER,
                     Some(Preset::Ollama | Preset::Vllm | Preset::LlamaCpp) | None => SERVER,
                 };
@@ -183,6 +207,15 @@ impl Family {
         };
         let fits = |names: &[&str]| names.iter().any(|name| model.starts_with(name));
         rows.iter().find(|(names, _)| fits(names)).map_or(UNASKED, |(_, family)| *family)
+    }
+
+    /// Returns true if it has a mode for an answer by a schema in a request with or without tools.
+    pub(super) fn has_output_mode(&self, with_tools: bool) -> bool {
+        match self.output {
+            OutputMode::Never => false,
+            OutputMode::WithoutTools => !with_tools,
+            OutputMode::Always => true,
+        }
     }
 
     /// Returns the name of the first option that is set and that the family does not have.

@@ -9,6 +9,7 @@ pub mod failure;
 mod family;
 pub mod network;
 mod options;
+mod output;
 mod prices;
 mod relay;
 mod request;

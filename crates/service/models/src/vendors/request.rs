@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{
     Api,
     family::{Cache, Family, Thinking},
+    output::Asked,
 };
 use crate::{ModelError, ModelRequest, ToolSpec};
 use meerkat_words::{
@@ -96,6 +97,7 @@ pub(super) fn options(
     adapter: AdapterKind,
     family: Family,
     thinking_tokens_max: u32,
+    output: Option<Asked>,
 ) -> ChatOptions {
     let model = request.model.as_str();
     let ModelOptions { max_output_tokens, temperature, top_p, stop, seed, effort, cache: _ } = &request.options;
@@ -136,7 +138,9 @@ pub(super) fn options(
     if adapter == AdapterKind::OpenAIResp {
         // genai also asks for summaries of the reasoning, which OpenAI refuses to unverified organisations.
         options = options.with_extra_body(json!({ "reasoning": asked }));
-    } else if family.is_router && request.options.set().any(|name| name != "max_output_tokens") {
+    } else if family.is_router
+        && (request.options.set().any(|name| name != "max_output_tokens") || matches!(output, Some(Asked::ByMode(_))))
+    {
         let mut body = json!({ "provider": { "require_parameters": true } });
         if let Some(asked) = asked {
             body["reasoning"] = asked;
@@ -150,7 +154,10 @@ pub(super) fn options(
             options = options.with_extra_body(json!({ "thinking": { "type": "between_tools" } }));
         }
     }
-    options
+    match output {
+        Some(Asked::ByMode(format)) => format.add_to(options, adapter),
+        Some(Asked::ByTool) | None => options,
+    }
 }
 
 /// Tokens that a model gets for its thoughts: Google's numbers for these efforts.

@@ -20,7 +20,7 @@ use crate::{
     },
     redact::StreamRedactor,
     session::{
-        message::{Body, Image, Message},
+        message::{Body, Image, Message, RawJson},
         reminder::without_forged_tags,
     },
     store::StoreError,
@@ -96,7 +96,11 @@ async fn attempts(
         };
         request.attempt += 1;
         let mut wait = policy.wait(&error, request.attempt, effect.ports.world.ids.as_ref());
-        if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
+        if error.code == ErrorCode::ModelRejected && effect.model.client.asks_by_mode(&request) {
+            // No table knows all models, servers and schemas that are without the mode.
+            request.answers_by_tool = true;
+            wait = Some(Duration::ZERO);
+        } else if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
             // An image that a vendor refuses must not end every later turn.
             request.images = Arc::default();
             wait = Some(Duration::ZERO);
@@ -122,7 +126,7 @@ async fn attempt(
     outcomes: &mpsc::Sender<Outcome>,
     cancel: &CancellationToken,
 ) -> Attempt {
-    let mut reader = Reader::new(effect, outcomes);
+    let mut reader = Reader::new(effect, outcomes, request.output.is_some());
     let started = match bounded(effect, cancel, effect.model.client.stream_response(request)).await {
         Some(Ok(stream)) => stream,
         Some(Err(error)) => return reader.fail(error),
@@ -187,6 +191,8 @@ struct Reader<'a> {
     effect: &'a ModelEffect,
     outcomes: &'a mpsc::Sender<Outcome>,
     redactor: StreamRedactor,
+    /// True if its texts may be JSON, in which a secret can be escaped.
+    is_json: bool,
     is_reasoning: bool,
     partial: String,
     bytes: usize,
@@ -195,10 +201,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(effect: &'a ModelEffect, outcomes: &'a mpsc::Sender<Outcome>) -> Self {
+    fn new(effect: &'a ModelEffect, outcomes: &'a mpsc::Sender<Outcome>, is_json: bool) -> Self {
         let redactor = effect.ports.secrets.stream();
         let (partial, is_reasoning, is_visible) = (String::new(), false, false);
-        Self { effect, outcomes, redactor, is_reasoning, partial, bytes: 0, hidden_bytes: 0, is_visible }
+        Self { effect, outcomes, redactor, is_json, is_reasoning, partial, bytes: 0, hidden_bytes: 0, is_visible }
     }
 
     async fn push(&mut self, is_reasoning: bool, text: &str) {
@@ -246,6 +252,14 @@ impl<'a> Reader<'a> {
         for block in &mut answer.blocks {
             let (name, arguments, opaque) = match block {
                 AnswerBlock::Text(text) => {
+                    if self.is_json
+                        && let Ok(json) = RawJson::parse(text.trim())
+                    {
+                        let clean = secrets.replace_json(&json);
+                        if clean != json {
+                            clean.as_str().clone_into(text);
+                        }
+                    }
                     *text = secrets.replace(text).into_owned();
                     ("", None, None)
                 }

@@ -67,6 +67,10 @@ impl ModelClient for Heard {
         "heard"
     }
 
+    fn asks_by_mode(&self, request: &ModelRequest) -> bool {
+        request.output.is_some() && !request.answers_by_tool
+    }
+
     async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
         self.requests.lock().unwrap().push(request);
         let answer = self.answers.lock().unwrap().remove(0);

@@ -11,7 +11,9 @@ use super::{
 use crate::{
     ErrorCode,
     options::Policy,
+    output::OutputSpec,
     service::{InterruptTurn, PinFact, SessionService as _, StartTurn, TurnStatus},
+    session::message::RawJson,
 };
 
 /// A request that reaches a node while it ends is run by the node that has it.
@@ -47,6 +49,25 @@ async fn a_request_is_handed_to_the_node_that_has_the_session() {
     assert_eq!(handle.result.await.unwrap().text, "a");
     assert_eq!(a.store.given(session_id), ["a"], "it never moved");
     check_journal(&a.history(session_id).await);
+}
+
+/// A schema is decoded on its way to another node, and the request stays the same.
+#[tokio::test(start_paused = true)]
+async fn a_turn_with_a_schema_has_one_key_at_both_nodes() {
+    let [a, b] = Node::pair(Way::Inbox).await;
+    let session_id = a.creates().await;
+    let turn = a.begins(session_id).await;
+    let schema = r#"{"type":"object","title":"\u00fcber","properties":{"n":{"maximum":1e2,"minimum":1.0}}}"#;
+    let output = Some(OutputSpec { repairs: 0, ..OutputSpec::new(RawJson::parse(schema).unwrap()) });
+    let idempotency_key = Some("k".to_owned());
+    let queued = StartTurn { policy: Policy::Queue, output, idempotency_key, ..StartTurn::new(session_id, "Then.") };
+    let by_b = b.service.begin_turn(queued.clone()).await.unwrap();
+    let by_a = a.service.begin_turn(queued).await.unwrap();
+    assert_eq!(by_b.accepted, by_a.accepted);
+    a.answers();
+    turn.await.unwrap().unwrap();
+    a.answers();
+    assert_eq!(by_b.result.await.unwrap().error.unwrap().code, ErrorCode::OutputInvalid);
 }
 
 #[tokio::test(start_paused = true)]

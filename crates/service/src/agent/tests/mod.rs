@@ -18,6 +18,7 @@ mod letters;
 mod listed;
 mod nodes;
 mod options;
+mod output;
 mod overflow;
 mod passing;
 mod pins;
@@ -276,7 +277,7 @@ fn check_journal(events: &[Value]) {
                     blocks.iter().filter(|block| block["type"] == "tool_call").map(|block| block["call_id"].clone()),
                 );
             }
-            "steering_entered" => is_last_answer = false,
+            "steering_entered" | "output_refused" => is_last_answer = false,
             "tool_finished" => answered.push(event["call_id"].clone()),
             _ => {}
         }

@@ -1,5 +1,7 @@
 //! Events with a turn's terms: what it was asked for.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +10,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     options::{Budgets, ModelOptions, Policy},
+    output::{OutputError, OutputSpec},
     session::message::Body,
 };
 
@@ -92,10 +95,27 @@ pub struct SteeringEntered {
     pub steered: Seq,
 }
 
+/// The last answer does not fit the turn's schema, and goes back to the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputRefused {
+    /// What is wrong with it, at most 16 places.
+    pub errors: Vec<OutputError>,
+}
+
+impl OutputRefused {
+    /// Lists what is wrong with the answer, on one line.
+    pub(crate) fn listed(&self) -> String {
+        self.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
 turn_events! {
     /// How the model is asked.
     #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
     options: ModelOptions,
+    /// Schema that its answer must fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output: Option<Arc<OutputSpec>>,
     /// An approver is present.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     attended: bool,

@@ -515,9 +515,10 @@ pub(super) fn at(hours: i64, record: Record) -> Record {
 pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Record {
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
-    let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
+    let (options, output, attended, allow, search_path) = (ModelOptions::default(), None, false, Vec::new(), None);
     let policy = Policy::Queue;
-    let queued = TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
+    let queued =
+        TurnQueued { prompt, model, budgets, options, output, compaction, attended, allow, search_path, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

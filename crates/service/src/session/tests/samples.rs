@@ -1,5 +1,7 @@
 //! One sample of each kind, with every field filled by the caller.
 
+use std::sync::Arc;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use proptest::{collection::vec, prelude::*};
 
@@ -14,17 +16,18 @@ use crate::{
     cost::Cost,
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets, Effort, ModelOptions, Policy},
+    output::{OutputError, OutputSpec},
     session::{
         CompactionCounters,
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
             CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
             EventKind, FileBefore, HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey,
-            MemoryScope, PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet,
-            Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked, SessionImported,
-            SessionMemory, SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed,
-            ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
-            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
+            MemoryScope, OutputRefused, PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared,
+            ReminderSet, Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked,
+            SessionImported, SessionMemory, SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused,
+            TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued,
+            TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -93,6 +96,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         effort: is_full.then_some(Effort::High),
         ..ModelOptions::default()
     };
+    let output = is_full.then(|| {
+        let schema = RawJson::parse(&format!(r#"{{"const":{}}}"#, json.as_str())).unwrap();
+        Arc::new(OutputSpec { name: Some("city".to_owned()), repairs: 0, ..OutputSpec::new(schema) })
+    });
     let key = is_full.then(|| Key { key: text.clone(), request: text.clone() });
     let usage = Usage {
         input_tokens: number,
@@ -190,6 +197,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             model: when_full(&text),
             budgets,
             options,
+            output,
             compaction: is_full.then(CompactionConfig::default),
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
@@ -207,6 +215,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             model: text,
             budgets,
             options,
+            output,
             queued: is_full.then_some(number),
             continues: is_full.then_some(small),
             attended: is_full,
@@ -244,6 +253,10 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                 free: (number % 2 == 0).then_some(number),
             }),
         }),
+        EventKind::OutputRefused => {
+            let errors = is_full.then(|| OutputError { path: text.clone(), message: text });
+            Event::OutputRefused(OutputRefused { errors: errors.into_iter().collect() })
+        }
         EventKind::ToolStarted => {
             let files = is_full.then(|| changed_file(&text, number)).into_iter().collect();
             Event::ToolStarted(ToolStarted { call_id: text.clone(), name: text, effect: Effect::Once, files })

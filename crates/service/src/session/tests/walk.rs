@@ -1,6 +1,6 @@
 //! Walks through the life of a session and records it. It knows the order of events, and nothing of `Session`.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -12,15 +12,16 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets, ModelOptions, Policy},
+    output::OutputError,
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
             ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, LogTailRepaired,
-            PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked,
-            SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted,
-            TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered,
-            TurnTotals, Unpinned,
+            OutputRefused, PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived,
+            SessionForked, SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome,
+            ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted,
+            TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
@@ -268,8 +269,20 @@ impl Walk {
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
         let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
-        let queued =
-            TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
+        let output = output(detail);
+        let queued = TurnQueued {
+            prompt,
+            model,
+            budgets,
+            options,
+            output,
+            compaction,
+            attended,
+            allow,
+            search_path,
+            policy,
+            key,
+        };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -402,6 +415,11 @@ impl Walk {
         let event = match detail % 12 {
             // Its answer leaves the context with it.
             1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
+            2 if is_done => {
+                open.is_answered = false;
+                let (path, message) = ("/n".to_owned(), format!("wrong {detail}"));
+                Event::OutputRefused(OutputRefused { errors: vec![OutputError { path, message }] })
+            }
             _ if is_done => Event::TurnCompleted(TurnCompleted { stop_reason: StopReason::EndTurn, totals }),
             0 => Event::TurnInterrupted(TurnInterrupted { reason: "requested".to_owned(), totals }),
             1 | 2 => {
@@ -460,10 +478,11 @@ impl Walk {
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             let model = "scripted".to_owned();
-            (turn, TurnStarted { prompt, model, continues, key, ..TurnStarted::default() })
+            (turn, TurnStarted { prompt, model, continues, key, output: output(detail), ..TurnStarted::default() })
         } else {
             let (turn, seq) = self.queue.remove(0);
-            (turn, TurnStarted { model: "other".to_owned(), queued: Some(seq), ..TurnStarted::default() })
+            let (model, output) = ("other".to_owned(), output(detail));
+            (turn, TurnStarted { model, queued: Some(seq), output, ..TurnStarted::default() })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
@@ -520,6 +539,12 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         rounds: 0,
         unread: 0,
     }
+}
+
+/// The schema of a turn's answer, if it has one.
+fn output(detail: usize) -> Option<Arc<OutputSpec>> {
+    let schema = RawJson::parse(&format!(r#"{{"type":"object","maxProperties":{}}}"#, detail % 2)).unwrap();
+    (detail % 3 == 1).then(|| Arc::new(OutputSpec::new(schema)))
 }
 
 fn body(detail: usize) -> Body {

@@ -41,7 +41,7 @@ enum What {
     /// Snapshot of the history, and the time up to which it forgets keys.
     Snapshot(Timestamp),
     Request(Call),
-    /// Part of a call that no other record says: it goes with the call's answer, and not before.
+    /// Part of a step that no other record says: it goes with the step's answer, and not before.
     Detail,
     Result(Call),
     Reply,
@@ -88,6 +88,8 @@ impl Brief {
             Event::TurnQueued(queued) => What::Waited(queued.key.is_some()),
             Event::TurnSteered(steered) => What::Waited(steered.key.is_some()),
             Event::SteeringEntered(_) | Event::TurnEdited(_) => What::Waited(false),
+            // It refuses the answer before it.
+            Event::OutputRefused(_) => What::Detail,
             Event::TurnStarted(started) => {
                 What::Started { has_key: started.key.is_some(), continues: started.continues }
             }

@@ -13,7 +13,11 @@ use std::sync::Arc;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode, SessionError, SessionId,
     options::EngineOptions,
-    service::{ImportBundle, Imported, ImportedSession, PinFact, ReadBlob, SessionView, UpdateSession},
+    output::OutputSpec,
+    service::{
+        ImportBundle, Imported, ImportedSession, PinFact, ReadBlob, ResumeTurn, SessionView, StartTurn, UpdateSession,
+    },
+    session::message::RawJson,
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, MemoryUse, Stores},
 };
 use serde_json::{Value, json};
@@ -247,6 +251,38 @@ fn a_session_whose_turn_runs_is_exported_as_it_is() {
         let types: Vec<_> = process.events(id).await.iter().map(|event| event["type"].clone()).collect();
         assert_eq!(types[3..5], ["turn_started", "turn_interrupted"]);
         assert_eq!(process.turn(new[0].session_id, "@echo messages").await.unwrap().turn, 1);
+    });
+}
+
+/// A copy of a turn that was interrupted, made by a fork or an import, goes on with its schema too.
+#[test]
+fn a_copied_turn_goes_on_with_its_schema() {
+    let (place, elsewhere) = (place(), place());
+    let schema = r#"{"type":"object","required":["n"]}"#;
+    let goes_on = async |process: &Process, id| {
+        let begun = process.service.begin_resume(&id, ResumeTurn::default()).await.unwrap();
+        let started = process.events(id).await.pop().unwrap();
+        assert_eq!((&started["type"], &started["continues"]), (&json!("turn_started"), &json!(0)));
+        assert_eq!(started["output"], json!({ "schema": { "type": "object", "required": ["n"] }, "repairs": 2 }));
+        process.interrupt(id, None).await;
+        begun.result.await.unwrap();
+    };
+    let (id, bundle) = place.process(true, async |process| {
+        let id = process.create().await;
+        let output = Some(OutputSpec::new(RawJson::parse(schema).unwrap()));
+        let turn = StartTurn { output, ..StartTurn::new(id, "@json {} @step @stall") };
+        let begun = process.service.begin_turn(turn).await.unwrap();
+        process.until(id, "output_refused").await;
+        process.interrupt(id, None).await;
+        begun.result.await.unwrap();
+        let bundle = process.export(id, false).await;
+        goes_on(&process, process.fork(id, None).await.unwrap()).await;
+        (id, bundle)
+    });
+    elsewhere.process(true, async |process| {
+        assert_eq!(process.takes(&bundle, false).await, id);
+        goes_on(&process, id).await;
+        goes_on(&process, process.takes(&bundle, true).await).await;
     });
 }
 

@@ -15,8 +15,9 @@ use crate::{
     compaction::{COMPACTION_PROMPT, CompactionConfig, CompactionContext, CompactionResult, Compactor, SUMMARY_PREFIX},
     model::StaticModels,
     options::{Budgets, CacheTime, ModelOptions},
+    output::OutputSpec,
     service::{PinFact, SessionService as _, StartTurn, TurnStatus},
-    session::message::Message,
+    session::message::{Message, RawJson},
 };
 
 /// Some 500 tokens.
@@ -52,6 +53,24 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     let of_summary = ModelOptions { max_output_tokens: Some(100), cache: options.cache, ..ModelOptions::default() };
     assert_eq!((&asked.options, asked.thinking_tokens), (&of_summary, 6_250), "room to think");
     assert_eq!(format!("{:?}", asked.tools), format!("{:?}", next.tools));
+}
+
+/// A compaction before a repair: the model is told all the same what was wrong.
+#[tokio::test]
+async fn what_was_wrong_with_an_answer_outlives_a_compaction() {
+    let bench = Bench::new(config()).await;
+    bench.turn("@long 2400").await;
+    let output = Some(OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#).unwrap()));
+    let turn = StartTurn { output, ..StartTurn::new(bench.id(), r#"@long 2400 @step @json {"n":1}"#) };
+    let result = bench.subject.service.start_turn(turn).await.unwrap();
+    assert_eq!(result.output.as_ref().map(RawJson::as_str), Some(r#"{"n":1}"#), "{result:?}");
+    let events = bench.subject.events().await;
+    let at = |kind: &str| events.iter().rposition(|event| event["type"] == kind).unwrap();
+    assert!(at("output_refused") < at("context_rebuilt"), "{events:#?}");
+    assert!(at("context_rebuilt") < at("assistant_message"), "{events:#?}");
+    let last = bench.requests(false).pop().unwrap();
+    assert!(last.tail.unwrap().contains("\n- not valid JSON: "));
+    assert!(bench.requests(true).iter().all(|summary| summary.output.is_none()), "a summary is no answer");
 }
 
 /// Broken once: the cut ignored the tools' specs, so the steps fitted the window and the request did not, and the turn

@@ -79,6 +79,7 @@ impl Life {
             model: None,
             budgets,
             options: ModelOptions::default(),
+            output: None,
             compaction: None,
             attended: false,
             search_path: None,
