@@ -333,7 +333,9 @@ impl<'a> Chat<'a> {
     async fn begin_prompt(&mut self, line: u64, text: String) {
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
-        let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        let mut turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        // A person sees the turn go on when its calls are answered; a script answers them itself.
+        turn.wait = self.app.out.is_json;
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
         self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show).await));

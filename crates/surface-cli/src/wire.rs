@@ -8,7 +8,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
     options::{Budgets, ModelOptions, Policy},
-    service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
+    service::{CallOutcome, CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -89,6 +89,8 @@ pub(crate) fn create(
         system_prompt: create.system.clone(),
         labels: labels(&create.label),
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
+        // Programs have them; a command that ends cannot answer.
+        client_tools: None,
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
         options: options(&turn.options),
@@ -215,6 +217,19 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             (operation, params)
         }
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
+        Command::Calls(target) => on(target, Operation::Calls, json!({})),
+        Command::Answer { target, call_id, text, value, failed, wait } => {
+            let text = text.iter().map(|text| json!({ "type": "text", "text": text }));
+            let value = value.iter().map(|value| match serde_json::from_str::<Value>(value) {
+                Ok(value) => json!({ "type": "json", "value": value }),
+                // The service refuses it.
+                Err(_) => json!({ "type": "json" }),
+            });
+            let content: Vec<Value> = text.chain(value).collect();
+            let outcome = if *failed { CallOutcome::Failed } else { CallOutcome::Succeeded };
+            let params = json!({ "call_id": call_id, "outcome": outcome, "content": content, "wait": wait });
+            on(target, Operation::AnswerCall, params)
+        }
         Command::Queue { target, cancel: Some(turn), .. } => {
             on(target, Operation::CancelQueued, json!({ "turn": turn }))
         }

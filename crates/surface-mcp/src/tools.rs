@@ -49,6 +49,8 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::DecideApproval => tool("turn_approve", "Approve or deny a tool call that waits for approval."),
         Operation::Queue => tool("turn_queue", "List the queued turns of a session."),
         Operation::CancelQueued => tool("turn_cancel", "Remove a turn from the queue of a session."),
+        Operation::AnswerCall => tool("turn_answer", "Answer a call of a tool that the caller runs."),
+        Operation::Calls => tool("turn_calls", "List the calls that wait for their caller."),
         Operation::EditQueued => tool("turn_edit", "Change the prompt of a queued turn, or its place in the queue."),
         Operation::Events => tool(
             "session_events",

@@ -136,11 +136,13 @@ pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 50] = [
+static TABLE: [Route; 52] = [
     row(Op::CreateSession, Method::POST, "/sessions", &[]),
     row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
     row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
+    row(Op::AnswerCall, Method::POST, "/sessions/{session_id}/calls/{call_id}", &[]),
+    row(Op::Calls, Method::GET, "/sessions/{session_id}/calls", &[]),
     row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
     row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
     row(Op::EditQueued, Method::PATCH, "/sessions/{session_id}/queue/{turn}", &[]),

@@ -178,11 +178,11 @@ impl Actor {
         let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
             // The caller may have left; the journal has the turn.
-            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id, end).await)),
-            None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
+            Some(end) => waiter.send(self.ports.kept_result(self.session.id, end).await),
+            None if used.is_dequeued => waiter.send(Err(SessionError::Interrupted { turn: used.turn })),
             None => {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
-                waiters.retain(|waiter| !waiter.is_closed());
+                waiters.retain(|waiter| !waiter.reply.is_closed());
                 waiters.push(waiter);
                 self.release_held();
             }
@@ -198,13 +198,15 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
-        let terms = self.terms(request, key);
+        let (client_tools, changed) = self.brought_tools(request, false);
+        let terms = TurnQueued { client_tools, ..self.terms(request, key) };
         let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
         if continues.is_some() {
             (started.prompt, started.continues) = (None, continues);
         }
-        let recorded = self.stage(Some(turn), vec![Event::TurnStarted(started)]).await;
+        let events = changed.into_iter().chain([Event::TurnStarted(started)]).collect();
+        let recorded = self.stage(Some(turn), events).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
         self.release_held();
@@ -217,13 +219,16 @@ impl Actor {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn;
-        let queued = self.terms(request, key);
-        let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
+        let (client_tools, changed) = self.brought_tools(request, true);
+        let queued = TurnQueued { client_tools, ..self.terms(request, key) };
+        let events = changed.into_iter().chain([Event::TurnQueued(queued)]).collect();
+        let recorded = self.record_durably(Some(turn), events).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
         Ok(self.accepted(turn, seq, request.wait))
     }
 
-    /// Makes the terms of a request's turn, without secrets: a rule that holds one then allows nothing.
+    /// Makes the terms of a request's turn, without secrets and without its caller's tools: a rule that holds one then
+    /// allows nothing.
     fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
         let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
         TurnQueued {
@@ -236,6 +241,7 @@ impl Actor {
             attended: request.attended,
             allow: request.allow.iter().map(clean).collect(),
             search_path: request.search_path.as_ref().map(clean),
+            client_tools: None,
             key,
         }
     }
@@ -248,7 +254,8 @@ impl Actor {
     }
 
     fn turn_handle(&self, turn: TurnNumber, seq: Seq, wait: bool) -> (TurnHandle, TurnWaiter) {
-        let (waiter, result) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
+        let waiter = TurnWaiter { reply, answers_calls: wait };
         let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
         let result = async move { result.await.map_err(lost)? }.boxed();
         let accepted = TurnAccepted { session_id: self.session.id, turn, seq };
@@ -268,7 +275,8 @@ impl Actor {
         let options = self.asked(&terms.options);
         let started =
             TurnStarted { prompt: None, queued: Some(prompt_seq), options, key: None, ..terms.start(model, budgets) };
-        self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
+        let events = self.queued_tools(&started).into_iter().chain([Event::TurnStarted(started)]).collect();
+        self.record_durably(Some(turn), events).await?;
         self.turn_begins();
         Ok(())
     }
@@ -297,6 +305,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         compaction,
         attended: _,
         allow,
+        client_tools,
         search_path: _,
         wait: _,
         idempotency_key: _,
@@ -307,6 +316,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("options", !options.is_default()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
+        ("client_tools", client_tools.is_some()),
     ];
     wishes.into_iter().find(|(_, is_there)| *is_there).map_or(Ok(()), |(field, _)| Err(unchanged(field)))
 }

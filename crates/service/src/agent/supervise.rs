@@ -112,7 +112,7 @@ impl Actor {
             drop(unacknowledged.reply.send(Err(error.clone())));
         }
         for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
-            drop(waiter.send(Err(error.clone())));
+            waiter.send(Err(error.clone()));
         }
         for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Err(error.clone())));
@@ -151,7 +151,7 @@ impl Actor {
         }
         for (turn, waiters) in self.waiting.waiters.drain() {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
-            waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
+            waiters.into_iter().for_each(|waiter| waiter.send(Err(error.clone())));
         }
         self.shared.close();
         self.departure = None;

@@ -4,7 +4,7 @@
 //! [`result`] is for callers that know an accepted turn but not the process that runs it. It sends no request that must
 //! not be repeated.
 
-use std::future::ready;
+use std::{collections::BTreeSet, future::ready, sync::Arc};
 
 use futures::{
     FutureExt as _,
@@ -15,13 +15,15 @@ use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
     ids::SessionId,
-    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
-    session::{TurnFold, event::Event, message::Body},
+    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult, TurnStatus},
+    session::{TurnEnd, TurnFold, event::Event, message::Body},
     wire::decode_event,
 };
 
 /// A turn whose events come before its end.
 pub struct FollowedTurn {
+    /// If it is followed while it waits for its caller.
+    goes_on: Option<(Arc<dyn SessionService>, TurnAccepted)>,
     /// `None` after the last line; the end still comes.
     follower: Option<Follower>,
     result: Fuse<BoxFuture<'static, Result<TurnResult, SessionError>>>,
@@ -43,13 +45,20 @@ impl FollowedTurn {
     /// Follows a turn by the lines of `follower`, or up to its end alone.
     #[must_use]
     pub fn new(turn: TurnHandle, follower: Option<Follower>) -> Self {
-        Self { follower, result: turn.result.fuse(), end: None }
+        Self { goes_on: None, follower, result: turn.result.fuse(), end: None }
+    }
+
+    /// Follows a turn also while it waits for its caller: then it has not ended.
+    #[must_use]
+    pub fn of_stream(service: Arc<dyn SessionService>, turn: TurnHandle, follower: Option<Follower>) -> Self {
+        let goes_on = Some((service, turn.accepted.clone()));
+        Self { goes_on, ..Self::new(turn, follower) }
     }
 
     /// A turn that was not accepted: its refusal is its end.
     #[must_use]
     pub fn refused(error: SessionError) -> Self {
-        Self { follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
+        Self { goes_on: None, follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
     }
 
     /// Shows no further line.
@@ -60,6 +69,11 @@ impl FollowedTurn {
     /// The next line, or the end behind the last one. It can be dropped and called again.
     pub async fn next(&mut self) -> TurnStep {
         loop {
+            let is_waiting = matches!(&self.end, Some(Ok(end)) if end.status == TurnStatus::Waiting);
+            if let Some((service, accepted)) = self.goes_on.take_if(|_| is_waiting) {
+                self.result = async move { result(service.as_ref(), accepted).await }.boxed().fuse();
+                self.end = None;
+            }
             let is_over = match &self.end {
                 Some(Ok(result)) => self.follower.as_ref().is_none_or(|follower| follower.cursor() >= result.seq),
                 // No event records such an end: the available lines come first.
@@ -85,7 +99,11 @@ impl FollowedTurn {
                         if self.end.is_none() {
                             self.end = (&mut self.result).now_or_never();
                         }
+                        let goes_on = self.goes_on.is_some();
                         match &self.end {
+                            Some(Ok(end)) if goes_on && end.status == TurnStatus::Waiting => {
+                                return TurnStep::Line(line);
+                            }
                             // The turn ended while another turn's line was read.
                             Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
                             Some(_) | None => return TurnStep::Line(line),
@@ -118,9 +136,22 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 /// `TURN_INTERRUPTED` if it left the queue without starting, or its session was deleted; `STORE_FAILED` if the store
 /// failed during the turn, like for callers in the process that runs it.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
+    result_or_calls(service, accepted, false).await
+}
+
+/// Waits for the end of an accepted turn; if its caller `answers_calls`, also until the turn waits for that after its
+/// acceptance.
+///
+/// # Errors
+/// Those of [`result`].
+pub async fn result_or_calls(
+    service: &dyn SessionService,
+    accepted: TurnAccepted,
+    answers_calls: bool,
+) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
     let mut follower = service.follow_turn(&session_id, turn, seq.saturating_sub(1)).await?;
-    let (mut fold, mut has_begun) = (TurnFold::new(turn), false);
+    let (mut fold, mut has_begun, mut requested) = (TurnFold::new(turn), false, BTreeSet::new());
     while let Some(followed) = follower.next().await? {
         if followed.seq.is_none() {
             continue;
@@ -128,25 +159,49 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
         let record = std::str::from_utf8(&followed.line)
             .map_err(unreadable)
             .and_then(|line| decode_event(line).map_err(unreadable))?;
-        if let (Event::TurnSteered(steered), false) = (&record.event, has_begun) {
-            // A text that was steered in later: the turn's beginning says which model answers.
+        let started = match &record.event {
+            Event::TurnSteered(steered) => Some(steered.started),
+            Event::CallAnswered(answered) => Some(answered.started),
+            _ => None,
+        };
+        if let (Some(started), false) = (started, has_begun) {
+            // A text or an answer came later: the turn's beginning says which model answers.
             has_begun = true;
-            follower = service.follow_turn(&session_id, turn, steered.started.saturating_sub(1)).await?;
+            follower = service.follow_turn(&session_id, turn, started.saturating_sub(1)).await?;
             continue;
         }
         has_begun = true;
         if let Some(end) = fold.push(&record) {
-            let mut text = String::new();
-            for body in end.text.iter() {
-                text.push_str(&whole(service, session_id, body).await?);
+            return so_far(service, session_id, end).await;
+        }
+        let is_of_a_call = match &record.event {
+            Event::CallRequested(request) => requested.insert(request.call_id.clone()),
+            Event::ToolFinished(finished) => requested.remove(&finished.call_id),
+            _ => false,
+        };
+        // All calls of a message are requested at once: the session knows which of them are open.
+        if answers_calls && is_of_a_call && record.seq >= seq && !requested.is_empty() {
+            let mut calls = service.calls(&session_id).await?.items;
+            calls.retain(|call| call.turn == turn);
+            if !calls.is_empty() {
+                let waiting = so_far(service, session_id, fold.waiting(&calls)).await?;
+                return Ok(TurnResult { calls, ..waiting });
             }
-            return Ok(end.result(session_id, text));
         }
         if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
             break;
         }
     }
     Err(SessionError::Interrupted { turn })
+}
+
+/// Makes the answer of what there is of a turn, with its text whole.
+async fn so_far(service: &dyn SessionService, session_id: SessionId, end: TurnEnd) -> Result<TurnResult, SessionError> {
+    let mut text = String::new();
+    for body in end.text.iter() {
+        text.push_str(&whole(service, session_id, body).await?);
+    }
+    Ok(end.result(session_id, text))
 }
 
 /// Reads a body's whole text, for callers that have it from an answer or an event.

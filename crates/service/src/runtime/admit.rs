@@ -44,7 +44,7 @@ impl Sessions {
     fn begun(&self, accepted: Bytes, wait: bool) -> Result<TurnHandle, SessionError> {
         let accepted: TurnAccepted = Reply::read(&accepted)?;
         let (service, begun) = (self.clone(), accepted.clone());
-        let result = async move { turn::result(&service, begun).await };
+        let result = async move { turn::result_or_calls(&service, begun, wait).await };
         Ok(TurnHandle { accepted, wait, result: result.boxed() })
     }
 }

@@ -1,6 +1,6 @@
 //! Admitted operations over the sessions of a service.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -17,16 +17,17 @@ use crate::{
         projection,
         readers::Readers,
     },
-    follow::{check_cursor, check_end, gone_lines},
+    follow::{check_cursor, check_end, gone_lines, turn},
     ids::{SessionId, TurnNumber},
     service::{
-        AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EditQueued, EventPage,
-        ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported,
-        InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact,
-        ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind,
-        Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState, SessionSummary, SessionView,
-        ToolServerView, ToolView, TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        AcknowledgeReader, AnswerCall, AnsweredCall, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint,
+        ClearReminder, CompactJournal, CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis,
+        EditQueued, EventPage, ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem,
+        ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
+        Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
+        Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState,
+        SessionSummary, SessionView, ToolServerView, ToolView, TurnStatus, UndoCompaction, Unpin, UpdateSession,
+        WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
@@ -56,7 +57,7 @@ impl Sessions {
     }
 
     /// Returns the memory of this service.
-    pub(super) fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
+    pub(super) fn memory(&self) -> Result<&Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
         self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
@@ -154,6 +155,22 @@ impl Admitted<'_> {
         }
         let command = |reply| Command::Decide { request: Box::new(request.clone()), reply };
         self.0.ask(request.session_id, command).await
+    }
+
+    pub(super) async fn answer_call(&self, request: AnswerCall) -> Result<AnsweredCall, SessionError> {
+        validate::call_content(&request.content, self.0.engine().options.tools.max_output_bytes)?;
+        let hash = validate::request_hash(&(request.outcome, &request.content))?;
+        let (session_id, wait, request) = (request.session_id, request.wait, Arc::new(request));
+        let command = |reply| Command::AnswerCall { request: request.clone(), hash: hash.clone(), reply };
+        let accepted = self.0.ask(session_id, command).await?;
+        Ok(match wait {
+            false => AnsweredCall::Recorded(Changed { session_id, seq: accepted.seq }),
+            true => AnsweredCall::Turn(Box::new(turn::result_or_calls(self.0, accepted, true).await?)),
+        })
+    }
+
+    pub(super) async fn calls(&self, session_id: &SessionId) -> Result<Page<OpenCall>, SessionError> {
+        Ok(Page::whole(self.0.look(*session_id).await?.calls.into_iter().map(|(_, call)| call).collect()))
     }
 
     pub(super) async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {
@@ -480,6 +497,7 @@ impl Admitted<'_> {
                 has_blobs: view.has_blobs,
                 found: &view.found_tools,
             }),
+            client: view.as_ref().and_then(|view| view.client_tools.as_deref()),
             window_tokens: engine.models.resolve(model).map_or(0, |model| model.window_tokens),
             allowed_rules: view.as_ref().map_or(&[], |view| &view.allowed_rules),
         };

@@ -33,13 +33,14 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
-    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
+    service::{Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
-        Session, View,
-        event::{Event, Key, Record, SessionCreated as Created},
+        ApplyError, Session, View,
+        event::{ClientToolsChanged, Event, Key, Record, SessionCreated as Created},
         message::Body,
     },
     store::{Creation, IndexedKey, Lease, StoreError},
+    tool::ClientTools,
     upkeep::bundle::{Exports, Uploads},
 };
 
@@ -335,9 +336,20 @@ impl Sessions {
         request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
     }
 
+    /// Checks the tools that a caller runs.
+    async fn check_client_tools(&self, tools: Option<&[ClientTool]>) -> Result<(), SessionError> {
+        let Some(tools) = tools else { return Ok(()) };
+        let (service, tools) = (self.clone(), tools.to_vec());
+        let checked = tokio::task::spawn_blocking(move || validate::client_tools(&tools, &service.engine().tools));
+        checked.await.unwrap_or_else(|_| Err(SessionError::Internal("a check of tools panicked".to_owned())))
+    }
+
     /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.
     pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
-        let refusal = self.check_turn(&request, is_continuation).err();
+        let refusal = match self.check_turn(&request, is_continuation) {
+            Ok(()) => self.check_client_tools(request.client_tools.as_deref()).await.err(),
+            refused => refused.err(),
+        };
         if let (Some(refusal), None) = (&refusal, &request.idempotency_key) {
             return Err(refusal.clone());
         }
@@ -359,7 +371,9 @@ impl Sessions {
         let result = async move {
             match (result.await, inner.upgrade()) {
                 // The new owner ends the turn, and its events say how.
-                (Err(SessionError::TakenOver(_)), Some(inner)) => turn::result(&Self::of(inner), taken_over).await,
+                (Err(SessionError::TakenOver(_)), Some(inner)) => {
+                    turn::result_or_calls(&Self::of(inner), taken_over, wait).await
+                }
                 (ended, _) => ended,
             }
         };
@@ -423,7 +437,10 @@ impl Sessions {
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
             return Err(SessionError::invalid("tools", "a tool is named twice"));
         }
-        if let Some(unknown) = request.tools.iter().flatten().find(|name| !self.engine().tools.knows(name)) {
+        let is_known = |name: &str| {
+            self.engine().tools.knows(name) || request.client_tools.iter().flatten().any(|tool| tool.name == name)
+        };
+        if let Some(unknown) = request.tools.iter().flatten().find(|name| !is_known(name)) {
             return Err(SessionError::ToolNotFound(unknown.clone()));
         }
         Ok(model.name)
@@ -435,7 +452,10 @@ impl Sessions {
             Some(_) => String::new(),
             None => self.default_model().await,
         };
-        let checked = self.check_create(&request, &default_model);
+        let checked = match self.check_create(&request, &default_model) {
+            Ok(model) => self.check_client_tools(request.client_tools.as_deref()).await.map(|()| model),
+            refused => refused,
+        };
         // A key with a control character was never taken, and no store is asked for one.
         let may_be_known = request.idempotency_key.as_ref().is_some_and(|key| !key.contains(char::is_control));
         if let (Err(refusal), false) = (&checked, may_be_known) {
@@ -542,9 +562,19 @@ impl Sessions {
         let mut event = Event::SessionCreated(created);
         externalise(engine.blobs.as_ref(), session_id, &mut event).await.map_err(failed)?;
         let record = Record { session_id, seq: 1, turn: None, time: now, event };
-        let session = Session::begin(&record).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let refused = |error: ApplyError| SessionError::Internal(error.to_string());
+        let mut session = Session::begin(&record).map_err(refused)?;
+        let mut records = vec![record];
+        if let Some(tools) = request.client_tools.filter(|tools| !tools.is_empty()) {
+            let tools = ClientTools::clean(&tools, &engine.secrets);
+            let (hash, tools, defined, queued) = (ClientTools::hash_of(&tools), Some(tools), None, false);
+            let event = Event::ClientToolsChanged(ClientToolsChanged { hash, tools, defined, queued });
+            let record = Record { session_id, seq: 2, turn: None, time: now, event };
+            session.apply(&record).map_err(refused)?;
+            records.push(record);
+        }
         let (row, key) = (session.summary(), IndexedKey::of(&session));
-        let made = engine.events.create(std::slice::from_ref(&record), &row, key.as_ref()).await;
+        let made = engine.events.create(&records, &row, key.as_ref()).await;
         let lease = match made.map_err(failed)? {
             Creation::Made(lease) => lease,
             Creation::Exists(known) => {

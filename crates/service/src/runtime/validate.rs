@@ -1,7 +1,11 @@
 //! Checks of a request's values beyond its schema: one function per fact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use meerkat_words::calls::{
+    CLIENT_TIMEOUT_MS_MAX, CLIENT_TOOLS_BYTES_MAX, CLIENT_TOOLS_MAX, CONTENT_PARTS_MAX, CallContent, ClientTool,
+};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -11,12 +15,14 @@ use crate::{
     options::Limits,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     store::hex,
-    tool::Toolbox,
+    tool::{IMAGES_MAX, Picture, Toolbox, check_name, check_schema, patterns_of},
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
+/// Patterns of the schemas of a caller's tools, of all together: each takes milliseconds to compile.
+const CLIENT_PATTERNS_MAX: usize = 256;
 /// Rules that a turn may allow.
 const TURN_RULES_MAX: usize = 64;
 /// Default number of items of a page.
@@ -132,6 +138,80 @@ pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), 
         return Err(SessionError::invalid("idempotency_key", message));
     }
     Ok(())
+}
+
+/// Checks the tools that a caller runs. Their schemas are compiled, which may take a while.
+pub(crate) fn client_tools(tools: &[ClientTool], toolbox: &Toolbox) -> Result<(), SessionError> {
+    let refused = |message| Err(SessionError::invalid("client_tools", message));
+    if tools.len() > CLIENT_TOOLS_MAX {
+        return refused(format!("there are {} tools; at most {CLIENT_TOOLS_MAX} are allowed", tools.len()));
+    }
+    let of = |tool: &ClientTool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    let bytes: usize = tools.iter().map(of).sum();
+    if bytes > CLIENT_TOOLS_BYTES_MAX {
+        return refused(format!("they have {bytes} bytes; at most {CLIENT_TOOLS_BYTES_MAX} are allowed"));
+    }
+    let mut names = BTreeSet::new();
+    let mut patterns = 0;
+    for ClientTool { name, input_schema, timeout_ms, .. } in tools {
+        if let Err(why) = check_name(name) {
+            return refused(why);
+        }
+        if toolbox.is_taken(name) {
+            return refused(format!("there is another tool named {name}; give yours another name"));
+        }
+        if !names.insert(name) {
+            return refused(format!("two tools are named {name}"));
+        }
+        if timeout_ms.is_some_and(|timeout_ms| !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&timeout_ms)) {
+            return refused(format!("timeout_ms of {name} is not from 1 to {CLIENT_TIMEOUT_MS_MAX} (30 days)"));
+        }
+        let is_object = input_schema.decode::<serde_json::Value>().is_ok_and(|schema| schema["type"] == "object");
+        if !is_object {
+            return refused(format!("input_schema of {name} is not of an object: it needs \"type\": \"object\""));
+        }
+        patterns += patterns_of(input_schema);
+        if patterns > CLIENT_PATTERNS_MAX {
+            return refused(format!("their schemas have more than {CLIENT_PATTERNS_MAX} patterns"));
+        }
+        if let Err(why) = check_schema(input_schema) {
+            return refused(format!("tool {name}: {why}"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the answer to a call. An image must be what it says.
+pub(crate) fn call_content(content: &[CallContent], limit: u64) -> Result<(), SessionError> {
+    let refused = |message| Err(SessionError::invalid("content", message));
+    if content.len() > CONTENT_PARTS_MAX {
+        return refused(format!("it has {} parts; at most {CONTENT_PARTS_MAX} are allowed", content.len()));
+    }
+    let (mut bytes, mut images) = (0, 0);
+    for part in content {
+        let (media_type, data) = match part {
+            CallContent::Text(text) => {
+                bytes += text.len() as u64;
+                continue;
+            }
+            CallContent::Json(value) => {
+                bytes += value.as_str().len() as u64;
+                continue;
+            }
+            CallContent::Image { media_type, data } => (media_type, data),
+        };
+        images += 1;
+        let Ok(image) = BASE64_STANDARD.decode(data) else { return refused("an image is not in base64".to_owned()) };
+        match Picture::of(&image) {
+            Ok(picture) if picture.media_type == media_type => {}
+            Ok(picture) => return refused(format!("an image is not {media_type:?}, but {}", picture.media_type)),
+            Err(why) => return refused(format!("an image cannot be used: {why}")),
+        }
+    }
+    if images > IMAGES_MAX {
+        return refused(format!("it has {images} images; at most {IMAGES_MAX} are allowed"));
+    }
+    if bytes > limit { Err(SessionError::PayloadTooLarge { what: "answer", bytes, limit }) } else { Ok(()) }
 }
 
 /// Checks the rules that a turn allows.

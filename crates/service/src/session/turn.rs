@@ -5,7 +5,10 @@ use std::sync::Arc;
 use meerkat_errors::ErrorBody;
 use serde::{Deserialize, Serialize};
 
-use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
+use meerkat_words::{
+    answers::{QueueItem, TurnResult, TurnStatus},
+    calls::OpenCall,
+};
 
 use super::{
     event::{
@@ -17,10 +20,11 @@ use crate::{
     SessionError,
     clock::Timestamp,
     compaction::CompactionConfig,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
-    model::StopReason,
+    model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions},
-    tool::Form,
+    tool::{Effect, Form},
 };
 
 /// A turn that was accepted and waits.
@@ -55,6 +59,7 @@ impl QueuedTurn {
     /// Takes away what would let its calls run, because it came in a bundle.
     pub(super) fn imported(&mut self) {
         (self.terms.attended, self.terms.allow, self.terms.search_path) = (false, Vec::new(), None);
+        self.terms.client_tools = None;
     }
 
     /// Returns its entry in a list.
@@ -155,6 +160,8 @@ pub enum CallProgress {
     Decided(Answered),
     /// It runs.
     Started,
+    /// It waits for its caller.
+    Requested(Requested),
     /// It has its result.
     Finished(ToolResult),
 }
@@ -170,6 +177,19 @@ pub struct Asked {
     pub preview: Option<String>,
     /// Rule that an approval can allow beyond this call.
     pub rule: Option<String>,
+}
+
+/// Request of a call to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requested {
+    /// The event that requested it.
+    pub seq: Seq,
+    /// Its time.
+    pub time: Timestamp,
+    /// Effect of running the call again.
+    pub effect: Effect,
+    /// Time until which it is answered.
+    pub deadline: Timestamp,
 }
 
 /// Question of a server while its call runs.
@@ -221,6 +241,10 @@ impl CallProgress {
     pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
+            Event::CallRequested(request) => {
+                let (seq, time, effect, deadline) = (record.seq, record.time, request.effect, request.deadline);
+                (&request.call_id, Self::Requested(Requested { seq, time, effect, deadline }))
+            }
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {
                 let (preview, rule) = (request.preview.clone(), request.rule.clone());
@@ -284,15 +308,39 @@ impl TurnEnd {
             tool_calls: self.totals.tool_calls,
             compactions: self.totals.compactions,
             error: self.error.clone(),
+            calls: Vec::new(),
         }
     }
 }
 
 impl OpenTurn {
-    /// Returns true if a call waits for a decision.
+    /// Returns true if a call waits for a decision, or for its caller.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_)))
+        let waits = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Requested(_));
+        self.calls.iter().any(waits)
+    }
+
+    /// Lists the calls that wait for their caller, each with its request.
+    pub fn requested(&self) -> impl Iterator<Item = (&ToolCall, &Requested)> {
+        self.calls.iter().filter_map(|state| match &state.progress {
+            CallProgress::Requested(requested) => Some((&state.call, requested)),
+            _ => None,
+        })
+    }
+
+    /// Lists the calls that wait for their caller, as answers name them.
+    pub(crate) fn open_calls(&self) -> Vec<OpenCall> {
+        let call = |(call, requested): (&ToolCall, &Requested)| OpenCall {
+            call_id: call.call_id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+            effect: requested.effect,
+            deadline: requested.deadline,
+            turn: self.turn,
+            seq: requested.seq,
+        };
+        self.requested().map(call).collect()
     }
 
     /// Returns the question about a call that waits.
@@ -301,9 +349,11 @@ impl OpenTurn {
         let call = self.calls.iter().find(|call| call.call.call_id == call_id)?;
         match &call.progress {
             CallProgress::Waiting(asked) => Some(asked),
-            CallProgress::Proposed | CallProgress::Decided(..) | CallProgress::Started | CallProgress::Finished(_) => {
-                None
-            }
+            CallProgress::Proposed
+            | CallProgress::Decided(..)
+            | CallProgress::Started
+            | CallProgress::Requested(_)
+            | CallProgress::Finished(_) => None,
         }
     }
 
@@ -323,11 +373,14 @@ impl OpenTurn {
         self.forms.iter().filter(|form| !form.is_decided)
     }
 
-    /// Returns true if the turn can go on in another process: somebody was asked about its open calls, and none of them
-    /// has started, so none has had an effect.
+    /// Returns true if the turn can go on in another process: somebody was asked about its open calls, or for them, and
+    /// none of them has started, so none has had an effect here.
     #[must_use]
     pub fn outlives_its_process(&self) -> bool {
-        let is_asked = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Decided(..));
+        let is_asked = |call: &CallState| {
+            let progress = &call.progress;
+            matches!(progress, CallProgress::Waiting(_) | CallProgress::Decided(..) | CallProgress::Requested(_))
+        };
         let is_started = |call: &CallState| call.progress == CallProgress::Started;
         !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
     }
@@ -336,6 +389,12 @@ impl OpenTurn {
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
         let terms = TurnStarted { key, prompt: None, ..started.clone() };
         Self { turn, seq, terms, totals: TurnTotals::begun(), ..Self::default() }
+    }
+
+    /// Counts tokens and their cost.
+    pub(super) fn spend(&mut self, usage: Usage, cost: Option<Cost>) {
+        self.totals.usage.add(usage);
+        self.totals.cost = Cost::sum(self.totals.cost, cost);
     }
 
     /// Takes the text of an answer, and the reason for its end.
@@ -359,9 +418,19 @@ impl OpenTurn {
             }
             _ => return None,
         };
-        Some(TurnEnd {
+        Some(TurnEnd { error, ..self.so_far(record.seq, status, totals.clone()) })
+    }
+
+    /// Returns what there is of the turn, which waits for its caller to answer these calls.
+    pub(crate) fn waiting(&self, calls: &[OpenCall]) -> TurnEnd {
+        let seq = calls.iter().map(|call| call.seq).max().unwrap_or(self.seq);
+        self.so_far(seq, TurnStatus::Waiting, self.totals.clone())
+    }
+
+    fn so_far(&self, seq: Seq, status: TurnStatus, totals: TurnTotals) -> TurnEnd {
+        TurnEnd {
             turn: self.turn,
-            seq: record.seq,
+            seq,
             status,
             model: self.terms.model.clone(),
             budgets: self.terms.budgets,
@@ -370,13 +439,14 @@ impl OpenTurn {
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,
-            totals: totals.clone(),
-            error,
-        })
+            totals,
+            error: None,
+        }
     }
 }
 
-/// Finds the end of a turn in its events, for followers without a [`Session`](super::Session).
+/// Finds the end of a turn in its events, and what there is of it before, for followers without a
+/// [`Session`](super::Session).
 #[derive(Debug)]
 pub(crate) struct TurnFold(OpenTurn);
 
@@ -391,9 +461,25 @@ impl TurnFold {
         let turn = record.turn.filter(|turn| *turn == self.0.turn)?;
         match &record.event {
             Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, record.seq, started, None),
-            Event::AssistantMessage(answer) => self.0.answered(record.seq, answer),
+            Event::AssistantMessage(answer) => {
+                self.0.totals.steps += 1;
+                self.0.spend(answer.usage, answer.cost);
+                self.0.answered(record.seq, answer);
+            }
+            Event::ToolStarted(_) | Event::CallRequested(_) => self.0.totals.tool_calls += 1,
+            Event::ContextRebuilt(rebuilt) => {
+                let (usage, cost) = rebuilt.bill();
+                self.0.spend(usage, cost);
+            }
+            Event::SummaryUnused(unused) => self.0.spend(unused.usage, unused.cost),
+            Event::CompactionCompleted(_) => self.0.totals.compactions += 1,
             _ => {}
         }
         self.0.end(record)
+    }
+
+    /// Returns what there is of the turn, which waits for its caller to answer these calls.
+    pub(crate) fn waiting(&self, calls: &[OpenCall]) -> TurnEnd {
+        self.0.waiting(calls)
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod answers;
 pub mod approval;
+pub mod calls;
 pub mod capability;
 pub mod clock;
 pub mod compaction;

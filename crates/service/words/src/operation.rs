@@ -71,6 +71,14 @@ macro_rules! operations {
             DecideApproval "turn/approve" = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
                 ItemNotFound, IdempotencyConflict,
             ];
+            /// Answers a call of a tool that the caller runs.
+            ///
+            /// Repeating an answer changes nothing.
+            AnswerCall "turn/answer" = answer_call(request: AnswerCall) -> AnsweredCall, AnswerCall, None, Settles, [
+                ItemNotFound, IdempotencyConflict, TurnInterrupted,
+            ];
+            /// Lists the calls that wait for their caller.
+            Calls "turn/calls" = calls(session_id: &SessionId) -> Page<OpenCall>, OneSession, None, Reads, [];
             /// Lists the queued turns.
             ///
             /// They are in the order in which they will run.
@@ -127,7 +135,7 @@ macro_rules! operations {
             ///
             /// Begins with the whole list. Waits for the first change if asked to.
             Changes "session/changes" = changes(request: FollowSessions) -> ChangePage, FollowSessions, SessionStore, Reads, [];
-            /// Lists the calls of all sessions that wait for approval.
+            /// Lists the calls of all sessions that wait for a person or for their caller.
             Approvals "turn/approvals" = approvals(request: ListApprovals) -> Page<OpenApproval>, ListApprovals, SessionStore, Reads, [];
             /// Changes a session's title and labels.
             Update "session/update" = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];

@@ -162,7 +162,11 @@ impl Client {
         params["wait"] = false.into();
         let accepted: TurnAccepted = self.ask(operation, &params).await?;
         let (service, begun) = (self.clone(), accepted.clone());
-        Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
+        Ok(TurnHandle {
+            accepted,
+            wait,
+            result: async move { turn::result_or_calls(&service, begun, wait).await }.boxed(),
+        })
     }
 }
 

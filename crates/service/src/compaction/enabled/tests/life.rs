@@ -82,6 +82,7 @@ impl Life {
             compaction: None,
             attended: false,
             search_path: None,
+            client_tools: None,
             allow: Vec::new(),
             policy,
             key: None,
