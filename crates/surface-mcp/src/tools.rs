@@ -176,10 +176,16 @@ impl Offer {
             }
         }
         if self.set == Toolset::Core {
-            // The settings of compactions would be a third of these tools' tokens.
+            // The settings of compactions would be a third of these tools' tokens, and no tool here answers a call.
             for tool in &mut tools {
                 let input = Arc::make_mut(&mut tool.input_schema);
-                for (place, name) in [("properties", "compaction"), ("$defs", "CompactionConfig")] {
+                for (place, name) in [
+                    ("properties", "compaction"),
+                    ("$defs", "CompactionConfig"),
+                    ("properties", "client_tools"),
+                    ("$defs", "ClientTool"),
+                    ("$defs", "Effect"),
+                ] {
                     input.get_mut(place).and_then(Value::as_object_mut).map(|members| members.shift_remove(name));
                 }
             }

@@ -244,7 +244,7 @@ mod tests {
             let has_room = route.takes_body() && !route.takes_bundle();
             assert!(has_room || rest.is_empty(), "{:?}: {rest:?} stand nowhere", route.operation);
             assert_eq!(route.takes_key(), rest.iter().any(|name| *name == "idempotency_key"), "{:?}", route.operation);
-            let waits = route.runs_turn() || route.operation == Operation::ForgetMemory;
+            let waits = route.runs_turn() || matches!(route.operation, Operation::AnswerCall | Operation::ForgetMemory);
             assert_eq!(waits, rest.iter().any(|name| *name == "wait"), "{:?}", route.operation);
         }
     }
