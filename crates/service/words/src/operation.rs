@@ -75,7 +75,7 @@ macro_rules! operations {
             ///
             /// Repeating an answer changes nothing.
             AnswerCall "turn/answer" = answer_call(request: AnswerCall) -> AnsweredCall, AnswerCall, None, Settles, [
-                ItemNotFound, IdempotencyConflict, TurnInterrupted,
+                ItemNotFound, IdempotencyConflict,
             ];
             /// Lists the calls that wait for their caller.
             Calls "turn/calls" = calls(session_id: &SessionId) -> Page<OpenCall>, OneSession, None, Reads, [];
