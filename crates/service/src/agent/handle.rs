@@ -193,6 +193,10 @@ impl Actor {
             return Err(SessionError::ItemNotFound("turn"));
         }
         let position = position.map(|position| position.min(queue.len() - 1));
+        if prompt.is_some() {
+            self.ports.held.check_room()?;
+            self.ports.events.room().await?;
+        }
         let prompt = prompt.map(|prompt| Body::Inline(self.ports.secrets.replace(&prompt).into_owned()));
         self.changed(Some(turn), Event::TurnEdited(TurnEdited { prompt, position })).await
     }

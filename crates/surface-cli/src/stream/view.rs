@@ -188,6 +188,7 @@ impl View {
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_)
+            | Event::TurnEdited(_)
             | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
@@ -209,7 +210,6 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
-            | Event::TurnEdited(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)

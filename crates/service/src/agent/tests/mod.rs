@@ -8,6 +8,7 @@ mod calls;
 mod compaction;
 mod cut_off;
 mod decided;
+mod edited;
 mod fakes;
 mod faults;
 mod forms;

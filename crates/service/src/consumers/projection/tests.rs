@@ -17,7 +17,7 @@ use super::{Projection, files::Files, files::RealFiles};
 use crate::{
     AgentBuildConfig, SessionId,
     options::{EngineOptions, Policy},
-    service::{InterruptTurn, ReadEvents, SessionSummary, StartTurn},
+    service::{EditQueued, InterruptTurn, ReadEvents, SessionSummary, StartTurn},
     session::Session,
     store::{Frame, restore::decode},
 };
@@ -40,6 +40,9 @@ async fn frames() -> Vec<Frame> {
     let running = service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Waited.") };
     let queued = service.begin_turn(queued).await.unwrap();
+    let prompt = Some("@say Waited, and changed.".to_owned());
+    let edited = EditQueued { session_id, turn: queued.accepted.turn, prompt, position: None };
+    service.edit_queued(edited).await.unwrap();
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     running.result.await.unwrap();
     queued.result.await.unwrap();
@@ -161,8 +164,8 @@ async fn a_transcript_says_what_was_said() {
         "## Turn 2",
         "*Interrupted: ",
         "## Turn 3",
-        "### User\n\n@say Waited.\n",
-        "### Assistant\n\nWaited.\n",
+        "### User\n\n@say Waited, and changed.\n",
+        "### Assistant\n\nWaited, and changed.\n",
         "## Turn 4",
         "### Assistant\n\nHalf [cut off]\n\n*Failed: ",
     ];
