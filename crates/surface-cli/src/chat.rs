@@ -520,7 +520,8 @@ fn waits(command: &SlashCommand, (operation, params): &Request) -> bool {
     match command {
         SlashCommand::Call(_) => {
             let has_wait = params["wait_ms"].as_u64().is_some_and(|wait_ms| wait_ms > 0);
-            has_wait || call::is_turn(*operation) || *operation == Operation::Compact
+            let is_of_turn = *operation == Operation::AnswerCall && params["wait"] == true;
+            has_wait || is_of_turn || call::is_turn(*operation) || *operation == Operation::Compact
         }
         // A later line may interrupt it.
         SlashCommand::Compact(how) => !how.preview && how.undo.is_none(),

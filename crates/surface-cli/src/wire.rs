@@ -218,14 +218,9 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
         }
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
         Command::Calls(target) => on(target, Operation::Calls, json!({})),
-        Command::Answer { target, call_id, text, value, failed, wait } => {
-            let text = text.iter().map(|text| json!({ "type": "text", "text": text }));
-            let value = value.iter().map(|value| match serde_json::from_str::<Value>(value) {
-                Ok(value) => json!({ "type": "json", "value": value }),
-                // The service refuses it.
-                Err(_) => json!({ "type": "json" }),
-            });
-            let content: Vec<Value> = text.chain(value).collect();
+        // The command itself adds the value, as it was written.
+        Command::Answer { target, call_id, text, value: _, failed, wait } => {
+            let content: Vec<Value> = text.iter().map(|text| json!({ "type": "text", "text": text })).collect();
             let outcome = if *failed { CallOutcome::Failed } else { CallOutcome::Succeeded };
             let params = json!({ "call_id": call_id, "outcome": outcome, "content": content, "wait": wait });
             on(target, Operation::AnswerCall, params)

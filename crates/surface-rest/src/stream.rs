@@ -106,7 +106,7 @@ pub(crate) async fn changes(app: &Arc<App>, operation: Operation, params: &str) 
 pub(crate) async fn turn(app: &Arc<App>, turn: TurnHandle) -> Result<Response, SessionError> {
     let follower = from_acceptance(app.service.as_ref(), &turn.accepted).await?;
     let items =
-        stream::unfold(Some(FollowedTurn::of_stream(app.service.clone(), turn, Some(follower))), |turn| async {
+        stream::unfold(Some(FollowedTurn::new(turn, Some(follower))), |turn| async {
             let mut turn = turn?;
             loop {
                 match turn.next().await {

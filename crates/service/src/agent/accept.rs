@@ -19,7 +19,7 @@ use crate::{
     options::{Budgets, ModelOptions, Policy},
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
-        QueuedTurn,
+        KeyUse, QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
         message::{Body, Message},
     },
@@ -175,11 +175,18 @@ impl Actor {
         if used.request != key.request {
             return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
         }
+        Some(Ok(self.again(used, wait).await))
+    }
+
+    /// Makes the handle of a request that was accepted before, under a key.
+    pub(super) async fn again(&mut self, used: KeyUse, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
             // The caller may have left; the journal has the turn.
             Some(end) => waiter.send(self.ports.kept_result(self.session.id, end).await),
             None if used.is_dequeued => waiter.send(Err(SessionError::Interrupted { turn: used.turn })),
+            // The answer to a call outlives its turn, and does not know the end: the turn's events do.
+            None if !self.session.is_pending(used.turn) => waiter.send(Err(SessionError::TakenOver(self.session.id))),
             None => {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
                 waiters.retain(|waiter| !waiter.reply.is_closed());
@@ -187,7 +194,7 @@ impl Actor {
                 self.release_held();
             }
         }
-        Some(Ok(handle))
+        handle
     }
 
     async fn start_now(
@@ -198,7 +205,7 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
-        let (client_tools, changed) = self.brought_tools(request, false);
+        let (client_tools, changed) = self.tools_of_request(request, false);
         let terms = TurnQueued { client_tools, ..self.terms(request, key) };
         let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
@@ -219,7 +226,7 @@ impl Actor {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn;
-        let (client_tools, changed) = self.brought_tools(request, true);
+        let (client_tools, changed) = self.tools_of_request(request, true);
         let queued = TurnQueued { client_tools, ..self.terms(request, key) };
         let events = changed.into_iter().chain([Event::TurnQueued(queued)]).collect();
         let recorded = self.record_durably(Some(turn), events).await;
@@ -247,7 +254,7 @@ impl Actor {
     }
 
     /// Makes the handle of a recorded turn.
-    fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
+    pub(super) fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(turn, seq, wait);
         self.waiting.waiters.entry(turn).or_default().push(waiter);
         handle

@@ -173,8 +173,8 @@ impl Drop for Actor {
 
 impl Actor {
     /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first,
-    /// unless it can go on: then its deadlines begin again. Once its calls are decided, it may wait until it is asked
-    /// for, like the queue.
+    /// unless it can go on: then the deadlines of its questions begin again. With no question open, it may wait until it is
+    /// asked for, like the queue.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -196,7 +196,7 @@ impl Actor {
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue.is_empty() && !is_queue_run,
-            is_turn_held: !turns_go_on && left.is_some_and(|left| !left.is_waiting()),
+            is_turn_held: !turns_go_on && left.is_some_and(|left| !left.asks()),
             ..Control::default()
         };
         Self {

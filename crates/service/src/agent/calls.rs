@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use meerkat_errors::{ErrorBody, ErrorCode};
-use meerkat_words::calls::{CLIENT_TIMEOUT_MS_MAX, CallContent, CallOutcome};
+use meerkat_words::calls::{CallContent, CallOutcome};
 use tokio::sync::mpsc;
 
 use super::{Ports, actor::Actor};
 use crate::{
     SessionError,
     clock::Timestamp,
-    service::{AnswerCall, StartTurn, TurnAccepted, TurnResult},
+    service::{AnswerCall, StartTurn, TurnHandle, TurnResult},
     session::{
         event::{CallAnswered, CallRequested, ClientToolsChanged, Event, ToolFinished, ToolOutcome, TurnStarted},
         message::Body,
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(60);
 impl Actor {
     /// Returns the hash of the tools that a request brings, and the event that is recorded before its turn, if there is
     /// one to record.
-    pub(super) fn brought_tools(&self, request: &StartTurn, queued: bool) -> (Option<String>, Option<Event>) {
+    pub(super) fn tools_of_request(&self, request: &StartTurn, queued: bool) -> (Option<String>, Option<Event>) {
         let Some(tools) = &request.client_tools else { return (None, None) };
         let tools = ClientTools::clean(tools, &self.ports.secrets);
         let hash = ClientTools::hash_of(&tools);
@@ -48,9 +48,13 @@ impl Actor {
     /// Makes the event by which the tools of a turn from the queue become the session's, unless they are already.
     pub(super) fn queued_tools(&self, started: &TurnStarted) -> Option<Event> {
         let hash = started.client_tools.as_ref().filter(|hash| !self.session.has_client_tools(hash))?;
-        let defined = Some(self.session.client_tools_of(hash)?.seq);
-        let changed = ClientToolsChanged { hash: hash.clone(), tools: None, defined, queued: false };
-        Some(Event::ClientToolsChanged(changed))
+        let (tools, defined) = match self.session.client_tools_of(hash) {
+            Some(set) => (None, Some(set.seq)),
+            // A session that never had a tool has no event that defines none.
+            None => (Some(Vec::new()).filter(|none| ClientTools::hash_of(none) == *hash), None),
+        };
+        let changed = ClientToolsChanged { hash: hash.clone(), tools, defined, queued: false };
+        (changed.tools.is_some() || defined.is_some()).then_some(Event::ClientToolsChanged(changed))
     }
 
     /// Requests calls from the session's caller, all at once.
@@ -62,7 +66,6 @@ impl Actor {
             let tool = self.session.client_tools.as_ref().and_then(|tools| tools.get(&call.name));
             let timeout_ms =
                 tool.and_then(|tool| tool.timeout_ms).unwrap_or(self.ports.options.tools.client_timeout_ms);
-            let timeout_ms = timeout_ms.clamp(1, CLIENT_TIMEOUT_MS_MAX);
             let deadline = Timestamp::from_millis(now.as_millis().saturating_add_unsigned(timeout_ms));
             let effect = tool.map_or(Effect::Once, |tool| tool.effect);
             let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.arguments.clone());
@@ -72,7 +75,7 @@ impl Actor {
         self.record_durably(Some(turn), events).await.map(drop)
     }
 
-    /// Waits until a caller answers a call, or until one has waited too long. The turn's own time stands still meanwhile.
+    /// Waits until a caller answers a call, or until one has waited too long. That time does not count for the turn's budget.
     pub(super) async fn await_callers(&mut self) {
         self.notify_callers().await;
         let since = self.ports.world.clock.elapsed();
@@ -85,8 +88,8 @@ impl Actor {
 
     /// Milliseconds until the first deadline of a call that waits.
     fn call_left_ms(&self) -> u64 {
-        let deadlines = self.session.open_turn().into_iter().flat_map(|open| open.requested());
-        let first = deadlines.map(|(_, requested)| requested.deadline).min();
+        let requested = self.session.open_turn().into_iter().flat_map(|open| open.requested());
+        let first = requested.map(|requested| requested.call.deadline).min();
         let now = self.ports.world.clock.now().as_millis();
         first.map_or(u64::MAX, |first| u64::try_from(first.as_millis().saturating_sub(now)).unwrap_or(0))
     }
@@ -100,29 +103,25 @@ impl Actor {
         if callers.is_empty() {
             return;
         }
-        let calls = open.open_calls();
+        let calls: Vec<_> = open.requested().map(|requested| (*requested.call).clone()).collect();
         let result = self.ports.result(self.session.id, &open.waiting(&calls)).await;
         let result = result.map(|result| TurnResult { calls, ..result });
         callers.into_iter().for_each(|caller| caller.send(result.clone()));
     }
 
     /// Takes the answer to a call. The same answer again gets what the first one got.
-    pub(super) async fn answer_call(&mut self, request: &AnswerCall, hash: &str) -> Result<TurnAccepted, SessionError> {
+    pub(super) async fn answer_call(&mut self, request: &AnswerCall, hash: &str) -> Result<TurnHandle, SessionError> {
         self.shared.check_writable()?;
-        let (session_id, now) = (self.session.id, self.ports.world.clock.now());
+        let now = self.ports.world.clock.now();
         let open = self.session.open_turn();
         let requested = open.and_then(|open| {
-            let mut requested = open.requested().filter(|(_, requested)| requested.deadline > now);
-            let (call, requested) = requested.find(|(call, _)| call.call_id == request.call_id)?;
-            Some((open.turn, open.seq, call.name.clone(), requested.time))
+            let mut requested = open.requested().filter(|requested| requested.call.deadline > now);
+            let requested = requested.find(|requested| requested.call.call_id == request.call_id)?;
+            Some((open.turn, open.seq, requested.call.name.clone(), requested.time))
         });
         let Some((turn, started, name, since)) = requested else {
-            return match self.session.answer(&request.call_id) {
-                Some(used) if used.request == hash => {
-                    let (turn, seq) = (used.turn, used.seq);
-                    self.release_held();
-                    Ok(TurnAccepted { session_id, turn, seq })
-                }
+            return match self.session.answer(&request.call_id).cloned() {
+                Some(used) if used.request == hash => Ok(self.again(used, request.wait).await),
                 Some(_) => Err(SessionError::AlreadyAnswered { call_id: request.call_id.clone() }),
                 None => Err(SessionError::ItemNotFound("call")),
             };
@@ -136,7 +135,7 @@ impl Actor {
         let events = vec![Event::CallAnswered(answered), Event::ToolFinished(finished)];
         self.record_durably(Some(turn), events).await.map_err(|error| self.discard(&error))?;
         self.release_held();
-        Ok(TurnAccepted { session_id, turn, seq })
+        Ok(self.accepted(turn, seq, request.wait))
     }
 }
 

@@ -14,8 +14,7 @@ use crate::{
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
     service::{
-        AnswerCall, Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnAccepted, TurnHandle,
-        TurnResult,
+        AnswerCall, Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult,
     },
     session::{event::Event, reminder::SystemReminderType},
 };
@@ -56,7 +55,7 @@ pub(crate) enum Command {
     /// Decide a call.
     Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
     /// Take the answer to a call that was requested; `hash` is that of the answer. Answers with its event and turn.
-    AnswerCall { request: Arc<AnswerCall>, hash: String, reply: Reply<TurnAccepted> },
+    AnswerCall { request: Arc<AnswerCall>, hash: String, reply: Reply<TurnHandle> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Change the prompt or the place of a turn in the queue.
@@ -83,8 +82,7 @@ impl Command {
         // The caller may have left.
         match self {
             Self::GoOn { .. } => {}
-            Self::StartTurn { reply, .. } => drop(reply.send(Err(error.clone()))),
-            Self::AnswerCall { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::StartTurn { reply, .. } | Self::AnswerCall { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Record { reply, .. }
             | Self::Decide { reply, .. }
             | Self::CancelQueued { reply, .. }

@@ -434,14 +434,16 @@ fn nobody_to_ask(name: &str) -> String {
     )
 }
 
-/// The result of a call that the turn's end leaves without one. What was requested from the caller of an imported session
-/// was requested elsewhere.
+/// The result of a call that the turn's end leaves without one.
 fn not_run(call: &CallState, why: &str, is_imported: bool) -> Option<CallAnswer> {
     let (outcome, text) = match call.progress {
         CallProgress::Finished(_) => return None,
         CallProgress::Started => (ToolOutcome::Unknown, OUTCOME_UNKNOWN.to_owned()),
-        CallProgress::Requested(Requested { effect: Effect::Once, .. }) if !is_imported => {
+        CallProgress::Requested(Requested { ref call, .. }) if call.effect == Effect::Once && !is_imported => {
             (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} No caller had answered."))
+        }
+        CallProgress::Requested(_) if is_imported => {
+            (ToolOutcome::NotRun, "Not run: the session was imported while it waited for its caller.".to_owned())
         }
         CallProgress::Proposed | CallProgress::Waiting(_) | CallProgress::Decided(..) | CallProgress::Requested(_) => {
             (ToolOutcome::NotRun, format!("Not run: {why}."))
@@ -452,15 +454,15 @@ fn not_run(call: &CallState, why: &str, is_imported: bool) -> Option<CallAnswer>
 
 /// The result of a call that no caller answered in time.
 fn unanswered(call: &CallState, now: Timestamp) -> Option<CallAnswer> {
-    let CallProgress::Requested(Requested { effect, deadline, .. }) = call.progress else { return None };
-    let (outcome, text) = match effect {
+    let CallProgress::Requested(Requested { call: requested, .. }) = &call.progress else { return None };
+    let (outcome, text) = match requested.effect {
         Effect::Once => (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} No caller answered in time.")),
         Effect::ReadOnly | Effect::Idempotent => {
             (ToolOutcome::NotRun, "No caller answered the call in time.".to_owned())
         }
     };
     let (call_id, name) = (call.call.call_id.clone(), call.call.name.clone());
-    (deadline <= now).then_some(CallAnswer { call_id, name, outcome, text, error: None })
+    (requested.deadline <= now).then_some(CallAnswer { call_id, name, outcome, text, error: None })
 }
 
 /// Returns the used amount of a budget.

@@ -4,7 +4,7 @@
 //! [`result`] is for callers that know an accepted turn but not the process that runs it. It sends no request that must
 //! not be repeated.
 
-use std::{collections::BTreeSet, future::ready, sync::Arc};
+use std::{collections::BTreeSet, future::ready};
 
 use futures::{
     FutureExt as _,
@@ -15,15 +15,13 @@ use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
     ids::SessionId,
-    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult, TurnStatus},
+    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
     session::{TurnEnd, TurnFold, event::Event, message::Body},
     wire::decode_event,
 };
 
 /// A turn whose events come before its end.
 pub struct FollowedTurn {
-    /// If it is followed while it waits for its caller.
-    goes_on: Option<(Arc<dyn SessionService>, TurnAccepted)>,
     /// `None` after the last line; the end still comes.
     follower: Option<Follower>,
     result: Fuse<BoxFuture<'static, Result<TurnResult, SessionError>>>,
@@ -45,20 +43,13 @@ impl FollowedTurn {
     /// Follows a turn by the lines of `follower`, or up to its end alone.
     #[must_use]
     pub fn new(turn: TurnHandle, follower: Option<Follower>) -> Self {
-        Self { goes_on: None, follower, result: turn.result.fuse(), end: None }
-    }
-
-    /// Follows a turn also while it waits for its caller: then it has not ended.
-    #[must_use]
-    pub fn of_stream(service: Arc<dyn SessionService>, turn: TurnHandle, follower: Option<Follower>) -> Self {
-        let goes_on = Some((service, turn.accepted.clone()));
-        Self { goes_on, ..Self::new(turn, follower) }
+        Self { follower, result: turn.result.fuse(), end: None }
     }
 
     /// A turn that was not accepted: its refusal is its end.
     #[must_use]
     pub fn refused(error: SessionError) -> Self {
-        Self { goes_on: None, follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
+        Self { follower: None, result: ready(Err(error)).boxed().fuse(), end: None }
     }
 
     /// Shows no further line.
@@ -69,11 +60,6 @@ impl FollowedTurn {
     /// The next line, or the end behind the last one. It can be dropped and called again.
     pub async fn next(&mut self) -> TurnStep {
         loop {
-            let is_waiting = matches!(&self.end, Some(Ok(end)) if end.status == TurnStatus::Waiting);
-            if let Some((service, accepted)) = self.goes_on.take_if(|_| is_waiting) {
-                self.result = async move { result(service.as_ref(), accepted).await }.boxed().fuse();
-                self.end = None;
-            }
             let is_over = match &self.end {
                 Some(Ok(result)) => self.follower.as_ref().is_none_or(|follower| follower.cursor() >= result.seq),
                 // No event records such an end: the available lines come first.
@@ -99,11 +85,7 @@ impl FollowedTurn {
                         if self.end.is_none() {
                             self.end = (&mut self.result).now_or_never();
                         }
-                        let goes_on = self.goes_on.is_some();
                         match &self.end {
-                            Some(Ok(end)) if goes_on && end.status == TurnStatus::Waiting => {
-                                return TurnStep::Line(line);
-                            }
                             // The turn ended while another turn's line was read.
                             Some(Ok(result)) if line.seq > Some(result.seq) => self.follower = None,
                             Some(_) | None => return TurnStep::Line(line),
@@ -183,7 +165,8 @@ pub async fn result_or_calls(
         if answers_calls && is_of_a_call && record.seq >= seq && !requested.is_empty() {
             let mut calls = service.calls(&session_id).await?.items;
             calls.retain(|call| call.turn == turn);
-            if !calls.is_empty() {
+            // Calls that come later in the journal wait, too, for what the model said between.
+            if !calls.is_empty() && calls.iter().all(|call| requested.contains(&call.call_id)) {
                 let waiting = so_far(service, session_id, fold.waiting(&calls)).await?;
                 return Ok(TurnResult { calls, ..waiting });
             }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_words::reply::Reply;
-use serde_json::json;
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +49,11 @@ impl Sessions {
     }
 }
 
+/// Writes a request for another node. A tree of values would change the numbers of JSON that it has.
+fn text(request: &impl Serialize) -> Result<String, SessionError> {
+    serde_json::to_string(request).map_err(|error| SessionError::Internal(error.to_string()))
+}
+
 /// Asks here and, if another node has the session, there, by its inbox. `$read` makes the answer of what the inbox
 /// brought.
 macro_rules! wherever_it_is {
@@ -56,7 +61,7 @@ macro_rules! wherever_it_is {
         loop {
             let here = $here;
             let Err(refusal @ SessionError::HeldBy { .. }) = here else { return here };
-            if let Some(answer) = $sessions.by_inbox(Operation::$operation, &$params, refusal).await? {
+            if let Some(answer) = $sessions.by_inbox(Operation::$operation, text(&$params)?, refusal).await? {
                 return $read(answer);
             }
         }
@@ -101,7 +106,7 @@ macro_rules! declare {
                     self,
                     self.accept(request.clone(), false).await,
                     StartTurn,
-                    json!(StartTurn { wait: false, ..request.clone() }),
+                    StartTurn { wait: false, ..request.clone() },
                     |accepted| self.begun(accepted, request.wait)
                 )
             }
@@ -112,13 +117,11 @@ macro_rules! declare {
                 if self.is_alone() {
                     return self.accept(request.on(*session_id), is_continuation).await;
                 }
-                let mut params = json!(ResumeTurn { wait: false, ..request.clone() });
-                params["session_id"] = json!(session_id);
                 wherever_it_is!(
                     self,
                     self.accept(request.clone().on(*session_id), is_continuation).await,
                     Resume,
-                    params,
+                    request.params(*session_id, false),
                     |accepted| self.begun(accepted, request.wait)
                 )
             }
@@ -158,7 +161,7 @@ macro_rules! declare {
                     self,
                     admitted.compact_until(request.clone(), cancel.clone()).await,
                     Compact,
-                    json!(request),
+                    request,
                     |receipt| Reply::read(&receipt)
                 )
             }
@@ -189,7 +192,7 @@ macro_rules! declare {
                         self,
                         admitted.$name($( Clone::clone(&$argument) ),*).await,
                         $operation,
-                        json!(crate::request_of!($request $( $argument )*)),
+                        crate::request_of!($request $( $argument )*),
                         |answer| Reply::read(&answer)
                     )
                 }

@@ -26,14 +26,14 @@ use crate::{
         ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
         Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
         Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState,
-        SessionSummary, SessionView, ToolServerView, ToolView, TurnStatus, UndoCompaction, Unpin, UpdateSession,
-        WaitReader,
+        SessionService as _, SessionSummary, SessionView, ToolServerView, ToolView, TurnAccepted, TurnHandle,
+        TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
         event::{Decision, Event, ReminderSet},
     },
-    store::ReadLimit,
+    store::{ReadLimit, restore::decode},
     tool::{ListedSession, Offer, ToolScope, is_copy},
     upkeep::{
         bundle,
@@ -159,18 +159,36 @@ impl Admitted<'_> {
 
     pub(super) async fn answer_call(&self, request: AnswerCall) -> Result<AnsweredCall, SessionError> {
         validate::call_content(&request.content, self.0.engine().options.tools.max_output_bytes)?;
-        let hash = validate::request_hash(&(request.outcome, &request.content))?;
-        let (session_id, wait, request) = (request.session_id, request.wait, Arc::new(request));
+        let hash = validate::request_hash(&(request.outcome, &request.content), true)?;
+        let (session_id, request) = (request.session_id, Arc::new(request));
         let command = |reply| Command::AnswerCall { request: request.clone(), hash: hash.clone(), reply };
-        let accepted = self.0.ask(session_id, command).await?;
+        let TurnHandle { accepted, wait, result } = match self.0.ask(session_id, command).await {
+            Err(SessionError::HeldBy { .. }) if request.wait => return self.answer_elsewhere(&request).await,
+            asked => self.0.followed(asked?),
+        };
         Ok(match wait {
             false => AnsweredCall::Recorded(Changed { session_id, seq: accepted.seq }),
-            true => AnsweredCall::Turn(Box::new(turn::result_or_calls(self.0, accepted, true).await?)),
+            true => AnsweredCall::Turn(Box::new(result.await?)),
         })
     }
 
+    /// Answers a call of a session that another node has. No letter waits for a turn: its events say here how it goes on.
+    async fn answer_elsewhere(&self, request: &AnswerCall) -> Result<AnsweredCall, SessionError> {
+        let answered = self.0.answer_call(AnswerCall { wait: false, ..request.clone() }).await?;
+        let (AnsweredCall::Recorded(Changed { session_id, seq }), events) = (answered, &self.0.engine().events) else {
+            return Err(SessionError::Internal("an answer that does not wait has waited".to_owned()));
+        };
+        let page = events.read(session_id, seq - 1, ReadLimit::frames(1)).await?;
+        let page = page.ok_or(SessionError::NotFound(session_id))?;
+        let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
+        let turn = decode(frame)?.turn.ok_or(SessionError::HistoryPruned)?;
+        let result = turn::result_or_calls(self.0, TurnAccepted { session_id, turn, seq }, true).await?;
+        Ok(AnsweredCall::Turn(Box::new(result)))
+    }
+
     pub(super) async fn calls(&self, session_id: &SessionId) -> Result<Page<OpenCall>, SessionError> {
-        Ok(Page::whole(self.0.look(*session_id).await?.calls.into_iter().map(|(_, call)| call).collect()))
+        let calls = self.0.look(*session_id).await?.calls;
+        Ok(Page::whole(calls.into_iter().map(|(_, call)| Arc::unwrap_or_clone(call)).collect()))
     }
 
     pub(super) async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {

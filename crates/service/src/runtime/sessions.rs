@@ -366,18 +366,21 @@ impl Sessions {
             let (request, hash, refusal) = (request.clone(), hash.clone(), refusal.clone());
             Command::StartTurn { request, hash, is_continuation, refusal, reply }
         };
-        let TurnHandle { accepted, wait, result } = self.ask(session_id, command).await?;
+        Ok(self.followed(self.ask(session_id, command).await?))
+    }
+
+    /// Makes the handle of a turn that another owner may end meanwhile: then its events say how.
+    pub(super) fn followed(&self, TurnHandle { accepted, wait, result }: TurnHandle) -> TurnHandle {
         let (inner, taken_over) = (Arc::downgrade(&self.inner), accepted.clone());
         let result = async move {
             match (result.await, inner.upgrade()) {
-                // The new owner ends the turn, and its events say how.
                 (Err(SessionError::TakenOver(_)), Some(inner)) => {
                     turn::result_or_calls(&Self::of(inner), taken_over, wait).await
                 }
                 (ended, _) => ended,
             }
         };
-        Ok(TurnHandle { accepted, wait, result: result.boxed() })
+        TurnHandle { accepted, wait, result: result.boxed() }
     }
 
     /// Checks that another session may be created, besides those in flight.
@@ -462,7 +465,9 @@ impl Sessions {
             return Err(refusal.clone());
         }
         let key = request.idempotency_key.as_ref().map(|key| {
-            let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
+            let has_json = request.client_tools.is_some();
+            let unkeyed = CreateSession { idempotency_key: None, ..request.clone() };
+            let request = validate::request_hash(&unkeyed, has_json)?;
             Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })
         });
         let key = key.transpose()?;

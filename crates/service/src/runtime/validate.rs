@@ -42,9 +42,15 @@ pub(crate) fn model_name(name: &str) -> Result<(), String> {
     Err(format!("a model's name has at most {MODEL_BYTES_MAX} letters, digits, or any of ._:/@+~-"))
 }
 
-/// Hashes a decoded request. Requests with equal hashes are the same request.
-pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
-    let bytes = serde_json::to_vec(request).map_err(|error| SessionError::Internal(error.to_string()))?;
+/// Hashes a decoded request. Requests with equal hashes are the same request. If a caller's JSON is in it, that counts by
+/// its values, because a client or a protocol may write them in another way: `1.10` as `1.1`.
+pub(crate) fn request_hash<T: serde::Serialize>(request: &T, has_json: bool) -> Result<String, SessionError> {
+    let failed = |error: serde_json::Error| SessionError::Internal(error.to_string());
+    let mut bytes = serde_json::to_vec(request).map_err(failed)?;
+    // A number that is too large for a value counts as it is written.
+    if let (true, Ok(values)) = (has_json, serde_json::from_slice::<serde_json::Value>(&bytes)) {
+        bytes = serde_json::to_vec(&values).map_err(failed)?;
+    }
     Ok(hex(&Sha256::digest(bytes)))
 }
 
@@ -52,7 +58,11 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, S
 /// never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
     let request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
-    if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
+    let has_json = request.client_tools.is_some();
+    match is_continuation {
+        true => request_hash(&(request, "continues"), has_json),
+        false => request_hash(&request, has_json),
+    }
 }
 
 /// Parses the cursor of a page of seqs.

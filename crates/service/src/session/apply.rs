@@ -243,7 +243,7 @@ impl SessionFields {
 
     fn turn_dequeued(&mut self, turn: TurnNumber) {
         Arc::make_mut(&mut self.queue).retain(|queued| queued.turn != turn);
-        self.forget_brought_tools();
+        self.forget_tools_of_queue();
         if let Some(used) = self.keys.values_mut().find(|used| used.turn == turn) {
             used.is_dequeued = true;
         }
@@ -260,7 +260,7 @@ impl SessionFields {
             // The event with its last prompt may be lost.
             prompt = (started.queued == Some(queued.prompt_seq)).then_some(queued.terms.prompt);
             key = queued.terms.key;
-            self.forget_brought_tools();
+            self.forget_tools_of_queue();
         }
         if let Some(content) = prompt {
             self.first_line = self.first_line.take().or_else(|| heading_of(&content));

@@ -22,24 +22,26 @@ impl SessionFields {
             // Damage may have taken them.
             (None, defined) => self.all_client_tools().find(|set| Some(set.seq) == defined).cloned(),
         };
-        if changed.queued {
-            self.brought_tools.extend(set);
-            return;
-        }
         // A turn in the queue may have been accepted with the former ones.
-        self.brought_tools.extend(std::mem::replace(&mut self.client_tools, set));
-        self.forget_brought_tools();
+        let kept = if changed.queued { set } else { std::mem::replace(&mut self.client_tools, set) };
+        let is_new = |kept: &Arc<ClientTools>| self.tools_of_queue.iter().all(|set| set.seq != kept.seq);
+        if let Some(kept) = kept.filter(is_new) {
+            self.tools_of_queue.push(kept);
+        }
+        if !changed.queued {
+            self.forget_tools_of_queue();
+        }
     }
 
     /// Forgets the tools that no turn in the queue brings.
-    pub(super) fn forget_brought_tools(&mut self) {
+    pub(super) fn forget_tools_of_queue(&mut self) {
         let queue = &self.queue;
-        self.brought_tools
+        self.tools_of_queue
             .retain(|set| queue.iter().any(|queued| queued.terms.client_tools.as_ref() == Some(&set.hash)));
     }
 
     fn all_client_tools(&self) -> impl Iterator<Item = &Arc<ClientTools>> {
-        self.client_tools.iter().chain(&self.brought_tools)
+        self.client_tools.iter().chain(&self.tools_of_queue)
     }
 
     /// Finds a set of tools by its hash.

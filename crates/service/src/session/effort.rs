@@ -14,7 +14,7 @@ impl SessionFields {
         let open = self.open_turn.as_ref();
         let calls = open.map_or(0, |open| open.calls.len() + open.forms.len());
         let steered = open.map_or(0, |open| open.steered.len());
-        let brought = (self.brought_tools.len() + 1) * (self.queue.len() + 1) - 1;
+        let brought = (self.tools_of_queue.len() + 1) * (self.queue.len() + 1) - 1;
         // Old keys are searched for once in so many.
         let keyed = |is_keyed: bool| if is_keyed { self.keys_by_age.len() / KEYS_KEPT } else { 0 };
         let steps = match &record.event {

@@ -17,7 +17,7 @@ impl SessionFields {
         self.imported_at = seq;
         self.workspace = None;
         self.client_tools = None;
-        self.brought_tools.clear();
+        self.tools_of_queue.clear();
         self.allowed_rules = Arc::default();
         for queued in Arc::make_mut(&mut self.queue) {
             queued.imported();
@@ -35,7 +35,7 @@ impl SessionFields {
         let may_run = self.workspace.is_some()
             || has_rules
             || self.client_tools.is_some()
-            || !self.brought_tools.is_empty()
+            || !self.tools_of_queue.is_empty()
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
         let event = Event::SessionImported(SessionImported {});
         may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })

@@ -54,7 +54,7 @@ pub(crate) struct Snapshot {
     #[serde(default)]
     client_tools: Option<Seq>,
     #[serde(default)]
-    brought_tools: Vec<Seq>,
+    tools_of_queue: Vec<Seq>,
 }
 
 /// Entries of the context between which nothing left it.
@@ -93,7 +93,7 @@ impl Snapshot {
                 edited.map(|queued| queued.prompt_seq).collect()
             },
             client_tools: session.client_tools.as_ref().map(|set| set.seq),
-            brought_tools: session.brought_tools.iter().map(|set| set.seq).collect(),
+            tools_of_queue: session.tools_of_queue.iter().map(|set| set.seq).collect(),
         }
     }
 
@@ -132,7 +132,7 @@ impl Snapshot {
                 .chain(&self.edited)
                 .chain(&self.summary)
                 .chain(&self.client_tools)
-                .chain(&self.brought_tools)
+                .chain(&self.tools_of_queue)
                 .map(single),
         );
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
@@ -188,7 +188,7 @@ impl Snapshot {
             queued.edited(seq, edited);
         }
         fields.client_tools = each(self.client_tools.as_slice(), records, client_tools)?.pop();
-        fields.brought_tools = each(&self.brought_tools, records, client_tools)?;
+        fields.tools_of_queue = each(&self.tools_of_queue, records, client_tools)?;
         // What an import took away stays away.
         queue.iter_mut().filter(|queued| queued.seq < fields.imported_at).for_each(QueuedTurn::imported);
         fields.queue = Arc::new(queue);
@@ -221,7 +221,7 @@ impl SessionFields {
         let mut fields = Self { keyed_bytes: 0, system_prompt: None, ..self.clone() };
         (fields.context, fields.queue) = (Context::default(), Arc::default());
         (fields.reminders, fields.pins) = (Arc::default(), Arc::default());
-        (fields.client_tools, fields.brought_tools) = (None, Vec::new());
+        (fields.client_tools, fields.tools_of_queue) = (None, Vec::new());
         if let Some(open) = &mut fields.open_turn {
             (open.calls, open.forms) = (Vec::new(), Vec::new());
             open.steered.iter_mut().for_each(|text| text.prompt = None);

@@ -144,7 +144,7 @@ pub struct SessionFields {
     pub client_tools: Option<Arc<ClientTools>>,
     /// Those that turns in the queue bring.
     #[serde(skip)]
-    pub(super) brought_tools: Vec<Arc<ClientTools>>,
+    pub(super) tools_of_queue: Vec<Arc<ClientTools>>,
     /// Folder that its tools work in.
     pub(super) workspace: Option<String>,
     /// The last `session_imported`; 0 if there is none.
@@ -304,7 +304,7 @@ impl SessionFields {
     /// shared message counts once.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        let tools = self.client_tools.iter().chain(&self.brought_tools).map(|set| set.bytes()).sum::<u64>();
+        let tools = self.client_tools.iter().chain(&self.tools_of_queue).map(|set| set.bytes()).sum::<u64>();
         self.context.bytes() + self.context.left_bytes() + tools + self.keyed_bytes
     }
 

@@ -12,7 +12,8 @@ use meerkat_words::{
 
 use super::{
     event::{
-        AssistantMessage, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+        AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered,
+        TurnTotals,
     },
     message::{Body, ToolCall, ToolResult},
 };
@@ -24,7 +25,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions},
-    tool::{Effect, Form},
+    tool::Form,
 };
 
 /// A turn that was accepted and waits.
@@ -180,16 +181,12 @@ pub struct Asked {
 }
 
 /// Request of a call to its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Requested {
-    /// The event that requested it.
-    pub seq: Seq,
     /// Its time.
     pub time: Timestamp,
-    /// Effect of running the call again.
-    pub effect: Effect,
-    /// Time until which it is answered.
-    pub deadline: Timestamp,
+    /// The call, as answers name it.
+    pub call: Arc<OpenCall>,
 }
 
 /// Question of a server while its call runs.
@@ -242,8 +239,10 @@ impl CallProgress {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
             Event::CallRequested(request) => {
-                let (seq, time, effect, deadline) = (record.seq, record.time, request.effect, request.deadline);
-                (&request.call_id, Self::Requested(Requested { seq, time, effect, deadline }))
+                let CallRequested { call_id, name, arguments, effect, deadline } = request.clone();
+                let (turn, seq) = (record.turn.unwrap_or_default(), record.seq);
+                let call = Arc::new(OpenCall { call_id, name, arguments, effect, deadline, turn, seq });
+                (&request.call_id, Self::Requested(Requested { time: record.time, call }))
             }
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {
@@ -321,26 +320,18 @@ impl OpenTurn {
         self.calls.iter().any(waits)
     }
 
-    /// Lists the calls that wait for their caller, each with its request.
-    pub fn requested(&self) -> impl Iterator<Item = (&ToolCall, &Requested)> {
-        self.calls.iter().filter_map(|state| match &state.progress {
-            CallProgress::Requested(requested) => Some((&state.call, requested)),
-            _ => None,
-        })
+    /// Returns true if a call waits for a decision.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_)))
     }
 
-    /// Lists the calls that wait for their caller, as answers name them.
-    pub(crate) fn open_calls(&self) -> Vec<OpenCall> {
-        let call = |(call, requested): (&ToolCall, &Requested)| OpenCall {
-            call_id: call.call_id.clone(),
-            name: call.name.clone(),
-            arguments: call.arguments.clone(),
-            effect: requested.effect,
-            deadline: requested.deadline,
-            turn: self.turn,
-            seq: requested.seq,
-        };
-        self.requested().map(call).collect()
+    /// Lists the requests of the calls that wait for their caller.
+    pub fn requested(&self) -> impl Iterator<Item = &Requested> {
+        self.calls.iter().filter_map(|state| match &state.progress {
+            CallProgress::Requested(requested) => Some(requested),
+            _ => None,
+        })
     }
 
     /// Returns the question about a call that waits.

@@ -53,7 +53,7 @@ pub struct View {
     /// The calls that wait for a decision.
     pub pending_approvals: Vec<(Timestamp, PendingApproval)>,
     /// The calls that wait for their caller, each with the time of its request.
-    pub calls: Vec<(Timestamp, OpenCall)>,
+    pub calls: Vec<(Timestamp, Arc<OpenCall>)>,
     /// Tools that its caller runs.
     pub client_tools: Option<Arc<ClientTools>>,
     /// Folder that its tools work in.
@@ -162,9 +162,9 @@ impl SessionFields {
     }
 
     /// The calls that wait for their caller, each with the time of its request.
-    fn requested(&self) -> Vec<(Timestamp, OpenCall)> {
-        let Some(open) = &self.open_turn else { return Vec::new() };
-        open.requested().map(|(_, requested)| requested.time).zip(open.open_calls()).collect()
+    fn requested(&self) -> Vec<(Timestamp, Arc<OpenCall>)> {
+        let requested = self.open_turn.iter().flat_map(|open| open.requested());
+        requested.map(|requested| (requested.time, requested.call.clone())).collect()
     }
 
     /// The session in a list.

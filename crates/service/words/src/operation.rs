@@ -5,7 +5,7 @@
 //! test checks that none misses an operation.
 
 use meerkat_errors::ErrorCode;
-use serde_json::Value;
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::capability::Capability;
 
@@ -318,13 +318,19 @@ macro_rules! declare {
 
             /// Returns true if a request with these parameters may be performed twice.
             #[must_use]
-            pub fn is_repeatable(self, params: &Value) -> bool {
+            pub fn is_repeatable(self, params: &str) -> bool {
+                #[derive(Default, Deserialize)]
+                struct Telling {
+                    turn: Option<IgnoredAny>,
+                    idempotency_key: Option<IgnoredAny>,
+                }
+                let Telling { turn, idempotency_key } = serde_json::from_str(params).unwrap_or_default();
                 match self {
                     // Without a turn it might interrupt the next one.
-                    Self::Interrupt => !params["turn"].is_null(),
+                    Self::Interrupt => turn.is_some(),
                     _ => {
                         matches!(self.effect(), OperationEffect::Reads | OperationEffect::Settles)
-                            || !params["idempotency_key"].is_null()
+                            || idempotency_key.is_some()
                     }
                 }
             }

@@ -221,6 +221,19 @@ turn_requests! {
     client_tools: Option<Vec<ClientTool>> [] ["Option::is_none"];
 }
 
+impl ResumeTurn {
+    /// Makes the parameters of this request on a session, with another `wait`.
+    pub fn params(&self, session_id: SessionId, wait: bool) -> impl Serialize + use<> {
+        #[derive(Serialize)]
+        struct Params {
+            session_id: SessionId,
+            #[serde(flatten)]
+            request: ResumeTurn,
+        }
+        Params { session_id, request: Self { wait, ..self.clone() } }
+    }
+}
+
 impl StartTurn {
     /// Makes a request with default settings.
     #[must_use]

@@ -1,5 +1,7 @@
 //! `Session::apply`: the state of any legal life is that of a naive reading of its records.
 
+use std::collections::BTreeSet;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
@@ -195,7 +197,9 @@ fn assert_view(session: &Session, walk: &Walk) {
     assert!(open.calls.iter().map(|(_, call)| &call.call_id).eq(requested));
     assert!(open.calls.iter().all(|(_, call)| Some(call.turn) == turn));
     assert_eq!(session.client_tools.as_ref().map(|set| set.seq), walk.tools);
-    assert!(session.brought_tools.len() <= walk.queue.len() + 1, "no tools are kept that nothing needs");
+    assert!(session.tools_of_queue.len() <= walk.queue.len() + 1, "no tools are kept that nothing needs");
+    let kept: BTreeSet<Seq> = session.tools_of_queue.iter().map(|set| set.seq).collect();
+    assert_eq!(kept.len(), session.tools_of_queue.len(), "tools are kept twice");
     let naive = Naive::read(records);
     let messages = naive.entries.len() + usize::from(naive.summary.is_some());
     assert_eq!((view.context.messages, view.context.window_tokens), (messages as u64, 7));

@@ -45,7 +45,7 @@ enum Stage {
     /// It waits for its caller.
     Requested,
     /// Its caller has answered.
-    Told,
+    Replied,
     Finished,
 }
 
@@ -73,7 +73,7 @@ impl OpenWalk {
 
     /// Calls that wait for their caller, in call order.
     pub(super) fn requested(&self) -> impl Iterator<Item = &String> {
-        let requested = |(_, stage): &&(String, Stage)| matches!(stage, Stage::Requested | Stage::Told);
+        let requested = |(_, stage): &&(String, Stage)| matches!(stage, Stage::Requested | Stage::Replied);
         self.calls.iter().filter(requested).map(|(call_id, _)| call_id)
     }
 
@@ -249,7 +249,12 @@ impl Walk {
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
         let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
-        let brought = detail.is_multiple_of(4).then(|| self.define(Some(turn), true));
+        let brought = match detail % 4 {
+            0 => Some(self.define(Some(turn), true)),
+            // Tools that are there already: the session's, or those of another turn in the queue.
+            1 => self.brought.values().copied().chain(self.tools).min(),
+            _ => None,
+        };
         let client_tools = brought.map(hash_of);
         self.brought.extend(brought.map(|seq| (turn, seq)));
         let queued = TurnQueued {
@@ -464,7 +469,7 @@ impl Walk {
         } else {
             let (turn, seq) = self.queue[0];
             let brought = self.brought.remove(&turn);
-            if let Some(defined) = brought {
+            if let Some(defined) = brought.filter(|seq| self.tools != Some(*seq)) {
                 let (hash, tools, defined, queued) = (hash_of(defined), None, Some(defined), false);
                 let changed = ClientToolsChanged { hash, tools, defined, queued };
                 self.record(Some(turn), Event::ClientToolsChanged(changed));
@@ -601,7 +606,7 @@ fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stag
         }
         (Stage::Requested, 0 | 1) => {
             let (outcome, answer_hash) = (CallOutcome::Succeeded, format!("{detail}"));
-            (Stage::Told, Event::CallAnswered(CallAnswered { call_id, outcome, answer_hash, started }))
+            (Stage::Replied, Event::CallAnswered(CallAnswered { call_id, outcome, answer_hash, started }))
         }
         (Stage::Asking, 0 | 1) => (Stage::Answered, decides(form_of(&call_id))),
         (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {
@@ -611,7 +616,7 @@ fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stag
         }
         _ => {
             let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail / 3 % 3];
-            let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered | Stage::Told);
+            let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered | Stage::Replied);
             let outcome = if has_run { outcome } else { ToolOutcome::NotRun };
             let output = body(detail);
             (Stage::Finished, Event::ToolFinished(ToolFinished::new(call_id, name, outcome, output)))

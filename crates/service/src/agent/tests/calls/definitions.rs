@@ -83,6 +83,44 @@ async fn turns_in_the_queue_bring_their_tools_with_them() {
     }
 }
 
+/// No event defines no tools if the session never had any; still a turn in the queue brings that.
+#[tokio::test(start_paused = true)]
+async fn a_turn_in_the_queue_takes_all_tools_away() {
+    for first in [&[][..], &["a"]] {
+        let slow = Answer::Late(Box::pin(async { tokio::time::sleep(Duration::from_secs(5)).await }), Vec::new());
+        let place = Place::new([slow].into_iter().chain((0..3).map(|_| says("Done."))));
+        let subject = created(place.process(|_| {}), None).await;
+        let session_id = subject.session_id;
+        let mut last = subject.service.accept_turn(with(session_id, first)).await.unwrap();
+        for tools in [&["x"][..], &[]] {
+            let turn = StartTurn { policy: Policy::Queue, ..with(session_id, tools) };
+            last = subject.service.accept_turn(turn).await.unwrap();
+        }
+        let ended = crate::follow::turn::result(&subject.service, last).await.unwrap();
+        assert_eq!(ended.status, TurnStatus::Completed);
+        assert_eq!(offered(&place.model), [first, &["x"], &[]]);
+        subject.turn("As they are.").await.unwrap();
+        assert!(offered(&place.model)[3].is_empty(), "it holds for later turns");
+    }
+}
+
+/// Turns in the queue bring two sets again and again.
+#[tokio::test(start_paused = true)]
+async fn tools_that_come_in_turn_are_defined_once() {
+    let slow = Answer::Late(Box::pin(async { tokio::time::sleep(Duration::from_secs(5)).await }), Vec::new());
+    let place = Place::new([slow].into_iter().chain((0..8).map(|_| says("Done."))));
+    let subject = created(place.process(|_| {}), None).await;
+    let session_id = subject.session_id;
+    let mut last = subject.service.accept_turn(with(session_id, &["a"])).await.unwrap();
+    for tools in ["b", "a", "b", "a", "b", "a"] {
+        let turn = StartTurn { policy: Policy::Queue, ..with(session_id, &[tools]) };
+        last = subject.service.accept_turn(turn).await.unwrap();
+    }
+    crate::follow::turn::result(&subject.service, last).await.unwrap();
+    assert_eq!(offered(&place.model), [["a"], ["b"], ["a"], ["b"], ["a"], ["b"], ["a"]]);
+    assert_eq!(defined(&subject).await, ["a", "b", "", "", "", "", "", ""]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_fork_has_the_tools_of_its_parent_and_none_of_its_calls() {
     let place = Place::new([says("One."), calls([("look", OSLO)]), calls([("look", OSLO)]), says("Sunny.")]);

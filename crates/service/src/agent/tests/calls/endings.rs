@@ -133,7 +133,7 @@ async fn a_call_of_a_session_that_was_taken_over_is_answered_wherever_it_is_aske
     check_journal(&subject.events().await);
 }
 
-/// Of a caller elsewhere nobody knows anything here.
+/// The caller that the calls were requested from does not know the imported session.
 #[tokio::test(start_paused = true)]
 async fn an_import_answers_the_calls_that_wait_and_takes_the_tools_away() {
     let place = Place::new([calls([("order", OSLO)]), says("Without tools.")]);
