@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
+use meerkat_words::calls::CLIENT_TIMEOUT_MS_MAX;
+
 use crate::{
     SessionError,
     agent::Ports,
@@ -229,6 +231,10 @@ impl AgentBuildConfig {
         if self.options.memory.scope_label.is_empty() {
             let (key, message) = ("memory.scope_label".to_owned(), "it is empty; name a label".to_owned());
             return Err(SessionError::ConfigInvalid { key, message });
+        }
+        if !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&self.options.tools.client_timeout_ms) {
+            let message = format!("write 1 to {CLIENT_TIMEOUT_MS_MAX} milliseconds, which are 30 days");
+            return Err(SessionError::ConfigInvalid { key: "tools.client_timeout_ms".to_owned(), message });
         }
         let named = [
             ("model.name", models.default_model()),

@@ -333,7 +333,9 @@ impl<'a> Chat<'a> {
     async fn begin_prompt(&mut self, line: u64, text: String) {
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
-        let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        let mut turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        // A person sees the turn go on when its calls are answered; a script answers them itself.
+        turn.wait = self.app.out.is_json;
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
         self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, false).await));
@@ -523,7 +525,8 @@ fn waits(command: &SlashCommand, (operation, params): &Request) -> bool {
     match command {
         SlashCommand::Call(_) => {
             let has_wait = params["wait_ms"].as_u64().is_some_and(|wait_ms| wait_ms > 0);
-            has_wait || call::is_turn(*operation) || *operation == Operation::Compact
+            let is_of_turn = *operation == Operation::AnswerCall && params["wait"] == true;
+            has_wait || is_of_turn || call::is_turn(*operation) || *operation == Operation::Compact
         }
         // A later line may interrupt it.
         SlashCommand::Compact(how) => !how.preview && how.undo.is_none(),

@@ -195,11 +195,11 @@ fn on_runtime(
         let drain_ms = match &command {
             Command::Serve(_) => None,
             Command::Rpc | Command::Mcp(_) => Some(configured_ms),
-            // A decided turn goes on here, unless another process owns it.
-            Command::Sessions { command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } } => {
-                Some(ATTACHED_DRAIN_MS)
-            }
-            Command::Call(args) if commands::call::decides(args) => Some(ATTACHED_DRAIN_MS),
+            // A turn that was decided about, or answered, goes on here, unless another process owns it.
+            Command::Sessions {
+                command: SessionCommand::Approve { .. } | SessionCommand::Deny { .. } | SessionCommand::Answer { .. },
+            } => Some(ATTACHED_DRAIN_MS),
+            Command::Call(args) if commands::call::lets_go_on(args) => Some(ATTACHED_DRAIN_MS),
             _ => config.opens_data_dir().then_some(0),
         };
         // Before the service is made, so that the first one of a project knows its token as a secret too.

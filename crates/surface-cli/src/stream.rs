@@ -18,7 +18,7 @@ use meerkat_service::{
     follow::turn::{FollowedTurn, TurnStep, whole},
     model::StopReason,
     options::Budgets,
-    service::{Decision, PendingApproval, Scope, TurnHandle, TurnResult},
+    service::{Decision, OpenCall, PendingApproval, Scope, TurnHandle, TurnResult},
     session::{
         event::{ApprovalRequested, Event, Record},
         message::Block,
@@ -294,6 +294,13 @@ impl RunningTurn {
 fn remarks(result: &TurnResult, budgets: Budgets) -> Vec<String> {
     if result.error.is_some() {
         return Vec::new();
+    }
+    if !result.calls.is_empty() {
+        let answer = |call: &OpenCall| {
+            let (session_id, call_id) = (result.session_id, &call.call_id);
+            format!("{} waits until you answer it: `meerkat sessions answer {session_id} {call_id} TEXT`.", call.name)
+        };
+        return result.calls.iter().map(answer).collect();
     }
     let cause = match result.stop_reason {
         Some(StopReason::MaxTokens) => {

@@ -10,7 +10,7 @@ use meerkat_service::{
     cost::Cost,
     given::GivenMessage,
     options::{Budgets, ModelOptions, Policy},
-    service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
+    service::{CallOutcome, CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -93,6 +93,8 @@ pub(crate) fn create(
         system_prompt: create.system.clone(),
         labels: labels(&create.label),
         tools: create.tools.as_ref().map(|tools| tools.iter().filter(|name| !name.is_empty()).cloned().collect()),
+        // Programs have them; a command that ends cannot answer.
+        client_tools: None,
         compaction: compaction(&turn.compact, configured),
         budgets: budgets(turn),
         options: options(&turn.options),
@@ -221,6 +223,14 @@ pub(crate) fn session(command: &SessionCommand, session: &str) -> Request {
             (operation, params)
         }
         Command::Deny { target, call_id, reason } => decide(target, call_id, "deny", Scope::Once, reason),
+        Command::Calls(target) => on(target, Operation::Calls, json!({})),
+        // The command itself adds the value, as it was written.
+        Command::Answer { target, call_id, text, value: _, failed, wait } => {
+            let content: Vec<Value> = text.iter().map(|text| json!({ "type": "text", "text": text })).collect();
+            let outcome = if *failed { CallOutcome::Failed } else { CallOutcome::Succeeded };
+            let params = json!({ "call_id": call_id, "outcome": outcome, "content": content, "wait": wait });
+            on(target, Operation::AnswerCall, params)
+        }
         Command::Queue { target, cancel: Some(turn), .. } => {
             on(target, Operation::CancelQueued, json!({ "turn": turn }))
         }

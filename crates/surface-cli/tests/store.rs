@@ -8,6 +8,9 @@ mod drive;
 #[path = "store/answers.rs"]
 mod answers;
 
+#[path = "store/called.rs"]
+mod called;
+
 #[path = "store/decided.rs"]
 mod decided;
 

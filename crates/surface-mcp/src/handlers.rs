@@ -3,7 +3,11 @@
 use ::http::request::Parts;
 use bytes::Bytes;
 use meerkat_service::{
-    Operation, SessionError, capability::Capability, service::SessionQuery, wire as service_wire, wire::Room,
+    Operation, SessionError,
+    capability::Capability,
+    service::{SessionQuery, TurnStatus},
+    wire as service_wire,
+    wire::Room,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -18,6 +22,8 @@ use rmcp::{
     },
     service::{NotificationContext, RequestContext},
 };
+
+use serde_json::json;
 
 use crate::{
     McpServer, error,
@@ -62,7 +68,12 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, SessionError> {
         let (answer, room) = self.answers.call(self.service.as_ref(), operation, params).await?.into_parts();
-        let result = wire::result(&answer);
+        let mut result = wire::result(&answer);
+        if let (Ok(result), Operation::AnswerCall) = (&mut result, operation) {
+            // The turn that it waited for may have failed.
+            let status = result.structured_content.as_ref().map(|answer| &answer["status"]);
+            result.is_error = Some(status.is_some_and(|status| *status == json!(TurnStatus::Failed)));
+        }
         keep(room, context);
         result
     }

@@ -17,7 +17,7 @@ use meerkat_service::{
     SessionError, SessionService,
     follow::{
         FollowedLine,
-        turn::{FollowedTurn, TurnStep, result},
+        turn::{FollowedTurn, TurnStep, result_or_calls},
     },
     service::{CancelQueued, CompactSession, InterruptTurn, ReadEvents, TurnAccepted, TurnHandle, TurnStatus},
     session::event::Event,
@@ -150,7 +150,7 @@ pub(crate) enum Answer {
 /// The turn of an earlier call, which the client waits for.
 pub(crate) fn go_on(service: Arc<dyn SessionService>, accepted: TurnAccepted) -> TurnHandle {
     let of = accepted.clone();
-    let result = async move { result(service.as_ref(), of).await }.boxed();
+    let result = async move { result_or_calls(service.as_ref(), of, true).await }.boxed();
     TurnHandle { accepted, wait: true, result }
 }
 

@@ -49,6 +49,8 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::DecideApproval => tool("turn_approve", "Approve or deny a tool call that waits for approval."),
         Operation::Queue => tool("turn_queue", "List the queued turns of a session."),
         Operation::CancelQueued => tool("turn_cancel", "Remove a turn from the queue of a session."),
+        Operation::AnswerCall => tool("turn_answer", "Answer a call of a tool that the caller runs."),
+        Operation::Calls => tool("turn_calls", "List the calls that wait for their caller."),
         Operation::EditQueued => tool("turn_edit", "Change the prompt of a queued turn, or its place in the queue."),
         Operation::Events => tool(
             "session_events",
@@ -88,7 +90,9 @@ pub const fn spelling(operation: Operation) -> Spelling {
             "Read the changes of the list of sessions after `cursor`, at first the whole list. If there are none yet, wait for \
              the first one, at most `wait_ms`. Continue with `next_cursor`.",
         ),
-        Operation::Approvals => tool("turn_approvals", "List the tool calls of all sessions that wait for approval."),
+        Operation::Approvals => {
+            tool("turn_approvals", "List the calls of all sessions that wait for a person or for their caller.")
+        }
         Operation::Update => tool("session_update", "Change the title and the labels of a session."),
         Operation::Archive => tool("session_archive", "Archive a session."),
         Operation::Unarchive => tool("session_unarchive", "Restore an archived session."),
@@ -174,11 +178,18 @@ impl Offer {
             }
         }
         if self.set == Toolset::Core {
-            // The settings of compactions and the messages of a history would be half of these tools' tokens.
+            // The settings of compactions and the messages of a history would be half of these tools' tokens, and no tool
+            // here answers a call.
             for tool in &mut tools {
                 let input = Arc::make_mut(&mut tool.input_schema);
-                let left_out = [("properties", "compaction"), ("$defs", "CompactionConfig"), ("properties", "history")];
-                for (place, name) in left_out {
+                for (place, name) in [
+                    ("properties", "compaction"),
+                    ("$defs", "CompactionConfig"),
+                    ("properties", "history"),
+                    ("properties", "client_tools"),
+                    ("$defs", "ClientTool"),
+                    ("$defs", "Effect"),
+                ] {
                     input.get_mut(place).and_then(Value::as_object_mut).map(|members| members.shift_remove(name));
                 }
             }

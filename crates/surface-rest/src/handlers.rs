@@ -14,7 +14,8 @@ use futures::FutureExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
-    wire::{begin_resume, begin_turn, create_session, decode_params, in_span},
+    service::{ResumeParams, ResumeTurn, StartTurn},
+    wire::{create_session, decode_params, in_span},
 };
 
 use crate::{
@@ -75,11 +76,20 @@ async fn dispatch(
         Operation::Events if is_stream => stream::events(app, params).await,
         Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, params).await,
         Operation::StartTurn | Operation::Resume => {
-            let begun = match operation {
-                Operation::Resume => begin_resume(service, params).await?,
-                _ => begin_turn(service, params).await?,
+            // A stream has its turn's end, and none before that: it does not end when the turn waits for its caller.
+            let (waits, begun) = match operation {
+                Operation::Resume => {
+                    let (session_id, request) = decode_params::<ResumeParams>(params)?.request();
+                    let (waits, wait) = (request.wait, request.wait && !is_stream);
+                    (waits, service.begin_resume(&session_id, ResumeTurn { wait, ..request }).await?)
+                }
+                _ => {
+                    let request: StartTurn = decode_params(params)?;
+                    let (waits, wait) = (request.wait, request.wait && !is_stream);
+                    (waits, service.begin_turn(StartTurn { wait, ..request }).await?)
+                }
             };
-            match (begun.wait, is_stream) {
+            match (waits, is_stream) {
                 (false, _) => wire::accepted(app, &begun.accepted),
                 (true, true) => stream::turn(app, begun).await,
                 (true, false) => begun.answer().await.map(wire::json),

@@ -382,6 +382,9 @@ fn example(operation: Operation) -> Value {
         Operation::Resume => json!({ "budgets": { "steps": 10 } }),
         Operation::Interrupt => json!({ "turn": 0 }),
         Operation::DecideApproval => json!({ "decision": "deny", "reason": "Use the copy instead." }),
+        Operation::AnswerCall => json!({
+            "outcome": "succeeded", "content": [{ "type": "json", "value": { "celsius": 21 } }],
+        }),
         Operation::EditQueued => json!({ "prompt": "And in Italian?", "position": 0 }),
         Operation::Remind => json!({ "text": "The deadline is on Friday." }),
         Operation::Pin => json!({ "text": "Never deploy on Fridays." }),

@@ -136,11 +136,13 @@ pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 50] = [
+static TABLE: [Route; 52] = [
     row(Op::CreateSession, Method::POST, "/sessions", &[]),
     row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
     row(Op::DecideApproval, Method::POST, "/sessions/{session_id}/approvals/{call_id}", &[]),
+    row(Op::AnswerCall, Method::POST, "/sessions/{session_id}/calls/{call_id}", &[]),
+    row(Op::Calls, Method::GET, "/sessions/{session_id}/calls", &[]),
     row(Op::Queue, Method::GET, "/sessions/{session_id}/queue", &[]),
     row(Op::CancelQueued, Method::DELETE, "/sessions/{session_id}/queue/{turn}", &[]),
     row(Op::EditQueued, Method::PATCH, "/sessions/{session_id}/queue/{turn}", &[]),
@@ -242,7 +244,7 @@ mod tests {
             let has_room = route.takes_body() && !route.takes_bundle();
             assert!(has_room || rest.is_empty(), "{:?}: {rest:?} stand nowhere", route.operation);
             assert_eq!(route.takes_key(), rest.iter().any(|name| *name == "idempotency_key"), "{:?}", route.operation);
-            let waits = route.runs_turn() || route.operation == Operation::ForgetMemory;
+            let waits = route.runs_turn() || matches!(route.operation, Operation::AnswerCall | Operation::ForgetMemory);
             assert_eq!(waits, rest.iter().any(|name| *name == "wait"), "{:?}", route.operation);
         }
     }

@@ -67,6 +67,30 @@ fn script_of_compacting(process: &Process) -> Answer<()> {
     process.turn(&id, "@say At last.").map(drop)
 }
 
+/// A turn with calls that its caller runs, between calls that run here; and each answer a second time.
+fn script_of_calls(process: &Process) -> Answer<()> {
+    let id = process.create()?;
+    let events = process.listen(&id);
+    let schema = json!({ "type": "object" });
+    let tools = json!([
+        { "name": "look", "description": "Looks.", "input_schema": schema, "effect": "read_only" },
+        { "name": "order", "description": "Orders.", "input_schema": schema },
+    ]);
+    let prompt = format!(
+        r#"@call test_append {{"name":"effects","line":"{id} before"}} @call look {{}} @call order {{"n":1}}
+        @call test_append {{"name":"effects","line":"{id} behind"}} @step @call order {{"n":2}} @say Ordered."#
+    );
+    process.accept_with_tools(&id, &prompt, &tools)?;
+    for _ in 0..2 {
+        let call_id = events.until("call_requested")?["call_id"].clone();
+        process.answer(&id, &call_id)?;
+        process.answer(&id, &call_id)?;
+    }
+    let call_id = events.until("call_requested")?["call_id"].clone();
+    process.answer(&id, &call_id)?;
+    events.until("turn_completed").map(drop)
+}
+
 /// Sessions that rest are changed and deleted: the next start has to look at them again.
 fn script_of_resting(process: &Process) -> Answer<()> {
     let sessions = process.known.sessions();
@@ -160,6 +184,12 @@ fn killed_within_each_write_and_after_each_other_operation_nothing_acknowledged_
 fn killed_at_each_write_of_a_compaction_the_session_is_compacted_or_it_is_not() {
     assert!(each(Act::KillTorn, NOT_INDEX, |_| Stage::made(), script_of_compacting) > 30);
     assert!(each(Act::KillBefore, NOT_INDEX, |_| Stage::made(), script_of_compacting) > 30);
+}
+
+#[test]
+fn killed_at_each_write_of_a_turn_that_waits_for_its_caller_each_call_is_answered_once() {
+    assert!(each(Act::KillTorn, NOT_INDEX, |_| Stage::made(), script_of_calls) > 30);
+    assert!(each(Act::KillBefore, NOT_INDEX, |_| Stage::made(), script_of_calls) > 30);
 }
 
 #[test]

@@ -225,8 +225,8 @@ pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>)
     check_effects(stage, &survey);
 }
 
-/// A turn that waited for approval when its process was killed still waits, or goes on if it was decided: decides it, and
-/// waits for its end. No other turn is open.
+/// A turn that waited for approval or for its caller when its process was killed still waits, or goes on if it was decided:
+/// decides it, answers its calls, and waits for its end. No other turn is open.
 pub(crate) fn let_waiting_turn_end(process: &Process, id: &str) {
     loop {
         // It may be deleted.
@@ -236,6 +236,10 @@ pub(crate) fn let_waiting_turn_end(process: &Process, id: &str) {
                 for call in view["pending_approvals"].as_array().unwrap() {
                     let approval = json!({ "session_id": id, "call_id": call["call_id"], "decision": "approve" });
                     process.value("turn/approve", &approval).unwrap();
+                }
+                let calls = process.value("turn/calls", &json!({ "session_id": id })).unwrap();
+                for call in calls["items"].as_array().unwrap() {
+                    process.answer(id, &call["call_id"]).unwrap();
                 }
             }
             "running" => {}
@@ -280,6 +284,8 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     let mut context = Context::default();
     let mut waiting: Vec<(u64, String)> = Vec::new();
     let mut steered: Vec<Value> = Vec::new();
+    // Calls that wait for their caller, and those that were answered and have no result yet.
+    let (mut requested, mut answered) = (BTreeSet::new(), BTreeSet::new());
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
         let (kind, turn) = (event["type"].as_str().unwrap(), event["turn"].as_u64());
@@ -344,7 +350,22 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
                 }
             }
             ("tool_started", Some(_)) => assert!(calls.contains(&event["call_id"].to_string()), "{}", told()),
-            ("tool_finished", Some(_)) => assert!(calls.remove(&event["call_id"].to_string()), "{}", told()),
+            ("call_requested", Some(_)) => {
+                let call_id = event["call_id"].to_string();
+                assert!(calls.contains(&call_id) && requested.insert(call_id), "{}", told());
+            }
+            ("call_answered", Some(_)) => {
+                let call_id = event["call_id"].to_string();
+                assert!(requested.remove(&call_id) && answered.insert(call_id), "{}", told());
+                assert_eq!(events.get(at + 1).map(|next| &next["call_id"]), Some(&event["call_id"]), "{}", told());
+            }
+            ("tool_finished", Some(_)) => {
+                let call_id = event["call_id"].to_string();
+                assert!(calls.remove(&call_id), "{}", told());
+                // No call that waits is given up by a kill, and none has the answer to another one.
+                assert!(!requested.contains(&call_id), "{}", told());
+                assert!(!answered.remove(&call_id) || event["output"] == event["call_id"], "{}", told());
+            }
             _ => {}
         }
     }

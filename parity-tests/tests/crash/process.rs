@@ -306,6 +306,23 @@ impl Process {
         Ok(accepted)
     }
 
+    /// Starts a turn whose caller runs tools, without waiting for its end.
+    pub(crate) fn accept_with_tools(&self, session_id: &str, prompt: &str, tools: &Value) -> Answer<Value> {
+        self.known.prompt_asked(prompt);
+        let params = json!({ "session_id": session_id, "prompt": prompt, "client_tools": tools, "wait": false });
+        let accepted = self.value("turn/start", &params)?;
+        self.known.turn_accepted(session_id, &accepted);
+        Ok(accepted)
+    }
+
+    /// Answers a call with its own id: an answer that another call took would be seen.
+    pub(crate) fn answer(&self, session_id: &str, call_id: &Value) -> Answer<()> {
+        let content = json!([{ "type": "text", "text": call_id }]);
+        let params =
+            json!({ "session_id": session_id, "call_id": call_id, "outcome": "succeeded", "content": content });
+        self.change("turn/answer", "call_answered", &params)
+    }
+
     /// Gives the running turn another text.
     pub(crate) fn steer(&self, session_id: &str, prompt: &str) -> Answer<()> {
         self.known.prompt_asked(prompt);

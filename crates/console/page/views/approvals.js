@@ -1,4 +1,4 @@
-// What waits for a person, in all sessions.
+// What waits for a person or for its caller, in all sessions.
 
 import { Failure, capabilities, get, post } from "../api.js";
 import { ago, button, complain, el, empty, oneAtATime, short } from "../dom.js";
@@ -36,6 +36,21 @@ export function decide(session, approval, after) {
       button("Deny", send("deny"), { class: "danger" })));
 }
 
+/** The fields that answer a call in place of the program that runs its tool. */
+export function answer(session, callId, after) {
+  const text = el("textarea", { rows: "2", "aria-label": "What the call returned" });
+  const send = (outcome) => async () => {
+    const body = { outcome, content: text.value ? [{ type: "text", text: text.value }] : [] };
+    await post(`sessions/${session}/calls/${encodeURIComponent(callId)}`, body);
+    await after?.();
+  };
+  return el("div.decide", {},
+    el("p.hint", {}, "It waits for the program that runs this tool. You may answer in its place."),
+    text,
+    el("div.actions", {},
+      button("Answer", send("succeeded"), { class: "main" }), button("It failed", send("failed"), { class: "danger" })));
+}
+
 /** What a person must see to decide. */
 export const asked = (approval) => [
   approval.form && [el("p", {}, `The server ${approval.form.server} asks: ${approval.form.message}`),
@@ -70,9 +85,9 @@ export async function show(view, { signal }) {
 
 const keyOf = ({ session_id: id, approval }) => `${id} ${approval.call_id}`;
 
-const cardOf = ({ session_id: id, title, workspace, waits_since: since, approval }, after) => el(
-  "section.card.waiting", { "aria-label": `Approval of ${approval.name}` },
+const cardOf = ({ session_id: id, title, workspace, kind, waits_since: since, approval }, after) => el(
+  "section.card.waiting", { "aria-label": `${kind === "call" ? "Call" : "Approval"} of ${approval.name}` },
   el("h2", {}, approval.name),
   el("p", {}, el("a", { href: `#/sessions/${id}?at=${approval.seq}` }, title || `Session ${short(id)}`),
     el("span.facts", {}, " · ", ago(since), workspace && [" · ", el("code", {}, workspace)])),
-  asked(approval), decide(id, approval, after));
+  asked(approval), kind === "call" ? answer(id, approval.call_id, after) : decide(id, approval, after));

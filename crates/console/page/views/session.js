@@ -12,7 +12,7 @@ import { transcript } from "./transcript.js";
 const TAIL = 400;
 const PAGE = 300;
 const SOON_MS = 60;
-const CHANGES = /^(turn_|approval_|compaction_completed|compaction_undone|session_|pinned|unpinned)/;
+const CHANGES = /^(turn_|approval_|call_|compaction_completed|compaction_undone|session_|pinned|unpinned)/;
 
 /** What was written for sessions and is not sent yet: another view must not lose it. */
 const drafts = new Map();

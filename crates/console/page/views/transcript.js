@@ -3,7 +3,7 @@
 import { blob } from "../api.js";
 import { button, el, money, number } from "../dom.js";
 import { markdown } from "../markdown.js";
-import { asked, decide } from "./approvals.js";
+import { answer, asked, decide } from "./approvals.js";
 
 const SHOWN_MAX = 4000;
 const NODES_MAX = 500;
@@ -215,6 +215,10 @@ export function transcript(session, { onFork, isFixed }) {
       [...node.querySelectorAll(".approval")].filter((each) => each.dataset.call === event.call_id).forEach((each) => each.remove());
       stateOf(event.call_id, event.decision === "deny" ? `denied${event.reason ? `: ${event.reason}` : ""}` : "allowed", "decided");
     },
+    call_requested: (event) => {
+      stateOf(event.call_id, "waits for its caller", "waiting")?.more.replaceChildren(answer(session, event.call_id));
+    },
+    call_answered: (event) => stateOf(event.call_id, "answered", "decided"),
     partial_text: (event) => {
       clearLive();
       add(event, el("div.answer.cut", {}, bounded(session, event.text, markdown), el("p.hint", {}, "The answer was cut off here.")));

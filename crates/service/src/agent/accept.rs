@@ -20,7 +20,7 @@ use crate::{
     output::OutputSpec,
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
-        QueuedTurn,
+        KeyUse, QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
         message::{Body, Message},
     },
@@ -180,19 +180,26 @@ impl Actor {
         if used.request != key.request {
             return Some(Err(SessionError::IdempotencyConflict { what: "idempotency_key" }));
         }
+        Some(Ok(self.again(used, wait).await))
+    }
+
+    /// Makes the handle of a request that was accepted before, under a key.
+    pub(super) async fn again(&mut self, used: KeyUse, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(used.turn, used.seq, wait);
         match used.end {
             // The caller may have left; the journal has the turn.
-            Some(end) => drop(waiter.send(self.ports.kept_result(self.session.id, end).await)),
-            None if used.is_dequeued => drop(waiter.send(Err(SessionError::Interrupted { turn: used.turn }))),
+            Some(end) => waiter.send(self.ports.kept_result(self.session.id, end).await),
+            None if used.is_dequeued => waiter.send(Err(SessionError::Interrupted { turn: used.turn })),
+            // The answer to a call outlives its turn, and does not know the end: the turn's events do.
+            None if !self.session.is_pending(used.turn) => waiter.send(Err(SessionError::TakenOver(self.session.id))),
             None => {
                 let waiters = self.waiting.waiters.entry(used.turn).or_default();
-                waiters.retain(|waiter| !waiter.is_closed());
+                waiters.retain(|waiter| !waiter.reply.is_closed());
                 waiters.push(waiter);
                 self.release_held();
             }
         }
-        Some(Ok(handle))
+        handle
     }
 
     async fn start_now(
@@ -203,13 +210,15 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
-        let terms = self.terms(request, key);
+        let (client_tools, changed) = self.tools_of_request(request, false);
+        let terms = TurnQueued { client_tools, ..self.terms(request, key) };
         let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
         if continues.is_some() {
             (started.prompt, started.continues) = (None, continues);
         }
-        let recorded = self.stage(Some(turn), vec![Event::TurnStarted(started)]).await;
+        let events = changed.into_iter().chain([Event::TurnStarted(started)]).collect();
+        let recorded = self.stage(Some(turn), events).await;
         let (seq, ticket) = recorded.map_err(|error| self.discard(&error))?;
         self.turn_begins();
         self.release_held();
@@ -222,13 +231,16 @@ impl Actor {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn;
-        let queued = self.terms(request, key);
-        let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
+        let (client_tools, changed) = self.tools_of_request(request, true);
+        let queued = TurnQueued { client_tools, ..self.terms(request, key) };
+        let events = changed.into_iter().chain([Event::TurnQueued(queued)]).collect();
+        let recorded = self.record_durably(Some(turn), events).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
         Ok(self.accepted(turn, seq, request.wait))
     }
 
-    /// Makes the terms of a request's turn, without secrets: a rule that holds one then allows nothing.
+    /// Makes the terms of a request's turn, without secrets and without its caller's tools: a rule that holds one then
+    /// allows nothing.
     fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
         let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
         TurnQueued {
@@ -245,19 +257,21 @@ impl Actor {
             attended: request.attended,
             allow: request.allow.iter().map(clean).collect(),
             search_path: request.search_path.as_ref().map(clean),
+            client_tools: None,
             key,
         }
     }
 
     /// Makes the handle of a recorded turn.
-    fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
+    pub(super) fn accepted(&mut self, turn: TurnNumber, seq: Seq, wait: bool) -> TurnHandle {
         let (handle, waiter) = self.turn_handle(turn, seq, wait);
         self.waiting.waiters.entry(turn).or_default().push(waiter);
         handle
     }
 
     fn turn_handle(&self, turn: TurnNumber, seq: Seq, wait: bool) -> (TurnHandle, TurnWaiter) {
-        let (waiter, result) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
+        let waiter = TurnWaiter { reply, answers_calls: wait };
         let lost = |_| SessionError::Internal("the session's actor was lost while the turn ran".to_owned());
         let result = async move { result.await.map_err(lost)? }.boxed();
         let accepted = TurnAccepted { session_id: self.session.id, turn, seq };
@@ -277,7 +291,8 @@ impl Actor {
         let options = self.asked(&terms.options);
         let started =
             TurnStarted { prompt: None, queued: Some(prompt_seq), options, key: None, ..terms.start(model, budgets) };
-        self.record_durably(Some(turn), vec![Event::TurnStarted(started)]).await?;
+        let events = self.queued_tools(&started).into_iter().chain([Event::TurnStarted(started)]).collect();
+        self.record_durably(Some(turn), events).await?;
         self.turn_begins();
         Ok(())
     }
@@ -307,6 +322,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         compaction,
         attended: _,
         allow,
+        client_tools,
         search_path: _,
         wait: _,
         idempotency_key: _,
@@ -318,6 +334,7 @@ fn check_changes_nothing(request: &StartTurn) -> Result<(), SessionError> {
         ("output", output.is_some()),
         ("compaction", compaction.is_some()),
         ("allow", !allow.is_empty()),
+        ("client_tools", client_tools.is_some()),
     ];
     wishes.into_iter().find(|(_, is_there)| *is_there).map_or(Ok(()), |(field, _)| Err(unchanged(field)))
 }

@@ -47,7 +47,7 @@ impl Actor {
             self.acknowledge().await?;
         }
         match action {
-            Action::Rest | Action::AwaitApproval => Ok(()),
+            Action::Rest | Action::AwaitApproval | Action::AwaitCalls => Ok(()),
             Action::StartQueued => self.start_queued().await,
             Action::Warn(mut warning) => {
                 // If wall time is frozen, measured time is written as 0, like durations.
@@ -75,6 +75,7 @@ impl Actor {
             Action::RequestApprovals(calls) => self.request_approvals(calls).await,
             Action::ExpireApprovals(calls) => self.expire_approvals(calls).await,
             Action::RunTools(calls) => self.run_tools(calls).await,
+            Action::RequestCalls(calls) => self.request_calls(&calls).await,
             Action::Fail(body) => {
                 self.control.failure = Some(body);
                 Ok(())
@@ -415,7 +416,7 @@ impl Actor {
                 None => Err(SessionError::Internal("a turn ended without an end".to_owned())),
             };
             for waiter in waiters {
-                drop(waiter.send(result.clone()));
+                waiter.send(result.clone());
             }
         }
         // Nobody who waits for the turn waits for this.

@@ -173,8 +173,8 @@ impl Drop for Actor {
 
 impl Actor {
     /// Makes the actor of a session whose records are all applied. A turn that a former process left open ends first,
-    /// unless it can go on: then its deadlines begin again. Once its calls are decided, it may wait until it is asked
-    /// for, like the queue.
+    /// unless it can go on: then the deadlines of its questions begin again. With no question open, it may wait until it is
+    /// asked for, like the queue.
     pub(crate) fn new(
         session: Session,
         lease: Lease,
@@ -196,7 +196,7 @@ impl Actor {
         let control = Control {
             interrupt: ended.map(|open| (open.turn, PROCESS_ENDED)),
             is_queue_held: !session.queue.is_empty() && !is_queue_run,
-            is_turn_held: !turns_go_on && left.is_some_and(|left| !left.is_waiting()),
+            is_turn_held: !turns_go_on && left.is_some_and(|left| !left.asks()),
             ..Control::default()
         };
         Self {
@@ -276,7 +276,13 @@ impl Actor {
             let done = match self.decide() {
                 Action::Rest => return None,
                 Action::AwaitApproval => {
-                    self.wait().await;
+                    let left = self.approval_left().min(Duration::from_millis(self.wall_left_ms()));
+                    let command = self.next_command(left).await;
+                    self.heed(command).await;
+                    Ok(())
+                }
+                Action::AwaitCalls => {
+                    self.await_callers().await;
                     Ok(())
                 }
                 action => self.act(action).await,
@@ -320,6 +326,9 @@ impl Actor {
     fn decide(&mut self) -> Action {
         self.control.elapsed_ms = self.millis_since(self.running.turn_started);
         self.control.is_approval_expired = self.approval_left().is_zero();
+        if self.session.open_turn().is_some_and(|open| open.requested().next().is_some()) {
+            self.control.now = self.ports.world.clock.now();
+        }
         if let (true, Some(open)) = (self.is_drained(), self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
@@ -384,16 +393,19 @@ impl Actor {
         allowed(self.ports.options.tools.approval_timeout_ms).saturating_sub(waited)
     }
 
-    /// Waits for a decision, an interrupt, or a deadline.
-    async fn wait(&mut self) {
-        let (limit, wall) = (self.approval_left(), Duration::from_millis(self.wall_left_ms()));
+    /// Waits for a command, an interrupt, or a deadline. The command is `Some(None)` if no further one can come.
+    pub(super) async fn next_command(&mut self, left: Duration) -> Option<Option<Command>> {
         let (clock, shared) = (self.ports.world.clock.clone(), self.shared.clone());
-        let command = tokio::select! {
+        tokio::select! {
             biased;
             () = shared.interrupted.notified() => None,
             command = self.mailbox.recv() => Some(command),
-            () = clock.sleep(limit.min(wall)) => None,
-        };
+            () = clock.sleep(left) => None,
+        }
+    }
+
+    /// Handles the command that came while a turn waits, if one did.
+    pub(super) async fn heed(&mut self, command: Option<Option<Command>>) {
         match (command, self.session.open_turn()) {
             (Some(Some(command)), _) => self.handle(command).await,
             // Every sender is dropped, so no decision can come here.
@@ -415,14 +427,18 @@ impl Actor {
     fn wall_left_ms(&self) -> u64 {
         let lone = || self.lone_wall_ms();
         let wall = self.session.open_turn().map_or_else(lone, |open| open.terms.budgets.wall_ms.unwrap_or(u64::MAX));
-        let drain = self.drain_until.map_or(u64::MAX, |until| {
-            u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
-        });
         // Add 1 because both clocks round down. At most a year, so that timers do not overflow.
         wall.saturating_sub(self.millis_since(self.running.turn_started))
-            .min(drain)
+            .min(self.drain_left_ms())
             .saturating_add(1)
             .min(365 * 24 * 3600 * 1000)
+    }
+
+    /// Milliseconds until draining turns into interrupting.
+    pub(super) fn drain_left_ms(&self) -> u64 {
+        self.drain_until.map_or(u64::MAX, |until| {
+            u64::try_from(until.saturating_sub(self.ports.world.clock.elapsed()).as_millis()).unwrap_or(u64::MAX)
+        })
     }
 
     /// Runs an effect to its end. Commands are handled meanwhile; an interrupt or a deadline cancels it.

@@ -13,12 +13,23 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    service::{Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult},
+    service::{AnswerCall, Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult},
     session::{event::Event, reminder::SystemReminderType},
 };
 
 /// The way a turn's end reaches one who waits for it.
-pub(crate) type TurnWaiter = oneshot::Sender<Result<TurnResult, SessionError>>;
+pub(crate) struct TurnWaiter {
+    pub(crate) reply: Reply<TurnResult>,
+    /// True if it also waits for calls of the turn that its caller has to answer.
+    pub(crate) answers_calls: bool,
+}
+
+impl TurnWaiter {
+    pub(crate) fn send(self, result: Result<TurnResult, SessionError>) {
+        // The caller may have left.
+        drop(self.reply.send(result));
+    }
+}
 
 /// The way an answer goes back.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, SessionError>>;
@@ -41,6 +52,8 @@ pub(crate) enum Command {
     GoOn { turn: TurnNumber },
     /// Decide a call.
     Decide { request: Box<DecideApproval>, reply: Reply<Changed> },
+    /// Take the answer to a call that was requested; `hash` is that of the answer. Answers with its event and turn.
+    AnswerCall { request: Arc<AnswerCall>, hash: String, reply: Reply<TurnHandle> },
     /// Take a turn out of the queue.
     CancelQueued { turn: TurnNumber, reply: Reply<Changed> },
     /// Change the prompt or the place of a turn in the queue.
@@ -67,7 +80,7 @@ impl Command {
         // The caller may have left.
         match self {
             Self::GoOn { .. } => {}
-            Self::StartTurn { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Self::StartTurn { reply, .. } | Self::AnswerCall { reply, .. } => drop(reply.send(Err(error.clone()))),
             Self::Record { reply, .. }
             | Self::Decide { reply, .. }
             | Self::CancelQueued { reply, .. }

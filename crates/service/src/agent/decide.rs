@@ -7,12 +7,13 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use super::loop_guard::is_loop;
 use crate::{
     SessionError,
+    clock::Timestamp,
     cost::Cost,
     ids::{Seq, TurnNumber},
     options::{Amount, Budget, TurnOptions, Unattended},
     output::OutputError,
     session::{
-        CallProgress, CallState, OpenTurn, Session,
+        CallProgress, CallState, OpenTurn, Requested, Session,
         event::{BudgetWarning, Decision, ToolOutcome},
         message::OUTCOME_UNKNOWN,
     },
@@ -60,6 +61,8 @@ pub(crate) struct Control {
     pub(crate) elapsed_ms: u64,
     /// True if the calls that wait for approval have waited too long.
     pub(crate) is_approval_expired: bool,
+    /// The time, if calls wait for their caller.
+    pub(crate) now: Timestamp,
 }
 
 /// The next thing to do.
@@ -95,6 +98,10 @@ pub(crate) enum Action {
     ExpireApprovals(Vec<String>),
     /// Run these calls together.
     RunTools(Vec<String>),
+    /// Request these calls from the session's caller.
+    RequestCalls(Vec<String>),
+    /// Wait until their caller has answered the calls.
+    AwaitCalls,
     /// Give the turn up: its calls get their results, then it fails.
     Fail(ErrorBody),
     /// End the turn.
@@ -173,7 +180,8 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
             Ending::Interrupted(_) => "the turn was interrupted",
             Ending::Failed(_) | Ending::Completed => "the turn ended",
         };
-        let unanswered: Vec<CallAnswer> = open.calls.iter().filter_map(|call| not_run(call, why)).collect();
+        let unanswered = open.calls.iter().filter_map(|call| not_run(call, why, open.is_imported));
+        let unanswered: Vec<CallAnswer> = unanswered.collect();
         return match unanswered.is_empty() {
             false => Action::Answer(unanswered),
             // What was said stays in the context, however the turn ends.
@@ -304,6 +312,11 @@ fn unlimited_cost(open: &OpenTurn, rules: &Rules<'_>) -> Option<ErrorBody> {
 }
 
 fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &Rules<'_>) -> Action {
+    if open.requested().next().is_some() {
+        // All else of the message was decided or run before, or waits for them.
+        let late: Vec<CallAnswer> = open.calls.iter().filter_map(|call| unanswered(call, control.now)).collect();
+        return if late.is_empty() { Action::AwaitCalls } else { Action::Answer(late) };
+    }
     let is_waiting = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_));
     let waiting = ids(open, is_waiting);
     if control.is_prepared {
@@ -324,7 +337,15 @@ fn decide_calls(session: &Session, open: &OpenTurn, control: &Control, rules: &R
     }
     let plan = |call: &CallState| control.plans.get(&call.call.call_id).and_then(|plan| plan.as_ref().ok());
     let mut group: Vec<String> = Vec::new();
-    for call in open.calls.iter().filter(|call| !matches!(call.progress, CallProgress::Finished(_))) {
+    let is_finished = |call: &CallState| matches!(call.progress, CallProgress::Finished(_));
+    let is_of_client = |call: &CallState| rules.tools.is_of_client(&call.call.name);
+    for call in open.calls.iter().filter(|call| !is_finished(call)) {
+        if is_of_client(call) {
+            if group.is_empty() {
+                return Action::RequestCalls(ids(open, |call| !is_finished(call) && is_of_client(call)));
+            }
+            break;
+        }
         let is_once = plan(call).is_none_or(|plan| plan.effect == Effect::Once);
         if is_once && group.is_empty() {
             group.push(call.call.call_id.clone());
@@ -393,8 +414,8 @@ fn answer_without_running(
     };
     let name = &call.call.name;
     match &call.progress {
-        CallProgress::Finished(_) | CallProgress::Waiting(_) => None,
-        CallProgress::Started => not_run(call, ""),
+        CallProgress::Finished(_) | CallProgress::Waiting(_) | CallProgress::Requested(_) => None,
+        CallProgress::Started => not_run(call, "", false),
         CallProgress::Decided(answered) if answered.decision == Decision::Deny => {
             let text = answered
                 .reason
@@ -475,15 +496,34 @@ fn nobody_to_ask(name: &str) -> String {
 }
 
 /// The result of a call that the turn's end leaves without one.
-fn not_run(call: &CallState, why: &str) -> Option<CallAnswer> {
+fn not_run(call: &CallState, why: &str, is_imported: bool) -> Option<CallAnswer> {
     let (outcome, text) = match call.progress {
         CallProgress::Finished(_) => return None,
         CallProgress::Started => (ToolOutcome::Unknown, OUTCOME_UNKNOWN.to_owned()),
-        CallProgress::Proposed | CallProgress::Waiting(_) | CallProgress::Decided(..) => {
+        CallProgress::Requested(Requested { ref call, .. }) if call.effect == Effect::Once && !is_imported => {
+            (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} No caller had answered."))
+        }
+        CallProgress::Requested(_) if is_imported => {
+            (ToolOutcome::NotRun, "Not run: the session was imported while it waited for its caller.".to_owned())
+        }
+        CallProgress::Proposed | CallProgress::Waiting(_) | CallProgress::Decided(..) | CallProgress::Requested(_) => {
             (ToolOutcome::NotRun, format!("Not run: {why}."))
         }
     };
     Some(CallAnswer { call_id: call.call.call_id.clone(), name: call.call.name.clone(), outcome, text, error: None })
+}
+
+/// The result of a call that no caller answered in time.
+fn unanswered(call: &CallState, now: Timestamp) -> Option<CallAnswer> {
+    let CallProgress::Requested(Requested { call: requested, .. }) = &call.progress else { return None };
+    let (outcome, text) = match requested.effect {
+        Effect::Once => (ToolOutcome::Unknown, format!("{OUTCOME_UNKNOWN} No caller answered in time.")),
+        Effect::ReadOnly | Effect::Idempotent => {
+            (ToolOutcome::NotRun, "No caller answered the call in time.".to_owned())
+        }
+    };
+    let (call_id, name) = (call.call.call_id.clone(), call.call.name.clone());
+    (requested.deadline <= now).then_some(CallAnswer { call_id, name, outcome, text, error: None })
 }
 
 /// Returns the used amount of a budget.

@@ -44,6 +44,7 @@ impl Actor {
             Command::GoOn { .. } => {}
             Command::Record { change, reply } => drop(reply.send(self.change(*change).await)),
             Command::Decide { request, reply } => drop(reply.send(self.decide_approval(*request).await)),
+            Command::AnswerCall { request, hash, reply } => drop(reply.send(self.answer_call(&request, &hash).await)),
             Command::CancelQueued { turn, reply } => drop(reply.send(self.cancel_queued(turn, "cancelled").await)),
             Command::EditQueued { request, reply } => drop(reply.send(self.edit_queued(*request).await)),
             Command::Delete { is_forced, reply } => self.delete(is_forced, reply).await,
@@ -179,8 +180,7 @@ impl Actor {
         }
         let changed = self.changed(Some(turn), Event::TurnDequeued(TurnDequeued { reason: reason.to_owned() })).await?;
         for waiter in self.waiting.waiters.remove(&turn).unwrap_or_default() {
-            // The caller may have left.
-            drop(waiter.send(Err(SessionError::Interrupted { turn })));
+            waiter.send(Err(SessionError::Interrupted { turn }));
         }
         Ok(changed)
     }

@@ -16,6 +16,7 @@ pub(crate) mod shared;
 mod accept;
 mod act;
 mod approvals;
+mod calls;
 mod compact;
 mod compactions;
 mod handle;
@@ -129,7 +130,8 @@ impl Ports {
         let model = session.open_turn().map_or(&session.model, |open| &open.terms.model);
         // A model that cannot be found answers no step.
         let window_tokens = self.models.resolve(model).map_or(0, |model| model.window_tokens);
-        self.tools.of(&ToolScope { session_id: session.id, workspace: session.workspace() }).within(window_tokens)
+        let scope = ToolScope { session_id: session.id, workspace: session.workspace() };
+        self.tools.of(&scope, session.client_tools.as_deref()).within(window_tokens)
     }
 
     /// How long an actor stays in memory without requests.

@@ -35,7 +35,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         };
         tracing::error!(%session_id, seq, %lost, "a session's actor was lost");
         actor.release_waiters(&lost);
-        let reloaded = AssertUnwindSafe(Box::pin(actor.reload())).catch_unwind().await;
+        let reloaded = AssertUnwindSafe(Box::pin(actor.reload(failed.is_some()))).catch_unwind().await;
         if matches!(reloaded, Ok(Err(StoreError::Fenced))) && actor.ports.is_stored {
             return actor.be_taken_over().await;
         }
@@ -112,7 +112,7 @@ impl Actor {
             drop(unacknowledged.reply.send(Err(error.clone())));
         }
         for waiter in self.waiting.waiters.drain().flat_map(|(_, waiters)| waiters) {
-            drop(waiter.send(Err(error.clone())));
+            waiter.send(Err(error.clone()));
         }
         for reply in self.waiting.interrupters.drain(..) {
             drop(reply.send(Err(error.clone())));
@@ -151,7 +151,7 @@ impl Actor {
         }
         for (turn, waiters) in self.waiting.waiters.drain() {
             let error = if is_deleted { SessionError::Interrupted { turn } } else { SessionError::ShuttingDown };
-            waiters.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
+            waiters.into_iter().for_each(|waiter| waiter.send(Err(error.clone())));
         }
         self.shared.close();
         self.departure = None;
@@ -195,8 +195,9 @@ impl Actor {
         self.release_drains();
     }
 
-    /// Reloads the session from its journal. The open turn fails: its calls get results, and it gets its end.
-    async fn reload(&mut self) -> Result<(), StoreError> {
+    /// Reloads the session from its journal. An open turn fails: its calls get results, and it gets its end. But if the
+    /// store has failed, a turn that outlives its process goes on.
+    async fn reload(&mut self, has_store_failed: bool) -> Result<(), StoreError> {
         self.store_failure = None;
         self.journalled.deferred.clear();
         self.running.summary = Summary::None;
@@ -229,7 +230,9 @@ impl Actor {
         self.control.interrupt.take_if(|(turn, _)| Some(*turn) != open);
         self.shared.show_only(View::of(&self.session));
         self.publish().await;
-        if self.session.open_turn().is_some() && self.control.interrupt.is_none() {
+        // What only waits for others is as good as it was before the store failed: a kill would not have ended it either.
+        let is_lost = self.session.open_turn().is_some_and(|open| !has_store_failed || !open.outlives_its_process());
+        if is_lost && self.control.interrupt.is_none() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }
         Ok(())

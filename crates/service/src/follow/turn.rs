@@ -4,7 +4,7 @@
 //! [`result`] is for callers that know an accepted turn but not the process that runs it. It sends no request that must
 //! not be repeated.
 
-use std::future::ready;
+use std::{collections::BTreeSet, future::ready};
 
 use futures::{
     FutureExt as _,
@@ -16,7 +16,7 @@ use crate::{
     SessionError,
     ids::SessionId,
     service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
-    session::{TurnFold, event::Event, message::Body},
+    session::{TurnEnd, TurnFold, event::Event, message::Body},
     wire::decode_event,
 };
 
@@ -118,9 +118,22 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 /// `TURN_INTERRUPTED` if it left the queue without starting, or its session was deleted; `STORE_FAILED` if the store
 /// failed during the turn, like for callers in the process that runs it.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
+    result_or_calls(service, accepted, false).await
+}
+
+/// Waits for the end of an accepted turn; if its caller `answers_calls`, also until the turn waits for that after its
+/// acceptance.
+///
+/// # Errors
+/// Those of [`result`].
+pub async fn result_or_calls(
+    service: &dyn SessionService,
+    accepted: TurnAccepted,
+    answers_calls: bool,
+) -> Result<TurnResult, SessionError> {
     let TurnAccepted { session_id, turn, seq } = accepted;
     let mut follower = service.follow_turn(&session_id, turn, seq.saturating_sub(1)).await?;
-    let (mut fold, mut has_begun) = (TurnFold::new(turn), false);
+    let (mut fold, mut has_begun, mut requested) = (TurnFold::new(turn), false, BTreeSet::new());
     while let Some(followed) = follower.next().await? {
         if followed.seq.is_none() {
             continue;
@@ -128,26 +141,51 @@ pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Res
         let record = std::str::from_utf8(&followed.line)
             .map_err(unreadable)
             .and_then(|line| decode_event(line).map_err(unreadable))?;
-        if let (Event::TurnSteered(steered), false) = (&record.event, has_begun) {
-            // A text that was steered in later: the turn's beginning says which model answers.
+        let started = match &record.event {
+            Event::TurnSteered(steered) => Some(steered.started),
+            Event::CallAnswered(answered) => Some(answered.started),
+            _ => None,
+        };
+        if let (Some(started), false) = (started, has_begun) {
+            // A text or an answer came later: the turn's beginning says which model answers.
             has_begun = true;
-            follower = service.follow_turn(&session_id, turn, steered.started.saturating_sub(1)).await?;
+            follower = service.follow_turn(&session_id, turn, started.saturating_sub(1)).await?;
             continue;
         }
         has_begun = true;
         if let Some(end) = fold.push(&record) {
-            let (mut text, mut last_at) = (String::new(), 0);
-            for body in end.text.iter() {
-                last_at = text.len();
-                text.push_str(&whole(service, session_id, body).await?);
+            return so_far(service, session_id, end).await;
+        }
+        let is_of_a_call = match &record.event {
+            Event::CallRequested(request) => requested.insert(request.call_id.clone()),
+            Event::ToolFinished(finished) => requested.remove(&finished.call_id),
+            _ => false,
+        };
+        // All calls of a message are requested at once: the session knows which of them are open.
+        if answers_calls && is_of_a_call && record.seq >= seq && !requested.is_empty() {
+            let mut calls = service.calls(&session_id).await?.items;
+            calls.retain(|call| call.turn == turn);
+            // Calls that come later in the journal wait, too, for what the model said between.
+            if !calls.is_empty() && calls.iter().all(|call| requested.contains(&call.call_id)) {
+                let waiting = so_far(service, session_id, fold.waiting(&calls)).await?;
+                return Ok(TurnResult { calls, ..waiting });
             }
-            return Ok(end.result(session_id, text, last_at));
         }
         if record.turn == Some(turn) && matches!(record.event, Event::TurnDequeued(_)) {
             break;
         }
     }
     Err(SessionError::Interrupted { turn })
+}
+
+/// Makes the answer of what there is of a turn, with its text whole.
+async fn so_far(service: &dyn SessionService, session_id: SessionId, end: TurnEnd) -> Result<TurnResult, SessionError> {
+    let (mut text, mut last_at) = (String::new(), 0);
+    for body in end.text.iter() {
+        last_at = text.len();
+        text.push_str(&whole(service, session_id, body).await?);
+    }
+    Ok(end.result(session_id, text, last_at))
 }
 
 /// Reads a body's whole text, for callers that have it from an answer or an event.

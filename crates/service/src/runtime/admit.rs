@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use meerkat_words::reply::Reply;
-use serde_json::json;
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -44,9 +44,14 @@ impl Sessions {
     fn begun(&self, accepted: Bytes, wait: bool) -> Result<TurnHandle, SessionError> {
         let accepted: TurnAccepted = Reply::read(&accepted)?;
         let (service, begun) = (self.clone(), accepted.clone());
-        let result = async move { turn::result(&service, begun).await };
+        let result = async move { turn::result_or_calls(&service, begun, wait).await };
         Ok(TurnHandle { accepted, wait, result: result.boxed() })
     }
+}
+
+/// Writes a request for another node. A tree of values would change the numbers of JSON that it has.
+fn text(request: &impl Serialize) -> Result<String, SessionError> {
+    serde_json::to_string(request).map_err(|error| SessionError::Internal(error.to_string()))
 }
 
 /// Asks here and, if another node has the session, there, by its inbox. `$read` makes the answer of what the inbox
@@ -56,17 +61,11 @@ macro_rules! wherever_it_is {
         loop {
             let here = $here;
             let Err(refusal @ SessionError::HeldBy { .. }) = here else { return here };
-            if let Some(answer) = $sessions.by_inbox(Operation::$operation, &$params, refusal).await? {
+            if let Some(answer) = $sessions.by_inbox(Operation::$operation, text(&$params)?, refusal).await? {
                 return $read(answer);
             }
         }
     };
-}
-
-/// Makes the parameters of a turn for another node. The schema of its answer is JSON from outside, whose numbers may be
-/// too large.
-fn sent<T: serde::Serialize>(request: &T) -> Result<serde_json::Value, SessionError> {
-    serde_json::to_value(request).map_err(|error| SessionError::invalid("output.schema", error.to_string()))
 }
 
 macro_rules! declare {
@@ -107,7 +106,7 @@ macro_rules! declare {
                     self,
                     self.accept(request.clone(), false).await,
                     StartTurn,
-                    sent(&StartTurn { wait: false, ..request.clone() })?,
+                    StartTurn { wait: false, ..request.clone() },
                     |accepted| self.begun(accepted, request.wait)
                 )
             }
@@ -118,13 +117,11 @@ macro_rules! declare {
                 if self.is_alone() {
                     return self.accept(request.on(*session_id), is_continuation).await;
                 }
-                let mut params = sent(&ResumeTurn { wait: false, ..request.clone() })?;
-                params["session_id"] = json!(session_id);
                 wherever_it_is!(
                     self,
                     self.accept(request.clone().on(*session_id), is_continuation).await,
                     Resume,
-                    params,
+                    request.params(*session_id, false),
                     |accepted| self.begun(accepted, request.wait)
                 )
             }
@@ -164,7 +161,7 @@ macro_rules! declare {
                     self,
                     admitted.compact_until(request.clone(), cancel.clone()).await,
                     Compact,
-                    json!(request),
+                    request,
                     |receipt| Reply::read(&receipt)
                 )
             }
@@ -195,7 +192,7 @@ macro_rules! declare {
                         self,
                         admitted.$name($( Clone::clone(&$argument) ),*).await,
                         $operation,
-                        json!(crate::request_of!($request $( $argument )*)),
+                        crate::request_of!($request $( $argument )*),
                         |answer| Reply::read(&answer)
                     )
                 }

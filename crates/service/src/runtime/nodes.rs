@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
@@ -275,7 +275,7 @@ impl Sessions {
     pub(super) async fn by_inbox(
         &self,
         operation: Operation,
-        params: &Value,
+        params: String,
         refusal: SessionError,
     ) -> Result<Option<Bytes>, SessionError> {
         let (Some(inbox), SessionError::HeldBy { session_id, holder }) = (&self.engine().inbox, &refusal) else {
@@ -286,7 +286,7 @@ impl Sessions {
             node: holder.node.clone(),
             session_id: *session_id,
             operation: operation.name().to_owned(),
-            params: params.to_string(),
+            params,
         };
         #[expect(clippy::disallowed_methods, reason = "no other node has it, whatever the sources of ids are")]
         let id = Uuid::now_v7();
@@ -321,7 +321,7 @@ impl Sessions {
                 Fate::Answered(answer) => read(&answer).map(Some),
                 Fate::Returned if is_over => Err(refusal),
                 Fate::Returned => Ok(None),
-                Fate::Lost if operation.is_repeatable(params) => Ok(None),
+                Fate::Lost if operation.is_repeatable(&letter.params) => Ok(None),
                 Fate::Lost => Err(SessionError::StoreFailed),
             };
         }

@@ -1,6 +1,6 @@
 //! Admitted operations over the sessions of a service.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -17,22 +17,23 @@ use crate::{
         projection,
         readers::Readers,
     },
-    follow::{check_cursor, check_end, gone_lines},
+    follow::{check_cursor, check_end, gone_lines, turn},
     ids::{SessionId, TurnNumber},
     service::{
-        AcknowledgeReader, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint, ClearReminder, CompactJournal,
-        CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis, EditQueued, EventPage,
-        ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem, ImportBundle, Imported,
-        InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, Page, Pin, PinFact,
-        ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage, Reindexed, Remind,
-        Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState, SessionSummary, SessionView,
-        ToolServerView, ToolView, TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        AcknowledgeReader, AnswerCall, AnsweredCall, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint,
+        ClearReminder, CompactJournal, CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis,
+        EditQueued, EventPage, ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem,
+        ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
+        Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
+        Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionService as _,
+        SessionState, SessionSummary, SessionView, ToolServerView, ToolView, TurnAccepted, TurnHandle, TurnStatus,
+        UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
         event::{Decision, Event, ReminderSet},
     },
-    store::ReadLimit,
+    store::{ReadLimit, restore::decode},
     tool::{ListedSession, Offer, ToolScope, is_copy},
     upkeep::{
         bundle,
@@ -56,7 +57,7 @@ impl Sessions {
     }
 
     /// Returns the memory of this service.
-    pub(super) fn memory(&self) -> Result<&std::sync::Arc<Memory>, SessionError> {
+    pub(super) fn memory(&self) -> Result<&Arc<Memory>, SessionError> {
         let lost = || SessionError::Internal("a service that remembers has no memory".to_owned());
         self.engine().derived.memory.as_deref().ok_or_else(lost)
     }
@@ -154,6 +155,40 @@ impl Admitted<'_> {
         }
         let command = |reply| Command::Decide { request: Box::new(request.clone()), reply };
         self.0.ask(request.session_id, command).await
+    }
+
+    pub(super) async fn answer_call(&self, request: AnswerCall) -> Result<AnsweredCall, SessionError> {
+        validate::call_content(&request.content, self.0.engine().options.tools.max_output_bytes)?;
+        let hash = validate::request_hash(&(request.outcome, &request.content), true)?;
+        let (session_id, request) = (request.session_id, Arc::new(request));
+        let command = |reply| Command::AnswerCall { request: request.clone(), hash: hash.clone(), reply };
+        let TurnHandle { accepted, wait, result } = match self.0.ask(session_id, command).await {
+            Err(SessionError::HeldBy { .. }) if request.wait => return self.answer_elsewhere(&request).await,
+            asked => self.0.followed(asked?),
+        };
+        Ok(match wait {
+            false => AnsweredCall::Recorded(Changed { session_id, seq: accepted.seq }),
+            true => AnsweredCall::Turn(Box::new(result.await?)),
+        })
+    }
+
+    /// Answers a call of a session that another node has. No letter waits for a turn: its events say here how it goes on.
+    async fn answer_elsewhere(&self, request: &AnswerCall) -> Result<AnsweredCall, SessionError> {
+        let answered = self.0.answer_call(AnswerCall { wait: false, ..request.clone() }).await?;
+        let (AnsweredCall::Recorded(Changed { session_id, seq }), events) = (answered, &self.0.engine().events) else {
+            return Err(SessionError::Internal("an answer that does not wait has waited".to_owned()));
+        };
+        let page = events.read(session_id, seq - 1, ReadLimit::frames(1)).await?;
+        let page = page.ok_or(SessionError::NotFound(session_id))?;
+        let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
+        let turn = decode(frame)?.turn.ok_or(SessionError::HistoryPruned)?;
+        let result = turn::result_or_calls(self.0, TurnAccepted { session_id, turn, seq }, true).await?;
+        Ok(AnsweredCall::Turn(Box::new(result)))
+    }
+
+    pub(super) async fn calls(&self, session_id: &SessionId) -> Result<Page<OpenCall>, SessionError> {
+        let calls = self.0.look(*session_id).await?.calls;
+        Ok(Page::whole(calls.into_iter().map(|(_, call)| Arc::unwrap_or_clone(call)).collect()))
     }
 
     pub(super) async fn queue(&self, session_id: &SessionId) -> Result<Page<QueueItem>, SessionError> {
@@ -480,6 +515,7 @@ impl Admitted<'_> {
                 has_blobs: view.has_blobs,
                 found: &view.found_tools,
             }),
+            client: view.as_ref().and_then(|view| view.client_tools.as_deref()),
             window_tokens: engine.models.resolve(model).map_or(0, |model| model.window_tokens),
             allowed_rules: view.as_ref().map_or(&[], |view| &view.allowed_rules),
         };

@@ -13,8 +13,8 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     service::{
-        ChangePage, FollowSessions, ListApprovals, OpenApproval, Page, ReadHistory, SessionChange, SessionState,
-        StepKind, StepView, TurnStatus, TurnView,
+        ChangePage, FollowSessions, ListApprovals, OpenApproval, OpenKind, Page, PendingApproval, ReadHistory,
+        SessionChange, SessionState, StepKind, StepView, TurnStatus, TurnView,
     },
     session::event::{Event, Record, TurnTotals},
     store::{ReadLimit, list::Size},
@@ -59,14 +59,25 @@ impl Admitted<'_> {
             for session in sessions.into_iter().filter(|session| session.state == SessionState::Waiting) {
                 // It may have been deleted, or decided, meanwhile.
                 let Ok(view) = self.0.look(session.session_id).await else { continue };
-                let asked = view.pending_approvals.iter().map(|(since, approval)| OpenApproval {
+                let open = |kind, waits_since, approval| OpenApproval {
                     session_id: session.session_id,
                     title: view.summary.title.clone(),
                     workspace: view.workspace.clone(),
-                    waits_since: *since,
-                    approval: approval.clone(),
+                    kind,
+                    waits_since,
+                    approval,
+                };
+                let asked = view.pending_approvals.iter().map(|(since, approval)| {
+                    let kind = if approval.form.is_some() { OpenKind::Question } else { OpenKind::Approval };
+                    open(kind, *since, approval.clone())
                 });
-                let asked: Vec<OpenApproval> = asked.collect();
+                let requested = view.calls.iter().map(|(since, call)| {
+                    let (call_id, name, arguments) = (call.call_id.clone(), call.name.clone(), call.arguments.shown());
+                    let (turn, seq, preview, rule, form) = (call.turn, call.seq, None, None, None);
+                    let call = PendingApproval { call_id, name, arguments, turn, seq, preview, rule, form };
+                    open(OpenKind::Call, *since, call)
+                });
+                let asked: Vec<OpenApproval> = asked.chain(requested).collect();
                 let is_more = items.len() + asked.len() > limit || !size.takes(&asked);
                 if !items.is_empty() && is_more {
                     return Ok(Page { items, next_cursor: before.map(|before: SessionId| before.to_string()) });

@@ -34,13 +34,14 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
-    service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
+    service::{Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         ApplyError, Session, View,
-        event::{Event, Key, Record, SessionCreated as Created},
+        event::{ClientToolsChanged, Event, Key, Record, SessionCreated as Created},
         message::Body,
     },
     store::{Creation, IndexedKey, Lease, StoreError},
+    tool::ClientTools,
     upkeep::bundle::{Exports, Uploads},
 };
 
@@ -337,9 +338,20 @@ impl Sessions {
         request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
     }
 
+    /// Checks the tools that a caller runs.
+    async fn check_client_tools(&self, tools: Option<&[ClientTool]>) -> Result<(), SessionError> {
+        let Some(tools) = tools else { return Ok(()) };
+        let (service, tools) = (self.clone(), tools.to_vec());
+        let checked = tokio::task::spawn_blocking(move || validate::client_tools(&tools, &service.engine().tools));
+        checked.await.unwrap_or_else(|_| Err(SessionError::Internal("a check of tools panicked".to_owned())))
+    }
+
     /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.
     pub(super) async fn accept(&self, request: StartTurn, is_continuation: bool) -> Result<TurnHandle, SessionError> {
-        let refusal = self.check_turn(&request, is_continuation).err();
+        let refusal = match self.check_turn(&request, is_continuation) {
+            Ok(()) => self.check_client_tools(request.client_tools.as_deref()).await.err(),
+            refused => refused.err(),
+        };
         if let (Some(refusal), None) = (&refusal, &request.idempotency_key) {
             return Err(refusal.clone());
         }
@@ -356,16 +368,21 @@ impl Sessions {
             let (request, hash, refusal) = (request.clone(), hash.clone(), refusal.clone());
             Command::StartTurn { request, hash, is_continuation, refusal, reply }
         };
-        let TurnHandle { accepted, wait, result } = self.ask(session_id, command).await?;
+        Ok(self.followed(self.ask(session_id, command).await?))
+    }
+
+    /// Makes the handle of a turn that another owner may end meanwhile: then its events say how.
+    pub(super) fn followed(&self, TurnHandle { accepted, wait, result }: TurnHandle) -> TurnHandle {
         let (inner, taken_over) = (Arc::downgrade(&self.inner), accepted.clone());
         let result = async move {
             match (result.await, inner.upgrade()) {
-                // The new owner ends the turn, and its events say how.
-                (Err(SessionError::TakenOver(_)), Some(inner)) => turn::result(&Self::of(inner), taken_over).await,
+                (Err(SessionError::TakenOver(_)), Some(inner)) => {
+                    turn::result_or_calls(&Self::of(inner), taken_over, wait).await
+                }
                 (ended, _) => ended,
             }
         };
-        Ok(TurnHandle { accepted, wait, result: result.boxed() })
+        TurnHandle { accepted, wait, result: result.boxed() }
     }
 
     /// Checks that another session may be created, besides those in flight.
@@ -429,7 +446,10 @@ impl Sessions {
         if names.len() < request.tools.as_ref().map_or(0, Vec::len) {
             return Err(SessionError::invalid("tools", "a tool is named twice"));
         }
-        if let Some(unknown) = request.tools.iter().flatten().find(|name| !self.engine().tools.knows(name)) {
+        let is_known = |name: &str| {
+            self.engine().tools.knows(name) || request.client_tools.iter().flatten().any(|tool| tool.name == name)
+        };
+        if let Some(unknown) = request.tools.iter().flatten().find(|name| !is_known(name)) {
             return Err(SessionError::ToolNotFound(unknown.clone()));
         }
         Ok(model.name)
@@ -441,14 +461,19 @@ impl Sessions {
             Some(_) => String::new(),
             None => self.default_model().await,
         };
-        let checked = self.check_create(&request, &default_model);
+        let checked = match self.check_create(&request, &default_model) {
+            Ok(model) => self.check_client_tools(request.client_tools.as_deref()).await.map(|()| model),
+            refused => refused,
+        };
         // A key with a control character was never taken, and no store is asked for one.
         let may_be_known = request.idempotency_key.as_ref().is_some_and(|key| !key.contains(char::is_control));
         if let (Err(refusal), false) = (&checked, may_be_known) {
             return Err(refusal.clone());
         }
         let key = request.idempotency_key.as_ref().map(|key| {
-            let request = validate::request_hash(&CreateSession { idempotency_key: None, ..request.clone() })?;
+            let has_json = request.client_tools.is_some();
+            let unkeyed = CreateSession { idempotency_key: None, ..request.clone() };
+            let request = validate::request_hash(&unkeyed, has_json)?;
             Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })
         });
         let key = key.transpose()?;
@@ -546,8 +571,13 @@ impl Sessions {
             SessionError::from(error)
         };
         let given = given::events(request.history, &engine.secrets).map(Event::HistoryGiven);
-        let mut records: Vec<Record> = Vec::with_capacity(1 + given.len());
-        for mut event in iter::once(Event::SessionCreated(created)).chain(given) {
+        let tools = request.client_tools.filter(|tools| !tools.is_empty()).map(|tools| {
+            let tools = ClientTools::clean(&tools, &engine.secrets);
+            let (hash, tools, defined, queued) = (ClientTools::hash_of(&tools), Some(tools), None, false);
+            Event::ClientToolsChanged(ClientToolsChanged { hash, tools, defined, queued })
+        });
+        let mut records: Vec<Record> = Vec::with_capacity(2 + given.len());
+        for mut event in iter::once(Event::SessionCreated(created)).chain(given).chain(tools) {
             if let Err(error) = externalise(engine.blobs.as_ref(), session_id, &mut event).await {
                 engine.blobs.forget(session_id).await;
                 return Err(failed(error));

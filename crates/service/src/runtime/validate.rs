@@ -1,8 +1,11 @@
 //! Checks of a request's values beyond its schema: one function per fact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use meerkat_words::calls::{
+    CLIENT_TIMEOUT_MS_MAX, CLIENT_TOOLS_BYTES_MAX, CLIENT_TOOLS_MAX, CONTENT_PARTS_MAX, CallContent, ClientTool,
+};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -14,12 +17,14 @@ use crate::{
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
     session::message::RawJson,
     store::hex,
-    tool::{Toolbox, check_answer_schema},
+    tool::{IMAGES_MAX, Picture, Toolbox, check_answer_schema, check_name, check_schema, patterns_of},
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},
 };
 
 /// Default number of hits of a search.
 const HITS: usize = 10;
+/// Patterns of the schemas of a caller's tools, of all together: each takes milliseconds to compile.
+const CLIENT_PATTERNS_MAX: usize = 256;
 /// Rules that a turn may allow.
 const TURN_RULES_MAX: usize = 64;
 /// Default number of items of a page.
@@ -39,21 +44,26 @@ pub(crate) fn model_name(name: &str) -> Result<(), String> {
     Err(format!("a model's name has at most {MODEL_BYTES_MAX} letters, digits, or any of ._:/@+~-"))
 }
 
-/// Hashes a decoded request. Requests with equal hashes are the same request.
-pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, SessionError> {
-    let bytes = serde_json::to_vec(request).map_err(|error| SessionError::Internal(error.to_string()))?;
+/// Hashes a decoded request. Requests with equal hashes are the same request. If a caller's JSON is in it, that counts by
+/// its values, because a client or a protocol may write them in another way: `1.10` as `1.1`.
+pub(crate) fn request_hash<T: serde::Serialize>(request: &T, has_json: bool) -> Result<String, SessionError> {
+    let failed = |error: serde_json::Error| SessionError::Internal(error.to_string());
+    let mut bytes = serde_json::to_vec(request).map_err(failed)?;
+    // A number that is too large for a value counts as it is written.
+    if let (true, Ok(values)) = (has_json, serde_json::from_slice::<serde_json::Value>(&bytes)) {
+        bytes = serde_json::to_vec(&values).map_err(failed)?;
+    }
     Ok(hex(&Sha256::digest(bytes)))
 }
 
-/// Hashes a turn's request without its key, the way its answer is delivered, who attends it, and how its schema is
-/// spelt: another node may have decoded it. A continuation of an interrupted turn never equals a turn with a prompt.
+/// Hashes a turn's request without its key, the way its answer is delivered, and who attends it. A continuation of an interrupted turn never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
-    let schema = request.output.as_ref().and_then(|output| output.schema.decode::<Value>().ok());
-    let mut request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
-    if let (Some(output), Some(schema)) = (&mut request.output, schema) {
-        output.schema = RawJson::parse(&schema.to_string())?;
+    let request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    let has_json = request.client_tools.is_some() || request.output.is_some();
+    match is_continuation {
+        true => request_hash(&(request, "continues"), has_json),
+        false => request_hash(&request, has_json),
     }
-    if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
 }
 
 /// Parses the cursor of a page of seqs.
@@ -139,6 +149,80 @@ pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), 
         return Err(SessionError::invalid("idempotency_key", message));
     }
     Ok(())
+}
+
+/// Checks the tools that a caller runs. Their schemas are compiled, which may take a while.
+pub(crate) fn client_tools(tools: &[ClientTool], toolbox: &Toolbox) -> Result<(), SessionError> {
+    let refused = |message| Err(SessionError::invalid("client_tools", message));
+    if tools.len() > CLIENT_TOOLS_MAX {
+        return refused(format!("there are {} tools; at most {CLIENT_TOOLS_MAX} are allowed", tools.len()));
+    }
+    let of = |tool: &ClientTool| tool.name.len() + tool.description.len() + tool.input_schema.as_str().len();
+    let bytes: usize = tools.iter().map(of).sum();
+    if bytes > CLIENT_TOOLS_BYTES_MAX {
+        return refused(format!("they have {bytes} bytes; at most {CLIENT_TOOLS_BYTES_MAX} are allowed"));
+    }
+    let mut names = BTreeSet::new();
+    let mut patterns = 0;
+    for ClientTool { name, input_schema, timeout_ms, .. } in tools {
+        if let Err(why) = check_name(name) {
+            return refused(why);
+        }
+        if toolbox.is_taken(name) {
+            return refused(format!("there is another tool named {name}; give yours another name"));
+        }
+        if !names.insert(name) {
+            return refused(format!("two tools are named {name}"));
+        }
+        if timeout_ms.is_some_and(|timeout_ms| !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&timeout_ms)) {
+            return refused(format!("timeout_ms of {name} is not from 1 to {CLIENT_TIMEOUT_MS_MAX} (30 days)"));
+        }
+        let is_object = input_schema.decode::<serde_json::Value>().is_ok_and(|schema| schema["type"] == "object");
+        if !is_object {
+            return refused(format!("input_schema of {name} is not of an object: it needs \"type\": \"object\""));
+        }
+        patterns += patterns_of(input_schema);
+        if patterns > CLIENT_PATTERNS_MAX {
+            return refused(format!("their schemas have more than {CLIENT_PATTERNS_MAX} patterns"));
+        }
+        if let Err(why) = check_schema(input_schema) {
+            return refused(format!("tool {name}: {why}"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the answer to a call. An image must be what it says.
+pub(crate) fn call_content(content: &[CallContent], limit: u64) -> Result<(), SessionError> {
+    let refused = |message| Err(SessionError::invalid("content", message));
+    if content.len() > CONTENT_PARTS_MAX {
+        return refused(format!("it has {} parts; at most {CONTENT_PARTS_MAX} are allowed", content.len()));
+    }
+    let (mut bytes, mut images) = (0, 0);
+    for part in content {
+        let (media_type, data) = match part {
+            CallContent::Text(text) => {
+                bytes += text.len() as u64;
+                continue;
+            }
+            CallContent::Json(value) => {
+                bytes += value.as_str().len() as u64;
+                continue;
+            }
+            CallContent::Image { media_type, data } => (media_type, data),
+        };
+        images += 1;
+        let Ok(image) = BASE64_STANDARD.decode(data) else { return refused("an image is not in base64".to_owned()) };
+        match Picture::of(&image) {
+            Ok(picture) if picture.media_type == media_type => {}
+            Ok(picture) => return refused(format!("an image is not {media_type:?}, but {}", picture.media_type)),
+            Err(why) => return refused(format!("an image cannot be used: {why}")),
+        }
+    }
+    if images > IMAGES_MAX {
+        return refused(format!("it has {images} images; at most {IMAGES_MAX} are allowed"));
+    }
+    if bytes > limit { Err(SessionError::PayloadTooLarge { what: "answer", bytes, limit }) } else { Ok(()) }
 }
 
 /// Checks the rules that a turn allows.

@@ -107,6 +107,7 @@ impl SessionFields {
                     self.labelled_at = record.seq;
                 }
             }
+            Event::ClientToolsChanged(changed) => self.client_tools_changed(record, changed),
             Event::SessionArchived(_) => self.is_archived = true,
             Event::SessionUnarchived(_) => self.is_archived = false,
             Event::HistoryGiven(given) => self.history_given(record.seq, given),
@@ -124,7 +125,7 @@ impl SessionFields {
                     open.refused.clone_from(&refused.errors);
                 }
             }
-            Event::ToolStarted(_) => {
+            Event::ToolStarted(_) | Event::CallRequested(_) => {
                 self.progress(record);
                 if let Some(open) = &mut self.open_turn {
                     open.totals.tool_calls += 1;
@@ -132,6 +133,7 @@ impl SessionFields {
             }
             Event::ToolFinished(finished) => self.tool_finished(record, turn, finished),
             Event::ApprovalRequested(_) => self.progress(record),
+            Event::CallAnswered(answered) => self.call_answered(record, turn, answered),
             Event::ApprovalDecided(decided) => {
                 let ApprovalDecided { call_id, decision, scope, answer, .. } = decided;
                 let asked = self.open_turn.as_ref().and_then(|open| open.asked(call_id));
@@ -223,8 +225,7 @@ impl SessionFields {
         self.usage.add(usage);
         self.cost = Cost::sum(self.cost, cost);
         if let Some(open) = &mut self.open_turn {
-            open.totals.usage.add(usage);
-            open.totals.cost = Cost::sum(open.totals.cost, cost);
+            open.spend(usage, cost);
         }
     }
 
@@ -259,6 +260,7 @@ impl SessionFields {
 
     fn turn_dequeued(&mut self, turn: TurnNumber) {
         Arc::make_mut(&mut self.queue).retain(|queued| queued.turn != turn);
+        self.forget_tools_of_queue();
         if let Some(used) = self.keys.values_mut().find(|used| used.turn == turn) {
             used.is_dequeued = true;
         }
@@ -275,6 +277,7 @@ impl SessionFields {
             // The event with its last prompt may be lost.
             prompt = (started.queued == Some(queued.prompt_seq)).then_some(queued.terms.prompt);
             key = queued.terms.key;
+            self.forget_tools_of_queue();
         }
         if let Some(content) = prompt {
             self.first_line = self.first_line.take().or_else(|| heading_of(&content));
@@ -448,7 +451,7 @@ impl SessionFields {
         }
     }
 
-    fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
+    pub(super) fn use_key(&mut self, record: &Record, turn: TurnNumber, key: Option<&Key>) {
         let Some(Key { key, request }) = key.cloned() else { return };
         self.keys_by_age.push_back((record.time, key.clone()));
         let used = KeyUse { request, turn, seq: record.seq, time: record.time, end: None, is_dequeued: false };

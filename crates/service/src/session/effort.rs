@@ -14,6 +14,7 @@ impl SessionFields {
         let open = self.open_turn.as_ref();
         let calls = open.map_or(0, |open| open.calls.len() + open.forms.len());
         let steered = open.map_or(0, |open| open.steered.len());
+        let brought = (self.tools_of_queue.len() + 1) * (self.queue.len() + 1) - 1;
         // Old keys are searched for once in so many.
         let keyed = |is_keyed: bool| if is_keyed { self.keys_by_age.len() / KEYS_KEPT } else { 0 };
         let steps = match &record.event {
@@ -21,10 +22,11 @@ impl SessionFields {
             Event::Unpinned(_) => self.pins.len(),
             Event::TurnQueued(queued) => keyed(queued.key.is_some()),
             Event::TurnEdited(_) => self.queue.len(),
-            Event::TurnDequeued(_) => self.queue.len() + self.keys.len(),
+            Event::TurnDequeued(_) => self.queue.len() + self.keys.len() + brought,
+            Event::ClientToolsChanged(_) => brought,
             Event::TurnStarted(started) => {
                 let continued = if started.continues.is_some() { self.context.held() } else { 0 };
-                self.queue.len() + continued + keyed(started.key.is_some())
+                self.queue.len() + continued + keyed(started.key.is_some()) + brought
             }
             Event::TurnSteered(steered) => keyed(steered.key.is_some()),
             Event::SteeringEntered(_) | Event::TurnCompleted(_) | Event::TurnInterrupted(_) => steered,
@@ -34,8 +36,10 @@ impl SessionFields {
             }
             Event::ToolStarted(_)
             | Event::ToolFinished(_)
+            | Event::CallRequested(_)
             | Event::ApprovalRequested(_)
             | Event::ApprovalDecided(_) => calls,
+            Event::CallAnswered(_) => calls + keyed(true),
             Event::ContextRebuilt(_) | Event::CompactionUndone(_) => self.context.held(),
             Event::TurnFailed(_) => self.context.held() + steered,
             Event::HistorySnapshot(_) => self.context.held() + self.keys.len() + self.keys_by_age.len(),

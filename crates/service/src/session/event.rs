@@ -3,6 +3,7 @@
 //! A durable event changes a session when it is applied, and is stored in the journal; a live event is only shown. Each
 //! body of text is in exactly one event; others refer to it. `wire` turns events into bytes.
 
+mod calls;
 mod compaction;
 mod files;
 mod finished;
@@ -13,6 +14,7 @@ mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+pub use calls::{CallAnswered, CallRequested, ClientToolsChanged};
 pub use compaction::{
     CompactionAttempt, CompactionCompleted, CompactionCounters, CompactionFailed, CompactionStarted, CompactionUndone,
     ContextRebuilt, SummaryUnused,
@@ -219,6 +221,8 @@ event_kinds! {
         SessionArchived = "session_archived";
         /// The session was taken out again.
         SessionUnarchived = "session_unarchived";
+        /// The session has other tools that its caller runs.
+        ClientToolsChanged = "client_tools_changed";
     }
     durable {
         /// A message was given that was said elsewhere, before the session's first turn.
@@ -247,6 +251,10 @@ event_kinds! {
         ApprovalRequested = "approval_requested";
         /// A call was decided.
         ApprovalDecided = "approval_decided";
+        /// A call waits for its caller.
+        CallRequested = "call_requested";
+        /// A caller answered a call.
+        CallAnswered = "call_answered";
         /// A rule allows calls of the session.
         ToolAllowed = "tool_allowed";
         /// A system reminder was set.
@@ -354,8 +362,8 @@ pub struct SessionForked {
     pub key: Option<Key>,
 }
 
-/// The session came here in a bundle, which may be anybody's: it has no workspace, no rules that allow calls, and no call
-/// that a person decided on.
+/// The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller runs, no
+/// rules that allow calls, and no call that a person decided on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionImported {}
 

@@ -5,8 +5,8 @@ use meerkat_words::answers::TurnStatus;
 use super::{
     SessionFields,
     event::{
-        ApprovalDecided, ApprovalRequested, ContextRebuilt, Event, HistoryGiven, Record, ToolFinished, ToolStarted,
-        is_given, of_session,
+        ApprovalDecided, ApprovalRequested, CallAnswered, CallRequested, ContextRebuilt, Event, HistoryGiven, Record,
+        ToolFinished, ToolStarted, is_given, of_session,
     },
     message::{Message, ToolCall, ToolResult},
     turn::CallProgress,
@@ -94,6 +94,8 @@ impl SessionFields {
             Event::ApprovalDecided(decided) if self.has_form(&decided.call_id) => None,
             Event::ToolStarted(ToolStarted { call_id, .. })
             | Event::ToolFinished(ToolFinished { call_id, .. })
+            | Event::CallRequested(CallRequested { call_id, .. })
+            | Event::CallAnswered(CallAnswered { call_id, .. })
             | Event::ApprovalRequested(ApprovalRequested { call_id, .. })
             | Event::ApprovalDecided(ApprovalDecided { call_id, .. }) => {
                 (!self.is_unanswered(call_id)).then_some("its call is not open")

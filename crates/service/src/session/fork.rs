@@ -92,8 +92,8 @@ impl SessionFields {
         (!has_them).then(|| Record { session_id, seq: last + 1, turn: None, time, event: event() })
     }
 
-    /// Turns the session into the fork. Messages and cost count on; the parent's promises to its callers (queued turns,
-    /// keys, decisions, rules that a person allowed there) stay with the parent.
+    /// Turns the session into the fork. Messages and cost count on, and its caller's tools are the same; the parent's
+    /// promises to its callers (queued turns, keys, decisions, rules that a person allowed there) stay with the parent.
     pub(super) fn forked(&mut self, record: &Record, forked: &SessionForked) {
         self.id = record.session_id;
         self.forked_from = Some(forked.parent);
@@ -101,6 +101,7 @@ impl SessionFields {
         self.created_key.clone_from(&forked.key);
         self.is_archived = false;
         self.queue = Default::default();
+        self.tools_of_queue.clear();
         self.keys.clear();
         self.keys_by_age.clear();
         self.keyed_bytes = 0;

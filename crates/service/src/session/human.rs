@@ -3,6 +3,7 @@
 //! Texts come from models, tools and users: a line is short and has no control characters, so that no text can move the
 //! cursor or forge another line.
 
+use meerkat_words::calls::CallOutcome;
 use serde_json::Value;
 
 use super::{
@@ -104,6 +105,23 @@ impl Event {
                     Scope::Always => " for always",
                 };
                 format!("{} {decision}{scope}{reason}", decided.call_id)
+            }
+            Self::ClientToolsChanged(changed) => {
+                let names = changed.tools.iter().flatten().map(|tool| tool.name.as_str());
+                match (&changed.tools, changed.defined) {
+                    (None, Some(seq)) => format!("the caller's tools are those of event {seq}"),
+                    _ => format!("the caller's tools: {}", names.collect::<Vec<_>>().join(", ")),
+                }
+            }
+            Self::CallRequested(request) => {
+                format!("{} waits for its caller: {} {}", request.name, request.call_id, request.arguments.as_str())
+            }
+            Self::CallAnswered(answered) => {
+                let outcome = match answered.outcome {
+                    CallOutcome::Succeeded => "succeeded",
+                    CallOutcome::Failed => "failed",
+                };
+                format!("{} was answered: it {outcome}", answered.call_id)
             }
             Self::ToolAllowed(allowed) => format!("allowed in this session: {}", first(&allowed.rule)),
             Self::ReminderSet(set) => format!("reminder {}: {}", set.kind, first(&set.text)),

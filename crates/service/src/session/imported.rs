@@ -16,6 +16,8 @@ impl SessionFields {
     pub(super) fn imported(&mut self, seq: Seq) {
         self.imported_at = seq;
         self.workspace = None;
+        self.client_tools = None;
+        self.tools_of_queue.clear();
         self.allowed_rules = Arc::default();
         for queued in Arc::make_mut(&mut self.queue) {
             queued.imported();
@@ -32,6 +34,8 @@ impl SessionFields {
             !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
         let may_run = self.workspace.is_some()
             || has_rules
+            || self.client_tools.is_some()
+            || !self.tools_of_queue.is_empty()
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
         let event = Event::SessionImported(SessionImported {});
         may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })

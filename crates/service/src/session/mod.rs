@@ -4,6 +4,7 @@ pub mod event;
 pub mod reminder;
 
 mod apply;
+mod calls;
 mod compactions;
 mod context;
 mod effort;
@@ -36,5 +37,7 @@ pub use state::KEY_KEPT_MS;
 pub(crate) use state::RULES_MAX;
 pub use state::{Decided, KeyUse, Session, SessionFields};
 pub(crate) use turn::TurnFold;
-pub use turn::{Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, SteeredText, TurnEnd};
+pub use turn::{
+    Answered, Asked, CallProgress, CallState, FormState, OpenTurn, QueuedTurn, Requested, SteeredText, TurnEnd,
+};
 pub use view::{SessionMeta, View};

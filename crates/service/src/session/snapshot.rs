@@ -14,7 +14,7 @@ use super::{
     Session, SessionFields,
     apply::proposed,
     context::{Context, ContextEntry, Rebuilds},
-    event::{Event, Record, TurnStarted},
+    event::{ClientToolsChanged, Event, Record, TurnStarted},
     history::HistoryFold,
     message::Body,
     reminder::{Pin, Reminder},
@@ -22,7 +22,10 @@ use super::{
     turn::{OpenTurn, QueuedTurn},
     view::SessionMeta,
 };
-use crate::ids::{Seq, SessionId, TurnNumber};
+use crate::{
+    ids::{Seq, SessionId, TurnNumber},
+    tool::ClientTools,
+};
 
 /// Unwanted events that are read along, so that fewer reads are needed.
 const GAP_EVENTS_MAX: Seq = 16;
@@ -46,6 +49,12 @@ pub(crate) struct Snapshot {
     /// The `turn_edited` of each that has its prompt there.
     #[serde(default)]
     edited: Vec<Seq>,
+    /// The `client_tools_changed` with the tools that its caller runs, and those with the tools that turns in the queue
+    /// bring.
+    #[serde(default)]
+    client_tools: Option<Seq>,
+    #[serde(default)]
+    tools_of_queue: Vec<Seq>,
 }
 
 /// Entries of the context between which nothing left it.
@@ -83,6 +92,8 @@ impl Snapshot {
                 let edited = session.queue.iter().filter(|queued| queued.prompt_seq != queued.seq);
                 edited.map(|queued| queued.prompt_seq).collect()
             },
+            client_tools: session.client_tools.as_ref().map(|set| set.seq),
+            tools_of_queue: session.tools_of_queue.iter().map(|set| set.seq).collect(),
         }
     }
 
@@ -120,6 +131,8 @@ impl Snapshot {
                 .chain(&self.queue)
                 .chain(&self.edited)
                 .chain(&self.summary)
+                .chain(&self.client_tools)
+                .chain(&self.tools_of_queue)
                 .map(single),
         );
         wanted.extend(texts.chain(open).map(|seq| (seq, seq)));
@@ -174,6 +187,8 @@ impl Snapshot {
             let Event::TurnEdited(edited) = &record.event else { return Err(Unfounded(seq)) };
             queued.edited(seq, edited);
         }
+        fields.client_tools = each(self.client_tools.as_slice(), records, client_tools)?.pop();
+        fields.tools_of_queue = each(&self.tools_of_queue, records, client_tools)?;
         // What an import took away stays away.
         queue.iter_mut().filter(|queued| queued.seq < fields.imported_at).for_each(QueuedTurn::imported);
         fields.queue = Arc::new(queue);
@@ -206,6 +221,7 @@ impl SessionFields {
         let mut fields = Self { keyed_bytes: 0, system_prompt: None, ..self.clone() };
         (fields.context, fields.queue) = (Context::default(), Arc::default());
         (fields.reminders, fields.pins) = (Arc::default(), Arc::default());
+        (fields.client_tools, fields.tools_of_queue) = (None, Vec::new());
         if let Some(open) = &mut fields.open_turn {
             (open.calls, open.forms) = (Vec::new(), Vec::new());
             open.steered.iter_mut().for_each(|text| text.prompt = None);
@@ -336,6 +352,13 @@ fn reminder(record: &Record) -> Option<Reminder> {
 fn pin(record: &Record) -> Option<Pin> {
     let Event::Pinned(pinned) = &record.event else { return None };
     Some(Pin { seq: record.seq, text: pinned.text.clone() })
+}
+
+fn client_tools(record: &Record) -> Option<Arc<ClientTools>> {
+    let Event::ClientToolsChanged(ClientToolsChanged { hash, tools: Some(tools), .. }) = &record.event else {
+        return None;
+    };
+    Some(Arc::new(ClientTools::new(record.seq, hash.clone(), tools.clone())))
 }
 
 fn queued(record: &Record) -> Option<QueuedTurn> {

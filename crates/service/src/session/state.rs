@@ -27,7 +27,7 @@ use crate::{
     model::Usage,
     options::{Budgets, ModelOptions},
     output::OutputSpec,
-    tool::{NAME_BYTES_MAX, RECALL_TOOL},
+    tool::{ClientTools, NAME_BYTES_MAX, RECALL_TOOL},
 };
 
 /// Time for which an idempotency key is kept at least, in milliseconds. A wrong clock makes no key old: later keys, and
@@ -140,6 +140,12 @@ pub struct SessionFields {
     pub system_prompt: Option<Body>,
     /// The tools that it may use; `None` for all.
     pub tools: Option<Arc<[String]>>,
+    /// Tools that its caller runs.
+    #[serde(skip)]
+    pub client_tools: Option<Arc<ClientTools>>,
+    /// Those that turns in the queue bring.
+    #[serde(skip)]
+    pub(super) tools_of_queue: Vec<Arc<ClientTools>>,
     /// Folder that its tools work in.
     pub(super) workspace: Option<String>,
     /// The last `session_imported`; 0 if there is none.
@@ -295,11 +301,12 @@ impl SessionFields {
         self.keyed_bytes = self.keys.values().map(KeyUse::bytes).sum();
     }
 
-    /// Bytes that it holds in memory, roughly: its context, undoable former contexts, and keys. A shared message counts
-    /// once.
+    /// Bytes that it holds in memory, roughly: its context, undoable former contexts, its caller's tools, and keys. A
+    /// shared message counts once.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        self.context.bytes() + self.context.left_bytes() + self.keyed_bytes
+        let tools = self.client_tools.iter().chain(&self.tools_of_queue).map(|set| set.bytes()).sum::<u64>();
+        self.context.bytes() + self.context.left_bytes() + tools + self.keyed_bytes
     }
 
     /// Returns true if it has a reminder of this kind.

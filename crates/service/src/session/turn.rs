@@ -5,11 +5,15 @@ use std::sync::Arc;
 use meerkat_errors::ErrorBody;
 use serde::{Deserialize, Serialize};
 
-use meerkat_words::answers::{QueueItem, TurnResult, TurnStatus};
+use meerkat_words::{
+    answers::{QueueItem, TurnResult, TurnStatus},
+    calls::OpenCall,
+};
 
 use super::{
     event::{
-        AssistantMessage, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+        AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted,
+        TurnSteered, TurnTotals,
     },
     message::{Block, Body, RawJson, ToolCall, ToolResult},
 };
@@ -17,8 +21,9 @@ use crate::{
     SessionError,
     clock::Timestamp,
     compaction::CompactionConfig,
+    cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
-    model::StopReason,
+    model::{StopReason, Usage},
     options::{Budget, Budgets, ModelOptions},
     output::{OutputError, OutputSpec},
     tool::Form,
@@ -56,6 +61,7 @@ impl QueuedTurn {
     /// Takes away what would let its calls run, because it came in a bundle.
     pub(super) fn imported(&mut self) {
         (self.terms.attended, self.terms.allow, self.terms.search_path) = (false, Vec::new(), None);
+        self.terms.client_tools = None;
     }
 
     /// Returns its entry in a list.
@@ -162,6 +168,8 @@ pub enum CallProgress {
     Decided(Answered),
     /// It runs.
     Started,
+    /// It waits for its caller.
+    Requested(Requested),
     /// It has its result.
     Finished(ToolResult),
 }
@@ -177,6 +185,15 @@ pub struct Asked {
     pub preview: Option<String>,
     /// Rule that an approval can allow beyond this call.
     pub rule: Option<String>,
+}
+
+/// Request of a call to its caller.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Requested {
+    /// Its time.
+    pub time: Timestamp,
+    /// The call, as answers name it.
+    pub call: Arc<OpenCall>,
 }
 
 /// Question of a server while its call runs.
@@ -228,6 +245,12 @@ impl CallProgress {
     pub(super) fn after(record: &Record) -> Option<(&str, Self)> {
         Some(match &record.event {
             Event::ToolStarted(started) => (&started.call_id, Self::Started),
+            Event::CallRequested(request) => {
+                let CallRequested { call_id, name, arguments, effect, deadline } = request.clone();
+                let (turn, seq) = (record.turn.unwrap_or_default(), record.seq);
+                let call = Arc::new(OpenCall { call_id, name, arguments, effect, deadline, turn, seq });
+                (&request.call_id, Self::Requested(Requested { time: record.time, call }))
+            }
             Event::ToolFinished(finished) => (&finished.call_id, Self::Finished(finished.result())),
             Event::ApprovalRequested(request) if request.form.is_none() => {
                 let (preview, rule) = (request.preview.clone(), request.rule.clone());
@@ -304,15 +327,31 @@ impl TurnEnd {
             tool_calls: self.totals.tool_calls,
             compactions: self.totals.compactions,
             error: self.error.clone(),
+            calls: Vec::new(),
         }
     }
 }
 
 impl OpenTurn {
-    /// Returns true if a call waits for a decision.
+    /// Returns true if a call waits for a decision, or for its caller.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
+        let waits = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Requested(_));
+        self.calls.iter().any(waits)
+    }
+
+    /// Returns true if a call waits for a decision.
+    #[must_use]
+    pub fn asks(&self) -> bool {
         self.calls.iter().any(|call| matches!(call.progress, CallProgress::Waiting(_)))
+    }
+
+    /// Lists the requests of the calls that wait for their caller.
+    pub fn requested(&self) -> impl Iterator<Item = &Requested> {
+        self.calls.iter().filter_map(|state| match &state.progress {
+            CallProgress::Requested(requested) => Some(requested),
+            _ => None,
+        })
     }
 
     /// Returns the question about a call that waits.
@@ -321,9 +360,11 @@ impl OpenTurn {
         let call = self.calls.iter().find(|call| call.call.call_id == call_id)?;
         match &call.progress {
             CallProgress::Waiting(asked) => Some(asked),
-            CallProgress::Proposed | CallProgress::Decided(..) | CallProgress::Started | CallProgress::Finished(_) => {
-                None
-            }
+            CallProgress::Proposed
+            | CallProgress::Decided(..)
+            | CallProgress::Started
+            | CallProgress::Requested(_)
+            | CallProgress::Finished(_) => None,
         }
     }
 
@@ -343,11 +384,14 @@ impl OpenTurn {
         self.forms.iter().filter(|form| !form.is_decided)
     }
 
-    /// Returns true if the turn can go on in another process: somebody was asked about its open calls, and none of them
-    /// has started, so none has had an effect.
+    /// Returns true if the turn can go on in another process: somebody was asked about its open calls, or for them, and
+    /// none of them has started, so none has had an effect here.
     #[must_use]
     pub fn outlives_its_process(&self) -> bool {
-        let is_asked = |call: &CallState| matches!(call.progress, CallProgress::Waiting(_) | CallProgress::Decided(..));
+        let is_asked = |call: &CallState| {
+            let progress = &call.progress;
+            matches!(progress, CallProgress::Waiting(_) | CallProgress::Decided(..) | CallProgress::Requested(_))
+        };
         let is_started = |call: &CallState| call.progress == CallProgress::Started;
         !self.is_imported && self.calls.iter().any(is_asked) && !self.calls.iter().any(is_started)
     }
@@ -356,6 +400,12 @@ impl OpenTurn {
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
         let terms = TurnStarted { key, prompt: None, ..started.clone() };
         Self { turn, seq, terms, totals: TurnTotals::begun(), ..Self::default() }
+    }
+
+    /// Counts tokens and their cost.
+    pub(super) fn spend(&mut self, usage: Usage, cost: Option<Cost>) {
+        self.totals.usage.add(usage);
+        self.totals.cost = Cost::sum(self.totals.cost, cost);
     }
 
     /// Takes the text of an answer, and the reason for its end.
@@ -382,9 +432,19 @@ impl OpenTurn {
             }
             _ => return None,
         };
-        Some(TurnEnd {
+        Some(TurnEnd { error, ..self.so_far(record.seq, status, totals.clone()) })
+    }
+
+    /// Returns what there is of the turn, which waits for its caller to answer these calls.
+    pub(crate) fn waiting(&self, calls: &[OpenCall]) -> TurnEnd {
+        let seq = calls.iter().map(|call| call.seq).max().unwrap_or(self.seq);
+        self.so_far(seq, TurnStatus::Waiting, self.totals.clone())
+    }
+
+    fn so_far(&self, seq: Seq, status: TurnStatus, totals: TurnTotals) -> TurnEnd {
+        TurnEnd {
             turn: self.turn,
-            seq: record.seq,
+            seq,
             status,
             model: self.terms.model.clone(),
             budgets: self.terms.budgets,
@@ -396,13 +456,14 @@ impl OpenTurn {
             text: self.text.clone(),
             text_seq: self.text_seq,
             stop_reason: self.stop_reason,
-            totals: totals.clone(),
-            error,
-        })
+            totals,
+            error: None,
+        }
     }
 }
 
-/// Finds the end of a turn in its events, for followers without a [`Session`](super::Session).
+/// Finds the end of a turn in its events, and what there is of it before, for followers without a
+/// [`Session`](super::Session).
 #[derive(Debug)]
 pub(crate) struct TurnFold(OpenTurn);
 
@@ -417,9 +478,25 @@ impl TurnFold {
         let turn = record.turn.filter(|turn| *turn == self.0.turn)?;
         match &record.event {
             Event::TurnStarted(started) => self.0 = OpenTurn::of(turn, record.seq, started, None),
-            Event::AssistantMessage(answer) => self.0.answered(record.seq, answer),
+            Event::AssistantMessage(answer) => {
+                self.0.totals.steps += 1;
+                self.0.spend(answer.usage, answer.cost);
+                self.0.answered(record.seq, answer);
+            }
+            Event::ToolStarted(_) | Event::CallRequested(_) => self.0.totals.tool_calls += 1,
+            Event::ContextRebuilt(rebuilt) => {
+                let (usage, cost) = rebuilt.bill();
+                self.0.spend(usage, cost);
+            }
+            Event::SummaryUnused(unused) => self.0.spend(unused.usage, unused.cost),
+            Event::CompactionCompleted(_) => self.0.totals.compactions += 1,
             _ => {}
         }
         self.0.end(record)
+    }
+
+    /// Returns what there is of the turn, which waits for its caller to answer these calls.
+    pub(crate) fn waiting(&self, calls: &[OpenCall]) -> TurnEnd {
+        self.0.waiting(calls)
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use meerkat_words::{
     answers::{ContextView, PendingApproval, SessionSummary, SessionView, TurnStatus},
+    calls::OpenCall,
     requests::SessionMemory,
 };
 
@@ -18,6 +19,7 @@ use crate::{
     SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
+    tool::ClientTools,
 };
 
 /// Snapshot in a list.
@@ -50,6 +52,10 @@ pub struct View {
     pub queue: Arc<VecDeque<QueuedTurn>>,
     /// The calls that wait for a decision.
     pub pending_approvals: Vec<(Timestamp, PendingApproval)>,
+    /// The calls that wait for their caller, each with the time of its request.
+    pub calls: Vec<(Timestamp, Arc<OpenCall>)>,
+    /// Tools that its caller runs.
+    pub client_tools: Option<Arc<ClientTools>>,
     /// Folder that its tools work in.
     pub workspace: Option<String>,
     /// The tools that it may use; `None` for all.
@@ -80,6 +86,8 @@ impl View {
             pins: session.pins.clone(),
             queue: session.queue.clone(),
             pending_approvals: session.pending(),
+            calls: session.requested(),
+            client_tools: session.client_tools.clone(),
             workspace: session.workspace.clone(),
             tools: session.tools.clone(),
             memory: session.memory,
@@ -151,6 +159,12 @@ impl SessionFields {
             })
             .chain(forms)
             .collect()
+    }
+
+    /// The calls that wait for their caller, each with the time of its request.
+    fn requested(&self) -> Vec<(Timestamp, Arc<OpenCall>)> {
+        let requested = self.open_turn.iter().flat_map(|open| open.requested());
+        requested.map(|requested| (requested.time, requested.call.clone())).collect()
     }
 
     /// The session in a list.

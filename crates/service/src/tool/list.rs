@@ -3,18 +3,23 @@
 use meerkat_words::answers::ToolView;
 
 use super::{
-    Offer, PIN_FACT, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, ToolRegistry, ToolScope, ToolServerView, Toolbox,
-    source::PROGRAM, test_tools::TEST_TOOLS,
+    ClientTools, Offer, PIN_FACT, READ_BLOB, RECALL_TOOL, SEARCH_TOOLS, ToolRegistry, ToolScope, ToolServerView,
+    Toolbox, source::PROGRAM, test_tools::TEST_TOOLS,
 };
 use crate::{model::ToolSpec, redact::Secrets};
 
 /// Origin of the engine's own tools.
 pub(crate) const ENGINE: &str = "engine";
 
+/// Origin of the tools that the caller runs.
+const CLIENT: &str = "client";
+
 /// Session whose tools are listed.
 pub(crate) struct ListedSession<'a> {
     pub(crate) scope: ToolScope<'a>,
     pub(crate) offer: Offer<'a>,
+    /// Tools that its caller runs.
+    pub(crate) client: Option<&'a ClientTools>,
     /// Window of its model; 0 if it is unknown.
     pub(crate) window_tokens: u64,
     /// Rules that it allows.
@@ -24,7 +29,7 @@ pub(crate) struct ListedSession<'a> {
 impl Toolbox {
     /// Lists a session's tools by name: those that its next step is offered, and those that are left out.
     pub(crate) fn list(&self, session: &ListedSession<'_>, secrets: &Secrets) -> Vec<ToolView> {
-        let registry = self.of(&session.scope).within(session.window_tokens);
+        let registry = self.of(&session.scope, session.client).within(session.window_tokens);
         let shown = session.offer.shown(&registry);
         let search = shown.iter().filter(|spec| spec.name == SEARCH_TOOLS);
         let mut items: Vec<ToolView> =
@@ -32,7 +37,10 @@ impl Toolbox {
         items.extend(registry.left_out().iter().map(|tool| ToolView {
             name: tool.name.clone(),
             description: None,
-            source: self.origin(&tool.name, false),
+            source: match session.client.and_then(|client| client.get(&tool.name)) {
+                Some(_) => CLIENT.to_owned(),
+                None => self.origin(&tool.name, false),
+            },
             tokens: 0,
             effect: None,
             approval: None,
@@ -79,7 +87,10 @@ impl Toolbox {
         ToolView {
             name: spec.name.clone(),
             description: Some(spec.description.clone()),
-            source: self.origin(name, self.own.get(name).is_some()),
+            source: match registry.is_of_client(name) {
+                true => CLIENT.to_owned(),
+                false => self.origin(name, self.own.get(name).is_some()),
+            },
             tokens: spec.bytes().div_ceil(4),
             effect: plan.as_ref().map(|plan| plan.effect),
             approval: match &plan {

@@ -3,6 +3,7 @@
 //! A prompt reaches a file or a process only through a tool that is registered here.
 
 mod changes;
+mod client;
 mod form;
 mod image;
 mod keeper;
@@ -31,19 +32,22 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use changes::is_copy;
 pub use changes::{ChangeLog, change_of, content_of_copy};
+pub use client::ClientTools;
 pub use form::{Answer, Asking, Question, complete};
 pub use image::{IMAGE_BYTES_MAX, Picture};
 pub use keeper::RuleKeeper;
 pub(crate) use list::{ENGINE, ListedSession};
 pub use notes::WorkspaceNotes;
 pub(crate) use offer::Offer;
+pub(crate) use output::IMAGES_MAX;
 pub use output::{OutputLimits, OutputSink};
 pub use plan::Plan;
 pub use registry::ToolRegistry;
 pub use rules::{ApprovalRules, Rule, shell_subject};
 pub use schema::check_schema;
-pub(crate) use schema::{check_answer, check_answer_schema};
+pub(crate) use schema::{check_answer, check_answer_schema, patterns_of};
 pub(crate) use search::{SEARCH_TOOLS, SearchTools, is_of_server, names_in};
+pub(crate) use source::check_name;
 pub use source::{LeftOut, ToolScope, ToolSet, ToolSource};
 pub use text::{is_obeyed, is_unseen, visible};
 pub(crate) use text::{prefix, suffix};

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Images of one call.
-const IMAGES_MAX: usize = 8;
+pub(crate) const IMAGES_MAX: usize = 8;
 
 /// Limits of a tool's output.
 #[derive(Clone, Copy, Debug)]

@@ -31,7 +31,7 @@ const OPTIONAL_TOOLS: &[&str] = &[
 ];
 
 /// Returns true if a rule may name the tool although it is absent. The tools of servers come and go.
-fn is_optional(name: &str) -> bool {
+pub(super) fn is_optional(name: &str) -> bool {
     name.starts_with("mcp__") || OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).any(|optional| *optional == name)
 }
 
@@ -130,6 +130,11 @@ impl ToolRegistry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.tools.get(name).map(|registered| &registered.tool)
+    }
+
+    /// Returns true if the session's caller runs the tool.
+    pub(crate) fn is_of_client(&self, name: &str) -> bool {
+        self.tools.get(name).is_some_and(|registered| registered.is_of_client)
     }
 
     /// Checks the arguments of a call by the tool's schema.

@@ -59,11 +59,30 @@ pub struct ToolScope<'a> {
     pub workspace: Option<&'a Path>,
 }
 
+/// Checks that every vendor takes a tool's name.
+///
+/// # Errors
+/// Says why not.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.chars().all(is_name_char) {
+        return Err(format!("{name:?} is not a tool's name: it needs 1 to 64 letters, digits, '_' or '-'"));
+    }
+    if NAMES_OF_VENDORS.contains(&name) {
+        return Err(format!("{name} is a vendor's own tool; give yours another name"));
+    }
+    if name == ANSWER_TOOL {
+        return Err(format!("by {ANSWER_TOOL} a model ends a turn with a schema; give your tool another name"));
+    }
+    Ok(())
+}
+
 /// Tool that may be offered, with its compiled schema.
 #[derive(Clone)]
 pub(super) struct Registered {
     pub(super) tool: Arc<dyn Tool>,
     pub(super) schema: Arc<ArgumentSchema>,
+    /// True if the session's caller runs it.
+    pub(super) is_of_client: bool,
 }
 
 impl Registered {
@@ -73,20 +92,12 @@ impl Registered {
     /// Says why it cannot be offered.
     pub(super) fn check(tool: Arc<dyn Tool>) -> Result<Self, String> {
         let spec = tool.spec();
-        if !(1..=NAME_BYTES_MAX).contains(&spec.name.len()) || !spec.name.chars().all(is_name_char) {
-            return Err(format!("{:?} is not a tool's name: it needs 1 to 64 letters, digits, '_' or '-'", spec.name));
-        }
-        if NAMES_OF_VENDORS.contains(&spec.name.as_str()) {
-            return Err(format!("{} is a vendor's own tool; give yours another name", spec.name));
-        }
-        if spec.name == ANSWER_TOOL {
-            return Err(format!("by {ANSWER_TOOL} a model ends a turn with a schema; give your tool another name"));
-        }
+        check_name(&spec.name)?;
         let schema = match tool.has_checked_schema() {
             true => ArgumentSchema::checked(&spec.schema),
             false => ArgumentSchema::compile(&spec.schema).map_err(|why| format!("tool {}: {why}", spec.name))?,
         };
-        Ok(Self { tool, schema: Arc::new(schema) })
+        Ok(Self { tool, schema: Arc::new(schema), is_of_client: false })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -128,6 +139,13 @@ impl ToolSet {
             }
         }
         Self(Arc::new(set))
+    }
+
+    /// Marks its tools as those of a session's caller.
+    pub(super) fn of_client(self) -> Self {
+        let Checked { tools, left_out } = &*self.0;
+        let tools = tools.iter().map(|tool| Registered { is_of_client: true, ..tool.clone() }).collect();
+        Self(Arc::new(Checked { tools, left_out: left_out.clone() }))
     }
 
     /// Adds tools that cannot be offered, with the reasons.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Rule, ToolRegistry, ToolScope, ToolSet, ToolSource};
+use super::{ClientTools, Rule, ToolRegistry, ToolScope, ToolSet, ToolSource, client::RESERVED, registry::is_optional};
 
 /// The service's own tools, and its sources.
 pub(crate) struct Toolbox {
@@ -15,12 +15,13 @@ impl Toolbox {
         Self { own, sources }
     }
 
-    /// Returns the tools of a session's next step.
-    pub(crate) fn of(&self, scope: &ToolScope<'_>) -> ToolRegistry {
-        if self.sources.is_empty() {
+    /// Returns the tools of a session's next step. Of two with one name the caller's is left out.
+    pub(crate) fn of(&self, scope: &ToolScope<'_>, client: Option<&ClientTools>) -> ToolRegistry {
+        let client = client.and_then(ClientTools::set);
+        if self.sources.is_empty() && client.is_none() {
             return self.own.clone();
         }
-        let sets: Vec<ToolSet> = self.sources.iter().map(|source| source.tools(scope)).collect();
+        let sets: Vec<ToolSet> = self.sources.iter().map(|source| source.tools(scope)).chain(client.cloned()).collect();
         self.own.with(&sets)
     }
 
@@ -37,6 +38,11 @@ impl Toolbox {
     /// Returns true if a session may name the tool: it is there, or may come.
     pub(crate) fn knows(&self, name: &str) -> bool {
         self.own.get(name).is_some() || self.sources.iter().any(|source| source.may_offer(name))
+    }
+
+    /// Returns true if no tool of a caller may have this name: it is that of another tool, now or later.
+    pub(crate) fn is_taken(&self, name: &str) -> bool {
+        RESERVED.contains(&name) || is_optional(name) || self.knows(name)
     }
 
     /// Checks a rule that a turn allows.

@@ -191,6 +191,7 @@ const fn reads_much(operation: Operation) -> bool {
             | Operation::List
             | Operation::Changes
             | Operation::Approvals
+            | Operation::Calls
             | Operation::Steps
             | Operation::Turns
             | Operation::ExportSession

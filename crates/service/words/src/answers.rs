@@ -9,7 +9,6 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use crate::reminder::{Pin, Reminder};
 use crate::{
     SessionError,
     clock::Timestamp,
@@ -19,6 +18,10 @@ use crate::{
     model::{StopReason, Usage},
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
+};
+pub use crate::{
+    calls::{AnsweredCall, OpenCall},
+    reminder::{Pin, Reminder},
 };
 
 /// Answer of `create_session`.
@@ -42,16 +45,18 @@ pub enum TurnStatus {
     Interrupted,
     /// It failed.
     Failed,
+    /// It has not ended: it waits until its caller answers `calls`.
+    Waiting,
 }
 
-/// Answer of a turn that has ended.
+/// Answer of a turn that has ended, or that waits for its caller.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnResult {
     /// The session.
     pub session_id: SessionId,
     /// The turn.
     pub turn: TurnNumber,
-    /// The event that ended it.
+    /// The event that ended it; the newest request, if it waits for its caller.
     pub seq: Seq,
     /// Outcome of the turn.
     pub status: TurnStatus,
@@ -75,6 +80,9 @@ pub struct TurnResult {
     pub compactions: u32,
     /// Error, if the turn did not complete.
     pub error: Option<ErrorBody>,
+    /// The calls that wait for an answer; left out if the turn has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<OpenCall>,
 }
 
 /// Answer of a turn that is not waited for.
@@ -94,7 +102,7 @@ pub struct TurnHandle {
     pub accepted: TurnAccepted,
     /// True if the caller waits for the result, and not only for the acceptance.
     pub wait: bool,
-    /// Its result, once it has ended.
+    /// Its result, once it has ended; if the caller waits, also once the turn waits for its caller.
     pub result: BoxFuture<'static, Result<TurnResult, SessionError>>,
 }
 
@@ -156,7 +164,7 @@ pub enum SessionState {
     Running,
     /// Turns wait, but none runs.
     Queued,
-    /// The running turn waits for an approval.
+    /// The running turn waits for an approval, or for its caller to answer a call.
     Waiting,
 }
 
@@ -435,7 +443,7 @@ pub struct ToolView {
     /// Its description; left out if it has no definition that can be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Where it comes from: `engine`, `workspace`, `server:NAME` or `program`.
+    /// Where it comes from: `engine`, `workspace`, `server:NAME`, `client` (its caller runs it) or `program`.
     pub source: String,
     /// Tokens that it costs in each request that offers it, roughly.
     pub tokens: u64,

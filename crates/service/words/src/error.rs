@@ -197,6 +197,12 @@ session_errors! {
         /// Its decision.
         decision: Decision,
     } = IdempotencyConflict ["what" = "approval"];
+    /// The call has already got another answer.
+    #[error("The call {call_id:?} was already answered otherwise; an answer stays as it is.")]
+    AlreadyAnswered {
+        /// The call.
+        call_id: String,
+    } = IdempotencyConflict ["what" = "answer"];
     /// A resume without a prompt found no interrupted turn.
     #[error(
         "The session's last turn was not interrupted, so there is nothing to resume; give a prompt to start a new turn."

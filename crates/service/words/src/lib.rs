@@ -6,6 +6,7 @@
 pub mod answers;
 pub mod approval;
 mod budget;
+pub mod calls;
 pub mod capability;
 pub mod clock;
 pub mod compaction;

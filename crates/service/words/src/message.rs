@@ -19,6 +19,9 @@ pub const JSON_DEPTH_MAX: usize = 64;
 /// Keys that JSON from outside may have, all its objects together.
 pub const JSON_KEYS_MAX: usize = 10_000;
 
+/// Bytes that are shown of a call's long arguments: from the beginning, and from the end.
+const JSON_SHOWN: [usize; 2] = [1024, 512];
+
 /// JSON text, kept to the letter except for white space between tokens.
 #[derive(Clone)]
 pub struct RawJson(Box<RawValue>);
@@ -63,6 +66,19 @@ impl RawJson {
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.get()
+    }
+
+    /// Returns it as text for people; of a long one the beginning, the end and the size.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let text = self.as_str();
+        let [head, tail] = JSON_SHOWN;
+        if text.len() <= head + tail {
+            return text.to_owned();
+        }
+        let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+        let (left_out, size) = (tail - head, text.len());
+        format!("{}\n[... {left_out} of {size} bytes left out ...]\n{}", &text[..head], &text[tail..])
     }
 
     /// Decodes it.
@@ -416,21 +432,11 @@ pub struct ToolCall {
     pub opaque: Option<RawJson>,
 }
 
-/// Bytes that are shown of a call's long arguments: from the beginning, and from the end.
-const ARGUMENTS_SHOWN: [usize; 2] = [1024, 512];
-
 impl ToolCall {
     /// Returns the arguments as text; of long ones the beginning, the end and the size.
     #[must_use]
     pub fn shown_arguments(&self) -> String {
-        let text = self.arguments.as_str();
-        let [head, tail] = ARGUMENTS_SHOWN;
-        if text.len() <= head + tail {
-            return text.to_owned();
-        }
-        let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
-        let (left_out, size) = (tail - head, text.len());
-        format!("{}\n[... {left_out} of {size} bytes left out ...]\n{}", &text[..head], &text[tail..])
+        self.arguments.shown()
     }
 }
 

@@ -5,7 +5,7 @@
 //! test checks that none misses an operation.
 
 use meerkat_errors::ErrorCode;
-use serde_json::Value;
+use serde::{Deserialize, de::IgnoredAny};
 
 use crate::capability::Capability;
 
@@ -71,6 +71,14 @@ macro_rules! operations {
             DecideApproval "turn/approve" = decide_approval(request: DecideApproval) -> Changed, DecideApproval, None, Settles, [
                 ItemNotFound, IdempotencyConflict,
             ];
+            /// Answers a call of a tool that the caller runs.
+            ///
+            /// Repeating an answer changes nothing.
+            AnswerCall "turn/answer" = answer_call(request: AnswerCall) -> AnsweredCall, AnswerCall, None, Settles, [
+                ItemNotFound, IdempotencyConflict,
+            ];
+            /// Lists the calls that wait for their caller.
+            Calls "turn/calls" = calls(session_id: &SessionId) -> Page<OpenCall>, OneSession, None, Reads, [];
             /// Lists the queued turns.
             ///
             /// They are in the order in which they will run.
@@ -127,7 +135,7 @@ macro_rules! operations {
             ///
             /// Begins with the whole list. Waits for the first change if asked to.
             Changes "session/changes" = changes(request: FollowSessions) -> ChangePage, FollowSessions, SessionStore, Reads, [];
-            /// Lists the calls of all sessions that wait for approval.
+            /// Lists the calls of all sessions that wait for a person or for their caller.
             Approvals "turn/approvals" = approvals(request: ListApprovals) -> Page<OpenApproval>, ListApprovals, SessionStore, Reads, [];
             /// Changes a session's title and labels.
             Update "session/update" = update(request: UpdateSession) -> Changed, UpdateSession, SessionStore, Settles, [SessionArchived];
@@ -310,13 +318,19 @@ macro_rules! declare {
 
             /// Returns true if a request with these parameters may be performed twice.
             #[must_use]
-            pub fn is_repeatable(self, params: &Value) -> bool {
+            pub fn is_repeatable(self, params: &str) -> bool {
+                #[derive(Default, Deserialize)]
+                struct Telling {
+                    turn: Option<IgnoredAny>,
+                    idempotency_key: Option<IgnoredAny>,
+                }
+                let Telling { turn, idempotency_key } = serde_json::from_str(params).unwrap_or_default();
                 match self {
                     // Without a turn it might interrupt the next one.
-                    Self::Interrupt => !params["turn"].is_null(),
+                    Self::Interrupt => turn.is_some(),
                     _ => {
                         matches!(self.effect(), OperationEffect::Reads | OperationEffect::Settles)
-                            || !params["idempotency_key"].is_null()
+                            || idempotency_key.is_some()
                     }
                 }
             }

@@ -277,6 +277,8 @@ options! {
         max_output_bytes: u64 = 64 * 1024 * 1024,
         /// Milliseconds that a call waits for its approval; 0 means no limit.
         approval_timeout_ms: u64 = 600_000,
+        /// Milliseconds that a call waits for its caller if its tool does not say; at most 30 days, and not 0.
+        client_timeout_ms: u64 = 86_400_000,
         /// Approval rules; they override the tool's own. A rule is a tool's name, names with `*`, `server: *`, or
         /// `name: pattern` of the call's subject. Deny wins, then ask, then allow.
         approval: std::collections::BTreeMap<String, crate::tool::Approval> = std::collections::BTreeMap::new(),

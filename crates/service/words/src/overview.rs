@@ -58,7 +58,19 @@ pub struct ListApprovals {
     pub limit: Option<usize>,
 }
 
-/// Call that waits for a decision, with its session.
+/// What a call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenKind {
+    /// A decision.
+    Approval,
+    /// An answer to a server's question.
+    Question,
+    /// Its caller's answer (`answer_call`).
+    Call,
+}
+
+/// Call that waits for a person or for its caller, with its session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenApproval {
     /// The session.
@@ -68,6 +80,8 @@ pub struct OpenApproval {
     /// Folder that the session's tools work in; left out if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
+    /// What it waits for.
+    pub kind: OpenKind,
     /// Time at which the call asked.
     pub waits_since: Timestamp,
     /// The call.

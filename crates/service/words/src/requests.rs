@@ -9,7 +9,10 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-pub use crate::approval::{Decision, Scope};
+pub use crate::{
+    approval::{Decision, Scope},
+    calls::{AnswerCall, CallContent, CallOutcome, ClientTool},
+};
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
@@ -36,6 +39,9 @@ pub struct CreateSession {
     pub labels: BTreeMap<String, String>,
     /// Tools that it may use; all if `null`.
     pub tools: Option<Vec<String>>,
+    /// Tools that the caller runs; none if `null`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_tools: Option<Vec<ClientTool>>,
     /// Name of a folder in `tools.folders`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
@@ -219,6 +225,21 @@ turn_requests! {
     attended: bool [] ["is_false"];
     /// Rules that allow its calls.
     allow: Vec<String> [] ["Vec::is_empty"];
+    /// Tools that the caller runs, in place of the session's for this turn and later ones; the session's if `null`.
+    client_tools: Option<Vec<ClientTool>> [] ["Option::is_none"];
+}
+
+impl ResumeTurn {
+    /// Makes the parameters of this request on a session, with another `wait`.
+    pub fn params(&self, session_id: SessionId, wait: bool) -> impl Serialize + use<> {
+        #[derive(Serialize)]
+        struct Params {
+            session_id: SessionId,
+            #[serde(flatten)]
+            request: ResumeTurn,
+        }
+        Params { session_id, request: Self { wait, ..self.clone() } }
+    }
 }
 
 impl StartTurn {

@@ -29,8 +29,8 @@ pub(crate) use sessions::{MemoryCommand, SessionCommand};
         git diff | meerkat run --json           reads the prompt from standard input, prints JSON\n  \
         meerkat chat                            runs turn after turn; type /help for its commands\n  \
         ANTHROPIC_API_KEY=… meerkat run 'hi'    uses a real model; `meerkat models` lists them\n\n\
-        The exit code is 0, or the one that `meerkat errors` lists for the error. `doctor` and `servers check` end \
-        with 1 if they find an error."
+        The exit code is 0, or the one that `meerkat errors` lists for the error. It is 0 too if a turn waits until you \
+        answer its calls. `doctor` and `servers check` end with 1 if they find an error."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

@@ -163,6 +163,27 @@ pub(crate) enum SessionCommand {
         /// A reason that the model reads
         reason: Option<String>,
     },
+    /// List the calls that wait until you answer them
+    Calls(Target),
+    /// Answer a call of a tool that you run
+    #[command(after_help = ANSWER_HELP)]
+    Answer {
+        #[command(flatten)]
+        target: Target,
+        /// The call's id
+        call_id: String,
+        /// What the call returned, for the model
+        text: Option<String>,
+        /// What the call returned as JSON
+        #[arg(long, value_name = "JSON")]
+        value: Option<String>,
+        /// The call failed
+        #[arg(long)]
+        failed: bool,
+        /// Wait for the turn's result, or until it waits for you again
+        #[arg(long)]
+        wait: bool,
+    },
     /// List the queued turns, or cancel or change one
     Queue {
         #[command(flatten)]
@@ -188,6 +209,12 @@ pub(crate) enum SessionCommand {
         text: String,
     },
 }
+
+const ANSWER_HELP: &str = "The same answer again changes nothing. Images go by `meerkat call turn/answer`.\n\n\
+    Examples:\n  \
+        meerkat sessions calls last\n  \
+        meerkat sessions answer last call_4_0 'Sunny, 21 degrees.'\n  \
+        meerkat sessions answer last call_4_0 --value '{\"celsius\":21}' --wait";
 
 const FILES_HELP: &str = "Only changes by the tools edit and write are known, not those by commands and servers. If \
     someone else has changed one of the files since, nothing is put back.\n\n\

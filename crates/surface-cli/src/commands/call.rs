@@ -98,16 +98,22 @@ pub(crate) async fn call(app: &App, mut streams: Streams, args: &CallArgs) -> Re
     }
     let answer = perform(app, request).await?;
     show(app, operation, &answer)?;
-    let answer: Value = if is_turn(operation) { read(&answer)? } else { Value::Null };
+    if is_turn(operation) || operation == Operation::AnswerCall { end_of_turn(app, &answer) } else { Ok(0) }
+}
+
+/// Prints the error of a turn that failed; returns the exit code.
+pub(crate) fn end_of_turn(app: &App, answer: &[u8]) -> Result<u8, CliError> {
+    let answer: Value = read(answer)?;
     let Some(error) = answer.get("error").filter(|error| !error.is_null()) else { return Ok(0) };
     let error: ErrorBody = read(error.to_string().as_bytes())?;
     app.out.error(&error);
     Ok(exit_code(&error))
 }
 
-/// Returns true if a call decides about a turn that waits, which then goes on.
-pub(crate) fn decides(args: &CallArgs) -> bool {
-    args.operation.as_deref() == Some(Operation::DecideApproval.public_name())
+/// Returns true if a call lets a turn that waits go on.
+pub(crate) fn lets_go_on(args: &CallArgs) -> bool {
+    let operations = [Operation::DecideApproval, Operation::AnswerCall];
+    operations.iter().any(|operation| args.operation.as_deref() == Some(operation.public_name()))
 }
 
 /// Returns true if an operation runs a turn.

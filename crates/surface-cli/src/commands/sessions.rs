@@ -6,15 +6,16 @@ use meerkat_service::{
     Capabilities, Capability, Operation, SessionError, SessionService,
     clock::{Clock as _, SystemClock},
     follow::turn::whole,
-    service::{HistoryItem, Page, ReadHistory, Scope, SessionQuery, SessionSummary},
-    session::message::{Block, Body, Message},
+    service::{AnswerCall, CallContent, HistoryItem, Page, ReadHistory, Scope, SessionQuery, SessionSummary},
+    session::message::{Block, Body, Message, RawJson},
     store::glance,
-    wire::{decode_params, encode},
+    wire::{Reply as _, decode_params, encode},
 };
 use serde_json::{Value, json};
 
 use super::{
     ask::{self, require},
+    call::end_of_turn,
     confirm::is_confirmed,
     files,
     list::pages,
@@ -86,6 +87,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
         _ => {}
     }
     let operation = request.0;
+    let mut code = 0;
     tokio::select! {
         answer = perform(app, command, request, planned) => {
             let answer = answer?;
@@ -93,11 +95,14 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             print_message(app, operation, &answer, text.as_deref())?;
             // The decision comes first: without the rule it allows less than was meant, never more.
             kept.map_or(Ok(()), |rule| app.remember_rule(&rule))?;
+            if operation == Operation::AnswerCall {
+                code = end_of_turn(app, &answer)?;
+            }
         }
         // An incomplete file is removed.
         () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// `sessions list --all-projects`: no data directory is opened, so that no other process is disturbed.
@@ -154,6 +159,7 @@ async fn perform(
     let session = params["session_id"].as_str().unwrap_or_default().to_owned();
     match command {
         SessionCommand::Create(args) => encode(&create(app, &args.create, &args.turn).await?),
+        SessionCommand::Answer { value: Some(value), .. } => answer(app, params, value).await,
         SessionCommand::History { all, full, .. } if *all || *full => history(&app.service, params, *all, *full).await,
         SessionCommand::Export(args) => operators::export(app, args, &session).await,
         SessionCommand::Import { file, new_ids, keep_scope } => {
@@ -165,6 +171,14 @@ async fn perform(
             None => ask::perform(&app.service, (operation, params)).await,
         },
     }
+}
+
+/// Answers a call with JSON as it was written: a tree of values would change its numbers.
+async fn answer(app: &App, mut params: Value, value: &str) -> Result<Vec<u8>, SessionError> {
+    params["session_id"] = json!(resolve(&app.service, params["session_id"].as_str().unwrap_or_default()).await?);
+    let mut request: AnswerCall = decode_params(&params.to_string())?;
+    request.content.push(CallContent::Json(RawJson::parse(value)?));
+    app.service.answer_call(request).await?.write()
 }
 
 /// Reads a page of a history, or all pages from there on, if needed with complete bodies.

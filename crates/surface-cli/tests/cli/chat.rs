@@ -94,6 +94,25 @@ fn lines_are_answered_while_a_turn_runs() {
     assert_eq!(of(2)["text"], "Next.");
 }
 
+/// The turn that an answer waits for may need a later line.
+#[test]
+fn lines_are_taken_while_an_answer_waits_for_its_turn() {
+    let (mut talk, _) = talk(&[]);
+    let mut number = 0;
+    let tools = r#"client_tools:=[{"name":"look","description":"Looks.","input_schema":{"type":"object"}}]"#;
+    let turn = format!("/call turn/start '{tools}' 'prompt=@call look {{}} @step @stall'");
+    let waiting = asked(&mut talk, &mut number, &turn);
+    let call_id = waiting["calls"][0]["call_id"].as_str().unwrap();
+    talk.say(&format!("/call turn/answer call_id={call_id} outcome=succeeded wait=true"));
+    number += 1;
+    assert!(asked(&mut talk, &mut number, "/call session/subscribe until=call_answered")["seq"].is_u64());
+    talk.say("/call turn/interrupt turn=0");
+    let answers = [talk.next(), talk.next()];
+    let of = |line: u64| &answers.iter().find(|answer| answer["line"] == line).unwrap()["answer"];
+    assert_eq!(of(2)["status"], "interrupted");
+    assert_eq!(of(4)["seq"], of(2)["seq"]);
+}
+
 /// A text for the running turn is recorded while the turn runs, and stays when it is interrupted. Without a turn it is a
 /// prompt.
 #[test]

@@ -38,6 +38,7 @@ fn every_tool_says_what_it_takes_and_does() {
         "session_update",
         "turn_approve",
         "turn_cancel",
+        "turn_answer",
         "turn_edit",
         "turn_interrupt",
         "turn_start",

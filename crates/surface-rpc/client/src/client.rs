@@ -12,12 +12,12 @@ use meerkat_service::{
     Capabilities, ErrorCode, Operation, SessionError, SessionService,
     compaction::CompactionConfig,
     follow::turn,
-    service::{TurnAccepted, TurnHandle, TurnResult},
+    service::{TurnAccepted, TurnHandle},
     wire::{Reply, call, decode_create, encode},
 };
 use meerkat_surface_rpc::owner::Place;
-use serde::Serialize;
-use serde_json::{Value, json, value::to_raw_value};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -112,10 +112,14 @@ impl Client {
     }
 
     /// Performs an operation in the process that serves; returns its JSON.
-    async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
+    async fn perform(&self, operation: Operation, params: Box<RawValue>) -> Result<Bytes, SessionError> {
+        #[derive(Deserialize)]
+        struct Waits {
+            wait: Option<bool>,
+        }
         let is_turn = matches!(operation, Operation::StartTurn | Operation::Resume);
-        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), is_turn && params["wait"] == true);
-        let params = to_raw_value(params).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let is_repeatable = operation.is_repeatable(params.get());
+        let is_waiting = is_turn && serde_json::from_str(params.get()).is_ok_and(|Waits { wait }| wait == Some(true));
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
             let connection = match self.current().await? {
@@ -147,22 +151,26 @@ impl Client {
         operation: Operation,
         request: &impl Serialize,
     ) -> Result<T, SessionError> {
-        T::read(&self.perform(operation, &json!(request)).await?)
+        // A tree of values would change the numbers of JSON that a request has.
+        let params = to_raw_value(request).map_err(|error| SessionError::Internal(error.to_string()))?;
+        T::read(&self.perform(operation, params).await?)
     }
 
-    /// Runs a turn to its end: the server waits for it.
-    pub(crate) async fn wait(&self, operation: Operation, mut params: Value) -> Result<TurnResult, SessionError> {
-        params["wait"] = true.into();
-        self.ask(operation, &params).await
-    }
-
-    /// Begins a turn. Its events then say how it ends, whichever process owns the data directory by then.
-    pub(crate) async fn begin(&self, operation: Operation, mut params: Value) -> Result<TurnHandle, SessionError> {
-        let wait = params["wait"] != false;
-        params["wait"] = false.into();
-        let accepted: TurnAccepted = self.ask(operation, &params).await?;
+    /// Begins a turn by a request that does not wait. Its events then say how it ends, whichever process owns the data
+    /// directory by then; `wait` says if its caller answers calls.
+    pub(crate) async fn begin(
+        &self,
+        operation: Operation,
+        request: &impl Serialize,
+        wait: bool,
+    ) -> Result<TurnHandle, SessionError> {
+        let accepted: TurnAccepted = self.ask(operation, request).await?;
         let (service, begun) = (self.clone(), accepted.clone());
-        Ok(TurnHandle { accepted, wait, result: async move { turn::result(&service, begun).await }.boxed() })
+        Ok(TurnHandle {
+            accepted,
+            wait,
+            result: async move { turn::result_or_calls(&service, begun, wait).await }.boxed(),
+        })
     }
 }
 

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! In reading order: [`client`](Client) forwards the operations, `way` connects, `connection` matches answers with
-//! requests, `following` continues over the next connection, `wire` has the shapes of messages. Nothing here decides about
+//! requests, `following` continues over the next connection, `tools` answers calls, `wire` has the shapes of messages. Nothing here decides about
 //! a session: every refusal is the server's.
 
 mod client;
@@ -23,6 +23,7 @@ mod way;
 mod connection;
 mod following;
 mod service;
+mod tools;
 
 mod wire;
 

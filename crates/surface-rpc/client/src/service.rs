@@ -8,7 +8,6 @@ use meerkat_service::{
     operations, request_of, service::*,
 };
 use meerkat_surface_rpc::owner::Readiness;
-use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -68,29 +67,26 @@ macro_rules! declare {
             }
 
             async fn begin_turn(&self, request: StartTurn) -> Result<TurnHandle, SessionError> {
-                self.begin(Operation::StartTurn, json!(request)).await
+                let wait = request.wait;
+                self.begin(Operation::StartTurn, &StartTurn { wait: false, ..request }, wait).await
             }
 
             async fn start_turn(&self, request: StartTurn) -> Result<TurnResult, SessionError> {
                 if self.inner.is_owner {
                     return self.begin_turn(request).await?.result.await;
                 }
-                self.wait(Operation::StartTurn, json!(request)).await
+                self.ask(Operation::StartTurn, &StartTurn { wait: true, ..request }).await
             }
 
             async fn resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnResult, SessionError> {
                 if self.inner.is_owner {
                     return self.begin_resume(session_id, request).await?.result.await;
                 }
-                let mut params = json!(request);
-                params["session_id"] = json!(session_id);
-                self.wait(Operation::Resume, params).await
+                self.ask(Operation::Resume, &request.params(*session_id, true)).await
             }
 
             async fn begin_resume(&self, session_id: &SessionId, request: ResumeTurn) -> Result<TurnHandle, SessionError> {
-                let mut params = json!(request);
-                params["session_id"] = json!(session_id);
-                self.begin(Operation::Resume, params).await
+                self.begin(Operation::Resume, &request.params(*session_id, false), request.wait).await
             }
 
             async fn follow_events(&self, request: ReadEvents) -> Result<Follower, SessionError> {

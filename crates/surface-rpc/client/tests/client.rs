@@ -18,7 +18,11 @@ use meerkat_client::{Client, Place};
 use meerkat_serve::{Limits, ServeOptions, Server, Token, owner::Owner};
 use meerkat_service::{
     AgentBuildConfig, ErrorBody, ErrorCode, SessionService,
-    service::{CreateSession, ForgetMemory, InterruptTurn, PinFact, StartTurn, TurnStatus},
+    service::{
+        AnswerCall, AnsweredCall, CallContent, CallOutcome, CreateSession, ForgetMemory, InterruptTurn, OpenCall,
+        PinFact, ReadEvents, StartTurn, TurnStatus,
+    },
+    session::message::RawJson,
 };
 use meerkat_testkit::{refusing_address, until_asked};
 use serde_json::{Value, json};
@@ -390,4 +394,93 @@ async fn a_subscription_whose_caller_has_left_is_ended() {
     let unsubscribe = unsubscribe.expect("the subscription is not ended").unwrap();
     assert_eq!((&unsubscribe["method"], &unsubscribe["params"]), (&json!("session/unsubscribe"), &json!([7])));
     drop(client);
+}
+
+/// On its way nothing reads the JSON of a request, which would change its numbers.
+#[tokio::test]
+async fn json_reaches_a_server_as_it_was_written() {
+    let service = service();
+    let stage = Stage::new(service.clone(), 0).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let tool = json!({ "name": "look", "description": "Looks.", "input_schema": { "type": "object" } });
+    let client_tools = Some(vec![serde_json::from_value(tool).unwrap()]);
+    let session = CreateSession { client_tools, ..CreateSession::default() };
+    let id = client.create_session(session).await.unwrap().session_id;
+    let turn = StartTurn::new(id, "@call look {} @call look {} @echo last_result");
+    let waiting = client.start_turn(turn).await.unwrap();
+    assert_eq!((waiting.status, waiting.calls.len()), (TurnStatus::Waiting, 2));
+    let written = r#"{"price":1.10,"id":12345678901234567890123,"far":1e400,"id":1e2}"#;
+    let answer = |call: usize, json: &str| AnswerCall {
+        session_id: id,
+        call_id: waiting.calls[call].call_id.clone(),
+        outcome: CallOutcome::Succeeded,
+        content: vec![CallContent::Json(RawJson::parse(json).unwrap())],
+        wait: true,
+    };
+    let AnsweredCall::Turn(next) = client.answer_call(answer(0, written)).await.unwrap() else { panic!("it waits") };
+    assert_eq!(next.calls, waiting.calls[1..]);
+    let AnsweredCall::Turn(ended) = client.answer_call(answer(1, written)).await.unwrap() else { panic!("it waits") };
+    assert_eq!(ended.text, format!("last_result: {written}"));
+    // The same answer by another way.
+    assert!(service.answer_call(answer(1, written)).await.is_ok());
+    let refused = service.answer_call(answer(1, "{}")).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::IdempotencyConflict);
+    stage.end().await;
+}
+
+/// The program that runs them ends in the middle of a call, and so does the server; the next program runs the call again.
+#[tokio::test]
+async fn a_program_answers_the_calls_of_a_session() {
+    let service = service();
+    let port = refusing_address().port();
+    let stage = Stage::new(service.clone(), port).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let tool = |name: &str| {
+        let tool = json!({ "name": name, "description": "Works.", "input_schema": { "type": "object" } });
+        serde_json::from_value(tool).unwrap()
+    };
+    let session = CreateSession { client_tools: Some(vec![tool("look"), tool("fail")]), ..CreateSession::default() };
+    let id = client.create_session(session).await.unwrap().session_id;
+    let turn = StartTurn {
+        wait: false,
+        ..StartTurn::new(id, r#"@call look {"n":1} @call fail {} @step @call look {"n":2} @echo last_result"#)
+    };
+    let accepted = client.accept_turn(turn).await.unwrap();
+    let (asked, mut asks) = tokio::sync::mpsc::unbounded_channel();
+    let stuck = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let run = |call: OpenCall| {
+                asked.send(call.name).unwrap();
+                std::future::pending()
+            };
+            client.tools(id, run).await.map(drop)
+        }
+    });
+    let mut begun = [asks.recv().await.unwrap(), asks.recv().await.unwrap()];
+    begun.sort();
+    assert_eq!(begun, ["fail", "look"], "they run together");
+    stuck.abort();
+    stage.end().await;
+
+    let stage = Stage::new(service.clone(), port).await;
+    let run = |call: OpenCall| async move {
+        match call.name.as_str() {
+            "fail" => Err("It does not work.".to_owned()),
+            _ => Ok(vec![CallContent::Json(call.arguments)]),
+        }
+    };
+    let result = meerkat_service::follow::turn::result(service.as_ref(), accepted);
+    tokio::select! {
+        failed = client.tools(id, run) => panic!("{failed:?}"),
+        result = result => assert_eq!(result.unwrap().text, r#"last_result: {"n":2}"#),
+    }
+    let events = service.events(ReadEvents::new(id, 0)).await.unwrap().items;
+    let events: Vec<Value> = events.iter().map(|line| serde_json::from_slice(line).unwrap()).collect();
+    let answered: Vec<&Value> = events.iter().filter(|event| event["type"] == "tool_finished").collect();
+    let outcomes: Vec<&Value> = answered.iter().map(|event| &event["outcome"]).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == "succeeded").count(), 2);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == "failed").count(), 1);
+    assert_eq!(events.iter().filter(|event| event["type"] == "call_answered").count(), 3);
+    stage.end().await;
 }

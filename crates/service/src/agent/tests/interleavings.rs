@@ -8,7 +8,7 @@ use crate::{
     clock::SystemClock,
     options::Policy,
     service::{
-        CancelQueued, Changed, ClearReminder, DecideApproval, EditQueued, InterruptTurn, PinFact, Remind,
+        AnswerCall, CancelQueued, Changed, ClearReminder, DecideApproval, EditQueued, InterruptTurn, PinFact, Remind,
         SessionService as _, StartTurn, Unpin,
     },
     session::{event::Decision, reminder::SystemReminderType},
@@ -74,7 +74,7 @@ fn an_interrupt_at_every_place_of_a_turn() {
 }
 
 /// Every command that changes a session, and what it is refused with.
-const COMMANDS: [(&str, Option<ErrorCode>); 11] = [
+const COMMANDS: [(&str, Option<ErrorCode>); 12] = [
     ("remind", None),
     ("clear", Some(ErrorCode::ItemNotFound)),
     ("pin", None),
@@ -82,6 +82,7 @@ const COMMANDS: [(&str, Option<ErrorCode>); 11] = [
     ("cancel", Some(ErrorCode::ItemNotFound)),
     ("edit", Some(ErrorCode::ItemNotFound)),
     ("decide", Some(ErrorCode::ItemNotFound)),
+    ("answer", Some(ErrorCode::ItemNotFound)),
     // Only while the turn is open.
     ("reject", Some(ErrorCode::SessionBusy)),
     ("queue", None),
@@ -99,6 +100,10 @@ async fn ask(Subject { service, session_id }: &Subject, command: &str) -> Result
         "unpin" => service.unpin(Unpin { session_id, pin: 1 }).await,
         "cancel" => service.cancel_queued(CancelQueued { session_id, turn: 9 }).await,
         "edit" => service.edit_queued(EditQueued { session_id, turn: 9, prompt: None, position: Some(0) }).await,
+        "answer" => {
+            let answered = service.answer_call(AnswerCall::text(session_id, "none", "late")).await;
+            answered.map(|_| Changed { session_id, seq: 0 })
+        }
         "decide" => {
             let (call_id, decision) = ("none", Decision::Approve);
             service.decide_approval(DecideApproval::new(session_id, call_id, decision)).await

@@ -4,6 +4,7 @@
 //! can be visited again: each test walks k from 0 until the turn under test is over before anything happens.
 
 mod approvals;
+mod calls;
 mod compaction;
 mod costs;
 mod cut_off;
@@ -103,6 +104,8 @@ impl Bench {
 
 /// A service whose parts a test may replace.
 struct Rig {
+    world: World,
+    secrets: Secrets,
     options: EngineOptions,
     models: Arc<dyn ModelResolver>,
     tools: Vec<Arc<dyn Tool>>,
@@ -123,6 +126,8 @@ impl Rig {
         options.approval.unattended = Unattended::Wait;
         let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000);
         Self {
+            world: World::system(),
+            secrets: Secrets::default(),
             options,
             models: Arc::new(models),
             tools,
@@ -183,11 +188,11 @@ impl Rig {
         let own = ToolRegistry::new(self.tools, self.options.tools.approval.clone()).unwrap();
         let ports = Ports {
             notes: self.notes,
-            world: World::system(),
+            world: self.world,
             tools: Toolbox::new(own, self.sources),
             options: self.options,
             models: self.models,
-            secrets: Secrets::default(),
+            secrets: self.secrets,
             events,
             blobs,
             capabilities: if is_stored { capabilities } else { capabilities.without_store() },

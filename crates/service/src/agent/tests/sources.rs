@@ -116,7 +116,7 @@ fn a_bad_tool_is_left_out_alone() {
     let own = ToolRegistry::new(vec![with_schema("own", r#"{"title":"ours"}"#)], Default::default()).unwrap();
     let toolbox = Toolbox::new(own, vec![changing(vec![set])]);
     let scope = ToolScope { session_id: crate::SessionId::from_uuid(uuid::Uuid::nil()), workspace: None };
-    let tools = toolbox.of(&scope);
+    let tools = toolbox.of(&scope, None);
     assert_eq!(tools.specs().iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["good", "own"]);
     assert!(tools.get("own").unwrap().spec().schema.as_str().contains("ours"));
     let left_out: Vec<&str> = tools.left_out().iter().map(|LeftOut { name, .. }| name.as_str()).collect();

@@ -119,6 +119,9 @@ turn_events! {
     /// An approver is present.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     attended: bool,
+    /// Hash of the tools that its caller runs, if its request had any; a `client_tools_changed` has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client_tools: Option<String>,
     /// Rules that allow calls of this turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     allow: Vec<String>,

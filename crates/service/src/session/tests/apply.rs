@@ -1,5 +1,7 @@
 //! `Session::apply`: the state of any legal life is that of a naive reading of its records.
 
+use std::collections::BTreeSet;
+
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
@@ -158,7 +160,9 @@ fn assert_view(session: &Session, walk: &Walk) {
         records.iter().find(|record| requested(&record.event)).map(|record| (id.clone(), record.seq))
     };
     let waiting: Vec<(String, Seq)> = walk.open.iter().flat_map(OpenWalk::waiting).filter_map(waiting).collect();
-    let state = match (turn, waiting.is_empty(), walk.queue.is_empty()) {
+    let requested: Vec<&String> = walk.open.iter().flat_map(OpenWalk::requested).collect();
+    let is_waiting = !waiting.is_empty() || !requested.is_empty();
+    let state = match (turn, !is_waiting, walk.queue.is_empty()) {
         (Some(_), false, _) => SessionState::Waiting,
         (Some(_), true, _) => SessionState::Running,
         (None, ..) if walk.compacting.is_some() => SessionState::Running,
@@ -193,6 +197,13 @@ fn assert_view(session: &Session, walk: &Walk) {
     let approvals: Vec<_> = view.pending_approvals.iter().map(|asked| (asked.call_id.clone(), asked.seq)).collect();
     assert_eq!(approvals, waiting);
     assert!(view.pending_approvals.iter().all(|asked| Some(asked.turn) == turn));
+    let open = View::of(session);
+    assert!(open.calls.iter().map(|(_, call)| &call.call_id).eq(requested));
+    assert!(open.calls.iter().all(|(_, call)| Some(call.turn) == turn));
+    assert_eq!(session.client_tools.as_ref().map(|set| set.seq), walk.tools);
+    assert!(session.tools_of_queue.len() <= walk.queue.len() + 1, "no tools are kept that nothing needs");
+    let kept: BTreeSet<Seq> = session.tools_of_queue.iter().map(|set| set.seq).collect();
+    assert_eq!(kept.len(), session.tools_of_queue.len(), "tools are kept twice");
     let naive = Naive::read(records);
     let messages = naive.entries.len() + usize::from(naive.summary.is_some());
     assert_eq!((view.context.messages, view.context.window_tokens), (messages as u64, 7));
@@ -516,9 +527,21 @@ pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Recor
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let (options, output, attended, allow, search_path) = (ModelOptions::default(), None, false, Vec::new(), None);
-    let policy = Policy::Queue;
-    let queued =
-        TurnQueued { prompt, model, budgets, options, output, compaction, attended, allow, search_path, policy, key };
+    let (policy, client_tools) = (Policy::Queue, None);
+    let queued = TurnQueued {
+        prompt,
+        model,
+        budgets,
+        options,
+        output,
+        compaction,
+        attended,
+        client_tools,
+        allow,
+        search_path,
+        policy,
+        key,
+    };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::calls::{CallOutcome, ClientTool};
 use proptest::{collection::vec, prelude::*};
 
 use super::{
@@ -20,14 +21,15 @@ use crate::{
     session::{
         CompactionCounters,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, ChangedFile, CompactionCompleted,
-            CompactionFailed, CompactionStarted, CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event,
-            EventKind, FileBefore, HistoryGiven, HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey,
-            MemoryScope, OutputRefused, PartialText, Pinned, Pruned, ReasoningDelta, RecordsLost, ReminderCleared,
-            ReminderSet, Retrying, Scope, SessionArchived, SessionCreated, SessionDeleted, SessionForked,
-            SessionImported, SessionMemory, SessionUnarchived, SessionUpdated, SteeringEntered, SummaryUnused,
-            TextDelta, ToolAllowed, ToolFinished, ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued,
-            TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
+            ChangedFile, ClientToolsChanged, CompactionCompleted, CompactionFailed, CompactionStarted,
+            CompactionUndone, ContextRebuilt, ContextTokens, Decision, Event, EventKind, FileBefore, HistoryGiven,
+            HistorySnapshot, Key, LiveEvent, LogTailRepaired, LostKey, MemoryScope, OutputRefused, PartialText, Pinned,
+            Pruned, ReasoningDelta, RecordsLost, ReminderCleared, ReminderSet, Retrying, Scope, SessionArchived,
+            SessionCreated, SessionDeleted, SessionForked, SessionImported, SessionMemory, SessionUnarchived,
+            SessionUpdated, SteeringEntered, SummaryUnused, TextDelta, ToolAllowed, ToolFinished, ToolOutcome,
+            ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted,
+            TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
         message::{BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -202,6 +204,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             attended: is_full,
             allow: when_full(&text).into_iter().collect(),
             search_path: when_full(&text),
+            client_tools: when_full(&text),
             policy: Policy::Interrupt,
             key,
         }),
@@ -221,6 +224,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             attended: is_full,
             allow: with.is_full.then(|| with.text.clone()).into_iter().collect(),
             search_path: with.is_full.then(|| with.text.clone()),
+            client_tools: with.is_full.then(|| with.text.clone()),
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
@@ -294,6 +298,26 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             decision: Decision::Approve,
             scope: if is_full { Scope::Session } else { Scope::Once },
             answer: is_full.then_some(json),
+        }),
+        EventKind::ClientToolsChanged => {
+            let (name, description) = (text.clone(), text.clone());
+            let timeout_ms = (number % 2 == 0).then_some(number);
+            let tool = ClientTool { name, description, input_schema: json, effect: Effect::Idempotent, timeout_ms };
+            let (tools, defined) = (is_full.then(|| vec![tool]), (!is_full).then_some(number));
+            Event::ClientToolsChanged(ClientToolsChanged { hash: text, tools, defined, queued: is_full })
+        }
+        EventKind::CallRequested => Event::CallRequested(CallRequested {
+            call_id: text.clone(),
+            name: text,
+            arguments: json,
+            effect: Effect::ReadOnly,
+            deadline: SeededIds::wall_time(),
+        }),
+        EventKind::CallAnswered => Event::CallAnswered(CallAnswered {
+            call_id: text.clone(),
+            outcome: if is_full { CallOutcome::Failed } else { CallOutcome::Succeeded },
+            answer_hash: text,
+            started: number,
         }),
         EventKind::ToolAllowed => Event::ToolAllowed(ToolAllowed { rule: text.clone(), call_id: text }),
         EventKind::ReminderSet => {

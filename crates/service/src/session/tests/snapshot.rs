@@ -123,6 +123,9 @@ proptest! {
                     }
                 }),
                 Event::ToolFinished(finished) => finished.output = secret.into(),
+                Event::ClientToolsChanged(changed) => {
+                    changed.tools.iter_mut().flatten().for_each(|tool| tool.description = secret.to_owned());
+                }
                 Event::ApprovalDecided(decided) => decided.reason = Some(secret.to_owned()),
                 Event::ReminderSet(set) => set.text = secret.to_owned(),
                 Event::Pinned(pinned) => pinned.text = secret.to_owned(),

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
+use meerkat_words::calls::{CallOutcome, ClientTool};
 
 use super::{created, session_id};
 use crate::{
@@ -16,12 +17,13 @@ use crate::{
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed,
-            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, LogTailRepaired,
-            OutputRefused, PartialText, Pinned, Record, ReminderCleared, ReminderSet, Scope, SessionArchived,
-            SessionForked, SessionUnarchived, SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome,
-            ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted,
-            TurnSteered, TurnTotals, Unpinned,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
+            ClientToolsChanged, CompactionCompleted, CompactionFailed, CompactionStarted, CompactionUndone,
+            ContextRebuilt, Decision, Event, HistoryGiven, Key, LogTailRepaired, OutputRefused, PartialText, Pinned,
+            Record, ReminderCleared, ReminderSet, Scope, SessionArchived, SessionForked, SessionUnarchived,
+            SessionUpdated, SteeringEntered, ToolAllowed, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
+            TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            Unpinned,
         },
         message::{BlobRef, Block, Body, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
@@ -42,6 +44,10 @@ enum Stage {
     /// Its server asks a person.
     Asking,
     Answered,
+    /// It waits for its caller.
+    Requested,
+    /// Its caller has answered.
+    Replied,
     Finished,
 }
 
@@ -67,6 +73,12 @@ impl OpenWalk {
         calls.chain(&self.forms)
     }
 
+    /// Calls that wait for their caller, in call order.
+    pub(super) fn requested(&self) -> impl Iterator<Item = &String> {
+        let requested = |(_, stage): &&(String, Stage)| matches!(stage, Stage::Requested | Stage::Replied);
+        self.calls.iter().filter(requested).map(|(call_id, _)| call_id)
+    }
+
     pub(super) fn has_open_calls(&self) -> bool {
         self.calls.iter().any(|(_, stage)| *stage != Stage::Finished)
     }
@@ -90,6 +102,9 @@ pub(crate) struct Walk {
     pub(super) open: Option<OpenWalk>,
     /// Turns that wait with the seqs of their prompts, the next one first.
     pub(super) queue: Vec<(TurnNumber, Seq)>,
+    /// Events with the tools of its caller, and with those that turns in the queue bring.
+    pub(super) tools: Option<Seq>,
+    brought: HashMap<TurnNumber, Seq>,
     pub(super) pins: Vec<Seq>,
     pub(super) reminders: Vec<SystemReminderType>,
     /// The parts of the live context that stay or go as a whole, each with the turn it belongs to now: a prompt, or an
@@ -111,6 +126,8 @@ impl Walk {
             id: session_id(),
             open: None,
             queue: Vec::new(),
+            tools: None,
+            brought: HashMap::new(),
             pins: Vec::new(),
             reminders: Vec::new(),
             said: Vec::new(),
@@ -197,11 +214,16 @@ impl Walk {
             }
             1 => Event::SessionArchived(SessionArchived {}),
             2 => Event::SessionUnarchived(SessionUnarchived {}),
+            5 => {
+                self.tools = Some(self.define(None, false));
+                return;
+            }
             3 => Event::LogTailRepaired(LogTailRepaired { bytes: 7, quarantine: "quarantine/x".to_owned() }),
             _ if self.open.is_none() && self.compacting.is_none() => {
                 let (parent, at, key) = (self.id, self.records.len() as Seq, self.key(detail));
                 self.id = SessionId::from_uuid(uuid::Uuid::from_u128(self.id.as_uuid().as_u128() + 1));
                 self.queue.clear();
+                self.brought.clear();
                 self.key_used.clear();
                 Event::SessionForked(SessionForked { parent, at, key })
             }
@@ -243,6 +265,7 @@ impl Walk {
             6 if !self.queue.is_empty() && detail.is_multiple_of(2) => self.edit(detail / 2),
             6 if !self.queue.is_empty() => {
                 let (turn, _) = self.queue.remove(detail % self.queue.len());
+                self.brought.remove(&turn);
                 self.record(Some(turn), Event::TurnDequeued(TurnDequeued { reason: "cancelled".to_owned() }));
             }
             7 => self.of_the_session(detail),
@@ -270,6 +293,14 @@ impl Walk {
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
         let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
         let output = output(detail);
+        let brought = match detail % 4 {
+            0 => Some(self.define(Some(turn), true)),
+            // Tools that are there already: the session's, or those of another turn in the queue.
+            1 => self.brought.values().copied().chain(self.tools).min(),
+            _ => None,
+        };
+        let client_tools = brought.map(hash_of);
+        self.brought.extend(brought.map(|seq| (turn, seq)));
         let queued = TurnQueued {
             prompt,
             model,
@@ -278,6 +309,7 @@ impl Walk {
             output,
             compaction,
             attended,
+            client_tools,
             allow,
             search_path,
             policy,
@@ -286,6 +318,15 @@ impl Walk {
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
+    }
+
+    /// The session, or a turn in its queue, gets a tool that its caller runs.
+    fn define(&mut self, turn: Option<TurnNumber>, queued: bool) -> Seq {
+        let seq = self.records.len() as Seq + 1;
+        let (name, description, input_schema) = (format!("tool_{seq}"), String::new(), RawJson::empty_object());
+        let tool = ClientTool { name, description, input_schema, effect: Effect::Once, timeout_ms: None };
+        let (hash, tools, defined) = (hash_of(seq), Some(vec![tool]), None);
+        self.record(turn, Event::ClientToolsChanged(ClientToolsChanged { hash, tools, defined, queued }))
     }
 
     /// A turn that waits gets another prompt, another place, or both.
@@ -394,7 +435,7 @@ impl Walk {
         let unfinished: Vec<usize> = (0..open.calls.len()).filter(|&at| open.calls[at].1 != Stage::Finished).collect();
         if !unfinished.is_empty() {
             let (call_id, stage) = &mut open.calls[unfinished[detail % unfinished.len()]];
-            let (next, event) = call_event(call_id, *stage, detail);
+            let (next, event) = call_event(call_id, *stage, open.started, detail);
             *stage = next;
             let form = form_of(call_id);
             open.forms.retain(|open| *open != form);
@@ -480,9 +521,17 @@ impl Walk {
             let model = "scripted".to_owned();
             (turn, TurnStarted { prompt, model, continues, key, output: output(detail), ..TurnStarted::default() })
         } else {
-            let (turn, seq) = self.queue.remove(0);
-            let (model, output) = ("other".to_owned(), output(detail));
-            (turn, TurnStarted { model, queued: Some(seq), output, ..TurnStarted::default() })
+            let (turn, seq) = self.queue[0];
+            let brought = self.brought.remove(&turn);
+            if let Some(defined) = brought.filter(|seq| self.tools != Some(*seq)) {
+                let (hash, tools, defined, queued) = (hash_of(defined), None, Some(defined), false);
+                let changed = ClientToolsChanged { hash, tools, defined, queued };
+                self.record(Some(turn), Event::ClientToolsChanged(changed));
+                self.tools = defined;
+            }
+            self.queue.remove(0);
+            let (model, queued, client_tools) = ("other".to_owned(), Some(seq), brought.map(hash_of));
+            (turn, TurnStarted { model, queued, client_tools, output: output(detail), ..TurnStarted::default() })
         };
         let (has_prompt, continues) = (started.continues.is_none(), started.continues);
         self.each_said(|said| said.iter_mut().filter(|(of, _)| Some(*of) == continues).for_each(|(of, _)| *of = turn));
@@ -576,6 +625,11 @@ fn answer(open: &OpenWalk, detail: usize) -> Event {
     })
 }
 
+/// The hash of the tools that an event defines.
+fn hash_of(defined: Seq) -> String {
+    format!("hash {defined}")
+}
+
 /// The tool of a call: each is another one, of a server.
 fn tool_of(call_id: &str) -> String {
     format!("mcp__s__{call_id}")
@@ -587,7 +641,7 @@ fn form_of(call_id: &str) -> String {
 }
 
 /// The next event of a call.
-fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
+fn call_event(call_id: &str, stage: Stage, started: Seq, detail: usize) -> (Stage, Event) {
     let (call_id, name) = (call_id.to_owned(), tool_of(call_id));
     let decision = [Decision::Approve, Decision::Deny][detail % 2];
     let asks = |call_id, form| {
@@ -604,6 +658,16 @@ fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
             let (id, server, message, schema) = (form_of(&call_id), "s".into(), "?".into(), RawJson::empty_object());
             (Stage::Asking, asks(id, Some(Form { call_id, server, message, schema })))
         }
+        (Stage::Proposed, 2) if detail.is_multiple_of(2) => {
+            let (effect, deadline) = (Effect::Once, SeededIds::wall_time());
+            let arguments = RawJson::empty_object();
+            let requested = CallRequested { call_id, name, arguments, effect, deadline };
+            (Stage::Requested, Event::CallRequested(requested))
+        }
+        (Stage::Requested, 0 | 1) => {
+            let (outcome, answer_hash) = (CallOutcome::Succeeded, format!("{detail}"));
+            (Stage::Replied, Event::CallAnswered(CallAnswered { call_id, outcome, answer_hash, started }))
+        }
         (Stage::Asking, 0 | 1) => (Stage::Answered, decides(form_of(&call_id))),
         (Stage::Proposed, 1) | (Stage::Decided(Decision::Approve), _) => {
             let files = (!detail.is_multiple_of(4)).then(|| change_of("file", Some(b"old"), b"new"));
@@ -612,7 +676,7 @@ fn call_event(call_id: &str, stage: Stage, detail: usize) -> (Stage, Event) {
         }
         _ => {
             let outcome = [ToolOutcome::Succeeded, ToolOutcome::Failed, ToolOutcome::Unknown][detail / 3 % 3];
-            let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered);
+            let has_run = matches!(stage, Stage::Started | Stage::Asking | Stage::Answered | Stage::Replied);
             let outcome = if has_run { outcome } else { ToolOutcome::NotRun };
             let output = body(detail);
             (Stage::Finished, Event::ToolFinished(ToolFinished::new(call_id, name, outcome, output)))

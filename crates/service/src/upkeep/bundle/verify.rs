@@ -387,6 +387,8 @@ fn is_possible(record: &Record) -> bool {
         }
         Event::TurnStarted(started) => started.queued.is_none_or(|queued| (1..seq).contains(&queued)),
         Event::TurnSteered(steered) => (1..seq).contains(&steered.started),
+        Event::ClientToolsChanged(changed) => changed.defined.is_none_or(|defined| (1..seq).contains(&defined)),
+        Event::CallAnswered(answered) => (1..seq).contains(&answered.started),
         Event::SteeringEntered(entered) => (1..seq).contains(&entered.steered),
         Event::RecordsLost(lost) => lost.keys.iter().all(|key| is_turn(key.turn)),
         _ => true,

@@ -41,8 +41,9 @@ enum What {
     /// Snapshot of the history, and the time up to which it forgets keys.
     Snapshot(Timestamp),
     Request(Call),
-    /// Part of a step that no other record says: it goes with the step's answer, and not before.
-    Detail,
+    /// Part of a step or a call that no other record says: it goes with the step's answer, and not before; true with an
+    /// idempotency key.
+    Detail(bool),
     Result(Call),
     Reply,
     /// Prompt that waited, or its place; true with an idempotency key.
@@ -77,11 +78,14 @@ impl Brief {
             }
             Event::HistorySnapshot(snapshot) => What::Snapshot(snapshot.keys_up_to),
             // It alone names what a killed call replaced.
-            Event::ToolStarted(started) if !started.files.is_empty() => What::Detail,
+            Event::ToolStarted(started) if !started.files.is_empty() => What::Detail(false),
             Event::ToolStarted(started) => What::Request((false, started.call_id.clone())),
+            Event::CallRequested(request) => What::Request((false, request.call_id.clone())),
+            // The answer is kept as long as a key.
+            Event::CallAnswered(_) => What::Detail(true),
             Event::ToolFinished(finished) => What::Result((false, finished.call_id.clone())),
             // It alone says what its decision answers: no call has the question's id.
-            Event::ApprovalRequested(request) if request.form.is_some() => What::Detail,
+            Event::ApprovalRequested(request) if request.form.is_some() => What::Detail(false),
             Event::ApprovalRequested(request) => What::Request((true, request.call_id.clone())),
             Event::ApprovalDecided(decided) => What::Result((true, decided.call_id.clone())),
             Event::AssistantMessage(_) => What::Reply,
@@ -89,7 +93,7 @@ impl Brief {
             Event::TurnSteered(steered) => What::Waited(steered.key.is_some()),
             Event::SteeringEntered(_) | Event::TurnEdited(_) => What::Waited(false),
             // It refuses the answer before it.
-            Event::OutputRefused(_) => What::Detail,
+            Event::OutputRefused(_) => What::Detail(false),
             Event::TurnStarted(started) => {
                 What::Started { has_key: started.key.is_some(), continues: started.continues }
             }
@@ -207,7 +211,7 @@ fn redundant(records: &[Brief], session: &Session, bounds: &Bounds<'_>) -> (BTre
         // If the clock went back, a newer one forgets fewer keys.
         What::Snapshot(keys_up_to) => snapshot.is_some_and(|(seq, newer)| seq != record.seq && newer >= *keys_up_to),
         What::Request(call) => answered.contains(call),
-        What::Detail
+        What::Detail(_)
         | What::Result(_)
         | What::Reply
         | What::Waited(_)
@@ -275,7 +279,7 @@ impl<'a> Chain<'a> {
         for record in &self.records {
             match (&record.what, steps.last_mut()) {
                 (What::Reply, _) => steps.push(vec![record]),
-                (What::Request(_) | What::Detail | What::Result(_), Some(step)) => step.push(record),
+                (What::Request(_) | What::Detail(_) | What::Result(_), Some(step)) => step.push(record),
                 _ => {}
             }
         }
@@ -284,7 +288,8 @@ impl<'a> Chain<'a> {
 
     /// Returns true if an idempotency key of one of its turns is younger than `time`.
     fn has_key_since(&self, time: Timestamp) -> bool {
-        let has_key = |what: &What| matches!(what, What::Waited(true) | What::Started { has_key: true, .. });
+        let has_key =
+            |what: &What| matches!(what, What::Waited(true) | What::Detail(true) | What::Started { has_key: true, .. });
         self.records.iter().any(|record| has_key(&record.what) && record.time > time)
     }
 }

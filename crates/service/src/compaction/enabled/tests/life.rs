@@ -83,6 +83,7 @@ impl Life {
             compaction: None,
             attended: false,
             search_path: None,
+            client_tools: None,
             allow: Vec::new(),
             policy,
             key: None,

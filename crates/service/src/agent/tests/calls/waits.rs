@@ -1,0 +1,171 @@
+//! Callers that wait for a turn while it waits for them: whoever asks, and whatever ends meanwhile.
+
+use tokio::time::timeout;
+
+use super::*;
+use crate::{
+    agent::tests::{
+        faults::{Fault, FaultyEvents, Fuse},
+        shared_store::NodeStore,
+    },
+    follow::turn::result_or_calls,
+    service::{PinFact, ResumeTurn, SessionQuery, SessionState},
+    store::SessionIndex,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn until_open(subject: &Subject) {
+    while subject.open().await.is_empty() {
+        ticks(10).await;
+    }
+}
+
+/// The journal has calls that were answered long ago. They are not what the turn waits for now.
+#[tokio::test(start_paused = true)]
+async fn a_follower_of_a_turn_gets_the_calls_that_wait_now() {
+    let place = Place::new([calls([("look", OSLO)]), calls([("order", OSLO), ("look", BERGEN)])]);
+    let subject = place.subject().await;
+    let turn = subject.service.begin_turn(StartTurn::new(subject.session_id, "Go.")).await.unwrap();
+    assert_eq!(turn.result.await.unwrap().steps, 1);
+    let waiting = subject.tell_and_wait("call_4_0", "sunny").await;
+    assert_eq!((waiting.steps, waiting.tool_calls, waiting.calls.len()), (2, 3, 2));
+    let followed = timeout(LONG, result_or_calls(&subject.service, turn.accepted, true)).await.unwrap().unwrap();
+    assert_eq!(followed, waiting);
+}
+
+/// One has answered a call and waits; another streams the turn, which waits for a person.
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_a_turn_are_answered_when_the_service_ends() {
+    let place = Place::new([calls([("look", OSLO)]), calls([("work", "{}")])]);
+    let service = place.process(|rig| {
+        rig.options.tools.approval = [("work".to_owned(), Approval::Ask)].into();
+    });
+    let subject = created(service, Some(weather())).await;
+    let session_id = subject.session_id;
+    let turn = StartTurn { attended: true, wait: false, ..StartTurn::new(session_id, "Go.") };
+    let stream = subject.service.begin_turn(turn).await.unwrap();
+    until_open(&subject).await;
+    let answer = AnswerCall { wait: true, ..AnswerCall::text(session_id, "call_4_0", "sunny") };
+    let service = subject.service.clone();
+    let answered = tokio::spawn(async move { service.answer_call(answer).await });
+    subject.asked().await;
+    subject.service.shut_down(0).await;
+    let answered = timeout(LONG, answered).await.expect("an answer").unwrap();
+    assert_eq!(answered.unwrap_err().code(), ErrorCode::ShuttingDown);
+    let streamed = timeout(LONG, stream.result).await.expect("an end");
+    assert_eq!(streamed.unwrap_err().code(), ErrorCode::ShuttingDown);
+}
+
+/// The letter is answered when the answer is recorded, and the turn is followed at the node that was asked.
+#[tokio::test(start_paused = true)]
+async fn an_answer_at_another_node_waits_there_and_is_the_same_here() {
+    let late = Answer::Late(Box::pin(async { tokio::time::sleep(Duration::from_secs(10)).await }), Vec::new());
+    let place = Place::new([calls([("look", OSLO), ("order", OSLO)]), late]);
+    let index: Arc<dyn SessionIndex> = Arc::new(MemoryIndex::default());
+    let stores = NodeStore::of(["a", "b"]);
+    let [here, there] = stores.clone().map(|store| {
+        let mut rig = rig(place.model.clone(), 100_000, works());
+        rig.inbox = Some(store.clone());
+        rig.stored(store, index.clone())
+    });
+    let here = created(here, Some(weather())).await;
+    let session_id = here.session_id;
+    here.turn("Go.").await.unwrap();
+    let there = Subject { service: there, session_id };
+    let price = r#"{"price":1.10,"id":12345678901234567890123,"id":1e2}"#;
+    let answer = |call_id: &str, json: &str, wait| {
+        let content = vec![CallContent::Json(RawJson::parse(json).unwrap())];
+        AnswerCall { session_id, call_id: call_id.to_owned(), outcome: CallOutcome::Succeeded, content, wait }
+    };
+    let Ok(AnsweredCall::Recorded(first)) = there.service.answer_call(answer("call_4_0", price, false)).await else {
+        panic!("it does not wait");
+    };
+    assert_eq!(here.event("tool_finished").await["output"], price, "it is as it was written");
+    for json in [price, r#"{"price":1.1,"id":100.0}"#] {
+        let again = here.service.answer_call(answer("call_4_0", json, false)).await.unwrap();
+        assert_eq!(again, AnsweredCall::Recorded(first.clone()), "{json}");
+    }
+    let other = here.service.answer_call(answer("call_4_0", r#"{"price":1.2,"id":100.0}"#, false)).await;
+    assert_eq!(other.unwrap_err().code(), ErrorCode::IdempotencyConflict);
+    let asked = there.service.clone();
+    let waits = answer("call_4_1", "1", true);
+    let waiting = tokio::spawn(async move { asked.answer_call(waits).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!waiting.is_finished() && !stores[0].has_letters(), "no letter waits for the turn");
+    let Ok(AnsweredCall::Turn(ended)) = timeout(LONG, waiting).await.unwrap().unwrap() else { panic!("it waits") };
+    assert_eq!((ended.status, ended.steps), (TurnStatus::Completed, 2));
+    check_journal(&here.events().await);
+}
+
+/// The store fails while a fact is pinned. A kill would not have ended the calls either.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_for_a_moment_ends_no_call_that_waits() {
+    for fault in [Fault::Failure, Fault::LostWrite, Fault::LostSync, Fault::Panic] {
+        let (mut writes, mut pinned) = (usize::MAX / 2, 0);
+        for is_failing in [false, true] {
+            let place = Place::new([calls([("look", OSLO), ("order", OSLO)]), says("Done.")]);
+            let fuse = Fuse::new(writes, 1);
+            let events = Arc::new(FaultyEvents(place.events.clone(), fault, fuse.clone()));
+            let mut rig = rig(place.model.clone(), 100_000, works());
+            rig.world = World { clock: place.clock.clone(), ..World::system() };
+            let subject = created(rig.stored(events, Arc::new(MemoryIndex::default())), Some(weather())).await;
+            let session_id = subject.session_id;
+            let waiting = subject.turn("Go.").await.unwrap();
+            ticks(100).await;
+            writes = fuse.calls();
+            let pin = subject.service.pin(PinFact { session_id, text: "A fact.".to_owned() }).await;
+            assert_eq!(pin.is_err(), is_failing, "{fault:?}");
+            pinned += usize::from(pin.is_ok());
+            ticks(100).await;
+            // Only what panics is given up.
+            if is_failing && fault == Fault::Panic {
+                assert_eq!(subject.event("turn_failed").await["turn"], 0);
+                continue;
+            }
+            assert_eq!(subject.open().await, waiting.calls, "{fault:?}");
+            subject.tell("call_4_0", "sunny").await.unwrap();
+            assert_eq!(subject.tell_and_wait("call_4_1", "ordered").await.text, "Done.");
+            check_journal(&subject.events().await);
+        }
+        assert_eq!(pinned, 1);
+    }
+}
+
+/// A command owns the store for a moment: it runs no turn that it would only cut off.
+#[tokio::test(start_paused = true)]
+async fn a_short_command_holds_a_turn_whose_call_is_late_until_it_is_asked_for() {
+    for resumes in [false, true] {
+        let place = Place::new([calls([("order", OSLO), ("look", OSLO)]), says("Done.")]);
+        let mut tools = weather();
+        tools[0].timeout_ms = Some(60_000);
+        let subject = created(place.process(|_| {}), Some(tools)).await;
+        let session_id = subject.session_id;
+        subject.turn("Go.").await.unwrap();
+        let before = subject.events().await.len() as u64;
+        drop(subject);
+        ticks(100).await;
+        place.clock.ahead(61_000);
+        let mut rig = rig(place.model.clone(), 100_000, works());
+        rig.world = World { clock: place.clock.clone(), ..World::system() };
+        rig.options.store.turns_go_on = false;
+        // It says at a start which sessions a former process left.
+        let events = FaultyEvents(place.events.clone(), Fault::Full, Fuse::new(usize::MAX, 0));
+        let service = rig.stored(Arc::new(events), Arc::new(MemoryIndex::default()));
+        let subject = Subject { service, session_id };
+        let listed = subject.service.list(SessionQuery::default()).await.unwrap();
+        assert_eq!(listed.items[0].state, SessionState::Waiting);
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(subject.types_after(before).await.is_empty(), "nothing goes on by a list");
+        match resumes {
+            true => {
+                let resumed = subject.service.resume(&session_id, ResumeTurn::default()).await.unwrap();
+                assert_eq!((resumed.status, ids(&resumed.calls)), (TurnStatus::Waiting, vec!["call_4_0"]));
+                assert_eq!(subject.tell_and_wait("call_4_0", "ordered").await.text, "Done.");
+            }
+            false => assert_eq!(subject.tell_and_wait("call_4_0", "ordered").await.text, "Done."),
+        }
+        assert_eq!(results(&place.model)[1].0, "No caller answered the call in time.");
+        check_journal(&subject.events().await);
+    }
+}
