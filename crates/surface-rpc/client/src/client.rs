@@ -17,7 +17,7 @@ use meerkat_service::{
 };
 use meerkat_surface_rpc::owner::Place;
 use serde::Serialize;
-use serde_json::{Value, json, value::to_raw_value};
+use serde_json::{Value, value::to_raw_value};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -112,10 +112,13 @@ impl Client {
     }
 
     /// Performs an operation in the process that serves; returns its JSON.
-    async fn perform(&self, operation: Operation, params: &Value) -> Result<Bytes, SessionError> {
+    async fn perform(&self, operation: Operation, request: &impl Serialize) -> Result<Bytes, SessionError> {
+        let failed = |error: serde_json::Error| SessionError::Internal(error.to_string());
+        let params = to_raw_value(request).map_err(failed)?;
+        // This tree is only looked at: it would change numbers in a history that is given.
+        let tree: Value = serde_json::from_str(params.get()).map_err(failed)?;
         let is_turn = matches!(operation, Operation::StartTurn | Operation::Resume);
-        let (is_repeatable, is_waiting) = (operation.is_repeatable(params), is_turn && params["wait"] == true);
-        let params = to_raw_value(params).map_err(|error| SessionError::Internal(error.to_string()))?;
+        let (is_repeatable, is_waiting) = (operation.is_repeatable(&tree), is_turn && tree["wait"] == true);
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
             let connection = match self.current().await? {
@@ -147,7 +150,7 @@ impl Client {
         operation: Operation,
         request: &impl Serialize,
     ) -> Result<T, SessionError> {
-        T::read(&self.perform(operation, &json!(request)).await?)
+        T::read(&self.perform(operation, request).await?)
     }
 
     /// Runs a turn to its end: the server waits for it.
