@@ -3,8 +3,9 @@
 //! It holds no rule about sessions, capabilities or builds: those are the service's.
 
 use std::{
-    fs,
-    io::BufRead,
+    fmt,
+    fs::File,
+    io::{BufRead, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -15,10 +16,10 @@ use meerkat_errors::ErrorCode;
 use meerkat_service::{
     AgentBuildConfig, SessionError, SessionId, SessionService,
     clock::World,
-    given::GivenMessage,
+    given::{BYTES_MAX, GivenMessage},
     model::{ModelResolver as _, vendors::VendorModels},
     tool::{Access, RuleKeeper as _},
-    wire::decode_create,
+    wire::decode_history,
 };
 use meerkat_tools::{
     hands,
@@ -48,6 +49,9 @@ const QUIET_END: Duration = Duration::from_millis(200);
 
 /// Time that a command has after its turns were ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Longest file with what was said before a session: its JSON is longer than the texts in it.
+const HISTORY_FILE_BYTES_MAX: u64 = 4 * BYTES_MAX;
 
 /// Longest wait for interrupted turns to end.
 const END_LIMIT: Duration = Duration::from_secs(2);
@@ -240,12 +244,24 @@ impl App {
     }
 
     /// Reads what was said before a new session from a file.
-    pub(crate) fn given(&self, named: Option<&Path>) -> Result<Vec<GivenMessage>, SessionError> {
+    pub(crate) async fn given(&self, named: Option<&Path>) -> Result<Vec<GivenMessage>, SessionError> {
         let Some(named) = named else { return Ok(Vec::new()) };
-        let refused = |why: String| SessionError::invalid("--history", format!("{}: {why}", named.display()));
-        let text = fs::read_to_string(self.dir.join(named)).map_err(|error| refused(error.to_string()))?;
-        let request = decode_create(&format!(r#"{{"history":{text}}}"#));
-        request.map(|request| request.history).map_err(|error| refused(error.to_string()))
+        let refused =
+            |why: &dyn fmt::Display| SessionError::invalid("--history", format!("{}: {why}", named.display()));
+        let path = self.dir.join(named);
+        let read = move || {
+            let mut text = String::new();
+            File::open(path)?.take(HISTORY_FILE_BYTES_MAX + 1).read_to_string(&mut text).map(|_| text)
+        };
+        // Another thread waits for it, so that a signal can end the command meanwhile.
+        let read =
+            tokio::task::spawn_blocking(read).await.map_err(|error| SessionError::Internal(error.to_string()))?;
+        let text = read.map_err(|error| refused(&error))?;
+        let bytes = text.len() as u64;
+        if bytes > HISTORY_FILE_BYTES_MAX {
+            return Err(SessionError::PayloadTooLarge { what: "history", bytes, limit: HISTORY_FILE_BYTES_MAX });
+        }
+        decode_history(&text).map_err(|error| refused(&error))
     }
 
     /// Returns the folder that a new session's tools work in: the named one, else the current one if it may be.

@@ -357,7 +357,7 @@ impl<'a> Chat<'a> {
         let mut creation = None;
         let request = match &command {
             SlashCommand::New(args) => {
-                let history = app.given(args.create.history.as_deref());
+                let history = app.given(args.create.history.as_deref()).await;
                 match history.and_then(|given| Ok((app.workspace(args.create.workspace.as_deref())?, given))) {
                     Ok(given) => creation = Some(wire::create(&args.create, &args.turn, configured, given)),
                     Err(error) => return self.refuse(line, &error.body()),

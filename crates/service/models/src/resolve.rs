@@ -35,15 +35,17 @@ impl ResolvedModel {
     /// Checks that the cost of its calls can be limited.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` if it has no price.
-    pub fn check_priced(&self, at: Timestamp) -> Result<(), SessionError> {
-        if cost::is_priced(&self.prices, at) {
+    /// `INVALID_REQUEST` if it has no price, or none of the cache that is asked for.
+    pub fn check_priced(&self, cache: Option<CacheTime>, at: Timestamp) -> Result<(), SessionError> {
+        let is_cached_long = cache == Some(CacheTime::Long);
+        if cost::is_priced(&self.prices, is_cached_long, at) {
             return Ok(());
         }
         let message = format!(
-            "the model {:?} has no price, so its cost cannot be limited; give it one in `model.prices`, or use another \
-             model or no such budget",
-            self.name
+            "the model {:?} has no price{}, so its cost cannot be limited; give it one in `model.prices`, or use \
+             another model or no such budget",
+            self.name,
+            if cost::is_priced(&self.prices, false, at) { " of its long cache (`options.cache`)" } else { "" }
         );
         Err(SessionError::invalid("budgets.cost", message))
     }

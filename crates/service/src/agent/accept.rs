@@ -145,7 +145,7 @@ impl Actor {
         let options = self.asked(&request.options);
         check_options(&options, model)?;
         if self.budgets(request.budgets).cost.is_some() {
-            model.check_priced(self.ports.world.clock.now())?;
+            model.check_priced(options.cache, self.ports.world.clock.now())?;
         }
         let window = window_tokens(model, &options, &self.ports.options);
         request.compaction.map_or(Ok(()), |config| config.check(window))

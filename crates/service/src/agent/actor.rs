@@ -335,7 +335,10 @@ impl Actor {
         let options = &self.ports.options;
         let (tools, max_parallel) = (&self.running.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
-        let check_priced = &|| self.answering()?.check_priced(self.ports.world.clock.now());
+        let check_priced = &|| {
+            let cache = self.session.open_turn().and_then(|open| open.terms.options.cache);
+            self.answering()?.check_priced(cache, self.ports.world.clock.now())
+        };
         let unattended = options.approval.unattended;
         let rules = Rules { turn: &options.turn, max_parallel, tools, unattended, wants_compaction, check_priced };
         decide(&self.session, &self.control, &rules)

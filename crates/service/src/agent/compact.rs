@@ -245,7 +245,7 @@ impl Actor {
         };
         let model = model.map_err(|error| error.body())?;
         if self.session.open_turn().is_some_and(|open| open.terms.budgets.cost.is_some()) {
-            model.check_priced(self.ports.world.clock.now()).map_err(|error| error.body())?;
+            model.check_priced(None, self.ports.world.clock.now()).map_err(|error| error.body())?;
         }
         let (mut text, mut rounds, mut at) = (String::new(), 0, 0);
         let mut former = self.session.context.summary().map(|summary| summary.message.clone());

@@ -436,7 +436,7 @@ impl Sessions {
         let options = self.engine().options.turn.capped(request.options.clone());
         check_options(&options, &model)?;
         if request.budgets.cost.is_some() {
-            model.check_priced(self.engine().world.clock.now())?;
+            model.check_priced(options.cache, self.engine().world.clock.now())?;
         }
         if let Some(config) = &request.compaction {
             config.check(window_tokens(&model, &options, &self.engine().options))?;
@@ -588,9 +588,16 @@ impl Sessions {
         let (row, key) = (session.summary(), IndexedKey::of(&session));
         // All of them at once: nobody ever sees a part of a history.
         let made = engine.events.create(&records, &row, key.as_ref()).await;
-        let lease = match made.map_err(failed)? {
-            Creation::Made(lease) => lease,
-            Creation::Exists(known) => {
+        let lease = match made {
+            Ok(Creation::Made(lease)) => lease,
+            Err(error) => {
+                // It may have been made if the store failed.
+                if !matches!(error, StoreError::Failed(_)) {
+                    engine.blobs.forget(session_id).await;
+                }
+                return Err(failed(error));
+            }
+            Ok(Creation::Exists(known)) => {
                 // Its blobs have no session.
                 engine.blobs.forget(session_id).await;
                 return answer_of(&known, session.created_key.as_ref());

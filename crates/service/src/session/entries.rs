@@ -37,7 +37,8 @@ pub struct Summary {
 pub struct ContextEntry {
     /// The event that brought it.
     pub seq: Seq,
-    /// Turn of the message; if it was interrupted and continued, the turn that continued it.
+    /// Turn of the message; if it was interrupted and continued, the turn that continued it. Exchanges of a history that
+    /// was given have numbers from the highest down, which no turn gets.
     pub turn: TurnNumber,
     /// Position in the full history; a jump means that messages left the context.
     pub history_index: u64,

@@ -225,7 +225,7 @@ event_kinds! {
         ClientToolsChanged = "client_tools_changed";
     }
     durable {
-        /// A message was given that was said elsewhere, before the session's first turn.
+        /// The session was given a message from elsewhere, from before its first turn.
         HistoryGiven = "history_given";
         /// A turn was accepted and waits.
         TurnQueued = "turn_queued";

@@ -69,6 +69,7 @@ impl SessionFields {
             | Event::Unpinned(_)
             | Event::ToolAllowed(_)
             | Event::Unknown(_) => None,
+            Event::HistoryGiven(_) if turn.is_some() => Some("it belongs to no turn"),
             Event::HistoryGiven(given) => self.obstacle_to_give(given),
             // The others belong to an open turn.
             _ if open.is_none() || open.map(|open| open.turn) != turn => Some("its turn is not open"),
@@ -143,7 +144,10 @@ impl SessionFields {
     fn obstacle_to_give(&self, given: &HistoryGiven) -> Option<&'static str> {
         match (&given.message, self.given_calls()) {
             _ if self.next_turn > 0 => Some("a turn came before it"),
-            _ if given.role().is_none() || !is_given(given.span()) => Some("no such message can be given"),
+            _ if !given.is_plain() || !is_given(given.span()) => Some("no such message can be given"),
+            _ if self.context.entries().last().is_some_and(|last| last.turn < given.span()) => {
+                Some("its exchange is over")
+            }
             (Message::ToolResults { results }, Some(answer)) => {
                 let is_of = |(call, result): (&ToolCall, &ToolResult)| call.call_id == result.call_id;
                 let are_all = answer.tool_calls().count() == results.len();

@@ -40,10 +40,7 @@ impl SessionFields {
 
     /// Closes what lost records left open before this one. Returns false if what the record itself goes on with is lost.
     pub(super) fn bridge(&mut self, record: &Record) -> bool {
-        if self.given_calls().is_some() {
-            // The results that were given are lost.
-            self.context.take_back();
-        }
+        self.close_given();
         if record.session_id != self.id && !matches!(record.event, Event::SessionForked(_)) {
             // The event with which the fork began is lost.
             self.close(record);
@@ -122,9 +119,17 @@ impl SessionFields {
         lost.collect()
     }
 
+    /// Takes back calls that were given, whose results are lost.
+    fn close_given(&mut self) {
+        if self.given_calls().is_some() {
+            self.context.take_back();
+        }
+    }
+
     /// Ends the open turn and the open compaction, whose ends are lost.
     fn close(&mut self, record: &Record) {
         self.open_compaction = None;
+        self.close_given();
         let Some(totals) = self.open_turn.as_ref().map(|open| open.totals.clone()) else { return };
         // One of the lost records may be an answer.
         self.cost = None;

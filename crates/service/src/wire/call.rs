@@ -17,10 +17,13 @@ use crate::{
     service::*,
     session::message::{JSON_KEYS_MAX, RawJson, tokens},
 };
-use meerkat_words::reply::{Reply as _, encode};
+use meerkat_words::{
+    given::{GivenMessage, MESSAGES_MAX},
+    reply::{Reply as _, encode},
+};
 
 /// Keys of a session's creation, all objects together: twenty for each message of the longest history.
-const CREATE_KEYS_MAX: usize = 20 * meerkat_words::given::MESSAGES_MAX;
+const CREATE_KEYS_MAX: usize = 20 * MESSAGES_MAX;
 
 /// Decodes parameters.
 ///
@@ -36,6 +39,14 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
 /// Those of [`decode_params`].
 pub fn decode_create(params: &str) -> Result<CreateSession, SessionError> {
     decode_within(params, CREATE_KEYS_MAX)
+}
+
+/// Decodes what was said before a new session: its messages as a JSON array.
+///
+/// # Errors
+/// Those of [`decode_params`].
+pub fn decode_history(history: &str) -> Result<Vec<GivenMessage>, SessionError> {
+    decode_within(history, CREATE_KEYS_MAX)
 }
 
 fn decode_within<T: DeserializeOwned>(params: &str, keys_max: usize) -> Result<T, SessionError> {
@@ -67,14 +78,30 @@ fn misformed(params: &str) -> Option<SessionError> {
 }
 
 /// Writes whole numbers in digits: to JSON `2.0` and `2e0` are the 2 that they are to a caller, and no parameter has
-/// a fraction.
+/// a fraction. The arguments of calls that are given stay as a model wrote them.
 fn digits(json: &str) -> String {
     let whole = |number: f64| number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number);
     let in_digits = |token: &str| match token.parse::<f64>() {
         Ok(number) if whole(number) && token.parse::<u64>().is_err() => (number as u64).to_string(),
         _ => token.to_owned(),
     };
-    tokens(json).map(in_digits).collect()
+    let (mut former, mut depth, mut outside) = ("", 0_usize, None);
+    tokens(json)
+        .map(|token| {
+            match token {
+                "{" | "[" => {
+                    outside = outside.or((former == r#""arguments""#).then_some(depth));
+                    depth += 1;
+                }
+                "}" | "]" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            outside = outside.filter(|outside| depth > *outside);
+            // A name is followed by a colon.
+            former = if token == ":" { former } else { token };
+            if outside.is_some() { token.to_owned() } else { in_digits(token) }
+        })
+        .collect()
 }
 
 /// Asks a service for one row of the table.

@@ -13,7 +13,9 @@ mod span;
 mod tests;
 
 pub use budget::{Answer, Answers, Room};
-pub use call::{begin_for_command, begin_resume, begin_turn, call, create_session, decode_create, decode_params};
+pub use call::{
+    begin_for_command, begin_resume, begin_turn, call, create_session, decode_create, decode_history, decode_params,
+};
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};
 pub(crate) use event::{decode_outline, type_of};
 pub use meerkat_words::reply::{Reply, encode, encode_events};

@@ -44,6 +44,20 @@ fn a_creation_may_have_the_keys_of_a_whole_history() {
     assert_eq!(decode_create(r#"{"budgets":{"steps":2.0}}"#).unwrap().budgets.steps, Some(2));
 }
 
+/// A model wrote them, whatever else has to be read again.
+#[test]
+fn arguments_in_a_history_stay_as_they_were_written() {
+    let arguments = r#"{"n":1.0,"of":[2e0,{"m":3.0}],"n":4.0}"#;
+    let call = format!(r#"{{"type":"tool_call","call_id":"a","name":"f","arguments":{arguments}}}"#);
+    let history = format!(r#"[{{"role":"user","content":"x"}},{{"role":"assistant","blocks":[{call},{call}]}}]"#);
+    let params = format!(r#"{{"history":{history},"budgets":{{"steps":2.0}}}}"#);
+    let request = decode_create(&params).unwrap();
+    assert_eq!(request.budgets.steps, Some(2));
+    let written = serde_json::to_string(&request.history).unwrap();
+    assert_eq!(written.matches(arguments).count(), 2, "{written}");
+    assert_eq!(decode_history(&history).unwrap(), request.history);
+}
+
 /// Only a command on the machine of the process may choose the programs that run there.
 #[test]
 fn no_request_in_json_names_a_search_path() {

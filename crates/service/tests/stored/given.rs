@@ -5,7 +5,7 @@ use meerkat_service::{
     SessionId,
     given::GivenMessage,
     options::Overflow,
-    service::{CompactSession, CreateSession, DeleteSession, ReadHistory},
+    service::{CompactSession, CreateSession, DeleteSession, ReadHistory, UpdateSession},
 };
 use serde_json::{Value, json};
 
@@ -204,5 +204,26 @@ fn a_call_whose_given_result_is_damaged_leaves_the_context() {
     place.process(true, async |process| {
         // Of eight messages the result and its call are not there any more.
         assert_eq!(echo(&process, session_id).await, "messages: 7");
+    });
+}
+
+/// Also if no turn came before the repair: the session goes on, and its bundle can be imported.
+#[test]
+fn a_call_whose_given_result_is_damaged_before_the_first_turn_leaves_the_context() {
+    let place = Place::new();
+    let session_id = place.process(true, async |process| {
+        let session_id = given(&process, history()[..3].to_vec()).await;
+        let update = UpdateSession { session_id, title: Some("A title".to_owned()), labels: None };
+        process.service.update(update).await.unwrap();
+        session_id
+    });
+    place.damage(session_id, "logo.svg");
+    place.lose_index();
+    place.examine(true);
+    place.process(true, async |process| {
+        // The question is left, and the prompt follows it.
+        assert_eq!(echo(&process, session_id).await, "messages: 2");
+        let bundle = process.export(session_id, false).await;
+        process.service.import_bundle(whole(&bundle, true)).await.unwrap();
     });
 }

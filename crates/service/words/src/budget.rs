@@ -35,7 +35,7 @@ pub struct Budgets {
 }
 
 impl Budgets {
-    /// Checks that the turn can begin. No tool call is a budget; no token, no step, no time and no money are none.
+    /// Checks that the turn can begin. A budget of 0 is one for tool calls alone.
     ///
     /// # Errors
     /// `INVALID_REQUEST` for a budget of 0 that would end the turn at once.

@@ -192,14 +192,16 @@ pub fn check(prices: &[Price]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true if a model has a price on that day.
+/// Returns true if a model has a price on that day, also of what is written to the long cache if that is asked for.
 #[must_use]
-pub fn is_priced(prices: &[Price], at: Timestamp) -> bool {
-    begun(prices, at).is_some()
+pub fn is_priced(prices: &[Price], is_cached_long: bool, at: Timestamp) -> bool {
+    let has_long = |price: &Price| price.cache_write.is_none() || price.long_cache_write.is_some();
+    first_day(prices, at)
+        .is_some_and(|since| !is_cached_long || prices.iter().filter(|price| price.since == since).all(has_long))
 }
 
 /// First day of the prices that hold.
-fn begun(prices: &[Price], at: Timestamp) -> Option<&str> {
+fn first_day(prices: &[Price], at: Timestamp) -> Option<&str> {
     let today = at.to_string();
     prices.iter().map(|price| price.since.as_str()).filter(|since| *since <= today.as_str()).max()
 }
@@ -212,7 +214,7 @@ pub fn cost(prices: &[Price], usage: Usage, is_cached_long: bool, at: Timestamp)
     if prices.is_empty() || usage.input_tokens == 0 {
         return None;
     }
-    let since = begun(prices, at)?;
+    let since = first_day(prices, at)?;
     let holds =
         |price: &&Price| price.since == since && (price.above_tokens == 0 || usage.input_tokens > price.above_tokens);
     let price = prices.iter().filter(holds).max_by_key(|price| price.above_tokens)?;
@@ -297,6 +299,26 @@ mod tests {
         assert_eq!(micros(&prices, usage(u64::MAX, 0, 0, u64::MAX), AT), None, "more than there is");
         let free = [price(json!({ "model": "v/m", "input": "0", "output": "0" }))];
         assert_eq!(micros(&free, usage(10, 0, 0, 1), AT), Some(0), "a price of 0 is a price");
+    }
+
+    #[test]
+    fn a_limit_of_what_the_long_cache_costs_needs_its_price() {
+        let row = |more: serde_json::Value| {
+            let mut row = json!({ "model": "v/m", "input": "1", "output": "1" });
+            row.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            price(row)
+        };
+        for (more, is_long, is_known) in [
+            (json!({}), false, true),
+            // Its vendor bills no writes.
+            (json!({}), true, true),
+            (json!({ "cache_write": "1" }), false, true),
+            (json!({ "cache_write": "1" }), true, false),
+            (json!({ "cache_write": "1", "long_cache_write": "2" }), true, true),
+            (json!({ "since": "2026-10-07" }), false, false),
+        ] {
+            assert_eq!(is_priced(&[row(more.clone())], is_long, time(AT)), is_known, "{more} {is_long}");
+        }
     }
 
     #[test]

@@ -88,7 +88,9 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
             let created = create_for(app, &args, &prompt, output.as_ref()).await?;
             // By now the session has the model and the compaction.
             let flags = TurnFlags { model: None, compact: CompactFlags::default(), ..args.turn };
-            (created.session_id, Some(created.seq - 1), flags)
+            // What was given need not be read again to be passed over.
+            let since = (show == Show::Events || args.create.history.is_none()).then_some(created.seq - 1);
+            (created.session_id, since, flags)
         }
     };
     let turn = wire::turn(session_id, prompt, &flags, &args.delivery, configured);
@@ -129,7 +131,7 @@ pub(crate) async fn check(
 /// Makes a session, and says which model answers in it if nobody chose one.
 pub(crate) async fn create(app: &App, flags: &SessionFlags, turn: &TurnFlags) -> Result<SessionCreated, SessionError> {
     let folder = app.workspace(flags.workspace.as_deref())?;
-    let given = (folder, app.given(flags.history.as_deref())?);
+    let given = (folder, app.given(flags.history.as_deref()).await?);
     let request = wire::create(flags, turn, app.config.values.compaction, given);
     let workspace = request.workspace.clone();
     let created = app.service.create_session(request).await?;

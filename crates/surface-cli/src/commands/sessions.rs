@@ -158,7 +158,13 @@ async fn perform(
 ) -> Result<Vec<u8>, SessionError> {
     let session = params["session_id"].as_str().unwrap_or_default().to_owned();
     match command {
-        SessionCommand::Create(args) => encode(&create(app, &args.create, &args.turn).await?),
+        SessionCommand::Create(args) => {
+            if !app.is_attached {
+                // The session would end with this command.
+                app.service.capabilities().require(Capability::SessionStore)?;
+            }
+            encode(&create(app, &args.create, &args.turn).await?)
+        }
         SessionCommand::Answer { value: Some(value), .. } => answer(app, params, value).await,
         SessionCommand::History { all, full, .. } if *all || *full => history(&app.service, params, *all, *full).await,
         SessionCommand::Export(args) => operators::export(app, args, &session).await,

@@ -127,6 +127,28 @@ async fn a_session_over_the_network_is_the_servers() {
     stage.end().await;
 }
 
+/// A model wrote its arguments, and the same request without a client must be the same one.
+#[tokio::test]
+async fn a_history_comes_to_the_server_as_it_was_written() {
+    let service = service();
+    let stage = Stage::new(service.clone(), 0).await;
+    let client = Client::connect(&stage.url, TOKEN).await.unwrap();
+    let arguments = r#"{"n":1.50,"n":12345678901234567890123}"#;
+    let call = format!(r#"{{"type":"tool_call","call_id":"a","name":"f","arguments":{arguments}}}"#);
+    let result = r#"{"role":"tool_results","results":[{"call_id":"a","content":"b"}]}"#;
+    let history = format!(r#"[{{"role":"user","content":"a"}},{{"role":"assistant","blocks":[{call}]}},{result}]"#);
+    let history = serde_json::from_str(&history).unwrap();
+    let idempotency_key = Some("k".to_owned());
+    let request = CreateSession { history, idempotency_key, ..CreateSession::default() };
+    let made = client.create_session(request.clone()).await.unwrap();
+    assert_eq!(service.create_session(request).await.unwrap(), made);
+    let mut follower = service.follow(&made.session_id, 2).await.unwrap();
+    let followed = follower.next().await.unwrap().unwrap();
+    let line = std::str::from_utf8(&followed.line).unwrap();
+    assert!(line.contains(&format!(r#""arguments":{arguments}"#)), "{line}");
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_wrong_token_and_a_wrong_url_are_told_apart() {
     let stage = Stage::new(service(), 0).await;

@@ -4,9 +4,12 @@ use meerkat_words::given::MESSAGES_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::TurnNumber, session::message::Message};
+use crate::{
+    ids::TurnNumber,
+    session::message::{Block, Message},
+};
 
-/// A message was given that was said elsewhere, before the session's first turn.
+/// The session was given a message from elsewhere, from before its first turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryGiven {
     /// Exchange that it belongs to, from 0: each message of the user begins one.
@@ -23,6 +26,24 @@ impl HistoryGiven {
             Message::Assistant { .. } | Message::BlockAssistant { .. } => Some("assistant"),
             Message::ToolResults { .. } => Some("tool_results"),
             Message::System { .. } | Message::SystemReminder { .. } | Message::Pin { .. } => None,
+        }
+    }
+
+    /// Returns true if a request can give it: it has no image, no reasoning and nothing of a vendor.
+    pub(crate) fn is_plain(&self) -> bool {
+        let is_plain = |block: &Block| match block {
+            Block::Text { .. } => true,
+            Block::Reasoning { .. } => false,
+            Block::ToolCall(call) => call.opaque.is_none(),
+        };
+        match &self.message {
+            Message::User { .. } => true,
+            Message::BlockAssistant { blocks, .. } => blocks.iter().all(is_plain),
+            Message::ToolResults { results } => results.iter().all(|result| result.images.is_empty()),
+            Message::Assistant { .. }
+            | Message::System { .. }
+            | Message::SystemReminder { .. }
+            | Message::Pin { .. } => false,
         }
     }
 

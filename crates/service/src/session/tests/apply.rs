@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_testkit::cases_and_regressions;
 use proptest::{collection::vec, prelude::*, strategy::ValueTree as _};
+use serde_json::json;
 
 use super::{
     created, fold,
@@ -23,9 +24,9 @@ use crate::{
         TurnFold, View,
         event::{
             AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
-            CompactionUndone, ContextRebuilt, Event, Key, PartialText, Record, SessionForked, SessionUpdated,
-            SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnInterrupted,
-            TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            CompactionUndone, ContextRebuilt, Event, HistoryGiven, Key, PartialText, Record, SessionForked,
+            SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
+            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
         message::Message,
@@ -516,6 +517,36 @@ fn a_session_begins_with_its_creation() {
     assert!(Session::begin(&pinned(1, "x")).is_err());
     assert!(Session::begin(&record(2, None, created())).is_err());
     assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq, 1);
+}
+
+/// A bundle may hold anything; what it says was given has to be what a request can give.
+#[test]
+fn what_was_given_is_of_no_turn_and_has_nothing_of_a_vendor() {
+    let given = |exchange, message: serde_json::Value| {
+        Event::HistoryGiven(HistoryGiven { exchange, message: serde_json::from_value(message).unwrap() })
+    };
+    let user = json!({ "role": "user", "content": "Look." });
+    let answer = |block: serde_json::Value| json!({ "role": "block_assistant", "model": "", "blocks": [block] });
+    let call = json!({ "type": "tool_call", "call_id": "call_3_0", "name": "look", "arguments": {} });
+    let opaque = json!({ "type": "tool_call", "call_id": "a", "name": "look", "arguments": {}, "opaque": { "x": 1 } });
+    let reasoning = json!({ "type": "reasoning", "text": "Hm.", "opaque": null, "vendor": "v" });
+    let image = json!({ "blob": "0".repeat(64), "media_type": "image/png", "width": 1, "height": 1, "bytes": 1 });
+    let result = json!({ "call_id": "call_3_0", "name": "look", "is_error": false, "content": "seen" });
+    let mut with_image = result.clone();
+    with_image["images"] = json!([image]);
+    let results = |result: &serde_json::Value| json!({ "role": "tool_results", "results": [result] });
+
+    let mut session = Session::begin(&record(1, None, created())).unwrap();
+    let mut apply = |seq, turn, event: Event| session.apply(&record(seq, turn, event)).map_err(|refused| refused.why);
+    assert_eq!(apply(2, Some(5), given(1, user.clone())), Err("it belongs to no turn"));
+    assert_eq!(apply(2, None, given(1, user.clone())), Ok(()));
+    for odd in [answer(reasoning), answer(opaque)] {
+        assert_eq!(apply(3, None, given(1, odd)), Err("no such message can be given"));
+    }
+    assert_eq!(apply(3, None, given(0, answer(call.clone()))), Err("its exchange is over"));
+    assert_eq!(apply(3, None, given(1, answer(call))), Ok(()));
+    assert_eq!(apply(4, None, given(1, results(&with_image))), Err("no such message can be given"));
+    assert_eq!(apply(4, None, given(1, results(&result))), Ok(()));
 }
 
 /// A record some hours after the first one.
