@@ -90,7 +90,9 @@ pub const fn spelling(operation: Operation) -> Spelling {
             "Read the changes of the list of sessions after `cursor`, at first the whole list. If there are none yet, wait for \
              the first one, at most `wait_ms`. Continue with `next_cursor`.",
         ),
-        Operation::Approvals => tool("turn_approvals", "List the calls of all sessions that wait for a person or for their caller."),
+        Operation::Approvals => {
+            tool("turn_approvals", "List the calls of all sessions that wait for a person or for their caller.")
+        }
         Operation::Update => tool("session_update", "Change the title and the labels of a session."),
         Operation::Archive => tool("session_archive", "Archive a session."),
         Operation::Unarchive => tool("session_unarchive", "Restore an archived session."),

@@ -105,17 +105,16 @@ pub(crate) async fn changes(app: &Arc<App>, operation: Operation, params: &str) 
 /// Follows a turn from its acceptance to its end; its result comes last.
 pub(crate) async fn turn(app: &Arc<App>, turn: TurnHandle) -> Result<Response, SessionError> {
     let follower = from_acceptance(app.service.as_ref(), &turn.accepted).await?;
-    let items =
-        stream::unfold(Some(FollowedTurn::new(turn, Some(follower))), |turn| async {
-            let mut turn = turn?;
-            loop {
-                match turn.next().await {
-                    TurnStep::Line(line) => return Some((Item::Line(line), Some(turn))),
-                    TurnStep::Lost(_) => {}
-                    TurnStep::End(end) => return Some((last(end), None)),
-                }
+    let items = stream::unfold(Some(FollowedTurn::new(turn, Some(follower))), |turn| async {
+        let mut turn = turn?;
+        loop {
+            match turn.next().await {
+                TurnStep::Line(line) => return Some((Item::Line(line), Some(turn))),
+                TurnStep::Lost(_) => {}
+                TurnStep::End(end) => return Some((last(end), None)),
             }
-        });
+        }
+    });
     Ok(response(app, items.fuse().boxed()))
 }
 

@@ -13,9 +13,7 @@ use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
     ids::{Seq, TurnNumber},
-    service::{
-        AnswerCall, Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult,
-    },
+    service::{AnswerCall, Changed, CompactionReceipt, DecideApproval, EditQueued, StartTurn, TurnHandle, TurnResult},
     session::{event::Event, reminder::SystemReminderType},
 };
 

@@ -231,8 +231,7 @@ impl Actor {
         self.shared.show_only(View::of(&self.session));
         self.publish().await;
         // What only waits for others is as good as it was before the store failed: a kill would not have ended it either.
-        let is_lost =
-            self.session.open_turn().is_some_and(|open| !has_store_failed || !open.outlives_its_process());
+        let is_lost = self.session.open_turn().is_some_and(|open| !has_store_failed || !open.outlives_its_process());
         if is_lost && self.control.interrupt.is_none() {
             self.control.failure = Some(internal("the session's actor was lost while the turn ran"));
         }

@@ -25,9 +25,9 @@ use crate::{
         EditQueued, EventPage, ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem,
         ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
         Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
-        Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState,
-        SessionService as _, SessionSummary, SessionView, ToolServerView, ToolView, TurnAccepted, TurnHandle,
-        TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionService as _,
+        SessionState, SessionSummary, SessionView, ToolServerView, ToolView, TurnAccepted, TurnHandle, TurnStatus,
+        UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,

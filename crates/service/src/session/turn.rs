@@ -12,8 +12,8 @@ use meerkat_words::{
 
 use super::{
     event::{
-        AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted, TurnSteered,
-        TurnTotals,
+        AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted,
+        TurnSteered, TurnTotals,
     },
     message::{Body, ToolCall, ToolResult},
 };
