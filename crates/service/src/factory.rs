@@ -233,7 +233,7 @@ impl AgentBuildConfig {
             return Err(SessionError::ConfigInvalid { key, message });
         }
         if !(1..=CLIENT_TIMEOUT_MS_MAX).contains(&self.options.tools.client_timeout_ms) {
-            let message = format!("write 1 to {CLIENT_TIMEOUT_MS_MAX} milliseconds, which are 30 days");
+            let message = format!("write milliseconds from 1 to {CLIENT_TIMEOUT_MS_MAX}, which is 30 days");
             return Err(SessionError::ConfigInvalid { key: "tools.client_timeout_ms".to_owned(), message });
         }
         let named = [

@@ -453,9 +453,10 @@ async fn json_reaches_a_server_as_it_was_written() {
 /// The program that runs them ends in the middle of a call, and so does the server; the next program runs the call again.
 #[tokio::test]
 async fn a_program_answers_the_calls_of_a_session() {
-    let service = service();
+    let dir = meerkat_testkit::folder();
+    let service = || AgentBuildConfig::new().store(dir.path().to_owned()).build().unwrap().service().clone();
     let port = refusing_address().port();
-    let stage = Stage::new(service.clone(), port).await;
+    let stage = Stage::new(service(), port).await;
     let client = Client::connect(&stage.url, TOKEN).await.unwrap();
     let tool = |name: &str| {
         let tool = json!({ "name": name, "description": "Works.", "input_schema": { "type": "object" } });
@@ -485,6 +486,7 @@ async fn a_program_answers_the_calls_of_a_session() {
     stuck.abort();
     stage.end().await;
 
+    let service = service();
     let stage = Stage::new(service.clone(), port).await;
     let run = |call: OpenCall| async move {
         match call.name.as_str() {
@@ -492,7 +494,7 @@ async fn a_program_answers_the_calls_of_a_session() {
             _ => Ok(vec![CallContent::Json(call.arguments)]),
         }
     };
-    let result = meerkat_service::follow::turn::result(service.as_ref(), accepted);
+    let result = meerkat_service::follow::turn::result(&client, accepted);
     tokio::select! {
         failed = client.tools(id, run) => panic!("{failed:?}"),
         result = result => assert_eq!(result.unwrap().text, r#"last_result: {"n":2}"#),

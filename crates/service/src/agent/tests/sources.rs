@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     model::{StaticModels, ToolSpec},
-    service::{SessionService as _, TurnStatus},
+    service::{ClientTool, SessionService as _, TurnStatus},
     session::message::RawJson,
-    tool::{Effect, LeftOut, Tool, ToolRegistry, ToolScope, ToolSet, ToolSource, Toolbox},
+    tool::{ClientTools, Effect, LeftOut, Tool, ToolRegistry, ToolScope, ToolSet, ToolSource, Toolbox},
 };
 
 /// Offers one set after another: each call of a tool changes to the next one.
@@ -122,4 +122,31 @@ fn a_bad_tool_is_left_out_alone() {
     let left_out: Vec<&str> = tools.left_out().iter().map(|LeftOut { name, .. }| name.as_str()).collect();
     assert_eq!(left_out, ["far", "two words", "own"]);
     assert!(tools.left_out().iter().all(|LeftOut { reason, .. }| !reason.is_empty()));
+}
+
+/// A source comes later with the name of a caller's tool: one of them is offered, and the list says that the other is not.
+#[test]
+fn a_source_that_comes_later_takes_the_name_of_a_callers_tool() {
+    let own = ToolRegistry::new(Vec::new(), Default::default()).unwrap();
+    let toolbox = Toolbox::new(own, vec![changing(vec![set(&["other"]), set(&["look"])])]);
+    let of_client = |name: &str| ClientTool {
+        name: name.to_owned(),
+        description: "Looks.".to_owned(),
+        input_schema: RawJson::parse(r#"{"type":"object"}"#).unwrap(),
+        effect: Effect::Once,
+        timeout_ms: None,
+    };
+    let client = ClientTools::new(2, "hash".to_owned(), vec![of_client("look"), of_client("order")]);
+    let scope = ToolScope { session_id: crate::SessionId::from_uuid(uuid::Uuid::nil()), workspace: None };
+    for (names, of_client, left_out) in [
+        (&["look", "order", "other"][..], &["look", "order"][..], &[][..]),
+        (&["look", "order"], &["order"], &["look"]),
+    ] {
+        let tools = toolbox.of(&scope, Some(&client));
+        let offered: Vec<&str> = tools.specs().iter().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(offered, names);
+        let is_of_client = |name: &&str| tools.is_of_client(name);
+        assert_eq!(offered.iter().copied().filter(is_of_client).collect::<Vec<_>>(), of_client);
+        assert_eq!(tools.left_out().iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(), left_out);
+    }
 }

@@ -221,3 +221,18 @@ async fn answers_that_cannot_be_used_are_refused_and_the_call_waits_on() {
     assert_eq!(finished["output"], format!("xxx\n[Image: image/png, 640 x 480 pixels, {} bytes]", PNG.len()));
     assert_eq!(finished["images"][0]["media_type"], "image/png");
 }
+
+#[test]
+fn the_time_of_calls_is_at_most_30_days_and_not_0() {
+    for (ms, is_taken) in [(0, false), (1, true), (30 * 86_400_000, true), (30 * 86_400_000 + 1, false)] {
+        let mut options = crate::options::EngineOptions::default();
+        options.tools.client_timeout_ms = ms;
+        match crate::AgentBuildConfig::new().options(options).build() {
+            Ok(_) => assert!(is_taken, "{ms}"),
+            Err(refused) => {
+                assert!(!is_taken && refused.code() == ErrorCode::ConfigInvalid, "{ms}: {refused}");
+                assert_eq!(refused.body().details["key"], "tools.client_timeout_ms");
+            }
+        }
+    }
+}
