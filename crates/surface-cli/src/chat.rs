@@ -26,6 +26,7 @@ use crate::{
         ChatArgs, Delivery, SessionCommand, SessionFlags, Target, TurnFlags,
         chat::{SlashCommand, parse, words},
     },
+    attach,
     commands::{
         call::{self, Call},
         compact::until,
@@ -277,7 +278,8 @@ impl<'a> Chat<'a> {
                 return Ok(());
             }
         };
-        let Some(slash) = text.strip_prefix('/') else {
+        let is_file = self.attended() && attach::begins_with_file(&text);
+        let Some(slash) = text.strip_prefix('/').filter(|_| !is_file) else {
             self.held.push_back(WaitingLine { line: number, said: Said::Prompt(text) });
             return Ok(());
         };
@@ -321,7 +323,7 @@ impl<'a> Chat<'a> {
                 at += 1;
             } else if let Some(WaitingLine { line, said }) = self.held.remove(at) {
                 match said {
-                    Said::Prompt(text) => self.begin_prompt(line, text).await,
+                    Said::Prompt(text) => self.begin_prompt(line, text).await?,
                     Said::Command(command) => self.begin(line, command).await?,
                 }
             }
@@ -330,13 +332,20 @@ impl<'a> Chat<'a> {
     }
 
     /// Begins the turn of a prompt.
-    async fn begin_prompt(&mut self, line: u64, text: String) {
+    async fn begin_prompt(&mut self, line: u64, text: String) -> Result<(), CliError> {
+        // A line from a pipe may be anyone's, and shows no file.
+        let files = if self.attended() { attach::named(&text) } else { Vec::new() };
+        let prompt = match attach::attached(&files, text) {
+            Ok(prompt) => prompt,
+            Err(error) => return self.refuse(line, &error.body()),
+        };
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
-        let turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        let turn = wire::turn(self.session_id, prompt, &flags, &delivery, self.app.config.values.compaction);
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
         self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show).await));
+        Ok(())
     }
 
     /// Returns true if a person is here to decide calls that ask.

@@ -8,7 +8,7 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, TurnNumber,
     compaction::CompactionConfig,
     options::{Budgets, ModelOptions, Policy},
-    service::{CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
+    service::{CreateSession, Prompt, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ pub(crate) fn create(
 /// `start_turn`.
 pub(crate) fn turn(
     session_id: SessionId,
-    prompt: String,
+    prompt: Prompt,
     flags: &TurnFlags,
     delivery: &Delivery,
     configured: CompactionConfig,
@@ -110,7 +110,7 @@ pub(crate) fn turn(
 
 /// `resume`.
 pub(crate) fn resume(
-    prompt: Option<String>,
+    prompt: Option<Prompt>,
     flags: &TurnFlags,
     delivery: &Delivery,
     configured: CompactionConfig,

@@ -7,6 +7,7 @@ pub mod vendors;
 
 mod resolve;
 mod retry;
+mod said;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,6 +34,12 @@ pub trait ModelClient: Send + Sync {
 
     /// Returns true if a model takes images; `model` is the vendor's name of it.
     fn sees_images(&self, model: &str) -> bool {
+        let _ = model;
+        false
+    }
+
+    /// Returns true if a model takes PDF files; `model` is the vendor's name of it.
+    fn reads_pdfs(&self, model: &str) -> bool {
         let _ = model;
         false
     }
@@ -78,8 +85,10 @@ pub struct ModelRequest {
     pub thinking_tokens: u32,
     /// Earlier attempts at this step.
     pub attempt: u32,
-    /// Images of tool results that the model is to see, in base64 by the names of their blobs. The others are left out.
+    /// Images and PDFs that the model is to see, in base64 by the names of their blobs. The others are left out.
     pub images: Arc<BTreeMap<String, Arc<str>>>,
+    /// Texts of the prompts' text files by the names of their blobs; of long ones the beginning and a note.
+    pub files: Arc<BTreeMap<String, Arc<str>>>,
 }
 
 /// Description of a tool for a model.

@@ -121,7 +121,7 @@ pub(crate) fn text_room_bytes(
     };
     let said_bytes = context.bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
     let waiting = session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
-    let waiting_bytes: u64 = waiting.filter_map(|text| text.prompt.as_ref()).map(Body::len).sum();
+    let waiting_bytes: u64 = waiting.filter_map(|text| text.message.as_ref()).map(json_bytes).sum();
     let fixed_bytes = fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes(session);
     let window = window_tokens(model, session.model_options(), options);
     bytes_within(window).saturating_sub(fixed_bytes + said_bytes + waiting_bytes)
@@ -164,7 +164,7 @@ pub(crate) fn render_summary(
         (asked.effort, asked.cache) = (session.model_options().effort, session.model_options().cache);
     }
     let mut rendered = rendered(session, model, tools, (former, from..end), None, asked);
-    rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
+    rendered.request.messages.push(Arc::new(Message::user(prompt)));
     rendered.request.forbids_tools = true;
     rendered.request.thinking_tokens = u32::try_from(thinking_tokens).unwrap_or(u32::MAX);
     Ok((rendered, end))
@@ -281,6 +281,7 @@ fn rendered(
         thinking_tokens: 0,
         attempt: 0,
         images: Arc::default(),
+        files: Arc::default(),
     };
     Rendered { request, system: session.system_prompt.clone() }
 }

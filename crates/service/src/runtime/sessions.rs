@@ -33,6 +33,7 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
+    prompt,
     service::{Changed, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         Session, View,
@@ -324,7 +325,7 @@ impl Sessions {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         if !is_continuation {
-            validate::prompt(&request.prompt, limits)?;
+            prompt::check(&request.prompt, limits)?;
         }
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     event::{ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, ToolOutcome, TurnTotals},
-    message::{Block, Body},
+    message::{Attached, Block, Body, Message},
 };
 use crate::{
     model::StopReason,
@@ -213,8 +213,9 @@ fn beginning(body: &Body) -> &str {
 }
 
 /// The first line of a prompt that can be a heading.
-pub(super) fn heading_of(prompt: &Body) -> Option<String> {
-    beginning(prompt).lines().find_map(heading)
+pub(super) fn heading_of(prompt: &Message) -> Option<String> {
+    let of_text = prompt.texts().find_map(|text| beginning(text).lines().find_map(heading));
+    of_text.or_else(|| heading(Attached::lines(prompt.attached()).first()?))
 }
 
 /// Makes a heading of a line: words with single blanks, without keys and terminal controls, cut to its length; `None`

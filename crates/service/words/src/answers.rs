@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
-    message::{Body, Message},
+    message::{Attached, Body, Message},
     model::{StopReason, Usage},
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
@@ -140,6 +140,9 @@ pub struct QueueItem {
     pub seq: Seq,
     /// The user's prompt.
     pub prompt: Body,
+    /// Its images and files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Attached>,
     /// Time at which it was queued.
     pub queued_at: Timestamp,
 }

@@ -19,6 +19,7 @@ pub mod operation;
 pub mod operators;
 pub mod options;
 pub mod overview;
+pub mod prompt;
 pub mod redact;
 pub mod reminder;
 pub mod reply;

@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt};
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{DeserializeOwned, Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::value::RawValue;
 
@@ -308,6 +308,9 @@ pub enum Message {
     User {
         /// Its text.
         content: Body,
+        /// Its images and files, in order. A model is sent them before the text.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blocks: Vec<Attached>,
     },
     /// A plain text of the model.
     Assistant {
@@ -350,7 +353,8 @@ struct MessageShape {
     n: Option<Seq>,
     content: Option<Body>,
     model: Option<String>,
-    blocks: Option<Vec<Block>>,
+    /// Those of an answer or of a prompt, which are not alike.
+    blocks: Option<Box<RawValue>>,
     results: Option<Vec<ToolResult>>,
 }
 
@@ -358,11 +362,17 @@ impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let MessageShape { role, kind, n, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
         let content = part(content, "content");
+        /// Decodes the blocks of one role.
+        fn of<T: DeserializeOwned, E: serde::de::Error>(blocks: Box<RawValue>) -> Result<T, E> {
+            serde_json::from_str(blocks.get()).map_err(E::custom)
+        }
         Ok(match role.as_str() {
             "system" => Self::System { content: content? },
-            "user" => Self::User { content: content? },
+            "user" => Self::User { content: content?, blocks: blocks.map_or(Ok(Vec::new()), of)? },
             "assistant" => Self::Assistant { content: content? },
-            "block_assistant" => Self::BlockAssistant { model: part(model, "model")?, blocks: part(blocks, "blocks")? },
+            "block_assistant" => {
+                Self::BlockAssistant { model: part(model, "model")?, blocks: of(part(blocks, "blocks")?)? }
+            }
             "system_reminder" => Self::SystemReminder { kind: part(kind, "kind")?, content: content? },
             "pin" => Self::Pin { n: part(n, "n")?, content: content? },
             "tool_results" => Self::ToolResults { results: part(results, "results")? },
@@ -429,7 +439,7 @@ impl ToolCall {
     }
 }
 
-/// Image that a call returned. Its bytes are in a blob of the session.
+/// Image of a prompt, or that a call returned. Its bytes are in a blob of the session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Image {
     /// Its type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
@@ -442,6 +452,112 @@ pub struct Image {
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
+}
+
+/// Image or file of a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Attached {
+    /// An image.
+    Image(Image),
+    /// A text file or a PDF.
+    File(AttachedFile),
+}
+
+/// File of a prompt. Its bytes are in a blob of the session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AttachedFile {
+    /// Its name, without a path.
+    pub name: String,
+    /// Its type, such as `text/plain` or `application/pdf`.
+    pub media_type: String,
+    /// The blob's hash, by which it is read.
+    pub blob: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// The type of the files that a model is sent whole. All others are texts.
+pub const PDF: &str = "application/pdf";
+
+impl AttachedFile {
+    /// Returns true for a PDF.
+    #[must_use]
+    pub fn is_pdf(&self) -> bool {
+        self.media_type == PDF
+    }
+}
+
+impl Attached {
+    /// The name of its blob.
+    #[must_use]
+    pub const fn blob(&self) -> &String {
+        match self {
+            Self::Image(image) => &image.blob,
+            Self::File(file) => &file.blob,
+        }
+    }
+
+    /// Sets the name of its blob.
+    #[must_use]
+    pub fn stored_as(self, blob: String) -> Self {
+        match self {
+            Self::Image(image) => Self::Image(Image { blob, ..image }),
+            Self::File(file) => Self::File(AttachedFile { blob, ..file }),
+        }
+    }
+
+    /// Returns what a model may be sent whole; `None` for a text file.
+    #[must_use]
+    pub fn shown(&self) -> Option<Shown<'_>> {
+        match self {
+            Self::Image(image) => Some(Shown::of(image)),
+            Self::File(file) if file.is_pdf() => {
+                Some(Shown { media_type: &file.media_type, blob: &file.blob, bytes: file.bytes })
+            }
+            Self::File(_) => None,
+        }
+    }
+
+    /// Describes each in a line, with its number among its kind.
+    #[must_use]
+    pub fn lines(blocks: &[Self]) -> Vec<String> {
+        let (mut images, mut files) = (0, 0);
+        let line = |block: &Self| match block {
+            Self::Image(Image { media_type, bytes, width, height, .. }) => {
+                images += 1;
+                format!("[Image {images}: {media_type}, {width} x {height} pixels, {bytes} bytes]")
+            }
+            Self::File(AttachedFile { name, media_type, bytes, .. }) => {
+                files += 1;
+                format!("[File {files}: {name}, {media_type}, {bytes} bytes]")
+            }
+        };
+        blocks.iter().map(line).collect()
+    }
+}
+
+/// Image or PDF that a model may be sent whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Its type.
+    pub media_type: &'a str,
+    /// The name of its blob.
+    pub blob: &'a str,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+impl<'a> Shown<'a> {
+    fn of(image: &'a Image) -> Self {
+        Self { media_type: &image.media_type, blob: &image.blob, bytes: image.bytes }
+    }
+
+    /// Returns true for a PDF.
+    #[must_use]
+    pub fn is_pdf(&self) -> bool {
+        self.media_type == PDF
+    }
 }
 
 /// The result of one call, as the model sees it.
@@ -572,6 +688,12 @@ fn cut_off(text: &str) -> String {
 }
 
 impl Message {
+    /// Makes a user's message of a text.
+    #[must_use]
+    pub fn user(text: impl Into<Body>) -> Self {
+        Self::User { content: text.into(), blocks: Vec::new() }
+    }
+
     /// Makes the message of an answer of which no more than this text had come.
     #[must_use]
     pub fn cut_off(text: &Body) -> Self {
@@ -607,7 +729,7 @@ impl Message {
     pub fn texts(&self) -> impl Iterator<Item = &Body> {
         let (content, blocks) = match self {
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => (Some(content), &[][..]),
@@ -624,7 +746,7 @@ impl Message {
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
         let (content, blocks) = match self {
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => (Some(content), &mut [][..]),
@@ -637,18 +759,38 @@ impl Message {
         }))
     }
 
-    /// Lists the images of tool results.
-    pub fn images(&self) -> impl DoubleEndedIterator<Item = &Image> {
-        let results = if let Self::ToolResults { results } = self { results.as_slice() } else { &[] };
-        results.iter().flat_map(|result| &result.images)
+    /// Lists the images and files of a prompt.
+    #[must_use]
+    pub fn attached(&self) -> &[Attached] {
+        if let Self::User { blocks, .. } = self { blocks } else { &[] }
     }
 
-    /// Returns the text for people; reasoning and calls are left out.
+    /// Lists the images and PDFs of a prompt, and the images of tool results.
+    pub fn shown(&self) -> impl DoubleEndedIterator<Item = Shown<'_>> {
+        let results = if let Self::ToolResults { results } = self { results.as_slice() } else { &[] };
+        let of_results = results.iter().flat_map(|result| &result.images).map(Shown::of);
+        self.attached().iter().filter_map(Attached::shown).chain(of_results)
+    }
+
+    /// Lists the text files of a prompt.
+    pub fn text_files(&self) -> impl Iterator<Item = &AttachedFile> {
+        self.attached().iter().filter_map(|block| match block {
+            Attached::File(file) if !file.is_pdf() => Some(file),
+            Attached::File(_) | Attached::Image(_) => None,
+        })
+    }
+
+    /// Returns the text for people, behind a line for each image and file of a prompt; reasoning and calls are left out.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
+            Self::User { content, blocks } if !blocks.is_empty() => {
+                let mut lines = Attached::lines(blocks);
+                lines.extend(Some(content.excerpt().into_owned()).filter(|text| !text.is_empty()));
+                lines.join("\n")
+            }
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => content.excerpt().into_owned(),

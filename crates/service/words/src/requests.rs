@@ -9,7 +9,10 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-pub use crate::approval::{Decision, Scope};
+pub use crate::{
+    approval::{Decision, Scope},
+    prompt::{Data, Prompt, PromptBlock},
+};
 use crate::{
     clock::Timestamp,
     compaction::CompactionConfig,
@@ -110,7 +113,7 @@ macro_rules! turn_requests {
             /// The session.
             pub session_id: SessionId,
             /// The user's prompt.
-            pub prompt: String,
+            pub prompt: Prompt,
             $(
                 $( #[doc = $doc] )+
                 #[serde(default, $( $read )*)]
@@ -134,7 +137,7 @@ macro_rules! turn_requests {
         #[derive(Clone, Debug, PartialEq, Serialize)]
         pub struct ResumeTurn {
             /// The user's prompt; `null` continues the interrupted turn.
-            pub prompt: Option<String>,
+            pub prompt: Option<Prompt>,
             $(
                 $( #[doc = $doc] )+
                 $( #[serde(skip_serializing_if = $is_left_out)] )?
@@ -173,7 +176,7 @@ macro_rules! turn_requests {
         pub struct ResumeParams {
             pub session_id: SessionId,
             #[serde(default)]
-            pub prompt: Option<String>,
+            pub prompt: Option<Prompt>,
             $(
                 #[serde(default, $( $read )*)]
                 pub $term: $type,
@@ -216,7 +219,7 @@ turn_requests! {
 impl StartTurn {
     /// Makes a request with default settings.
     #[must_use]
-    pub fn new(session_id: SessionId, prompt: impl Into<String>) -> Self {
+    pub fn new(session_id: SessionId, prompt: impl Into<Prompt>) -> Self {
         ResumeTurn { prompt: Some(prompt.into()), ..ResumeTurn::default() }.on(session_id)
     }
 }
@@ -294,7 +297,7 @@ pub struct EditQueued {
     pub turn: TurnNumber,
     /// Another prompt; the turn keeps its own if `null`.
     #[serde(default)]
-    pub prompt: Option<String>,
+    pub prompt: Option<Prompt>,
     /// Another place in the queue, from 0; a number past the end is the last place. It keeps its own if `null`.
     #[serde(default)]
     pub position: Option<usize>,

@@ -3,7 +3,7 @@
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
-    service::{SessionCreated, TurnHandle},
+    service::{Prompt, SessionCreated, TurnHandle},
     wire::encode,
 };
 
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     app::{App, Streams},
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, SessionFlags, TurnFlags},
+    attach::attached,
     error::{CliError, exit_code, exit_code_of_leaving, waiting_call},
     input::{Line, Lines, whole},
     stream::{Progress, RunningTurn, Show},
@@ -41,6 +42,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         None | Some("-") => prompt_from_stdin(app, &mut streams).await?,
         Some(prompt) => prompt.to_owned(),
     };
+    let prompt = attached(&args.input, prompt)?;
     streams.interrupts.listen();
     let show = if args.events {
         Show::Events
@@ -67,14 +69,19 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
 }
 
 /// Makes the session of a turn, unless the turn would be refused for its values.
-async fn create_for(app: &App, args: &RunArgs, prompt: &str) -> Result<SessionCreated, SessionError> {
+async fn create_for(app: &App, args: &RunArgs, prompt: &Prompt) -> Result<SessionCreated, SessionError> {
     check(app, prompt, &args.turn, &args.delivery).await?;
     create(app, &args.create, &args.turn).await
 }
 
 /// Checks the values of a turn, and starts none: no session has the id.
-pub(crate) async fn check(app: &App, prompt: &str, turn: &TurnFlags, delivery: &Delivery) -> Result<(), SessionError> {
-    let trial = wire::turn(NO_SESSION.parse()?, prompt.to_owned(), turn, delivery, app.config.values.compaction);
+pub(crate) async fn check(
+    app: &App,
+    prompt: &Prompt,
+    turn: &TurnFlags,
+    delivery: &Delivery,
+) -> Result<(), SessionError> {
+    let trial = wire::turn(NO_SESSION.parse()?, prompt.clone(), turn, delivery, app.config.values.compaction);
     match app.service.begin_turn(trial).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
@@ -101,6 +108,7 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
         Some("-") => Some(prompt_from_stdin(app, &mut streams).await?),
         other => other.map(str::to_owned),
     };
+    let prompt = prompt.map(|prompt| attached(&args.input, prompt)).transpose()?;
     streams.interrupts.listen();
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;

@@ -25,7 +25,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("say", "@say <text>"),
     ("think", "@think <text>"),
     ("long", "@long <bytes>"),
-    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options]"),
+    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options|blocks]"),
     ("call", "@call <tool> [{json object}]"),
     ("args", "@args <tool> <raw text>"),
     ("step", "@step"),
@@ -112,6 +112,7 @@ pub(super) enum Echo {
     LastResult,
     Attempt,
     Options,
+    Blocks,
 }
 
 /// Kind of failure of a call.
@@ -249,6 +250,7 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "last_result" => Echo::LastResult,
         "attempt" => Echo::Attempt,
         "options" => Echo::Options,
+        "blocks" => Echo::Blocks,
         other => return Err(format!("cannot tell {other:?}")),
     })
 }

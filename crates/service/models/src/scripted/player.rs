@@ -14,7 +14,7 @@ use super::{
     rejected,
     summary::{self, excerpt},
 };
-use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage};
+use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage, said};
 use meerkat_words::message::{Message, RawJson, ToolCall};
 
 /// Longest quote of a prompt without a script.
@@ -216,7 +216,16 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
         Echo::LastResult => format!("last_result: {}", text(last_result(&request.messages).as_deref(), ECHO_CHARS_MAX)),
         Echo::Attempt => format!("attempt: {}", request.attempt),
         Echo::Options => format!("options: {}", json!(request.options)),
+        Echo::Blocks => format!("blocks: {}", text(blocks(request).as_deref(), ECHO_CHARS_MAX)),
     }
+}
+
+/// Describes the newest prompt's images and files, with the texts of files and what else the model is not sent.
+fn blocks(request: &ModelRequest) -> Option<String> {
+    let message = request.messages.iter().rfind(|message| matches!(***message, Message::User { .. }))?;
+    let unsent = message.shown().filter(|shown| !request.images.contains_key(shown.blob)).count();
+    let note = if unsent > 0 { format!("\nnot sent: {unsent}") } else { String::new() };
+    (!message.attached().is_empty()).then(|| said::lines(message.attached(), request).join("\n") + &note)
 }
 
 /// Finds the newest tool result of the running turn.

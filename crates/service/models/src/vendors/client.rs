@@ -154,6 +154,11 @@ impl ModelClient for VendorClient {
         }
     }
 
+    fn reads_pdfs(&self, model: &str) -> bool {
+        let is_older = model == "gpt-4" || model.starts_with("gpt-4-");
+        self.api != Api::Compatible && self.sees_images(model) && !is_older
+    }
+
     fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {
         self.family(model).lacks(options)
     }

@@ -18,9 +18,9 @@ use super::{
     Api,
     family::{Cache, Family, Thinking},
 };
-use crate::{ModelError, ModelRequest, ToolSpec};
+use crate::{ModelError, ModelRequest, ToolSpec, said};
 use meerkat_words::{
-    message::{Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
+    message::{Attached, Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
     options::{CacheTime, Effort, ModelOptions},
     tool::{NAME_BYTES_MAX, is_name_char},
 };
@@ -44,7 +44,12 @@ pub(super) fn chat(
     for message in &request.messages {
         match &**message {
             Message::System { content } => messages.push(ChatMessage::system(content.excerpt().as_ref())),
-            Message::User { content } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
+            Message::User { blocks, .. } if !blocks.is_empty() => {
+                let shown = blocks.iter().filter_map(|block| shown_part(block, request));
+                let parts = shown.chain(text_part(&said::text(message, request))).collect::<Vec<_>>();
+                messages.push(ChatMessage::user(MessageContent::from_parts(parts)));
+            }
+            Message::User { content, .. } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
                 messages.push(ChatMessage::user(content.excerpt().as_ref()))
             }
             Message::Assistant { content } => {
@@ -283,6 +288,13 @@ fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> Content
 /// Lists the images of a result that the model sees, with their data.
 fn images<'a>(result: &'a ToolResult, request: &'a ModelRequest) -> impl Iterator<Item = (&'a Image, &'a Arc<str>)> {
     result.images.iter().filter_map(|image| Some((image, request.images.get(&image.blob)?)))
+}
+
+/// Makes the part of an image or a PDF that the model is sent whole.
+fn shown_part(block: &Attached, request: &ModelRequest) -> Option<ContentPart> {
+    let shown = block.shown()?;
+    let name = if let Attached::File(file) = block { Some(file.name.clone()) } else { None };
+    Some(ContentPart::from_binary_base64(shown.media_type, request.images.get(shown.blob)?.clone(), name))
 }
 
 /// Makes the message with the images of results, for vendors whose results are text only.

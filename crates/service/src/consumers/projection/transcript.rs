@@ -9,7 +9,7 @@ use crate::{
     session::{
         HistoryFold,
         event::{Event, Record},
-        message::{Block, Body, Message},
+        message::{Attached, Block, Body, Message},
     },
     store::{Frame, restore::decode},
 };
@@ -137,7 +137,12 @@ impl Transcript {
 fn say(message: &Message, out: &mut String) {
     match message {
         Message::System { content } => part("System", content, out),
-        Message::User { content } => part("User", content, out),
+        Message::User { content, blocks } => {
+            part("User", content, out);
+            for (line, block) in Attached::lines(blocks).iter().zip(blocks) {
+                _ = write!(out, "\n{}(blob:{})\n", clean(line), block.blob());
+            }
+        }
         Message::Assistant { content } => part("Assistant", content, out),
         Message::SystemReminder { kind, content } => part(&format!("Reminder {kind}"), content, out),
         Message::Pin { n, content } => part(&format!("Pin {n}"), content, out),

@@ -120,7 +120,7 @@ fn of_an_open_turn() -> Vec<Event> {
         Event::PartialText(PartialText { step: 0, text: "x".into() }),
         Event::BudgetWarning(BudgetWarning { budget: Budget::Tokens, used: 1, limit: 1 }),
         tool_finished("t0s0c0"),
-        Event::TurnSteered(TurnSteered { prompt: "x".into(), started: 2, key: None }),
+        Event::TurnSteered(TurnSteered { prompt: "x".into(), blocks: Vec::new(), started: 2, key: None }),
         entered(2),
     ]
 }
@@ -163,12 +163,16 @@ fn assert_view(session: &Session, walk: &Walk) {
     };
 
     let queued = |seq: Seq| match &records.iter().find(|record| record.seq == seq).unwrap().event {
-        Event::TurnQueued(queued) => queued.prompt.clone(),
-        Event::TurnEdited(edited) => edited.prompt.clone().unwrap(),
+        Event::TurnQueued(queued) => (queued.prompt.clone(), queued.blocks.clone()),
+        Event::TurnEdited(edited) => (edited.prompt.clone().unwrap(), edited.blocks.clone()),
         other => panic!("{other:?} queues no turn"),
     };
     let first_line = records.iter().find_map(|record| match &record.event {
-        Event::TurnStarted(started) => heading_of(&started.prompt.clone().or_else(|| started.queued.map(queued))?),
+        Event::TurnStarted(started) => {
+            let own = started.prompt.clone().map(|prompt| (prompt, started.blocks.clone()));
+            let (content, blocks) = own.or_else(|| started.queued.map(queued))?;
+            heading_of(&Message::User { content, blocks })
+        }
         _ => None,
     });
     let (view, summary) = (View::of(session).session_view(7), session.summary());
@@ -513,7 +517,9 @@ pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Recor
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
     let policy = Policy::Queue;
-    let queued = TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
+    let blocks = Vec::new();
+    let queued =
+        TurnQueued { prompt, blocks, model, budgets, options, compaction, attended, allow, search_path, policy, key };
     at(hours, record(seq, Some(turn), Event::TurnQueued(queued)))
 }
 

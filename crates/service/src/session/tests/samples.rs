@@ -26,7 +26,7 @@ use crate::{
             ToolOutcome, ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed,
             TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, Image, RawJson, ToolCall},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form},
@@ -101,6 +101,11 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         reasoning_tokens: 0,
     };
     let cost = is_full.then_some(Cost::from_micros(number));
+    let [name, media_type, blob] = [&text; 3].map(Clone::clone);
+    let file = Attached::File(AttachedFile { name, media_type, blob, bytes: number });
+    let [media_type, blob] = [&text; 2].map(Clone::clone);
+    let image = Attached::Image(Image { media_type, blob, bytes: number, width: small, height: small });
+    let blocks = if is_full { vec![image, file] } else { Vec::new() };
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
@@ -174,6 +179,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
+            blocks,
             model: when_full(&text),
             budgets,
             options,
@@ -186,11 +192,13 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         }),
         EventKind::TurnEdited => Event::TurnEdited(TurnEdited {
             prompt: is_full.then_some(body),
+            blocks,
             position: (!is_full).then_some(usize::try_from(small).unwrap()),
         }),
         EventKind::TurnDequeued => Event::TurnDequeued(TurnDequeued { reason: text }),
         EventKind::TurnStarted => Event::TurnStarted(TurnStarted {
             prompt: is_full.then_some(body),
+            blocks,
             model: text,
             budgets,
             options,
@@ -202,7 +210,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
-        EventKind::TurnSteered => Event::TurnSteered(TurnSteered { prompt: body, started: number, key }),
+        EventKind::TurnSteered => Event::TurnSteered(TurnSteered { prompt: body, blocks, started: number, key }),
         EventKind::SteeringEntered => Event::SteeringEntered(SteeringEntered { steered: number }),
         EventKind::AssistantMessage => Event::AssistantMessage(AssistantMessage {
             step: small,

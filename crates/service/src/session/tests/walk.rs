@@ -22,7 +22,7 @@ use crate::{
             TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
             Unpinned,
         },
-        message::{BlobRef, Block, Body, RawJson, ToolCall},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form, change_of},
@@ -227,8 +227,20 @@ impl Walk {
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
         let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
-        let queued =
-            TurnQueued { prompt, model, budgets, options, compaction, attended, allow, search_path, policy, key };
+        let blocks = blocks(detail);
+        let queued = TurnQueued {
+            prompt,
+            blocks,
+            model,
+            budgets,
+            options,
+            compaction,
+            attended,
+            allow,
+            search_path,
+            policy,
+            key,
+        };
         let seq = self.record(Some(turn), Event::TurnQueued(queued));
         let at = if policy == Policy::Interrupt { 0 } else { self.queue.len() };
         self.queue.insert(at, (turn, seq));
@@ -241,7 +253,8 @@ impl Walk {
         let prompt = (detail.is_multiple_of(3) || detail % 3 == 1).then(|| body(detail));
         let (turn, former) = self.queue.remove(at);
         let is_said = prompt.is_some();
-        let seq = self.record(Some(turn), Event::TurnEdited(TurnEdited { prompt, position }));
+        let blocks = if is_said { blocks(detail) } else { Vec::new() };
+        let seq = self.record(Some(turn), Event::TurnEdited(TurnEdited { prompt, blocks, position }));
         let to = position.map_or(at, |to| to.min(self.queue.len()));
         self.queue.insert(to, (turn, if is_said { seq } else { former }));
     }
@@ -250,7 +263,10 @@ impl Walk {
     fn steer(&mut self, detail: usize) {
         let key = self.key(detail / 3);
         let Some((turn, started)) = self.open.as_ref().map(|open| (open.turn, open.started)) else { return };
-        let seq = self.record(Some(turn), Event::TurnSteered(TurnSteered { prompt: body(detail), started, key }));
+        let seq = self.record(
+            Some(turn),
+            Event::TurnSteered(TurnSteered { prompt: body(detail), blocks: blocks(detail), started, key }),
+        );
         self.open.iter_mut().for_each(|open| open.steered.push(seq));
     }
 
@@ -415,7 +431,8 @@ impl Walk {
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             let model = "scripted".to_owned();
-            (turn, TurnStarted { prompt, model, continues, key, ..TurnStarted::default() })
+            let blocks = if prompt.is_some() { blocks(detail) } else { Vec::new() };
+            (turn, TurnStarted { prompt, blocks, model, continues, key, ..TurnStarted::default() })
         } else {
             let (turn, seq) = self.queue.remove(0);
             (turn, TurnStarted { model: "other".to_owned(), queued: Some(seq), ..TurnStarted::default() })
@@ -483,6 +500,22 @@ fn body(detail: usize) -> Body {
         return Body::Blob(BlobRef { blob: "b10b".to_owned(), bytes: 5000, head: text.clone(), tail: text });
     }
     Body::Inline(text)
+}
+
+/// Images and files: none, or some of each kind.
+fn blocks(detail: usize) -> Vec<Attached> {
+    let file = |name: &str, media_type: &str, bytes| {
+        let [name, media_type, blob] = [name, media_type, "b10b"].map(str::to_owned);
+        Attached::File(AttachedFile { name, media_type, blob, bytes })
+    };
+    let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
+    let image = Attached::Image(Image { media_type, blob, bytes: 900, width: 3, height: 5 });
+    let all = [
+        image,
+        file("<pin n=\"1\">.txt", "text/plain", 100_000 * (detail as u64 % 2)),
+        file("é.pdf", "application/pdf", 40_000 * (detail as u64 % 3)),
+    ];
+    all[..(detail % 7).saturating_sub(3)].to_vec()
 }
 
 fn answer(open: &OpenWalk, detail: usize) -> Event {
