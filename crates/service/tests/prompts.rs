@@ -1,14 +1,18 @@
 //! Prompts with images and files: checked before anything is recorded, kept in blobs, and shown to the model.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use meerkat_service::{
     Agent, AgentBuildConfig, ErrorBody, ErrorCode,
+    compaction::CompactionConfig,
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
     options::{ModelOptions, Policy},
-    service::{EditQueued, InterruptTurn, Prompt, PromptBlock, SessionCreated, StartTurn, TurnStatus},
+    service::{CompactSession, EditQueued, InterruptTurn, Prompt, PromptBlock, SessionCreated, StartTurn, TurnStatus},
     session::message::Message,
 };
 use serde_json::{Value, json};
@@ -286,6 +290,27 @@ async fn a_queued_an_edited_and_a_steered_prompt_have_blocks_too() {
     assert!(edited.text.starts_with("blocks: [Image 1: image/png"), "{}", edited.text);
     let request = asked.lock().unwrap().iter().rfind(|request| request.images.contains_key(&sha256(&png(3)))).cloned();
     assert!(request.is_some());
+}
+
+#[tokio::test]
+async fn a_compaction_keeps_the_newest_images_and_has_a_line_for_the_others() {
+    let (agent, asked) = agent();
+    let session = agent.create_session().await.unwrap();
+    for number in 1..=4 {
+        let said = PromptBlock::text(format!("@say Seen {number}."));
+        agent.turn(&session, vec![image(number), said]).await.unwrap();
+    }
+    let config = CompactionConfig { recent_turn_budget: 2, ..CompactionConfig::default() };
+    let request = CompactSession { session_id: session.session_id, compaction: Some(config) };
+    agent.service().compact(request).await.unwrap();
+    assert_eq!(asked.lock().unwrap().pop().unwrap().images.len(), 4, "the model sees what it is to summarise");
+    let first = agent.turn(&session, "@echo first").await.unwrap().text;
+    for number in 1..=2 {
+        let line = format!("[Image 1: image/png, 640 x 480 pixels, 29 bytes]\n@say Seen {number}.");
+        assert!(first.contains(&line), "{first}");
+    }
+    let images = asked.lock().unwrap().pop().unwrap().images;
+    assert_eq!(images.keys().collect::<BTreeSet<_>>(), [&sha256(&png(3)), &sha256(&png(4))].into());
 }
 
 #[tokio::test]

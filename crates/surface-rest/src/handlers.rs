@@ -14,6 +14,7 @@ use futures::FutureExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
+    service::ReadBlob,
     wire::{begin_resume, begin_turn, create_session, decode_params, in_span},
 };
 
@@ -89,9 +90,10 @@ async fn dispatch(
         Operation::ImportBundle => bundle::import(app, params, upload).await,
         Operation::CreateSession => wire::created(app, &create_session(service, params).await?),
         Operation::Blob => {
-            let request = decode_params(params)?;
+            let request: ReadBlob = decode_params(params)?;
             let room = answers.room(operation).await?;
-            wire::blob(&service.blob(request).await?, room)
+            let is_begin = request.offset == 0;
+            wire::blob(&service.blob(request).await?, is_begin, room)
         }
         _ => Ok(wire::json(answers.call(service, operation, params).await?.into_bytes())),
     }

@@ -88,7 +88,7 @@ pub struct ModelRequest {
     /// Images and PDFs that the model is to see, in base64 by the names of their blobs. The others are left out.
     pub images: Arc<BTreeMap<String, Arc<str>>>,
     /// Texts of the prompts' text files by the names of their blobs; of long ones the beginning and a note.
-    pub files: Arc<BTreeMap<String, Arc<str>>>,
+    pub files: BTreeMap<String, Arc<str>>,
 }
 
 /// Description of a tool for a model.

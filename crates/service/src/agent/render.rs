@@ -1,6 +1,6 @@
 //! Rendering of the next request: its messages, its tail, and whether it fits.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -281,7 +281,7 @@ fn rendered(
         thinking_tokens: 0,
         attempt: 0,
         images: Arc::default(),
-        files: Arc::default(),
+        files: BTreeMap::new(),
     };
     Rendered { request, system: session.system_prompt.clone() }
 }

@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::session::message::{BlobRef, RawJson, ToolResult};
+    use crate::session::message::{AttachedFile, BlobRef, Image, RawJson, ToolResult};
 
     fn item(role: &str, message: Message) -> HistoryItem {
         HistoryItem { seq: 7, turn: Some(0), role: role.to_owned(), message }
@@ -180,6 +180,16 @@ mod tests {
         let blob = BlobRef { blob: "0".to_owned(), bytes: 9_000, head: "head".to_owned(), tail: "tail".to_owned() };
         let texts = of(&item("user", Message::User { content: Body::Blob(blob), blocks: Vec::new() }));
         assert_eq!(texts.iter().map(|it| it.2.as_str()).collect::<Vec<_>>(), ["head", "tail"]);
+    }
+
+    #[test]
+    fn of_a_file_memory_has_the_name() {
+        let [name, media_type, blob] = ["notes.txt", "text/plain", "b10b"].map(str::to_owned);
+        let file = Attached::File(AttachedFile { name, media_type, blob, bytes: 3 });
+        let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
+        let image = Attached::Image(Image { media_type, blob, bytes: 3, width: 1, height: 1 });
+        let texts = of(&item("user", Message::User { content: "Look.".into(), blocks: vec![image, file] }));
+        assert_eq!(texts.iter().map(|it| it.2.as_str()).collect::<Vec<_>>(), ["Look.", "notes.txt"]);
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl QueuedTurn {
     /// Returns its entry in a list.
     #[must_use]
     pub fn item(&self) -> QueueItem {
-        let TurnQueued { prompt, blocks, .. } = self.terms.clone();
+        let TurnQueued { prompt, blocks, .. } = &self.terms;
+        let (prompt, blocks) = (prompt.clone(), blocks.clone());
         QueueItem { turn: self.turn, seq: self.seq, prompt, blocks, queued_at: self.time }
     }
 }

@@ -35,7 +35,7 @@ async fn body(wire: &Wire, shows: bool) -> Value {
         if shows {
             request.images = Arc::new(["b10b", "b10b-2"].map(|blob| (blob.to_owned(), "QUJD".into())).into());
         }
-        request.files = Arc::new([("b10b-3".to_owned(), "notes".into())].into());
+        request.files = [("b10b-3".to_owned(), "notes".into())].into();
     };
     sent(wire, ask, vec![prompt()]).await
 }

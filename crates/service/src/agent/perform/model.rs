@@ -304,7 +304,7 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         *message = without_forged_tags(whole).into();
     }
     request.images = load_images(effect, &request).await?.into();
-    request.files = load_files(effect, &request).await?.into();
+    request.files = load_files(effect, &request).await?;
     Ok(request)
 }
 
