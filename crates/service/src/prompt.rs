@@ -17,10 +17,9 @@ use crate::{
 /// Blocks of a prompt, and how many of them may be images.
 const BLOCKS_MAX: usize = 32;
 const IMAGES_MAX: usize = 16;
-/// Bytes of all images and files that a request itself has.
-const DATA_BYTES_MAX: u64 = 20 * 1024 * 1024;
-/// Bytes of a file.
+/// Bytes of a file, and of all images and files together: in base64 a request with them stays within what vendors take.
 pub(crate) const FILE_BYTES_MAX: usize = 20 * 1024 * 1024;
+const BYTES_MAX: u64 = FILE_BYTES_MAX as u64;
 /// Bytes of a text file that a model is sent; it is told of the rest.
 pub(crate) const FILE_TEXT_BYTES_MAX: u64 = 64 * 1024;
 /// Bytes of a file's name: file systems have no longer ones.
@@ -62,11 +61,7 @@ pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError
         return too_many("images", images, IMAGES_MAX);
     }
     validate::size("prompt", &text, limits.prompt_bytes)?;
-    let bytes = blocks.iter().filter_map(data).map(|data| data.0.len() as u64).sum();
-    if bytes > DATA_BYTES_MAX {
-        let what = "images and files of a prompt together";
-        return Err(SessionError::PayloadTooLarge { what, bytes, limit: DATA_BYTES_MAX });
-    }
+    check_bytes(blocks.iter().filter_map(data).map(|data| data.0.len() as u64).sum())?;
     for (at, block) in blocks.iter().enumerate() {
         if let PromptBlock::File { name, media_type, .. } = block {
             check_name(at, name)?;
@@ -84,6 +79,12 @@ pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError
         }
     }
     Ok(())
+}
+
+/// Checks the bytes of all images and files of a prompt.
+pub(crate) fn check_bytes(bytes: u64) -> Result<(), SessionError> {
+    let (what, limit) = ("images and files of a prompt together", BYTES_MAX);
+    if bytes > limit { Err(SessionError::PayloadTooLarge { what, bytes, limit }) } else { Ok(()) }
 }
 
 fn data(block: &PromptBlock) -> Option<&Data> {

@@ -180,6 +180,12 @@ async fn a_wrong_prompt_is_refused_by_name_and_nothing_is_recorded() {
         assert_eq!(refusal.code, ErrorCode::PayloadTooLarge);
         assert!(refusal.message.contains(what), "{}", refusal.message);
     }
+    // By their blobs, many are no more than one.
+    let pdf = [PDF, &vec![b' '; 7 * 1024 * 1024]].concat();
+    agent.turn(&session, vec![file("a.pdf", "application/pdf", &pdf)]).await.unwrap();
+    let (blob, media_type) = (Some(sha256(&pdf)), "application/pdf".to_owned());
+    let again = PromptBlock::File { name: "a.pdf".to_owned(), media_type, data: None, blob };
+    assert_eq!(refused(&agent, &session, vec![again; 3]).await.code, ErrorCode::PayloadTooLarge);
     // The longest that are allowed.
     let blocks = (0..16).map(image).chain((0..16).map(|_| text())).collect::<Vec<_>>();
     assert_eq!(agent.turn(&session, blocks).await.unwrap().error, None);

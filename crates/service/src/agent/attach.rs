@@ -32,7 +32,7 @@ impl Actor {
         model: Option<&ResolvedModel>,
     ) -> Result<Vec<Checked>, SessionError> {
         model.map_or(Ok(()), |model| prompt::check_model(prompt, model))?;
-        let mut checked = Vec::new();
+        let (mut checked, mut bytes) = (Vec::new(), 0);
         for (at, block) in prompt.blocks().iter().enumerate() {
             let content = match block {
                 PromptBlock::Text { .. } => continue,
@@ -41,6 +41,8 @@ impl Actor {
                     (None, blob) => self.content(blob.as_deref().unwrap_or_default()).await?,
                 },
             };
+            bytes += content.len() as u64;
+            prompt::check_bytes(bytes)?;
             prompt::check_content(at, block, &content)?;
             checked.extend(prompt::attached(block, &content).map(|attached| self.cleaned(attached, content)));
         }
@@ -50,12 +52,7 @@ impl Actor {
     /// Reads a blob that a prompt names.
     async fn content(&mut self, blob: &str) -> Result<Bytes, SessionError> {
         let content = self.ports.blobs.read(self.session.id, blob, 0, FILE_BYTES_MAX + 1).await?;
-        let content = content.ok_or(SessionError::ItemNotFound("blob"))?;
-        if content.len() > FILE_BYTES_MAX {
-            let (what, bytes) = ("image or file of a prompt", content.len() as u64);
-            return Err(SessionError::PayloadTooLarge { what, bytes, limit: FILE_BYTES_MAX as u64 });
-        }
-        Ok(content)
+        content.ok_or(SessionError::ItemNotFound("blob"))
     }
 
     /// Replaces secrets in a file's name, and in a text.
