@@ -375,7 +375,7 @@ impl<'de> Deserialize<'de> for Message {
             "user" => Self::User { content: content?, blocks: blocks.as_deref().map_or(Ok(Vec::new()), of)? },
             "assistant" => Self::Assistant { content: content? },
             "block_assistant" => {
-                Self::BlockAssistant { model: part(model, "model")?, blocks: of(&*part(blocks, "blocks")?)? }
+                Self::BlockAssistant { model: part(model, "model")?, blocks: of(&part(blocks, "blocks")?)? }
             }
             "system_reminder" => Self::SystemReminder { kind: part(kind, "kind")?, content: content? },
             "pin" => Self::Pin { n: part(n, "n")?, content: content? },
