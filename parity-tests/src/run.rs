@@ -23,9 +23,6 @@ use crate::{
 /// How long a poll for an event may wait: less than a driver does. It is answered as soon as there is one.
 pub const POLL_MS: u64 = 50_000;
 
-/// In a prompt: the model searches memory.
-const SEARCH: &str = "@call search_project_history";
-
 /// The environment variable that stops the clock and makes ids by a seed, and its value in every trial except the plain ones.
 pub const SEED: (&str, u64) = ("MEERKAT_TEST_SEED", 7);
 
@@ -52,8 +49,8 @@ pub fn config(scenario: &Scenario, folder: &Path) -> Map<String, Value> {
     patient(scenario.config.iter().map(|(name, section)| (name.clone(), fill(section))).collect())
 }
 
-/// Options with which a poll waits as long as a loaded machine may need, and a command's folder is not its session's
-/// workspace: other surfaces have none.
+/// Options with which a poll and a search wait as long as a loaded machine may need, and a command's folder is not its
+/// session's workspace: other surfaces have none.
 pub fn patient(mut config: Map<String, Value>) -> Map<String, Value> {
     let tools = config.entry("tools").or_insert_with(|| json!({}));
     if tools["access"].is_null() {
@@ -141,9 +138,6 @@ impl Run<'_> {
                 Some(_) => self.names.fill_refused(&params)?,
                 None => self.names.fill(&params)?,
             };
-            if operation == "search_memory" || params["prompt"].as_str().is_some_and(|it| it.contains(SEARCH)) {
-                self.remember()?;
-            }
             let pending = self.send(operation, &params)?;
             match &step.detached {
                 Some(name) => drop(self.pending.insert(name.clone(), (pending, refusal))),
@@ -189,15 +183,6 @@ impl Run<'_> {
             if !self.has("session-store") {
                 self.names.end_sessions();
             }
-        }
-        Ok(())
-    }
-
-    /// Waits until memory has taken in what was said: a search waits two seconds for it, which a loaded machine may exceed.
-    fn remember(&mut self) -> Result<(), String> {
-        if self.has("memory-store") && !self.is_passed_over("forget_memory") {
-            // If it is refused, so is what follows.
-            self.send("forget_memory", &json!({ "source": "nothing of this name", "wait": false }))?.wait()?.ok();
         }
         Ok(())
     }

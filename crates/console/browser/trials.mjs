@@ -146,10 +146,20 @@ const trials = {
     await queue.waitFor();
     await prompt.fill("@say Two.");
     await queue.click();
-    await page.locator(".queued").getByRole("button", { name: "Cancel" }).click();
+    await prompt.fill("@say Three.");
+    await queue.click();
+    const waiting = (words) => page.locator(".queued", { hasText: words });
+    await waiting("Three.").getByRole("button", { name: "Run next" }).click();
+    await page.locator(".queued").first().filter({ hasText: "Three." }).waitFor();
+    await waiting("Three.").getByRole("button", { name: "Edit" }).click();
+    await page.getByLabel("Prompt of the waiting turn").fill("@say Four.");
+    await page.getByRole("button", { name: "Save" }).click();
+    await waiting("Four.").waitFor();
+    await waiting("Two.").getByRole("button", { name: "Cancel" }).click();
     await text("Left the queue: cancelled").waitFor();
     await page.getByRole("button", { name: "Interrupt", exact: true }).click();
     await text("Interrupted: requested").waitFor();
+    await text("Four.").waitFor();
     await page.getByRole("button", { name: "Send", exact: true }).waitFor();
   },
   async "an image is pasted and a file dropped, and the model is shown them"() {

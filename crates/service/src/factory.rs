@@ -263,8 +263,7 @@ impl AgentBuildConfig {
         });
         let mut tools = self.tools;
         derived.memory = memory.map(|store| {
-            let how = (self.options.memory.index_turns, is_stored);
-            MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), how)
+            MemoryHandle::over(store, events.clone(), readers, world.clock.clone(), &self.options, is_stored)
         });
         let recall = derived.memory.is_some().then(Recall::new).transpose()?;
         tools.extend(recall.clone().map(|recall| recall as Arc<dyn Tool>));

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     model::ToolSpec,
-    options::EngineOptions,
-    service::{ReadEvents, StartTurn},
+    options::{EngineOptions, Policy},
+    service::{EditQueued, InterruptTurn, ReadEvents, StartTurn, TurnStatus},
     session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Tool, ToolError},
 };
@@ -63,6 +63,27 @@ async fn a_service_full_of_bytes_goes_on_reading() {
     tokio::time::sleep(Duration::from_millis(70_000)).await;
     let next = agent.create_session().await.unwrap();
     assert_eq!(agent.turn(&next, "@say Room again.").await.unwrap().text, "Room again.");
+}
+
+/// A change of a waiting turn that there is no room for is refused as a turn is, and the running one does not notice.
+#[tokio::test(start_paused = true)]
+async fn a_change_without_room_is_refused() {
+    let mut options = EngineOptions::default();
+    options.ephemeral.max_bytes = 300_000;
+    let agent = agent_with(options);
+    let session_id = agent.create_session().await.unwrap().session_id;
+    let queue = |prompt: String| StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, prompt) };
+    let service = agent.service();
+    let running = service.begin_turn(queue(format!("@say Part. @stall @note {}", "x".repeat(100_000)))).await.unwrap();
+    let waiting = service.begin_turn(queue(format!("@say Old. @note {}", "y".repeat(130_000)))).await.unwrap();
+    let place = EditQueued { session_id, turn: waiting.accepted.turn, prompt: None, position: Some(0) };
+    let prompt = Some(format!("@say New. @note {}", "z".repeat(200_000)));
+    let refused = service.edit_queued(EditQueued { prompt, ..place.clone() }).await.unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::SessionLimit);
+    service.edit_queued(place).await.unwrap();
+    service.interrupt(InterruptTurn { session_id, turn: Some(0) }).await.unwrap();
+    assert_eq!(running.result.await.unwrap().status, TurnStatus::Interrupted);
+    assert_eq!(waiting.result.await.unwrap().text, "Old.");
 }
 
 /// The answer of a key is read from the events. If it is no longer kept, nothing replaces it.

@@ -8,8 +8,8 @@ use meerkat_service::{
     AgentBuildConfig, ErrorCode,
     clock::{SystemClock, World},
     model::{ModelClient, ModelError, ModelRequest, ModelStream, ToolSpec, scripted::ScriptedModel},
-    options::{EngineOptions, ModelOptions},
-    service::{CreateSession, DecideApproval, PinFact, Remind, StartTurn},
+    options::{EngineOptions, ModelOptions, Policy},
+    service::{CreateSession, DecideApproval, EditQueued, PinFact, Remind, StartTurn},
     session::{
         event::{Decision, Scope},
         message::RawJson,
@@ -122,6 +122,11 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let mut approvals = service.follow(&session_id, 0).await.unwrap();
     let asked = crate::common::next_of(&mut approvals, "approval_requested").await;
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Old.") };
+    let queued = service.begin_turn(queued).await.unwrap();
+    let prompt = Some(format!("@say It waits for {KEY}."));
+    let edited = EditQueued { session_id, turn: queued.accepted.turn, prompt, position: None };
+    service.edit_queued(edited).await.unwrap();
     let decision = DecideApproval {
         session_id,
         call_id,
@@ -132,6 +137,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     };
     service.decide_approval(decision).await.unwrap();
     let answered = turn.await.unwrap().unwrap();
+    assert_eq!(queued.result.await.unwrap().text, "It waits for [redacted].");
     assert!(answered.text.contains("the key [redacted] was refused"), "{}", answered.text);
     let failed = agent.turn(&session, &format!("please fail {KEY}")).await.unwrap();
     assert_eq!(failed.error.as_ref().unwrap().message, "the key [redacted] is not valid");

@@ -289,7 +289,7 @@ async fn every_probe_is_found_in_memory() {
             let is_found = |hit: &SearchHit| {
                 hit.session_id == trial.session_id && hit.from_seq == started[turn] && hit.text.contains(probe.as_str())
             };
-            // A search waits two seconds for memory, and a busy machine may need more.
+            // A search waits a while for memory, and a busy machine may need more.
             until_asked(&format!("{kind}: {probe} is found"), async || {
                 trial.agent.service().search_memory(asks.clone()).await.unwrap().items.iter().any(is_found)
             })

@@ -13,8 +13,8 @@ use crate::{
 
 type Script = fn(&Process) -> Answer<()>;
 
-/// One of everything: turns with tools of each effect, a question, a steered text, a blob, a title, a fork, a queue, an archive, a
-/// delete.
+/// One of everything: turns with tools of each effect, a question, a steered text, a blob, a title, a fork, a queue that
+/// is changed, an archive, a delete.
 fn script(process: &Process) -> Answer<()> {
     let first = process.create()?;
     let events = process.listen(&first);
@@ -37,7 +37,10 @@ fn script(process: &Process) -> Answer<()> {
     process.accept(&second, "@say Forked. @stall")?;
     events.until("turn_started")?;
     process.accept(&second, "@say Queued.")?;
+    let waiting = process.accept(&second, "@say Queued behind it.")?;
+    process.edit(&second, &waiting["turn"], "@say Edited.", 0)?;
     process.change("turn/interrupt", "turn_interrupted", &json!({ "session_id": second }))?;
+    events.until("turn_completed")?;
     events.until("turn_completed")?;
     process.change("session/archive", "session_archived", &json!({ "session_id": first }))?;
 

@@ -278,7 +278,7 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     let events = stored.events();
     let (mut open, mut begun, mut calls) = (None, BTreeMap::new(), BTreeSet::new());
     let mut context = Context::default();
-    let mut waiting: BTreeMap<u64, String> = BTreeMap::new();
+    let mut waiting: Vec<(u64, String)> = Vec::new();
     let mut steered: Vec<Value> = Vec::new();
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
@@ -290,14 +290,24 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
         context.push(event, events.get(at + 1));
         match (kind, turn) {
             ("turn_queued", Some(turn)) => {
-                waiting.insert(turn, event["prompt"].as_str().unwrap().to_owned());
+                waiting.push((turn, event["prompt"].as_str().unwrap().to_owned()));
+            }
+            ("turn_edited", Some(turn)) => {
+                let at = waiting.iter().position(|(waiting, _)| *waiting == turn);
+                let (_, former) = waiting.remove(at.unwrap_or_else(|| panic!("{}", told())));
+                let prompt = event["prompt"].as_str().map_or(former, str::to_owned);
+                waiting.insert(event["position"].as_u64().map_or(at.unwrap(), |at| at as usize), (turn, prompt));
             }
             // A fork goes on from the end of a turn: what waited behind it waits with its parent.
             ("session_forked", _) => waiting.clear(),
-            ("turn_dequeued", Some(turn)) => assert!(waiting.remove(&turn).is_some(), "{}", told()),
+            ("turn_dequeued", Some(turn)) => {
+                let left = waiting.iter().position(|(waiting, _)| *waiting == turn).map(|at| waiting.remove(at));
+                assert!(left.is_some(), "{}", told());
+            }
             ("turn_started", Some(turn)) => {
                 assert_eq!(open.replace(turn), None, "{}", told());
-                let prompt = waiting.remove(&turn).or_else(|| event["prompt"].as_str().map(str::to_owned));
+                let waited = waiting.iter().position(|(waiting, _)| *waiting == turn).map(|at| waiting.remove(at).1);
+                let prompt = waited.or_else(|| event["prompt"].as_str().map(str::to_owned));
                 let continued = event["continues"].as_u64().and_then(|turn| begun.get(&turn).cloned());
                 let prompt = prompt.or(continued);
                 assert_eq!(begun.insert(turn, prompt.unwrap_or_default()), None, "{}", told());
@@ -343,7 +353,7 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     assert_eq!(view["context"]["messages"].as_u64(), Some(context.messages), "{id}: {:#?}", stored.lines);
     assert_eq!(context.begun, None, "{id}: a compaction has no end: {:#?}", stored.lines);
     let queue: Vec<u64> = view["queue"].as_array().unwrap().iter().map(|item| item["turn"].as_u64().unwrap()).collect();
-    assert_eq!(queue, waiting.into_keys().collect::<Vec<_>>(), "{id}: {:#?}", stored.lines);
+    assert_eq!(queue, waiting.into_iter().map(|(turn, _)| turn).collect::<Vec<_>>(), "{id}: {:#?}", stored.lines);
     assert_eq!((&view["session_id"], view["last_seq"].as_u64()), (&json!(id), Some(events.len() as u64)));
     events
 }

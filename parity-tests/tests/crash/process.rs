@@ -313,6 +313,13 @@ impl Process {
         self.change("turn/start", "turn_steered", &params)
     }
 
+    /// Gives a waiting turn another prompt and another place.
+    pub(crate) fn edit(&self, session_id: &str, turn: &Value, prompt: &str, position: usize) -> Answer<()> {
+        self.known.prompt_asked(prompt);
+        let params = json!({ "session_id": session_id, "turn": turn, "prompt": prompt, "position": position });
+        self.change("turn/edit", "turn_edited", &params)
+    }
+
     /// Changes a session, which one event records.
     pub(crate) fn change(&self, method: &str, kind: &'static str, params: &Value) -> Answer<()> {
         let changed = self.value(method, params)?;

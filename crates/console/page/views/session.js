@@ -150,6 +150,14 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     event.preventDefault();
     sendNow();
   });
+  async function edit(item) {
+    const text = el("textarea", { rows: "6", "aria-label": "Prompt of the waiting turn" });
+    text.value = item.prompt;
+    if (!(await ask(`Turn ${item.turn} waits`, text, [["Save", true, "main"]]))) return;
+    const kept = (item.blocks ?? []).map(({ type, name, media_type, blob }) => ({ type, name, media_type, blob }));
+    const prompt = kept.length > 0 ? [...kept, { type: "text", text: text.value }] : text.value;
+    await patch(`sessions/${id}/queue/${item.turn}`, { prompt });
+  }
   let drawn = "";
   const drawControls = () => {
     const { state: now, queue: waits, archived } = session();
@@ -165,6 +173,8 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     queue.replaceChildren(...waits.map((item) => el("div.queued", {}, el("span.facts", {}, `Turn ${item.turn} waits`),
       el("span.text", {}, typeof item.prompt === "string" ? item.prompt.slice(0, 200) : item.prompt.head),
       linesOf(item.blocks),
+      typeof item.prompt === "string" && button("Edit", () => edit(item), { class: "quiet" }),
+      item !== waits[0] && button("Run next", () => patch(`sessions/${id}/queue/${item.turn}`, { position: 0 }), { class: "quiet" }),
       button("Cancel", () => remove(`sessions/${id}/queue/${item.turn}`), { class: "quiet" }))));
   };
   listeners.push(drawControls);

@@ -196,6 +196,8 @@ impl Actor {
         let model = self.ports.models.resolve(name).ok();
         let (mut text, mut blocks) = (None, Vec::new());
         if let Some(prompt) = prompt {
+            self.ports.held.check_room()?;
+            self.ports.events.room().await?;
             let checked = self.check_blocks(&prompt, model.as_ref()).await?;
             blocks = self.attach(checked).await.map_err(|error| self.discard(&error))?;
             text = Some(self.clean_text(&prompt.text()));

@@ -190,6 +190,11 @@ impl Sessions {
         let mut heard = self.inner.others.heard.lock().await;
         let changes = derived.index.changes(heard.newest.map(|newest| newest.saturating_sub(OVERLAP))).await?;
         let is_first = heard.newest.is_none();
+        if is_first && self.engine().events.node().is_some() {
+            // A reader may have scanned before, and others have written since. If the caller leaves here, it is the first
+            // look again.
+            derived.readers.scan_again().await;
+        }
         heard.newest.get_or_insert(0);
         let listed: HashSet<SessionId> = changes.iter().map(|change| change.session_id).collect();
         for ListedChange { place, session_id, summary } in changes {
@@ -201,6 +206,10 @@ impl Sessions {
             if is_new && !summary.as_ref().is_some_and(|summary| is_own(summary.last_seq)) {
                 derived.heard(session_id, summary);
             }
+        }
+        if is_first && self.engine().events.node().is_some() {
+            // A reader may have scanned before, and others have written since.
+            derived.readers.scan_again().await;
         }
         let oldest = heard.newest.unwrap_or_default().saturating_sub(OVERLAP);
         heard.places.retain(|session_id, place| *place >= oldest || listed.contains(session_id));

@@ -230,7 +230,7 @@ impl SessionFields {
         self.next_turn = self.next_turn.max(turn + 1);
     }
 
-    /// A turn that started or left meanwhile is not there: damage may have taken its end.
+    /// The `turn_queued` may be lost to damage: then no such turn waits.
     fn turn_edited(&mut self, record: &Record, turn: TurnNumber, edited: &TurnEdited) {
         let queue = Arc::make_mut(&mut self.queue);
         let Some(at) = queue.iter().position(|queued| queued.turn == turn) else { return };

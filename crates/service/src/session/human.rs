@@ -38,9 +38,9 @@ impl Event {
             Self::SessionUnarchived(_) => "session unarchived".to_owned(),
             Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
             Self::TurnEdited(edited) => match (&edited.prompt, edited.position) {
-                (Some(prompt), Some(position)) => format!("queued at {position}: {}", first_line(prompt)),
-                (Some(prompt), None) => format!("queued instead: {}", first_line(prompt)),
-                (None, Some(position)) => format!("moved to {position} in the queue"),
+                (Some(prompt), Some(position)) => format!("queued at place {position}: {}", first_line(prompt)),
+                (Some(prompt), None) => format!("the queued turn says instead: {}", first_line(prompt)),
+                (None, Some(position)) => format!("moved to place {position} in the queue"),
                 (None, None) => "not changed".to_owned(),
             },
             Self::TurnDequeued(dequeued) => format!("left the queue: {}", dequeued.reason),

@@ -23,8 +23,7 @@ async fn process(dir: &Path, has_store: bool, has_memory: bool) -> Agent {
     .await
 }
 
-/// Checks in which sessions a text is found. A search waits two seconds for what is still to be taken in and out; a busy
-/// machine may need more, so it is repeated.
+/// Checks in which sessions a text is found, once what is still to be taken in and out is.
 async fn check_found_in(agent: &Agent, text: &str, expected: &[SessionId]) {
     until_asked(&format!("{text:?} is found in {expected:?}"), async || {
         let mut found: Vec<_> = said(agent, text).await.into_iter().map(|hit| hit.0).collect();

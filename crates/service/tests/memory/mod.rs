@@ -19,9 +19,9 @@ use meerkat_service::{
     memory::{EmbedFor, Embedder, MemoryOptions},
     options::{EngineOptions, Policy},
     service::{
-        CompactJournal, CompactSession, CreateSession, DeleteSession, ForgetMemory, ForkSession, InterruptTurn,
-        ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn, UpdateSession,
-        WaitReader,
+        CompactJournal, CompactSession, CreateSession, DeleteSession, EditQueued, ForgetMemory, ForkSession,
+        InterruptTurn, ReadEvents, ReadHistory, SearchHit, SearchMemory, SearchScope, SessionQuery, StartTurn,
+        UpdateSession, WaitReader,
     },
 };
 
@@ -48,7 +48,7 @@ fn query(query: &str) -> SearchMemory {
     SearchMemory { query: query.to_owned(), ..SearchMemory::default() }
 }
 
-/// Searches once memory has caught up: a search waits two seconds for it, and a busy machine may need more.
+/// Searches once memory has caught up.
 async fn search(agent: &Agent, words: &str) -> Vec<SearchHit> {
     caught_up(agent).await;
     search_now(agent, words).await
@@ -114,6 +114,8 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     assert!(search_now(&agent, "quokka").await.is_empty(), "the turn is open");
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(id, "@note it waited @say Then.") };
     let queued = service.begin_turn(queued).await.unwrap();
+    let prompt = Some("@note it changed @say Then.".to_owned());
+    service.edit_queued(EditQueued { session_id: id, turn: 1, prompt, position: None }).await.unwrap();
     service.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
     queued.result.await.unwrap();
     let found = memory_of(&agent, &memory, id).await;
@@ -125,7 +127,8 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
             agent.service().history(ReadHistory { cursor, limit: Some(1), ..ReadHistory::new(id) }).await.unwrap();
         assert_eq!((page.items[0].seq, &page.items[0].role), (hit.from_seq, &hit.role));
     }
-    assert_eq!(found[found.len() - 2..], ["@note it waited @say Then.".to_owned(), "Then.".to_owned()]);
+    assert_eq!(found[found.len() - 2..], ["@note it changed @say Then.".to_owned(), "Then.".to_owned()]);
+    assert!(!found.iter().any(|text| text.contains("it waited")), "{found:?}");
     end(agent).await;
 }
 

@@ -81,7 +81,7 @@ macro_rules! operations {
             ];
             /// Changes the prompt or the place of a queued turn.
             EditQueued "turn/edit" = edit_queued(request: EditQueued) -> Changed, EditQueued, None, Settles, [
-                ItemNotFound,
+                ItemNotFound, SessionLimit,
             ];
             /// Reads or follows a session's events.
             ///

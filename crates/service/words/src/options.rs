@@ -425,8 +425,8 @@ options! {
         label_bytes: u64 = 1024,
         /// Events or items of one page.
         page_items: usize = 1000,
-        /// Longest wait of a long poll in milliseconds, whatever it asks for. Clients and proxies drop silent connections;
-        /// an early, empty answer makes the client ask again.
+        /// Longest wait of a long poll in milliseconds, whatever it asks for, and of a search until memory has what was
+        /// said before. Clients and proxies drop silent connections; an early, empty answer makes the client ask again.
         wait_ms: u64 = 5_000,
         /// Bytes of a bundle that is imported.
         bundle_bytes: u64 = 1024 * 1024 * 1024,

@@ -51,7 +51,7 @@ async fn search(node: &Arc<dyn SessionService>, word: &str) -> Result<usize, Ses
     Ok(node.search_memory(request).await?.items.len())
 }
 
-/// Searches until something is found: a search waits only two seconds for what is not taken in.
+/// Searches until something is found: a search waits only a while for what is not taken in.
 async fn finds(node: &Arc<dyn SessionService>, word: &str) {
     until_asked(word, async || search(node, word).await.unwrap() > 0).await;
 }

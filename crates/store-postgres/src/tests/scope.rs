@@ -1,11 +1,13 @@
 //! A label that parts memory counts at every node as soon as one has changed it.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use futures::{FutureExt as _, future::BoxFuture};
 use meerkat_service::{
     AgentBuildConfig, SessionId, SessionService,
+    clock::{Clock, SystemClock, Timestamp, World},
     memory::MemoryOptions,
-    service::{CreateSession, ReadHistory, SearchMemory, StartTurn, UpdateSession},
+    service::{CompactJournal, CreateSession, ReadHistory, SearchMemory, StartTurn, UpdateSession},
 };
 use meerkat_testkit::until_asked;
 
@@ -13,8 +15,13 @@ use super::{cluster::Database, database};
 use crate::open;
 
 async fn start(database: &Database, name: &str, folder: &Path) -> Arc<dyn SessionService> {
+    start_in(World::system(), database, name, folder).await
+}
+
+async fn start_in(world: World, database: &Database, name: &str, folder: &Path) -> Arc<dyn SessionService> {
     let stores = open(database.options(name)).await.unwrap();
-    let build = AgentBuildConfig::new().stores(stores).memory(Some(folder.to_owned()), MemoryOptions::default());
+    let memory = MemoryOptions::default();
+    let build = AgentBuildConfig::new().world(world).stores(stores).memory(Some(folder.to_owned()), memory);
     let service = build.build().unwrap().service().clone();
     service.ready().await.unwrap();
     service
@@ -68,4 +75,43 @@ async fn a_label_that_one_node_changes_parts_memory_at_the_other() {
     for node in [a, b] {
         node.shut_down(1000).await;
     }
+}
+
+/// A clock by which no pause ends, so that a node looks for the others only when it is asked.
+struct Endless(SystemClock);
+
+impl Clock for Endless {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        std::future::pending().boxed()
+    }
+}
+
+/// Broken once: what another node wrote between the first scan of a node's memory and its first look for changes was
+/// never found there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_write_before_the_first_look_is_found() {
+    let database = database!();
+    let folders = [meerkat_testkit::folder(), meerkat_testkit::folder()];
+    let a = start(&database, "a", folders[0].path()).await;
+    let world = World { clock: Arc::new(Endless(SystemClock::new())), ..World::system() };
+    let b = start_in(world, &database, "b", folders[1].path()).await;
+    // A session that memory waits for: its scan is over then.
+    let own = b.create_session(of("bob")).await.unwrap().session_id;
+    b.start_turn(StartTurn::new(own, "@say Mine.")).await.unwrap();
+    b.compact_journal(CompactJournal { session_id: own, dry_run: false, drop_history: false }).await.unwrap();
+    let session_id = a.create_session(of("ana")).await.unwrap().session_id;
+    a.start_turn(StartTurn::new(session_id, "@say The password is persimmon.")).await.unwrap();
+    a.create_session(of("ana")).await.unwrap();
+    let request = SearchMemory { query: "persimmon".to_owned(), ..SearchMemory::default() };
+    let found = tokio::time::timeout(Duration::from_secs(60), b.search_memory(request)).await.unwrap().unwrap();
+    assert!(found.items.iter().any(|hit| hit.session_id == session_id), "{found:?}");
+    tokio::join!(a.shut_down(1000), b.shut_down(1000));
 }

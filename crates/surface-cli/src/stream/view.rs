@@ -186,6 +186,7 @@ impl View {
             | Event::SummaryUnused(_)
             | Event::CompactionUndone(_)
             | Event::TurnQueued(_)
+            | Event::TurnEdited(_)
             | Event::TurnSteered(_) => self.note(Some(event.human_line())),
             Event::CompactionStarted(_) => {
                 self.end_line()?;
@@ -206,7 +207,6 @@ impl View {
             | Event::HistorySnapshot(_)
             | Event::ContextRebuilt(_)
             | Event::TurnDequeued(_)
-            | Event::TurnEdited(_)
             | Event::SteeringEntered(_)
             | Event::ReminderSet(_)
             | Event::ReminderCleared(_)

@@ -12,7 +12,7 @@ fn a_person_sees_what_was_found_and_is_asked_before_it_is_forgotten() {
     let dir = Arc::new(meerkat_testkit::folder());
     assert_eq!(cli(&["run", "@say The passphrase is persimmon."]).in_dir(&dir).run().code, 0);
     let search = || cli(&["memory", "search", "persimmons", "--role", "assistant"]).in_dir(&dir).on_terminal();
-    // A search waits two seconds for memory, and a busy machine may need more.
+    // A search waits a while for memory, and a busy machine may need more.
     until("memory has it", || search().run().out.contains("is \u{1b}[1mpersimmon\u{1b}[0m."));
     let plain = search().env("NO_COLOR", "1").run();
     assert!(!plain.out.contains('\u{1b}') && plain.out.contains("persimmon"), "{:?}", plain.out);

@@ -7,6 +7,7 @@ mod approvals;
 mod compaction;
 mod cut_off;
 mod decided;
+mod edited;
 mod fakes;
 mod faults;
 mod forms;

@@ -431,12 +431,12 @@ async fn an_actor_that_has_left_is_not_in_memory() {
 }
 
 /// A service over journals that fail by `fuse`.
-fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> PersistentSessionService {
+pub(super) fn faulty(events: &Arc<MemoryEventStore>, fault: Fault, fuse: &Fuse) -> PersistentSessionService {
     let events: Arc<dyn EventStore> = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
     rig().stored(events, Arc::new(MemoryIndex::default()))
 }
 
-fn journals() -> Arc<MemoryEventStore> {
+pub(super) fn journals() -> Arc<MemoryEventStore> {
     Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()))
 }
 

@@ -22,6 +22,7 @@ use crate::{
     clock::Clock,
     ids::{Seq, SessionId},
     memory::{SharedMemory, intake::Wanted},
+    options::EngineOptions,
     service::{ForgetMemory, Reindexed, SearchHit, SearchMemory},
     store::EventStore,
 };
@@ -31,8 +32,8 @@ pub(crate) const READER: &str = "memory";
 
 /// Most time to catch up when the service ends.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Most time that a search waits until earlier messages are taken in.
-const SEARCH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Most time that a session which leaves, and a journal's compaction, wait until earlier messages are taken in.
+const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 /// Most time that a caller waits which has to be sure of it.
 const SURE_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -42,6 +43,8 @@ pub(crate) struct Memory {
     events: Arc<dyn EventStore>,
     pub(crate) control: Arc<Control>,
     wanted: Wanted,
+    /// Most time that a search waits until earlier messages are taken in.
+    search_wait_max: Duration,
     /// True if sessions outlive the process: a missing one was deleted, and is forgotten.
     is_stored: bool,
     /// Held while sessions are read and taken in, so that none is taken in after its deletion.
@@ -66,14 +69,16 @@ impl MemoryHandle {
         events: Arc<dyn EventStore>,
         readers: Arc<Readers>,
         clock: Arc<dyn Clock>,
-        (index_turns, is_stored): (bool, bool),
+        options: &EngineOptions,
+        is_stored: bool,
     ) -> Self {
         let control = Control::new(READER, false, readers, clock);
         let memory = Memory {
             store,
             events,
             control: control.clone(),
-            wanted: if index_turns { Wanted::Turns } else { Wanted::Discarded },
+            wanted: if options.memory.index_turns { Wanted::Turns } else { Wanted::Discarded },
+            search_wait_max: Duration::from_millis(options.limits.wait_ms),
             is_stored,
             taking_in: tokio::sync::Mutex::default(),
             forgotten: tokio::sync::Mutex::default(),
@@ -122,7 +127,7 @@ impl Memory {
     /// compacted.
     pub(crate) async fn catch_up(&self) {
         self.look_for_loss().await;
-        if !self.control.has_caught_up(SEARCH_WAIT_MAX).await && !self.is_stored {
+        if !self.control.has_caught_up(CATCH_UP_MAX).await && !self.is_stored {
             tracing::warn!("a session leaves, and memory has not taken in all of its messages");
         }
     }
@@ -158,7 +163,7 @@ impl Memory {
     /// Searches for a checked request, best hits first.
     pub(crate) async fn search(&self, request: SearchMemory) -> Result<Vec<SearchHit>, SessionError> {
         self.look_for_loss().await;
-        self.control.has_caught_up(SEARCH_WAIT_MAX).await;
+        self.control.has_caught_up(self.search_wait_max).await;
         self.forget_with_others().await?;
         Ok(self.store.search(request).await?.items)
     }

@@ -17,7 +17,7 @@ use super::{Projection, files::Files, files::RealFiles};
 use crate::{
     AgentBuildConfig, SessionId,
     options::{EngineOptions, Policy},
-    service::{InterruptTurn, PromptBlock, ReadEvents, SessionSummary, StartTurn},
+    service::{EditQueued, InterruptTurn, PromptBlock, ReadEvents, SessionSummary, StartTurn},
     session::Session,
     store::{Frame, restore::decode},
 };
@@ -39,9 +39,12 @@ async fn frames() -> Vec<Frame> {
     agent.turn(&session, calls).await.unwrap();
     let running = service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
-    let shown = vec![PromptBlock::image("image/png", &png[..]), PromptBlock::text("@say Waited.")];
-    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, shown) };
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Waited.") };
     let queued = service.begin_turn(queued).await.unwrap();
+    let shown = vec![PromptBlock::image("image/png", &png[..]), PromptBlock::text("@say Waited, and changed.")];
+    let prompt = Some(shown.into());
+    let edited = EditQueued { session_id, turn: queued.accepted.turn, prompt, position: None };
+    service.edit_queued(edited).await.unwrap();
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
     running.result.await.unwrap();
     queued.result.await.unwrap();
@@ -163,8 +166,8 @@ async fn a_transcript_says_what_was_said() {
         "## Turn 2",
         "*Interrupted: ",
         "## Turn 3",
-        "### User\n\n@say Waited.\n\n[Image 1: image/png, 640 x 480 pixels, 29 bytes](blob:",
-        "### Assistant\n\nWaited.\n",
+        "### User\n\n@say Waited, and changed.\n\n[Image 1: image/png, 640 x 480 pixels, 29 bytes](blob:",
+        "### Assistant\n\nWaited, and changed.\n",
         "## Turn 4",
         "### Assistant\n\nHalf [cut off]\n\n*Failed: ",
     ];

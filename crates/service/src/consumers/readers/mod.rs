@@ -186,6 +186,15 @@ impl Readers {
         })
     }
 
+    /// Scans again for every reader: what changed since its scan was not noted.
+    pub(crate) async fn scan_again(&self) {
+        let _scanning = self.scanning.lock().await;
+        for known in self.known().values_mut() {
+            (known.is_scanned, known.feed.scanned_to) = (false, None);
+        }
+        notify(&self.touched);
+    }
+
     /// Lists the sessions that a reader may be behind in now, with their last records.
     pub(crate) async fn behind(&self, reader: &str) -> Result<HashMap<SessionId, Seq>, SessionError> {
         self.scan(reader).await?;
