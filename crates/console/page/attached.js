@@ -20,7 +20,8 @@ const read = (file) => new Promise((resolve, reject) => {
 async function blockOf(file) {
   const data = await read(file);
   const type = file.type.split(";")[0];
-  if (type.startsWith("image/")) return { type: "image", media_type: type, data };
+  // A drawing in SVG is a text.
+  if (type.startsWith("image/") && type !== "image/svg+xml") return { type: "image", media_type: type, data };
   const isKnown = type === "application/pdf" || type === "application/json" || type.startsWith("text/");
   return { type: "file", name: file.name, media_type: isKnown ? type : "text/plain", data };
 }
@@ -39,7 +40,9 @@ export function attachments(text) {
     event.preventDefault();
     show([...files, ...from.files]);
   };
-  text.addEventListener("paste", (event) => take(event, event.clipboardData));
+  // Office programs copy a picture beside the text that is meant.
+  text.addEventListener("paste", (event) => event.clipboardData?.types.includes("text/plain")
+    || take(event, event.clipboardData));
   text.addEventListener("dragover", (event) => event.preventDefault());
   text.addEventListener("drop", (event) => take(event, event.dataTransfer));
   return {

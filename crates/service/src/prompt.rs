@@ -42,6 +42,18 @@ pub(crate) fn begins_pdf(bytes: &[u8]) -> bool {
     bytes.starts_with(b"%PDF-")
 }
 
+/// Counts the pages of a PDF; `None` if it has them where only a reader of PDFs finds them.
+fn pages_of(pdf: &[u8]) -> Option<u32> {
+    let is_page = |rest: &[u8]| {
+        let kind =
+            rest.strip_prefix(b"/Type").map(<[u8]>::trim_ascii_start).and_then(|rest| rest.strip_prefix(b"/Page"));
+        kind.is_some_and(|after| after.first().is_none_or(|byte| !byte.is_ascii_alphanumeric()))
+    };
+    let names = pdf.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    let pages = names.filter(|(at, _)| is_page(&pdf[*at..])).count();
+    u32::try_from(pages).ok().filter(|pages| *pages > 0)
+}
+
 /// Checks a prompt's text, and its blocks as far as the request itself has them.
 pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError> {
     let blocks = prompt.blocks();
@@ -147,20 +159,34 @@ fn invalid(at: usize, field: &str, message: impl Into<String>) -> SessionError {
 
 /// Checks that a model takes a prompt's images and files.
 pub(crate) fn check_model(prompt: &Prompt, model: &ResolvedModel) -> Result<(), SessionError> {
-    for (at, block) in prompt.blocks().iter().enumerate() {
-        let (takes, what) = match block {
-            PromptBlock::Image { .. } => (model.client.sees_images(&model.vendor_model), "images"),
-            PromptBlock::File { media_type, .. } if media_type == PDF => {
-                (model.client.reads_pdfs(&model.vendor_model), "PDF files")
-            }
-            PromptBlock::Text { .. } | PromptBlock::File { .. } => (true, ""),
-        };
-        if !takes {
-            let message = format!("{} does not take {what}: use another model, or say it in words", model.name);
-            return Err(invalid(at, "type", message));
+    prompt.blocks().iter().enumerate().try_for_each(|(at, block)| match block {
+        PromptBlock::Image { media_type, .. } => taken(model, media_type).map_err(|why| invalid(at, "type", why)),
+        PromptBlock::File { media_type, .. } if media_type == PDF => {
+            taken(model, media_type).map_err(|why| invalid(at, "type", why))
         }
+        PromptBlock::Text { .. } | PromptBlock::File { .. } => Ok(()),
+    })
+}
+
+/// Checks that a model takes the images and files of a prompt that is recorded.
+pub(crate) fn check_attached(blocks: &[Attached], model: &ResolvedModel) -> Result<(), SessionError> {
+    let shown = blocks.iter().filter_map(Attached::shown);
+    shown.map(|shown| taken(model, shown.media_type)).collect::<Result<(), _>>().map_err(|why| {
+        let message = format!("{why}. The turn that goes on, or waited, has one in its prompt");
+        SessionError::invalid("model", message)
+    })
+}
+
+fn taken(model: &ResolvedModel, media_type: &str) -> Result<(), String> {
+    if model.client.takes(&model.vendor_model, media_type) {
+        return Ok(());
     }
-    Ok(())
+    let what = match media_type {
+        PDF => "PDF files",
+        _ if model.client.sees_images(&model.vendor_model) => media_type,
+        _ => "images",
+    };
+    Err(format!("{} does not take {what}: use another model, or say it in words", model.name))
 }
 
 /// Describes a block whose bytes are checked and not yet stored; `None` for a text.
@@ -173,7 +199,8 @@ pub(crate) fn attached(block: &PromptBlock, content: &[u8]) -> Option<Attached> 
             Some(Attached::Image(Image { media_type, blob, bytes, width, height }))
         }
         PromptBlock::File { name, media_type, .. } => {
-            Some(Attached::File(AttachedFile { name, media_type, blob, bytes }))
+            let pages = (media_type == PDF).then(|| pages_of(content)).flatten();
+            Some(Attached::File(AttachedFile { name, media_type, blob, bytes, pages }))
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -12,7 +15,10 @@ use meerkat_service::{
     compaction::CompactionConfig,
     model::{ModelClient, ModelError, ModelRequest, ModelStream, StaticModels, scripted::ScriptedModel},
     options::{ModelOptions, Policy},
-    service::{CompactSession, EditQueued, InterruptTurn, Prompt, PromptBlock, SessionCreated, StartTurn, TurnStatus},
+    service::{
+        CompactSession, Data, EditQueued, InterruptTurn, Prompt, PromptBlock, ResumeTurn, SessionCreated, StartTurn,
+        TurnStatus,
+    },
     session::message::Message,
 };
 use serde_json::{Value, json};
@@ -25,7 +31,7 @@ const SECRET: &str = "sk-planted-0123456789abcdef";
 
 /// The scripted model, which keeps its requests, and sees or does not.
 struct Watching {
-    sees: bool,
+    sees: Arc<AtomicBool>,
     asked: Arc<Mutex<Vec<ModelRequest>>>,
 }
 
@@ -36,11 +42,11 @@ impl ModelClient for Watching {
     }
 
     fn sees_images(&self, _: &str) -> bool {
-        self.sees
+        self.sees.load(Ordering::Relaxed)
     }
 
-    fn reads_pdfs(&self, _: &str) -> bool {
-        self.sees
+    fn takes(&self, model: &str, _: &str) -> bool {
+        self.sees_images(model)
     }
 
     fn lacks(&self, _: &str, _: &ModelOptions) -> Option<&'static str> {
@@ -56,7 +62,7 @@ impl ModelClient for Watching {
 /// An agent whose default model sees; `blind` does not.
 fn agent() -> (Agent, Arc<Mutex<Vec<ModelRequest>>>) {
     let asked = Arc::default();
-    let model = |sees| Arc::new(Watching { sees, asked: Arc::clone(&asked) });
+    let model = |sees| Arc::new(Watching { sees: Arc::new(AtomicBool::new(sees)), asked: Arc::clone(&asked) });
     let models = StaticModels::new("seeing", model(true), 400_000).with("blind", model(false), 400_000);
     let build = AgentBuildConfig::new().models(Arc::new(models));
     (build.secret(SECRET.into()).build().unwrap(), asked)
@@ -141,7 +147,12 @@ async fn a_wrong_prompt_is_refused_by_name_and_nothing_is_recorded() {
     bomb[16..20].copy_from_slice(&100_000_u32.to_be_bytes());
     let file = |name: &str, media_type: &str, bytes: &[u8]| PromptBlock::file(name, media_type, bytes.to_vec());
     let long = "n".repeat(256);
-    let both = PromptBlock::Image { media_type: "image/png".into(), data: None, blob: None };
+    let sources = |data: Option<&[u8]>, blob: Option<String>| PromptBlock::Image {
+        media_type: "image/png".into(),
+        data: data.map(|data| Data(data.to_vec().into())),
+        blob,
+    };
+    let (neither, both) = (sources(None, None), sources(Some(&png(1)), Some(sha256(&png(1)))));
     let cases = [
         (vec![], "prompt", "it is empty"),
         (vec![PromptBlock::text(" \n")], "prompt", "it is empty"),
@@ -151,6 +162,7 @@ async fn a_wrong_prompt_is_refused_by_name_and_nothing_is_recorded() {
         (vec![PromptBlock::image("image/png", vec![7])], "prompt[0].data", "not a PNG, JPEG, GIF or WebP image"),
         (vec![PromptBlock::image("image/png", bomb)], "prompt[0].data", "100000 x 480 pixels"),
         (vec![PromptBlock::image("image/png", vec![0x89; 4_000_000])], "prompt[0].data", "not a PNG"),
+        (vec![neither], "prompt[0].data", "give either `data` or `blob`"),
         (vec![both], "prompt[0].data", "give either `data` or `blob`"),
         (vec![file("", "text/plain", b"a")], "prompt[0].name", "1 to 255 bytes"),
         (vec![file(&long, "text/plain", b"a")], "prompt[0].name", "1 to 255 bytes"),
@@ -372,4 +384,138 @@ async fn the_largest_prompt_is_sent_whole_and_its_images_leave_later_in_steps() 
     agent.turn(&session, vec![image(17)]).await.unwrap();
     // 8 MiB stay.
     assert_eq!(asked.lock().unwrap().pop().unwrap().images.len(), 7);
+}
+
+#[tokio::test]
+async fn an_image_that_is_named_again_is_sent_where_it_is_named_last() {
+    let (agent, asked) = agent();
+    let session = agent.create_session().await.unwrap();
+    let mut large = PDF.to_vec();
+    large.resize(12 * 1024 * 1024, b' ');
+    agent.turn(&session, vec![PromptBlock::file("a.pdf", "application/pdf", large.clone())]).await.unwrap();
+    let (media_type, blob) = ("application/pdf".to_owned(), Some(sha256(&large)));
+    let again = PromptBlock::File { name: "b.pdf".to_owned(), media_type, data: None, blob };
+    agent.turn(&session, vec![again]).await.unwrap();
+    let events = lines(&agent, &session).await;
+    let blobs = events.iter().filter(|event| event["type"] == "turn_started").map(|event| &event["blocks"][0]["blob"]);
+    assert_eq!(blobs.collect::<Vec<_>>(), [&json!(sha256(&large)); 2]);
+    assert_eq!(asked.lock().unwrap().pop().unwrap().images.len(), 1);
+}
+
+#[tokio::test]
+async fn a_pdf_counts_by_the_pages_that_it_shows_and_else_by_little() {
+    let (agent, _) = agent();
+    let session = agent.create_session().await.unwrap();
+    let page = b"1 0 obj <</Type /Page>> endobj 2 0 obj <</Type/Page/Parent 3 0 R>> endobj 3 0 obj <</Type /Pages>>";
+    let shown = PromptBlock::file("a.pdf", "application/pdf", [PDF, page].concat());
+    agent.turn(&session, vec![shown, pdf()]).await.unwrap();
+    let events = lines(&agent, &session).await;
+    let blocks = field(&events, "turn_started", "blocks");
+    assert_eq!((&blocks[0]["pages"], blocks[1].get("pages")), (&json!(2), None));
+
+    // The smallest window of a model that reads PDFs, and the largest prompt.
+    let asked = Arc::default();
+    let model = Arc::new(Watching { sees: Arc::new(true.into()), asked: Arc::clone(&asked) });
+    let build = AgentBuildConfig::new().models(Arc::new(StaticModels::new("seeing", model, 128_000)));
+    let agent = build.build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let file = |content: Vec<u8>| vec![PromptBlock::file("a.pdf", "application/pdf", content)];
+    let mut scan = PDF.to_vec();
+    scan.resize(20 * 1024 * 1024, 0xff);
+    assert_eq!(agent.turn(&session, file(scan)).await.unwrap().error, None);
+    assert_eq!(asked.lock().unwrap().pop().unwrap().images.len(), 1);
+    let many = [PDF, &b"<</Type /Page>>".repeat(100)].concat();
+    let refused = agent.turn(&session, file(many)).await.unwrap().error.unwrap();
+    assert_eq!(refused.code, ErrorCode::ContextOverflow);
+}
+
+#[tokio::test]
+async fn a_turn_that_goes_on_with_a_model_that_does_not_take_its_image_is_refused() {
+    let (agent, asked) = agent();
+    let session = agent.create_session().await.unwrap();
+    let service = agent.service();
+    let mut follower = service.follow(&session.session_id, 0).await.unwrap();
+    let blocks = vec![image(1), PromptBlock::text("@stall")];
+    let first = service.begin_turn(StartTurn::new(session.session_id, blocks)).await.unwrap();
+    next_of(&mut follower, "turn_started").await;
+    let steered =
+        StartTurn { policy: Policy::Steer, wait: false, ..StartTurn::new(session.session_id, vec![image(2)]) };
+    service.begin_turn(steered).await.unwrap();
+    service.interrupt(InterruptTurn { session_id: session.session_id, turn: None }).await.unwrap();
+    assert_eq!(first.result.await.unwrap().status, TurnStatus::Interrupted);
+    let before = lines(&agent, &session).await;
+    let blind = ResumeTurn { model: Some("blind".to_owned()), ..ResumeTurn::default() };
+    let refusal = service.resume(&session.session_id, blind).await.unwrap_err().body();
+    assert_eq!((refusal.code, &refusal.details["field"]), (ErrorCode::InvalidRequest, &json!("model")));
+    assert!(refusal.message.contains("blind does not take images"), "{}", refusal.message);
+    assert_eq!(lines(&agent, &session).await, before);
+    // With its own model it goes on, and sees what was steered into it.
+    assert_eq!(service.resume(&session.session_id, ResumeTurn::default()).await.unwrap().error, None);
+    let images = asked.lock().unwrap().pop().unwrap().images;
+    assert_eq!(images.keys().collect::<BTreeSet<_>>(), [&sha256(&png(1)), &sha256(&png(2))].into());
+}
+
+/// As after a restart with another configuration.
+#[tokio::test]
+async fn a_turn_that_waited_for_a_model_that_no_longer_sees_fails_by_name() {
+    let (sees, asked) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    let model = Arc::new(Watching { sees: Arc::clone(&sees), asked: Arc::clone(&asked) });
+    let build = AgentBuildConfig::new().models(Arc::new(StaticModels::new("changing", model, 400_000)));
+    let agent = build.build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let (service, session_id) = (agent.service(), session.session_id);
+    let mut follower = service.follow(&session_id, 0).await.unwrap();
+    let first = service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+    next_of(&mut follower, "turn_started").await;
+    let request = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, vec![image(1)]) };
+    let queued = service.begin_turn(request).await.unwrap();
+    sees.store(false, Ordering::Relaxed);
+    service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    first.result.await.unwrap();
+    let refused = queued.result.await.unwrap().error.unwrap();
+    assert_eq!((refused.code, &refused.details["field"]), (ErrorCode::InvalidRequest, &json!("model")));
+    assert!(refused.message.contains("changing does not take images"), "{}", refused.message);
+    assert_eq!(agent.turn(&session, "@say Later.").await.unwrap().text, "Later.");
+}
+
+/// A vendor that refuses every image.
+struct Refusing(Arc<Mutex<Vec<ModelRequest>>>);
+
+#[async_trait]
+impl ModelClient for Refusing {
+    fn vendor(&self) -> &str {
+        "refusing"
+    }
+
+    fn sees_images(&self, _: &str) -> bool {
+        true
+    }
+
+    fn takes(&self, _: &str, media_type: &str) -> bool {
+        media_type != "image/gif"
+    }
+
+    async fn stream_response(&self, request: ModelRequest) -> Result<ModelStream, ModelError> {
+        self.0.lock().unwrap().push(request.clone());
+        match request.images.is_empty() {
+            true => ScriptedModel.stream_response(request).await,
+            false => Err(ModelError::new(ErrorCode::ModelRejected, "an image is damaged")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_vendor_refuses_is_said_to_the_model_and_a_type_without_a_vendor_to_the_caller() {
+    let asked = Arc::default();
+    let models = StaticModels::new("refusing", Arc::new(Refusing(Arc::clone(&asked))), 100_000);
+    let agent = AgentBuildConfig::new().models(Arc::new(models)).build().unwrap();
+    let session = agent.create_session().await.unwrap();
+    let answer = agent.turn(&session, vec![image(1), PromptBlock::text("@echo blocks")]).await.unwrap();
+    let line = "blocks: [Image 1: image/png, 640 x 480 pixels, 29 bytes] [not shown: the vendor refused it]";
+    assert_eq!((answer.error, answer.text.as_str()), (None, line));
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    let gif = b"GIF89a\x80\x02\xe0\x01\0\0\0".to_vec();
+    let refusal = refused(&agent, &session, vec![PromptBlock::image("image/gif", gif)]).await;
+    assert_eq!((refusal.code, &refusal.details["field"]), (ErrorCode::InvalidRequest, &json!("prompt[0].type")));
+    assert!(refusal.message.contains("refusing does not take image/gif"), "{}", refusal.message);
 }

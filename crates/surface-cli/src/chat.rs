@@ -4,7 +4,7 @@
 
 mod asides;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, path::Path};
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -26,7 +26,7 @@ use crate::{
         ChatArgs, Delivery, SessionCommand, SessionFlags, Target, TurnFlags,
         chat::{SlashCommand, parse, words},
     },
-    attach,
+    attach::{self, Named},
     commands::{
         call::{self, Call},
         compact::until,
@@ -117,7 +117,11 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
     let (has_editor, is_typed) = (streams.has_editor, streams.has_editor || streams.has_keyboard);
     let source = match has_editor {
-        true => Source::Editor { has_colours: app.out.has_colours, history: app.history() },
+        true => Source::Editor {
+            has_colours: app.out.has_colours,
+            history: app.history(),
+            home: app.home().map(Path::to_owned),
+        },
         false => Source::Plain { input: streams.take_stdin(), limit, is_keyboard: streams.has_keyboard },
     };
     let mut lines = Lines::start(source);
@@ -334,11 +338,20 @@ impl<'a> Chat<'a> {
     /// Begins the turn of a prompt.
     async fn begin_prompt(&mut self, line: u64, text: String) -> Result<(), CliError> {
         // A line from a pipe may be anyone's, and shows no file.
-        let files = if self.attended() { attach::named(&text) } else { Vec::new() };
-        let prompt = match attach::attached(&files, text) {
+        let named = if self.attended() { attach::named(&text, self.app.home()) } else { Named::default() };
+        if named.files.is_empty() && attach::begins_with_file(&text) && self.attended() {
+            self.app.out.note("The file is not shown: write @ before its path.");
+        }
+        for path in &named.missing {
+            self.app.out.note(&format!("There is no file {path}; the model is shown none."));
+        }
+        let prompt = match attach::attached(&named.files, text) {
             Ok(prompt) => prompt,
             Err(error) => return self.refuse(line, &error.body()),
         };
+        for path in &named.files {
+            self.app.out.note(&format!("The model is shown {}.", path.display()));
+        }
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
         let turn = wire::turn(self.session_id, prompt, &flags, &delivery, self.app.config.values.compaction);

@@ -151,7 +151,7 @@ export function transcript(session, { onFork, isFixed }) {
     },
     turn_steered: (event) => {
       steered.set(event.seq, event);
-      add(event, el("p.note", {}, `Steered: ${textOf(event.prompt)}`));
+      add(event, el("p.note", {}, `Steered: ${textOf(event.prompt)}`), linesOf(event.blocks));
     },
     steering_entered: (event) => {
       const said = steered.get(event.steered);

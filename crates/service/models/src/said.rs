@@ -16,11 +16,14 @@ pub(crate) fn text<'a>(message: &'a Message, request: &ModelRequest) -> Cow<'a, 
     lines.join("\n\n").into()
 }
 
-/// Describes each image and file in a line; the text of a text file follows its line.
+/// Describes each image and file in a line, which says if it is not sent; the text of a text file follows its line.
 pub(crate) fn lines(blocks: &[Attached], request: &ModelRequest) -> Vec<String> {
-    let with_text = |(line, block): (String, &Attached)| match request.files.get(block.blob()) {
-        Some(text) if block.shown().is_none() => format!("{line}\n{text}"),
-        Some(_) | None => line,
+    let more = |(line, block): (String, &Attached)| match (block.shown(), request.files.get(block.blob())) {
+        (None, Some(text)) => format!("{line}\n{text}"),
+        (None, None) => line,
+        (Some(shown), _) if request.images.contains_key(shown.blob) => line,
+        (Some(_), _) if request.images_refused => format!("{line} [not shown: the vendor refused it]"),
+        (Some(_), _) => format!("{line} [not shown]"),
     };
-    Attached::lines(blocks).into_iter().zip(blocks).map(with_text).collect()
+    Attached::lines(blocks).into_iter().zip(blocks).map(more).collect()
 }

@@ -18,6 +18,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::ResolvedModel,
     options::{Budgets, ModelOptions, Policy},
+    prompt::check_attached,
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         QueuedTurn,
@@ -73,7 +74,7 @@ impl Actor {
             let checked = self.check_blocks(&request.prompt, model.as_ref()).await?;
             let prompt = self.clean_text(&request.prompt.text());
             model.map_or(Ok(()), |model| self.check_room(&prompt, &checked, &model))?;
-            let blocks = self.attach(checked).await.map_err(|error| self.discard(&error))?;
+            let blocks = self.attach(checked).await?;
             let steered = Event::TurnSteered(TurnSteered { prompt, blocks, started, key });
             let recorded = self.record_durably(Some(turn), vec![steered]).await;
             let seq = recorded.map_err(|error| self.discard(&error))?;
@@ -92,6 +93,10 @@ impl Actor {
         let continues = interrupted.map(|end| end.turn);
         let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(&self.session.model))?;
         self.check_model(request, &model)?;
+        if let Some(turn) = continues.filter(|_| is_continuation) {
+            let of_turn = self.session.context.entries().iter().rev().take_while(|entry| entry.turn == turn);
+            of_turn.map(|entry| entry.message.attached()).try_for_each(|blocks| check_attached(blocks, &model))?;
+        }
         let blocks = self.check_blocks(&request.prompt, Some(&model)).await?;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
@@ -202,7 +207,7 @@ impl Actor {
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
-        let blocks = self.attach(blocks).await.map_err(|error| self.discard(&error))?;
+        let blocks = self.attach(blocks).await?;
         let terms = self.terms(request, blocks, key);
         let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
@@ -226,7 +231,7 @@ impl Actor {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn;
-        let blocks = self.attach(blocks).await.map_err(|error| self.discard(&error))?;
+        let blocks = self.attach(blocks).await?;
         let queued = self.terms(request, blocks, key);
         let recorded = self.record_durably(Some(turn), vec![Event::TurnQueued(queued)]).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;

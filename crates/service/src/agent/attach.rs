@@ -1,7 +1,10 @@
 //! From the blocks of a prompt to blobs of the session. All of them are checked before the first is stored, and they are
 //! stored before the event that names them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
+use futures::future::try_join_all;
 
 use super::actor::Actor;
 use crate::{
@@ -16,7 +19,8 @@ use crate::{
 /// Image or file that is checked. Its blob has no name before it is stored.
 pub(super) struct Checked {
     pub(super) attached: Attached,
-    content: Bytes,
+    /// What is to be stored; `None` if it is the content of a blob that the session has.
+    content: Option<Bytes>,
 }
 
 impl Actor {
@@ -34,17 +38,20 @@ impl Actor {
         model.map_or(Ok(()), |model| prompt::check_model(prompt, model))?;
         let (mut checked, mut bytes) = (Vec::new(), 0);
         for (at, block) in prompt.blocks().iter().enumerate() {
-            let content = match block {
+            let (content, blob) = match block {
                 PromptBlock::Text { .. } => continue,
                 PromptBlock::Image { data, blob, .. } | PromptBlock::File { data, blob, .. } => match (data, blob) {
-                    (Some(data), _) => data.0.clone(),
-                    (None, blob) => self.content(blob.as_deref().unwrap_or_default()).await?,
+                    (Some(data), _) => (data.0.clone(), None),
+                    (None, blob) => (self.content(blob.as_deref().unwrap_or_default()).await?, blob.clone()),
                 },
             };
             bytes += content.len() as u64;
             prompt::check_bytes(bytes)?;
-            prompt::check_content(at, block, &content)?;
-            checked.extend(prompt::attached(block, &content).map(|attached| self.cleaned(attached, content)));
+            if blob.is_some() {
+                // What the request itself has is checked.
+                prompt::check_content(at, block, &content)?;
+            }
+            checked.extend(prompt::attached(block, &content).map(|attached| self.cleaned(attached, content, blob)));
         }
         Ok(checked)
     }
@@ -56,26 +63,39 @@ impl Actor {
     }
 
     /// Replaces secrets in a file's name, and in a text.
-    fn cleaned(&self, attached: Attached, content: Bytes) -> Checked {
-        let Attached::File(file) = attached else { return Checked { attached, content } };
-        let name = self.ports.secrets.replace(&file.name).into_owned();
-        let content = match std::str::from_utf8(&content) {
-            Ok(text) if !file.is_pdf() => Bytes::from(self.ports.secrets.replace(text).into_owned()),
-            _ => content,
+    fn cleaned(&self, attached: Attached, mut content: Bytes, mut blob: Option<String>) -> Checked {
+        let attached = match attached {
+            Attached::Image(_) => attached,
+            Attached::File(file) => {
+                let text = std::str::from_utf8(&content).ok().filter(|_| !file.is_pdf());
+                if let Some(Cow::Owned(text)) = text.map(|text| self.ports.secrets.replace(text)) {
+                    (content, blob) = (text.into(), None);
+                }
+                let name = self.ports.secrets.replace(&file.name).into_owned();
+                Attached::File(AttachedFile { name, bytes: content.len() as u64, ..file })
+            }
         };
-        let bytes = content.len() as u64;
-        Checked { attached: Attached::File(AttachedFile { name, bytes, ..file }), content }
+        match blob {
+            Some(blob) => Checked { attached: attached.stored_as(blob), content: None },
+            None => Checked { attached, content: Some(content) },
+        }
     }
 
-    /// Stores images and files. They are durable with the event that names them.
-    pub(super) async fn attach(&mut self, checked: Vec<Checked>) -> Result<Vec<Attached>, StoreError> {
-        let mut all = Vec::with_capacity(checked.len());
-        for Checked { attached, content } in checked {
-            let mut writer = self.ports.blobs.writer(self.session.id);
+    /// Stores images and files. They are durable with the event that names them. If one cannot be stored, nothing of the
+    /// session has changed, and a turn that runs goes on.
+    pub(super) async fn attach(&mut self, checked: Vec<Checked>) -> Result<Vec<Attached>, SessionError> {
+        let (blobs, id) = (&self.ports.blobs, self.session.id);
+        let stored = checked.into_iter().map(|Checked { attached, content }| async move {
+            let Some(content) = content else { return Ok(attached) };
+            let mut writer = blobs.writer(id);
+            writer.waits_for_room();
             writer.write(&content).await?;
             let (blob, _) = writer.finish().await?;
-            all.push(attached.stored_as(blob));
-        }
-        Ok(all)
+            Ok(attached.stored_as(blob))
+        });
+        try_join_all(stored).await.map_err(|error| match error {
+            StoreError::Fenced => self.discard(&error),
+            _ => Self::store_failed(&error),
+        })
     }
 }

@@ -199,7 +199,7 @@ impl Actor {
             self.ports.held.check_room()?;
             self.ports.events.room().await?;
             let checked = self.check_blocks(&prompt, model.as_ref()).await?;
-            blocks = self.attach(checked).await.map_err(|error| self.discard(&error))?;
+            blocks = self.attach(checked).await?;
             text = Some(self.clean_text(&prompt.text()));
         }
         self.changed(Some(turn), Event::TurnEdited(TurnEdited { prompt: text, blocks, position })).await

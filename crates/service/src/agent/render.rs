@@ -10,6 +10,7 @@ use crate::{
     compaction::json_bytes,
     model::{ModelRequest, ResolvedModel, ToolSpec},
     options::{EngineOptions, ModelOptions, Overflow},
+    prompt::check_attached,
     session::{
         Session,
         event::ContextTokens,
@@ -57,12 +58,23 @@ pub(crate) fn render(
         free: None,
     };
     let asked = session.model_options().clone();
-    check_options(&asked, model).map_err(|error| error.body())?;
+    check_options(&asked, model).and_then(|()| check_shown(session, model)).map_err(|error| error.body())?;
     let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
     let rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
     Ok((rendered, tokens.within(model.window_tokens)))
+}
+
+/// Checks that a model takes the images and files of the turn that it is to answer. It may have changed while the turn
+/// waited.
+fn check_shown(session: &Session, model: &ResolvedModel) -> Result<(), SessionError> {
+    let (context, turn) = (&session.context, session.open_turn().map(|open| open.turn));
+    if context.images_from(0) == 0 {
+        return Ok(());
+    }
+    let of_turn = context.entries().iter().rev().take_while(|entry| Some(entry.turn) == turn);
+    of_turn.map(|entry| entry.message.attached()).try_for_each(|blocks| check_attached(blocks, model))
 }
 
 /// Returns what follows the messages, and the bytes in it that are pins.
@@ -281,6 +293,7 @@ fn rendered(
         thinking_tokens: 0,
         attempt: 0,
         images: Arc::default(),
+        images_refused: false,
         files: BTreeMap::new(),
     };
     Rendered { request, system: session.system_prompt.clone() }

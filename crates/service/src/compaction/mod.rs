@@ -155,13 +155,15 @@ pub(crate) fn message_bytes(message: &Message) -> u64 {
 
 /// Bytes that an image counts for: those of 1,600 tokens. Vendors make large ones smaller before they count them.
 pub(crate) const IMAGE_BYTES: u64 = 1_600 * 4;
-/// Bytes of a PDF that count as a page, and the pages that vendors read. A page is shown as an image beside its text.
-const PDF_PAGE_BYTES: u64 = 32 * 1024;
-const PDF_PAGES_MAX: u64 = 100;
+/// The most pages of a PDF that count: vendors read no more.
+const PDF_PAGES_MAX: u64 = 1_000;
+/// Bytes of a PDF that count as a page if it does not show its pages. They are so many that the largest prompt fits the
+/// windows of today: a scan has few pages, and of the rest the vendor is the judge.
+const PDF_PAGE_BYTES: u64 = 1024 * 1024;
 
-/// Bytes that an image or a PDF counts for.
+/// Bytes that an image or a PDF counts for. A page is shown as an image.
 pub(crate) fn shown_bytes(shown: &Shown<'_>) -> u64 {
-    let pages = || shown.bytes.div_ceil(PDF_PAGE_BYTES).clamp(1, PDF_PAGES_MAX);
+    let pages = || shown.pages.map_or(shown.bytes.div_ceil(PDF_PAGE_BYTES), u64::from).clamp(1, PDF_PAGES_MAX);
     if shown.is_pdf() { pages() * IMAGE_BYTES } else { IMAGE_BYTES }
 }
 

@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn of_a_file_memory_has_the_name() {
         let [name, media_type, blob] = ["notes.txt", "text/plain", "b10b"].map(str::to_owned);
-        let file = Attached::File(AttachedFile { name, media_type, blob, bytes: 3 });
+        let file = Attached::File(AttachedFile { name, media_type, blob, bytes: 3, pages: None });
         let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
         let image = Attached::Image(Image { media_type, blob, bytes: 3, width: 1, height: 1 });
         let texts = of(&item("user", Message::User { content: "Look.".into(), blocks: vec![image, file] }));

@@ -333,7 +333,8 @@ impl Sessions {
         request.options.check()?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
-        request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
+        let Some(model) = &request.model else { return Ok(()) };
+        prompt::check_model(&request.prompt, &self.engine().models.resolve(model)?)
     }
 
     /// Accepts a turn, or the continuation of an interrupted one, which has no prompt.

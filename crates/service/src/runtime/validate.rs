@@ -45,8 +45,8 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T) -> Result<String, S
 /// Hashes a turn's request without its key, the way its answer is delivered, and who attends it. A continuation of an interrupted turn
 /// never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
-    let prompt = request.prompt.clone().hashed(|bytes| hex(&Sha256::digest(bytes)));
-    let request = StartTurn { prompt, idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    let mut request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    request.prompt = std::mem::take(&mut request.prompt).hashed(|bytes| hex(&Sha256::digest(bytes)));
     if is_continuation { request_hash(&(request, "continues")) } else { request_hash(&request) }
 }
 

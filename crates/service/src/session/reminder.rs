@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 pub use meerkat_words::reminder::{Pin, Reminder, SystemReminderType};
 
-use super::message::{Attached, AttachedFile, BlobRef, Body, Message, ToolResult};
+use super::message::{Attached, AttachedFile, BlobRef, Body, Image, Message, ToolResult};
 use crate::{compaction::summary_of, tool::RECALL_TOOL};
 
 /// Adds a reminder behind the others, and removes the former one of its type. The first reminder comes before all
@@ -109,12 +109,16 @@ fn cleaned(message: &Message) -> Option<Message> {
     };
     match message {
         Message::User { content, blocks } => {
+            // Of an imported prompt the type may be any text, too.
             let named = |block: &Attached| match block {
-                Attached::File(file) if matches!(without_tags(&file.name), Cow::Owned(_)) => {
-                    let name = without_tags(&file.name).into_owned();
-                    Attached::File(AttachedFile { name, ..file.clone() })
+                Attached::File(file) => {
+                    let [name, media_type] = [&file.name, &file.media_type].map(|text| without_tags(text).into_owned());
+                    Attached::File(AttachedFile { name, media_type, ..file.clone() })
                 }
-                Attached::File(_) | Attached::Image(_) => block.clone(),
+                Attached::Image(image) => {
+                    let media_type = without_tags(&image.media_type).into_owned();
+                    Attached::Image(Image { media_type, ..image.clone() })
+                }
             };
             let cleaned = clean(content, |_| true);
             // Compared first: most prompts have none.

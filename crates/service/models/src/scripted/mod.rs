@@ -39,7 +39,7 @@ impl ModelClient for ScriptedModel {
         true
     }
 
-    fn reads_pdfs(&self, _: &str) -> bool {
+    fn takes(&self, _: &str, _: &str) -> bool {
         true
     }
 

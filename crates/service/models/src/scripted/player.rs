@@ -220,12 +220,10 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
     }
 }
 
-/// Describes the newest prompt's images and files, with the texts of files and what else the model is not sent.
+/// Describes the newest prompt's images and files, as a vendor would be sent them.
 fn blocks(request: &ModelRequest) -> Option<String> {
     let message = request.messages.iter().rfind(|message| matches!(***message, Message::User { .. }))?;
-    let unsent = message.shown().filter(|shown| !request.images.contains_key(shown.blob)).count();
-    let note = if unsent > 0 { format!("\nnot sent: {unsent}") } else { String::new() };
-    (!message.attached().is_empty()).then(|| said::lines(message.attached(), request).join("\n") + &note)
+    (!message.attached().is_empty()).then(|| said::lines(message.attached(), request).join("\n"))
 }
 
 /// Finds the newest tool result of the running turn.

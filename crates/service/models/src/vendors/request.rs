@@ -2,7 +2,11 @@
 //!
 //! Two requests of a session must share their prefix: changing parts go into the tail, behind the cache mark.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use genai::{
     adapter::AdapterKind,
@@ -36,6 +40,7 @@ pub(super) fn chat(
     returns_reasoning: bool,
 ) -> Result<ChatRequest, ModelError> {
     let to = Recipient { api, vendor, returns_reasoning };
+    let mut shown = Showing::of(request);
     let mut messages = Vec::new();
     let mut system = request.system.as_deref();
     if api == Api::Anthropic {
@@ -45,8 +50,8 @@ pub(super) fn chat(
         match &**message {
             Message::System { content } => messages.push(ChatMessage::system(content.excerpt().as_ref())),
             Message::User { blocks, .. } if !blocks.is_empty() => {
-                let shown = blocks.iter().filter_map(|block| shown_part(block, request));
-                let parts = shown.chain(text_part(&said::text(message, request))).collect::<Vec<_>>();
+                let parts = blocks.iter().filter_map(|block| shown_part(block, &mut shown));
+                let parts = parts.chain(text_part(&said::text(message, request))).collect::<Vec<_>>();
                 messages.push(ChatMessage::user(MessageContent::from_parts(parts)));
             }
             Message::User { content, .. } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
@@ -57,10 +62,11 @@ pub(super) fn chat(
             }
             Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, to),
             Message::ToolResults { results } => {
-                let parts = results.iter().map(|result| result_part(result, request, api));
+                let images: Vec<Vec<_>> = results.iter().map(|result| shown.images(result)).collect();
+                let parts = results.iter().zip(&images).map(|(result, images)| result_part(result, images, api));
                 messages.push(ChatMessage::tool(MessageContent::from_parts(parts.collect::<Vec<_>>())));
                 if api != Api::Anthropic {
-                    messages.extend(seen_after(results, request));
+                    messages.extend(seen_after(results, &images));
                 }
             }
         }
@@ -267,13 +273,12 @@ fn call_part(call: &Call, api: Api) -> ContentPart {
     })
 }
 
-fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> ContentPart {
+fn result_part(result: &ToolResult, images: &[(&Image, &Arc<str>)], api: Api) -> ContentPart {
     let id = call_id(&result.call_id, api);
     let content = result.content.excerpt();
-    let mut images = images(result, request).peekable();
-    if api == Api::Anthropic && (result.is_error || images.peek().is_some()) {
+    if api == Api::Anthropic && (result.is_error || !images.is_empty()) {
         let text = (!content.trim().is_empty()).then(|| json!({ "type": "text", "text": content }));
-        let images = images.map(|(image, data)| {
+        let images = images.iter().map(|(image, data)| {
             let source = json!({ "type": "base64", "media_type": image.media_type, "data": data });
             json!({ "type": "image", "source": source })
         });
@@ -285,30 +290,56 @@ fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> Content
     ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal_name(&result.name, api)))
 }
 
-/// Lists the images of a result that the model sees, with their data.
-fn images<'a>(result: &'a ToolResult, request: &'a ModelRequest) -> impl Iterator<Item = (&'a Image, &'a Arc<str>)> {
-    result.images.iter().filter_map(|image| Some((image, request.images.get(&image.blob)?)))
+/// The images and PDFs of a request, each of which is sent once: where it is named last.
+struct Showing<'a> {
+    request: &'a ModelRequest,
+    /// Times that each is still to come.
+    named: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Showing<'a> {
+    fn of(request: &'a ModelRequest) -> Self {
+        let mut named = BTreeMap::new();
+        for shown in request.messages.iter().flat_map(|message| message.shown()) {
+            if request.images.contains_key(shown.blob) {
+                *named.entry(shown.blob).or_default() += 1;
+            }
+        }
+        Self { request, named }
+    }
+
+    /// Returns the data of the next one in order, if it is sent here.
+    fn next(&mut self, blob: &str) -> Option<&'a Arc<str>> {
+        let left = self.named.get_mut(blob)?;
+        *left -= 1;
+        if *left == 0 { self.request.images.get(blob) } else { None }
+    }
+
+    /// Lists the images of a result that the model sees here, with their data.
+    fn images(&mut self, result: &'a ToolResult) -> Vec<(&'a Image, &'a Arc<str>)> {
+        result.images.iter().filter_map(|image| Some((image, self.next(&image.blob)?))).collect()
+    }
 }
 
 /// Makes the part of an image or a PDF that the model is sent whole.
-fn shown_part(block: &Attached, request: &ModelRequest) -> Option<ContentPart> {
+fn shown_part(block: &Attached, showing: &mut Showing<'_>) -> Option<ContentPart> {
     let shown = block.shown()?;
+    let data = showing.next(shown.blob)?.clone();
     let name = if let Attached::File(file) = block { Some(file.name.clone()) } else { None };
-    Some(ContentPart::from_binary_base64(shown.media_type, request.images.get(shown.blob)?.clone(), name))
+    Some(ContentPart::from_binary_base64(shown.media_type, data, name))
 }
 
 /// Makes the message with the images of results, for vendors whose results are text only.
-fn seen_after(results: &[ToolResult], request: &ModelRequest) -> Option<ChatMessage> {
+fn seen_after(results: &[ToolResult], images: &[Vec<(&Image, &Arc<str>)>]) -> Option<ChatMessage> {
     let mut parts = Vec::new();
-    for result in results {
-        let seen: Vec<_> = images(result, request).collect();
+    for (result, seen) in results.iter().zip(images) {
         if !seen.is_empty() {
             parts.push(ContentPart::from_text(format!("Images that the tool {} returned:", result.name)));
         }
-        let part = |(image, data): (&Image, &Arc<str>)| {
-            ContentPart::from_binary_base64(image.media_type.as_str(), data.clone(), None)
+        let part = |(image, data): &(&Image, &Arc<str>)| {
+            ContentPart::from_binary_base64(image.media_type.as_str(), Arc::clone(data), None)
         };
-        parts.extend(seen.into_iter().map(part));
+        parts.extend(seen.iter().map(part));
     }
     (!parts.is_empty()).then(|| ChatMessage::user(MessageContent::from_parts(parts)))
 }

@@ -13,11 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Outcome, allowed};
 use crate::{
-    agent::{
-        Ports,
-        images::{Sent, first_sent, taken},
-        render::Rendered,
-    },
+    agent::{Ports, images::sent, render::Rendered},
     ids::SessionId,
     model::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
@@ -105,7 +101,7 @@ async fn attempts(
         let mut wait = policy.wait(&error, request.attempt, effect.ports.world.ids.as_ref());
         if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
             // An image that a vendor refuses must not end every later turn.
-            request.images = Arc::default();
+            (request.images, request.images_refused) = (Arc::default(), true);
             wait = Some(Duration::ZERO);
         }
         let Some(wait) = wait.filter(|wait| !is_visible && waited.saturating_add(*wait) <= most) else {
@@ -311,11 +307,8 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
 /// Reads the images and PDFs of the request that are sent.
 async fn load_images(effect: &ModelEffect, request: &ModelRequest) -> Result<BTreeMap<String, Arc<str>>, StoreError> {
     let (mut loaded, mut room_bytes) = (BTreeMap::new(), IMAGES_BYTES_MAX);
-    let taken = taken(request.messages.iter().map(|message| &**message), &effect.model);
-    for Sent { shown, .. } in taken[first_sent(&taken)..].iter().rev() {
-        if loaded.contains_key(shown.blob) {
-            continue;
-        }
+    let sent = sent(request.messages.iter().map(|message| &**message), &effect.model);
+    for shown in sent.into_iter().rev() {
         let limit = if shown.is_pdf() { FILE_BYTES_MAX } else { IMAGE_BYTES_MAX } + 1;
         let bytes = effect.ports.blobs.read(effect.session_id, shown.blob, 0, limit).await?;
         // What a bundle says of a blob may be wrong.

@@ -6,7 +6,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     session::{
         event::{ContextRebuilt, Event, Record, ToolOutcome},
-        message::{Attached, AttachedFile, BlobRef, Block, Body, Message, ToolResult},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, ToolResult},
     },
 };
 
@@ -214,7 +214,9 @@ pub(super) fn size(message: &Message) -> u64 {
     let blocks = if let Message::User { blocks, .. } = message { blocks.as_slice() } else { &[] };
     let of_block = |block: &Attached| match block {
         Attached::Image(_) => 6_400,
-        Attached::File(file) if file.media_type == "application/pdf" => (file.bytes.div_ceil(32_768)).max(1) * 6_400,
+        Attached::File(file) if file.media_type == "application/pdf" => {
+            file.pages.map_or(file.bytes.div_ceil(1 << 20), u64::from).clamp(1, 1_000) * 6_400
+        }
         Attached::File(file) => file.bytes.min(65_536),
     };
     serde_json::to_vec(message).unwrap().len() as u64 + whole + blocks.iter().map(of_block).sum::<u64>()
@@ -224,9 +226,13 @@ pub(super) fn size(message: &Message) -> u64 {
 fn user(content: Body, blocks: &[Attached]) -> Message {
     let named = |block: &Attached| match block {
         Attached::File(file) => {
-            Attached::File(AttachedFile { name: file.name.replace("<pin", "&lt;pin"), ..file.clone() })
+            let [name, media_type] = [&file.name, &file.media_type].map(|text| text.replace("<pin", "&lt;pin"));
+            Attached::File(AttachedFile { name, media_type, ..file.clone() })
         }
-        Attached::Image(_) => block.clone(),
+        Attached::Image(image) => {
+            let media_type = image.media_type.replace("<pin", "&lt;pin");
+            Attached::Image(Image { media_type, ..image.clone() })
+        }
     };
     Message::User { content, blocks: blocks.iter().map(named).collect() }
 }

@@ -102,7 +102,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
     };
     let cost = is_full.then_some(Cost::from_micros(number));
     let [name, media_type, blob] = [&text; 3].map(Clone::clone);
-    let file = Attached::File(AttachedFile { name, media_type, blob, bytes: number });
+    let file = Attached::File(AttachedFile { name, media_type, blob, bytes: number, pages: Some(small) });
     let [media_type, blob] = [&text; 2].map(Clone::clone);
     let image = Attached::Image(Image { media_type, blob, bytes: number, width: small, height: small });
     let blocks = if is_full { vec![image, file] } else { Vec::new() };

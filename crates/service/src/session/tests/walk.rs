@@ -506,7 +506,8 @@ fn body(detail: usize) -> Body {
 fn blocks(detail: usize) -> Vec<Attached> {
     let file = |name: &str, media_type: &str, bytes| {
         let [name, media_type, blob] = [name, media_type, "b10b"].map(str::to_owned);
-        Attached::File(AttachedFile { name, media_type, blob, bytes })
+        let pages = (bytes % 3 == 0).then_some(2_000);
+        Attached::File(AttachedFile { name, media_type, blob, bytes, pages })
     };
     let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
     let image = Attached::Image(Image { media_type, blob, bytes: 900, width: 3, height: 5 });

@@ -39,6 +39,9 @@ pub struct AttachedFile {
     pub blob: String,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Pages of a PDF that shows how many it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pages: Option<u32>,
 }
 
 /// The type of the files that a model is sent whole. All others are texts.
@@ -77,7 +80,8 @@ impl Attached {
         match self {
             Self::Image(image) => Some(Shown::of(image)),
             Self::File(file) if file.is_pdf() => {
-                Some(Shown { media_type: &file.media_type, blob: &file.blob, bytes: file.bytes })
+                let AttachedFile { media_type, blob, bytes, pages, .. } = file;
+                Some(Shown { media_type, blob, bytes: *bytes, pages: *pages })
             }
             Self::File(_) => None,
         }
@@ -110,11 +114,13 @@ pub struct Shown<'a> {
     pub blob: &'a str,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Pages of a PDF that shows how many it has.
+    pub pages: Option<u32>,
 }
 
 impl<'a> Shown<'a> {
     pub(super) fn of(image: &'a Image) -> Self {
-        Self { media_type: &image.media_type, blob: &image.blob, bytes: image.bytes }
+        Self { media_type: &image.media_type, blob: &image.blob, bytes: image.bytes, pages: None }
     }
 
     /// Returns true for a PDF.
