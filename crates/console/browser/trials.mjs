@@ -162,6 +162,37 @@ const trials = {
     await text("Four.").waitFor();
     await page.getByRole("button", { name: "Send", exact: true }).waitFor();
   },
+  async "an image is pasted and a file dropped, and the model is shown them"() {
+    const id = await session({ title: "Shown" });
+    await open(`sessions/${id}`);
+    const prompt = page.getByLabel("Prompt");
+    const give = (type, name, media, bytes, beside) => prompt.evaluate((node, [type, name, media, bytes, beside]) => {
+      const data = new DataTransfer();
+      if (beside) data.setData("text/plain", beside);
+      data.items.add(new File([new Uint8Array(bytes)], name, { type: media }));
+      const field = type === "paste" ? "clipboardData" : "dataTransfer";
+      const event = new Event(type, { bubbles: true, cancelable: true });
+      Object.defineProperty(event, field, { value: data });
+      node.dispatchEvent(event);
+    }, [type, name, media, bytes, beside]);
+    const png = [137, 80, 78, 71, 13, 10, 26, 10, 0, 0, 0, 13, 73, 72, 68, 82, 0, 0, 2, 128, 0, 0, 1, 224, 8, 2, 0, 0, 1];
+    await give("paste", "shot.png", "image/png", png);
+    // A picture of the text that is pasted.
+    await give("paste", "cells.png", "image/png", png, "1\t2");
+    await give("drop", "notes.txt", "", [68, 105, 103, 46]);
+    await give("drop", "line.svg", "image/svg+xml", [60, 47, 62]);
+    await give("drop", "wrong.txt", "text/plain", [65]);
+    await page.locator(".attached p", { hasText: "wrong.txt" }).getByRole("button", { name: "Remove" }).click();
+    await prompt.fill("@echo blocks");
+    await page.keyboard.press("Enter");
+    await page.locator(".answer", { hasText: "[File 1: notes.txt, text/plain, 4 bytes]" }).waitFor();
+    await page.locator(".answer", { hasText: "[File 2: line.svg, text/plain, 3 bytes]" }).waitFor();
+    const shown = page.locator(".item[data-type=turn_started] .prompt");
+    await shown.getByText("Image: image/png, 640 x 480 pixels, 29 bytes").waitFor();
+    await shown.getByText("File: notes.txt, text/plain, 4 bytes").waitFor();
+    assert.equal(await shown.getByText("Image: image/png").count(), 1);
+    assert.equal(await page.locator(".attached p").count(), 0);
+  },
   async "a fork goes its own way from a turn"() {
     const id = await session({ title: "Parent" });
     await say(id, "@say First.");

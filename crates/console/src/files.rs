@@ -40,6 +40,7 @@ files![
     ("/console/icon.svg", "icon.svg", "image/svg+xml"),
     ("/console/app.js", "app.js", SCRIPT),
     ("/console/api.js", "api.js", SCRIPT),
+    ("/console/attached.js", "attached.js", SCRIPT),
     ("/console/dom.js", "dom.js", SCRIPT),
     ("/console/follow.js", "follow.js", SCRIPT),
     ("/console/markdown.js", "markdown.js", SCRIPT),

@@ -102,7 +102,7 @@ impl Default for Limits {
             connections: 1024,
             streams: 512,
             header_timeout: Duration::from_secs(10),
-            body_bytes: 16 * 1024 * 1024,
+            body_bytes: 32 * 1024 * 1024,
             bundle_bytes: meerkat_service::options::Limits::default().bundle_bytes,
             stall_ms: 30_000,
             drain_ms: 10_000,

@@ -28,7 +28,7 @@ use crate::{
         recall::Recall,
         validate,
     },
-    service::{CreateSession, SessionCreated, SessionService, StartTurn, TurnResult},
+    service::{CreateSession, Prompt, SessionCreated, SessionService, StartTurn, TurnResult},
     store::{DirectoryOwner, MemoryUse, Stores, open_stores, own_directory},
     tool::{RuleKeeper, SearchTools, Tool, ToolRegistry, ToolSource, Toolbox, WorkspaceNotes, test_tools::test_tools},
 };
@@ -366,7 +366,7 @@ impl Agent {
     ///
     /// # Errors
     /// As `start_turn` of the service.
-    pub async fn turn(&self, session: &SessionCreated, prompt: &str) -> Result<TurnResult, SessionError> {
+    pub async fn turn(&self, session: &SessionCreated, prompt: impl Into<Prompt>) -> Result<TurnResult, SessionError> {
         self.service.start_turn(StartTurn::new(session.session_id, prompt)).await
     }
 }

@@ -35,6 +35,8 @@ pub mod follow;
 
 mod agent;
 
+mod prompt;
+
 pub mod compaction;
 pub mod memory;
 pub mod store;

@@ -77,7 +77,7 @@ async fn a_change_without_room_is_refused() {
     let running = service.begin_turn(queue(format!("@say Part. @stall @note {}", "x".repeat(100_000)))).await.unwrap();
     let waiting = service.begin_turn(queue(format!("@say Old. @note {}", "y".repeat(130_000)))).await.unwrap();
     let place = EditQueued { session_id, turn: waiting.accepted.turn, prompt: None, position: Some(0) };
-    let prompt = Some(format!("@say New. @note {}", "z".repeat(200_000)));
+    let prompt = Some(format!("@say New. @note {}", "z".repeat(200_000)).into());
     let refused = service.edit_queued(EditQueued { prompt, ..place.clone() }).await.unwrap_err();
     assert_eq!(refused.code(), ErrorCode::SessionLimit);
     service.edit_queued(place).await.unwrap();

@@ -11,6 +11,7 @@ mod examples;
 mod images;
 mod memory;
 mod models;
+mod prompts;
 mod secrets;
 mod stored;
 mod survival;

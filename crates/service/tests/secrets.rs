@@ -125,7 +125,7 @@ async fn a_planted_key_is_in_no_event_no_answer_and_no_error() {
     let call_id = asked["call_id"].as_str().unwrap().to_owned();
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Old.") };
     let queued = service.begin_turn(queued).await.unwrap();
-    let prompt = Some(format!("@say It waits for {KEY}."));
+    let prompt = Some(format!("@say It waits for {KEY}.").into());
     let edited = EditQueued { session_id, turn: queued.accepted.turn, prompt, position: None };
     service.edit_queued(edited).await.unwrap();
     let decision = DecideApproval {

@@ -244,7 +244,7 @@ impl Trial {
         }
         for (kind, probe, turn) in &self.said {
             let message = &history[&started[turn]];
-            let Message::User { content: Body::Inline(text) } = message else { panic!("{message:?} is no prompt") };
+            let Message::User { content: Body::Inline(text), .. } = message else { panic!("{message:?} is no prompt") };
             assert!(text.contains(probe.as_str()), "{kind}: {probe} is not at its place in the history");
         }
     }

@@ -109,6 +109,11 @@ pub(crate) struct DefaultModel {
 }
 
 impl App {
+    /// Returns the user's folder.
+    pub(crate) fn home(&self) -> Option<&Path> {
+        self.kept.home.as_deref()
+    }
+
     /// Makes the configured service: in memory, over the data directory, or the one of the process that owns that.
     pub(crate) async fn open(config: Arc<Config>, out: &Output, env: &Environment) -> Result<Self, CliError> {
         let models = config.models(env)?;

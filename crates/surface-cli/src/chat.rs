@@ -4,7 +4,7 @@
 
 mod asides;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, path::Path};
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -26,6 +26,7 @@ use crate::{
         ChatArgs, Delivery, SessionCommand, SessionFlags, Target, TurnFlags,
         chat::{SlashCommand, parse, words},
     },
+    attach::{self, Named},
     commands::{
         call::{self, Call},
         compact::until,
@@ -116,7 +117,11 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
     let limit = app.config.values.limits.prompt_bytes.saturating_mul(2).saturating_add(LINE_BYTES_MORE);
     let (has_editor, is_typed) = (streams.has_editor, streams.has_editor || streams.has_keyboard);
     let source = match has_editor {
-        true => Source::Editor { has_colours: app.out.has_colours, history: app.history() },
+        true => Source::Editor {
+            has_colours: app.out.has_colours,
+            history: app.history(),
+            home: app.home().map(Path::to_owned),
+        },
         false => Source::Plain { input: streams.take_stdin(), limit, is_keyboard: streams.has_keyboard },
     };
     let mut lines = Lines::start(source);
@@ -277,7 +282,8 @@ impl<'a> Chat<'a> {
                 return Ok(());
             }
         };
-        let Some(slash) = text.strip_prefix('/') else {
+        let is_file = self.attended() && attach::begins_with_file(&text);
+        let Some(slash) = text.strip_prefix('/').filter(|_| !is_file) else {
             self.held.push_back(WaitingLine { line: number, said: Said::Prompt(text) });
             return Ok(());
         };
@@ -321,7 +327,7 @@ impl<'a> Chat<'a> {
                 at += 1;
             } else if let Some(WaitingLine { line, said }) = self.held.remove(at) {
                 match said {
-                    Said::Prompt(text) => self.begin_prompt(line, text).await,
+                    Said::Prompt(text) => self.begin_prompt(line, text).await?,
                     Said::Command(command) => self.begin(line, command).await?,
                 }
             }
@@ -330,15 +336,31 @@ impl<'a> Chat<'a> {
     }
 
     /// Begins the turn of a prompt.
-    async fn begin_prompt(&mut self, line: u64, text: String) {
+    async fn begin_prompt(&mut self, line: u64, text: String) -> Result<(), CliError> {
+        // A line from a pipe may be anyone's, and shows no file.
+        let named = if self.attended() { attach::named(&text, self.app.home()) } else { Named::default() };
+        if named.files.is_empty() && attach::begins_with_file(&text) && self.attended() {
+            self.app.out.note("The file is not shown: write @ before its path.");
+        }
+        for path in &named.missing {
+            self.app.out.note(&format!("There is no file {path}; the model is shown none."));
+        }
+        let prompt = match attach::attached(&named.files, text) {
+            Ok(prompt) => prompt,
+            Err(error) => return self.refuse(line, &error.body()),
+        };
+        for path in &named.files {
+            self.app.out.note(&format!("The model is shown {}.", path.display()));
+        }
         let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
-        let mut turn = wire::turn(self.session_id, text, &flags, &delivery, self.app.config.values.compaction);
+        let mut turn = wire::turn(self.session_id, prompt, &flags, &delivery, self.app.config.values.compaction);
         // A person sees the turn go on when its calls are answered; a script answers them itself.
         turn.wait = self.app.out.is_json;
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
         self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, false).await));
+        Ok(())
     }
 
     /// Returns true if a person is here to decide calls that ask.

@@ -86,7 +86,7 @@ pub(crate) struct Config {
 pub(crate) struct Kept {
     /// Folders of the program: the data directory and that of the user's configuration.
     own: Vec<PathBuf>,
-    home: Option<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
 }
 
 impl Kept {

@@ -13,8 +13,9 @@ use std::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::SessionError;
 use reedline::{
-    DefaultPrompt, DefaultPromptSegment, EditCommand, Emacs, FileBackedHistory, KeyCode, KeyModifiers, Reedline,
-    ReedlineEvent, Signal, default_emacs_keybindings,
+    ColumnarMenu, Completer, CompletionResult, DefaultPrompt, DefaultPromptSegment, EditCommand, Emacs,
+    FileBackedHistory, KeyCode, KeyModifiers, MenuBuilder as _, Reedline, ReedlineEvent, ReedlineMenu, Signal, Span,
+    Suggestion, default_emacs_keybindings,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -24,7 +25,7 @@ use rustix::{
 };
 use tokio::sync::mpsc;
 
-use crate::signals::hang_up;
+use crate::{attach::completions, signals::hang_up};
 
 /// Lines of history to keep.
 const HISTORY_MAX: usize = 1000;
@@ -55,6 +56,8 @@ pub(crate) enum Source {
         has_colours: bool,
         /// File of the history.
         history: Option<PathBuf>,
+        /// The user's folder, for paths after `@~/`.
+        home: Option<PathBuf>,
     },
     /// Any other input.
     Plain {
@@ -115,9 +118,9 @@ impl Lines {
         }
         std::thread::spawn(move || {
             let mut read: Box<dyn FnMut(bool) -> Line> = match source {
-                Source::Editor { has_colours, history } => {
-                    let mut prompts = editor(has_colours, history.as_deref());
-                    let mut answers = editor(has_colours, None);
+                Source::Editor { has_colours, history, home } => {
+                    let mut prompts = editor(has_colours, history.as_deref(), home);
+                    let mut answers = editor(has_colours, None, None);
                     Box::new(move |is_prompt| if is_prompt { prompts() } else { answers() })
                 }
                 Source::Plain { input, limit, .. } => {
@@ -279,14 +282,34 @@ pub(crate) fn history_file(folder: &Path) -> io::Result<PathBuf> {
     Ok(file)
 }
 
+/// Name of the editor's list of paths.
+const PATHS: &str = "paths";
+
+/// Completes the paths after an `@`; has the user's folder.
+struct Paths(Option<PathBuf>);
+
+impl Completer for Paths {
+    fn complete(&mut self, line: &str, at: usize) -> CompletionResult {
+        let (start, paths) = completions(&line[..at], self.0.as_deref());
+        let suggestion = |value| Suggestion { value, span: Span::new(start, at), ..Suggestion::default() };
+        CompletionResult::fresh(paths.into_iter().map(suggestion).collect::<Vec<_>>())
+    }
+}
+
 /// Makes an editor like a shell's: a paste is one text, and Ctrl-C first clears a line.
-fn editor(has_colours: bool, history: Option<&Path>) -> impl FnMut() -> Line + use<> {
+fn editor(has_colours: bool, history: Option<&Path>, home: Option<PathBuf>) -> impl FnMut() -> Line + use<> {
     let mut keys = default_emacs_keybindings();
+    let complete = vec![ReedlineEvent::Menu(PATHS.to_owned()), ReedlineEvent::MenuNext];
+    keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, ReedlineEvent::UntilFound(complete));
     // Unlike the editor's own Ctrl-C this keeps the line, so that it can be examined.
     keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char('c'), ReedlineEvent::ExecuteHostCommand(String::new()));
     let mut editor = Reedline::create()
         .with_ansi_colors(has_colours)
         .with_edit_mode(Box::new(Emacs::new(keys)))
+        .with_completer(Box::new(Paths(home)))
+        .with_menu(ReedlineMenu::EngineCompleter(Box::new(ColumnarMenu::default().with_name(PATHS))))
+        .with_quick_completions(true)
+        .with_partial_completions(true)
         .use_bracketed_paste(true)
         .with_history_exclusion_prefix(Some(" ".to_owned()));
     match history.map(|file| FileBackedHistory::with_file(HISTORY_MAX, file.to_owned())) {

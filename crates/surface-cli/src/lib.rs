@@ -6,6 +6,7 @@
 mod error;
 
 mod args;
+mod attach;
 mod input;
 mod output;
 

@@ -16,7 +16,8 @@ use meerkat_service::{
     cost::Cost,
     model::Usage,
     service::{
-        HistoryItem, Imported, Page, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView, ToolView,
+        HistoryItem, Imported, Page, QueueItem, SearchHit, SessionState, SessionSummary, SessionView, ToolServerView,
+        ToolView,
     },
     session::message::{Block, Body, Message},
     tool::visible,
@@ -228,7 +229,7 @@ pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
     }
     view.reminders.iter().for_each(|reminder| row("reminder", format!("{}: {}", reminder.kind, reminder.text)));
     view.pins.iter().for_each(|pin| row("pin", format!("{} {}", pin.seq, pin.text)));
-    view.queue.iter().for_each(|item| row("queued", format!("turn {}: {}", item.turn, item.prompt.excerpt())));
+    view.queue.iter().for_each(|item| row("queued", format!("turn {}: {}", item.turn, queued(item))));
     let calls = &view.pending_approvals;
     calls.iter().for_each(|call| {
         let asked = call.form.as_ref().map_or_else(
@@ -238,6 +239,11 @@ pub(crate) fn session(view: &SessionView, used: Option<u64>) -> String {
         row("approval", visible(&format!("{} of {}, turn {}: {asked}", call.call_id, call.name, call.turn)))
     });
     text
+}
+
+/// Renders the prompt of a queued turn, behind a line for each image and file.
+fn queued(item: &QueueItem) -> String {
+    Message::User { content: item.prompt.clone(), blocks: item.blocks.clone() }.text()
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> Option<String> {
@@ -257,12 +263,12 @@ fn message(item: &HistoryItem) -> String {
     let excerpt = |body: &Body| body.excerpt().into_owned();
     match &item.message {
         Message::System { content }
-        | Message::User { content }
         | Message::Assistant { content }
         | Message::SystemReminder { content, .. }
         | Message::Pin { content, .. } => {
             part(String::new(), &excerpt(content));
         }
+        Message::User { .. } => part(String::new(), &item.message.text()),
         Message::BlockAssistant { blocks, .. } => {
             for block in blocks {
                 match block {

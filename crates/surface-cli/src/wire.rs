@@ -10,7 +10,7 @@ use meerkat_service::{
     cost::Cost,
     given::GivenMessage,
     options::{Budgets, ModelOptions, Policy},
-    service::{CallOutcome, CreateSession, ResumeTurn, Scope, SessionMemory, StartTurn},
+    service::{CallOutcome, CreateSession, Prompt, ResumeTurn, Scope, SessionMemory, StartTurn},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -106,7 +106,7 @@ pub(crate) fn create(
 /// `start_turn`.
 pub(crate) fn turn(
     session_id: SessionId,
-    prompt: String,
+    prompt: Prompt,
     flags: &TurnFlags,
     delivery: &Delivery,
     configured: CompactionConfig,
@@ -116,7 +116,7 @@ pub(crate) fn turn(
 
 /// `resume`.
 pub(crate) fn resume(
-    prompt: Option<String>,
+    prompt: Option<Prompt>,
     flags: &TurnFlags,
     delivery: &Delivery,
     configured: CompactionConfig,

@@ -34,7 +34,7 @@ pub use rounds::StateKey;
 use crate::{lines::Lines, stream::Cancellations, tools::Offer};
 
 /// Bytes of a message by default: more than the longest prompt, which is a part of one.
-pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// A server for one client. The ids of requests are the client's own, so clients must not share it.
 pub struct McpServer {

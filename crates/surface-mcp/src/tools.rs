@@ -233,6 +233,9 @@ fn described(operation: Operation) -> Option<Tool> {
     if let Some(members) = input.as_object_mut() {
         // The tool has a description of its own.
         members.shift_remove("description");
+        if let Some(block) = members.get_mut("$defs").and_then(|definitions| definitions.get_mut("PromptBlock")) {
+            *block = any_block();
+        }
         inline_definitions(members);
     }
     lighten(&mut input);
@@ -242,6 +245,16 @@ fn described(operation: Operation) -> Option<Tool> {
         }
     }
     Some(Tool::new(name, description, Arc::new(object(input))).with_annotations(annotations(operation)))
+}
+
+/// Describes the blocks of a prompt at once: three descriptions would be a quarter of the core's tokens, and refusals
+/// name what is wrong.
+fn any_block() -> Value {
+    let text = json!({ "type": "string" });
+    let data = json!({ "type": "string", "contentEncoding": "base64" });
+    let kind = json!({ "enum": ["text", "image", "file"] });
+    let members = json!({ "type": kind, "text": text, "name": text, "media_type": text, "data": data, "blob": text });
+    json!({ "type": "object", "properties": members, "required": ["type"] })
 }
 
 /// Makes a schema say that it is an object, as the protocol wants it.

@@ -14,8 +14,8 @@ use futures::FutureExt as _;
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
-    service::{ResumeParams, ResumeTurn, StartTurn},
-    wire::{create_session, decode_params, in_span},
+    service::{ReadBlob, ResumeParams, ResumeTurn, StartTurn},
+    wire::{create_session, decode_params, span_of, within},
 };
 
 use crate::{
@@ -54,12 +54,15 @@ async fn perform(
         wire::check_announced(&body, app.options.bundle_bytes_max)?;
         (Bytes::new(), body)
     } else {
-        (wire::read_body(body, app.options.body_bytes_max).await?, Body::empty())
+        let limit = app.options.body_bytes_max;
+        (wire::read_body(body, if route.takes_prompt() { limit } else { limit / 2 }).await?, Body::empty())
     };
     let asked = asked?;
     let params = wire::params(route, &asked, &body)?;
-    let work = dispatch(app, route.operation, &asked, &params, upload);
-    let answer = in_span("rest", route.operation, &params, work).await;
+    // A prompt's images are in both; a turn may take hours.
+    drop(body);
+    let span = span_of("rest", route.operation, &params);
+    let answer = within(span, dispatch(app, route.operation, &asked, params, upload)).await;
     answer.map_err(|error| wire::of_body(error, route))
 }
 
@@ -67,43 +70,45 @@ async fn dispatch(
     app: &Arc<App>,
     operation: Operation,
     asked: &RequestHead,
-    params: &str,
+    params: String,
     upload: Body,
 ) -> Result<Response, SessionError> {
-    let (service, answers) = (app.service.as_ref(), &app.options.answers);
+    let (service, answers, text) = (app.service.as_ref(), &app.options.answers, params.as_str());
     let is_stream = wire::wants_stream(&asked.headers);
     match operation {
-        Operation::Events if is_stream => stream::events(app, params).await,
-        Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, params).await,
+        Operation::Events if is_stream => stream::events(app, text).await,
+        Operation::List | Operation::Changes if is_stream => stream::changes(app, operation, text).await,
         Operation::StartTurn | Operation::Resume => {
             // A stream has its turn's end, and none before that: it does not end when the turn waits for its caller.
             let (waits, begun) = match operation {
                 Operation::Resume => {
-                    let (session_id, request) = decode_params::<ResumeParams>(params)?.request();
+                    let (session_id, request) = decode_params::<ResumeParams>(text)?.request();
                     let (waits, wait) = (request.wait, request.wait && !is_stream);
                     (waits, service.begin_resume(&session_id, ResumeTurn { wait, ..request }).await?)
                 }
                 _ => {
-                    let request: StartTurn = decode_params(params)?;
+                    let request: StartTurn = decode_params(text)?;
                     let (waits, wait) = (request.wait, request.wait && !is_stream);
                     (waits, service.begin_turn(StartTurn { wait, ..request }).await?)
                 }
             };
+            drop(params);
             match (waits, is_stream) {
                 (false, _) => wire::accepted(app, &begun.accepted),
                 (true, true) => stream::turn(app, begun).await,
                 (true, false) => begun.answer().await.map(wire::json),
             }
         }
-        Operation::ExportSession => bundle::export(app, params).await,
-        Operation::ImportBundle => bundle::import(app, params, upload).await,
-        Operation::CreateSession => wire::created(app, &create_session(service, params).await?),
+        Operation::ExportSession => bundle::export(app, text).await,
+        Operation::ImportBundle => bundle::import(app, text, upload).await,
+        Operation::CreateSession => wire::created(app, &create_session(service, text).await?),
         Operation::Blob => {
-            let request = decode_params(params)?;
+            let request: ReadBlob = decode_params(text)?;
             let room = answers.room(operation).await?;
-            wire::blob(&service.blob(request).await?, room)
+            let is_begin = request.offset == 0;
+            wire::blob(&service.blob(request).await?, is_begin, room)
         }
-        _ => Ok(wire::json(answers.call(service, operation, params).await?.into_bytes())),
+        _ => Ok(wire::json(answers.call(service, operation, text).await?.into_bytes())),
     }
 }
 

@@ -56,7 +56,7 @@ pub struct RestOptions {
 impl Default for RestOptions {
     fn default() -> Self {
         Self {
-            body_bytes_max: 16 * 1024 * 1024,
+            body_bytes_max: 32 * 1024 * 1024,
             bundle_bytes_max: Limits::default().bundle_bytes,
             answers: Answers::default(),
             public_url: None,

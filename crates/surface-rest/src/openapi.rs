@@ -286,7 +286,13 @@ impl Document {
             }
             Operation::Blob => {
                 let offset = json!({ "description": "Where the next piece begins.", "schema": { "type": "integer" } });
-                responses["200"]["content"] = json!({ "application/octet-stream": {} });
+                responses["200"]["content"] = json!({
+                    "application/octet-stream": {},
+                    "image/gif": {},
+                    "image/jpeg": {},
+                    "image/png": {},
+                    "image/webp": {},
+                });
                 responses["200"]["headers"] = json!({ "Next-Offset": offset });
             }
             Operation::ExportSession => responses["200"]["content"] = json!({ "application/x-tar": {} }),

@@ -81,6 +81,11 @@ impl Route {
         matches!(self.operation, Operation::StartTurn | Operation::Resume)
     }
 
+    /// Whether its body may have a prompt, whose images and files are larger than any other body.
+    pub(crate) const fn takes_prompt(&self) -> bool {
+        self.runs_turn() || matches!(self.operation, Operation::EditQueued)
+    }
+
     /// Whether its stream follows the list of sessions.
     pub(crate) const fn follows_list(&self) -> bool {
         matches!(self.operation, Operation::List | Operation::Changes)

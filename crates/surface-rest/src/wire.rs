@@ -15,6 +15,7 @@ use http_body_util::LengthLimitError;
 use meerkat_service::{
     SessionError,
     service::{BlobPage, SessionCreated, TurnAccepted},
+    tool::Picture,
     wire::{Answer, Room, encode},
 };
 use percent_encoding::percent_decode_str;
@@ -327,10 +328,14 @@ fn location(app: &App, path: &str) -> Result<[(HeaderName, HeaderValue); 1], Ses
     Ok([(header::LOCATION, value)])
 }
 
-/// The bytes of a piece of a blob; `next-offset` is where the next piece begins.
-pub(crate) fn blob(page: &BlobPage, room: Option<Room>) -> Result<Response, SessionError> {
+/// The bytes of a piece of a blob; `next-offset` is where the next piece begins. A browser shows nothing but images that
+/// are there whole.
+pub(crate) fn blob(page: &BlobPage, is_begin: bool, room: Option<Room>) -> Result<Response, SessionError> {
     let piece = page.bytes().ok_or_else(|| SessionError::Internal("a blob's page is not base64".to_owned()))?;
+    let image = Picture::media_type(&piece).filter(|_| is_begin && page.next_offset.is_none());
+    let media_type = HeaderValue::from_static(image.unwrap_or("application/octet-stream"));
+    let saved = image.is_none().then_some([(header::CONTENT_DISPOSITION, "attachment")]);
     let piece = Answer::within(piece, room).into_bytes();
     let next_offset = page.next_offset.map(|offset| [("next-offset", HeaderValue::from(offset))]);
-    Ok((next_offset, typed(HeaderValue::from_static("application/octet-stream"), piece)).into_response())
+    Ok((next_offset, saved, typed(media_type, piece)).into_response())
 }

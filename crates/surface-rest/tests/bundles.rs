@@ -39,6 +39,33 @@ async fn pages(server: &Server, session: &str) -> Vec<Vec<u8>> {
 }
 
 #[tokio::test]
+async fn a_browser_shows_an_image_of_a_prompt_and_saves_all_other_blobs() {
+    let dir = meerkat_testkit::folder();
+    let server = server(&dir, RestOptions::default());
+    let session = server.session().await;
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
+    let [image, page] = [&png[..], b"<script>alert(1)</script>"].map(|bytes| BASE64_STANDARD.encode(bytes));
+    let prompt = json!([
+        {"type": "image", "media_type": "image/png", "data": image},
+        {"type": "file", "name": "a.html", "media_type": "text/html", "data": page},
+    ]);
+    let turn = format!("POST /v1/sessions/{session}/turns");
+    server.send(&turn, json!({ "prompt": prompt }).to_string()).await.ok();
+    let said = server.send(&format!("GET /v1/sessions/{session}/messages"), "").await.ok();
+    let blocks = &said["items"][0]["message"]["blocks"];
+    let read = async |block: usize, offset: usize| {
+        let blob = blocks[block]["blob"].as_str().unwrap();
+        let answer = server.send(&format!("GET /v1/sessions/{session}/blobs/{blob}?offset={offset}"), "").await;
+        let headers = ["content-type", "content-disposition", "x-content-type-options"];
+        headers.map(|name| answer.header(name).to_owned())
+    };
+    assert_eq!(read(0, 0).await, ["image/png", "", "nosniff"]);
+    for (block, offset) in [(0, 1), (1, 0)] {
+        assert_eq!(read(block, offset).await, ["application/octet-stream", "attachment", "nosniff"]);
+    }
+}
+
+#[tokio::test]
 async fn a_bundle_is_one_body_out_and_in() {
     let dir = meerkat_testkit::folder();
     let server = server(&dir, RestOptions::default());

@@ -73,7 +73,7 @@ pub struct RpcOptions {
 impl Default for RpcOptions {
     fn default() -> Self {
         Self {
-            message_bytes: 16 * 1024 * 1024,
+            message_bytes: 32 * 1024 * 1024,
             concurrent_requests: 1024,
             subscriptions: 64,
             stall_ms: 30_000,

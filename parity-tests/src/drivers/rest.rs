@@ -221,7 +221,8 @@ fn wrong_status(expected: u16, came: u16, text: &str) -> String {
 /// The page for a piece of a blob, whose bytes REST sends.
 fn blob(response: Response) -> Result<Answer, String> {
     let next = response.header("next-offset").map(str::parse::<u64>).transpose().map_err(|error| error.to_string())?;
-    if !response.is("application/octet-stream") {
+    let types = ["application/octet-stream", "image/png", "image/jpeg", "image/gif", "image/webp"];
+    if !types.iter().any(|media_type| response.is(media_type)) {
         return Err("a piece of a blob has another type".to_owned());
     }
     Ok(Ok(json!({ "data": BASE64_STANDARD.encode(response.bytes()?), "next_offset": next }).to_string()))

@@ -2,6 +2,7 @@
 
 import { get, patch, post, remove, startTurn } from "../api.js";
 import { ask, button, complain, count, el, empty, failed, number, say, short, state } from "../dom.js";
+import { attachments, linesOf } from "../attached.js";
 import { follow, onList, sessions as listed } from "../follow.js";
 import { show as compare } from "./compare.js";
 import { show as context } from "./context.js";
@@ -121,16 +122,20 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   prompt.value = drafts.get(id) ?? "";
   const keep = () => (prompt.value ? drafts.set(id, prompt.value) : drafts.delete(id));
   prompt.addEventListener("input", keep);
+  const attached = attachments(prompt);
   const send = (policy) => async () => {
     const text = prompt.value;
-    if (!text.trim()) return;
+    if (!text.trim() && attached.isEmpty()) return;
     // At once, so that nothing is sent twice and nothing is lost that is written meanwhile.
     prompt.value = "";
     keep();
     prompt.focus();
+    const files = attached.take();
     try {
-      await startTurn(id, text, policy);
+      const blocks = await files.blocks();
+      await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy);
     } catch (failure) {
+      files.back();
       const written = [text, drafts.get(id)].filter(Boolean).join("\n");
       prompt.value = written;
       drafts.set(id, written);
@@ -149,7 +154,9 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     const text = el("textarea", { rows: "6", "aria-label": "Prompt of the waiting turn" });
     text.value = item.prompt;
     if (!(await ask(`Turn ${item.turn} waits`, text, [["Save", true, "main"]]))) return;
-    await patch(`sessions/${id}/queue/${item.turn}`, { prompt: text.value });
+    const kept = (item.blocks ?? []).map(({ type, name, media_type, blob }) => ({ type, name, media_type, blob }));
+    const prompt = kept.length > 0 ? [...kept, { type: "text", text: text.value }] : text.value;
+    await patch(`sessions/${id}/queue/${item.turn}`, { prompt });
   }
   let drawn = "";
   const drawControls = () => {
@@ -165,6 +172,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     }
     queue.replaceChildren(...waits.map((item) => el("div.queued", {}, el("span.facts", {}, `Turn ${item.turn} waits`),
       el("span.text", {}, typeof item.prompt === "string" ? item.prompt.slice(0, 200) : item.prompt.head),
+      linesOf(item.blocks),
       typeof item.prompt === "string" && button("Edit", () => edit(item), { class: "quiet" }),
       item !== waits[0] && button("Run next", () => patch(`sessions/${id}/queue/${item.turn}`, { position: 0 }), { class: "quiet" }),
       button("Cancel", () => remove(`sessions/${id}/queue/${item.turn}`), { class: "quiet" }))));
@@ -172,7 +180,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   listeners.push(drawControls);
   const composer = el("form.composer", { "aria-label": "Next turn", onsubmit: (event) => event.preventDefault() }, queue,
     session().archived && el("p.hint", {}, "This session is archived. Unarchive it to go on."), prompt,
-    el("div.line", {}, buttons, link));
+    attached.node, el("div.line", {}, buttons, link));
   body.append(...[earlier, none, shown.node, composer].filter(Boolean));
   drawControls();
 

@@ -1,6 +1,7 @@
 // A session's events as people read them: prompts, answers as they stream, calls with their output, and how a turn ended.
 
 import { blob } from "../api.js";
+import { linesOf } from "../attached.js";
 import { button, el, money, number } from "../dom.js";
 import { markdown } from "../markdown.js";
 import { answer, asked, decide } from "./approvals.js";
@@ -87,7 +88,8 @@ export function transcript(session, { onFork, isFixed }) {
   const steered = new Map();
   /** True while a turn answers by a schema: its JSON is no Markdown. */
   let answersByJson = false;
-  const promptOf = (prompt) => el("div.prompt", {}, bounded(session, prompt, (text) => el("p.text", {}, text)));
+  const promptOf = ({ prompt, blocks }) => el("div.prompt", {}, linesOf(blocks),
+    prompt !== "" && bounded(session, prompt, (text) => el("p.text", {}, text)));
   /** Takes an item out of the page, and what is known of its call. */
   const forget = (item) => {
     if (calls.get(item.dataset.callId)?.item === item) calls.delete(item.dataset.callId);
@@ -155,7 +157,7 @@ export function transcript(session, { onFork, isFixed }) {
       const { content, blocks = [], results = [] } = event.message;
       // It follows the session's first event.
       if (event.seq === 2) add(event, el("div.turn-head", {}, el("h2", {}, "Before the first turn")));
-      if (content !== undefined) add(event, promptOf(content));
+      if (content !== undefined) add(event, promptOf({ prompt: content }));
       answer(event, blocks);
       for (const result of results) {
         const outcome = result.is_error ? "failed" : "succeeded";
@@ -163,26 +165,26 @@ export function transcript(session, { onFork, isFixed }) {
         call?.output.replaceChildren(bounded(session, result.content));
       }
     },
-    turn_queued: (event) => queued.set(event.turn, event.prompt),
-    turn_edited: (event) => event.prompt !== null && queued.set(event.turn, event.prompt),
+    turn_queued: (event) => queued.set(event.turn, event),
+    turn_edited: (event) => event.prompt !== null && queued.set(event.turn, event),
     turn_started: (event) => {
-      const prompt = event.prompt ?? queued.get(event.turn);
+      const said = event.prompt === null ? queued.get(event.turn) : event;
       queued.delete(event.turn);
       answersByJson = Boolean(event.output);
       const fork = onFork && button("Fork from here", () => onFork(event.turn), { class: "quiet" });
       add(event, el("div.turn-head", {}, el("h2", {}, `Turn ${event.turn}`), el("span.facts", {}, terms(event)), fork),
-        prompt !== null && prompt !== undefined
-          ? promptOf(prompt)
+        said
+          ? promptOf(said)
           : el("p.hint", {}, event.continues === null ? "Its prompt is in an earlier event." : "Goes on with an earlier turn."));
     },
     turn_steered: (event) => {
-      steered.set(event.seq, event.prompt);
-      add(event, el("p.note", {}, `Steered: ${textOf(event.prompt)}`));
+      steered.set(event.seq, event);
+      add(event, el("p.note", {}, `Steered: ${textOf(event.prompt)}`), linesOf(event.blocks));
     },
     steering_entered: (event) => {
-      const prompt = steered.get(event.steered);
+      const said = steered.get(event.steered);
       steered.delete(event.steered);
-      add(event, prompt === undefined ? el("p.hint", {}, "The steered text is in an earlier event.") : promptOf(prompt));
+      add(event, said === undefined ? el("p.hint", {}, "The steered text is in an earlier event.") : promptOf(said));
     },
     text_delta: delta,
     reasoning_delta: delta,

@@ -65,6 +65,7 @@ impl BlobStore for FileBlobs {
             naming: self.naming[session_id.as_uuid().as_bytes()[15] as usize % NAMING_LOCKS].clone(),
             path: Path::new(NEW).join(format!("{number}.blob")),
             file: None,
+            may_use_reserve: true,
             chunk: Vec::new(),
             written: 0,
             hash: Sha256::new(),
@@ -135,6 +136,7 @@ struct FileBlobWriter {
     /// Path until it gets its name.
     path: PathBuf,
     file: Option<Arc<Unnamed>>,
+    may_use_reserve: bool,
     chunk: Vec<u8>,
     written: u64,
     hash: Sha256,
@@ -171,7 +173,7 @@ impl FileBlobWriter {
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
         self.written += chunk.len() as u64;
         let (context, path, mut file) = (self.context.clone(), self.path.clone(), self.file.clone());
-        let id = self.session_id;
+        let (id, may_use_reserve) = (self.session_id, self.may_use_reserve);
         let file = on(self.context.executor.as_ref(), move || {
             let disk = context.disk.as_ref();
             let mut attempt = || {
@@ -180,9 +182,10 @@ impl FileBlobWriter {
                 Ok(made)
             };
             let written: io::Result<_> = attempt();
+            // A blob of an existing session belongs to a running turn; others can wait for room.
+            let may_use_reserve = may_use_reserve && exists(disk, id);
             match written {
-                // A blob of an existing session belongs to a running turn; others can wait for room.
-                Err(error) if is_full(&error) && exists(disk, id) && context.health.release_reserve(disk) => attempt(),
+                Err(error) if is_full(&error) && may_use_reserve && context.health.release_reserve(disk) => attempt(),
                 written => written,
             }
             .map_err(failed)
@@ -195,6 +198,10 @@ impl FileBlobWriter {
 
 #[async_trait]
 impl BlobWriter for FileBlobWriter {
+    fn waits_for_room(&mut self) {
+        self.may_use_reserve = false;
+    }
+
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.hash.update(bytes);
         for part in bytes.chunks(CHUNK_BYTES) {

@@ -7,6 +7,7 @@ pub mod vendors;
 
 mod resolve;
 mod retry;
+mod said;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +19,7 @@ pub use resolve::{ModelResolver, ResolvedModel, StaticModels};
 pub use retry::RetryPolicy;
 
 use meerkat_words::{
-    message::{Message, RawJson, ToolCall},
+    message::{Message, PDF, RawJson, ToolCall},
     options::ModelOptions,
     output::OutputSpec,
 };
@@ -36,6 +37,12 @@ pub trait ModelClient: Send + Sync {
     fn sees_images(&self, model: &str) -> bool {
         let _ = model;
         false
+    }
+
+    /// Returns true if a model takes images or files of this type; `model` is the vendor's name of it. Without more of
+    /// its own to say a client takes images as [`Self::sees_images`] says, and no PDFs.
+    fn takes(&self, model: &str, media_type: &str) -> bool {
+        media_type != PDF && self.sees_images(model)
     }
 
     /// Returns the name of the first option that is set and that the vendor does not have for this model; `model` is the
@@ -90,8 +97,13 @@ pub struct ModelRequest {
     pub answers_by_tool: bool,
     /// Earlier attempts at this step.
     pub attempt: u32,
-    /// Images of tool results that the model is to see, in base64 by the names of their blobs. The others are left out.
+    /// Images and PDFs that the model is to see, in base64 by the names of their blobs. The others are left out. One that
+    /// is named several times is counted, and sent, where it is named last.
     pub images: Arc<BTreeMap<String, Arc<str>>>,
+    /// True if the vendor refused the request with its images and PDFs, which are left out now.
+    pub images_refused: bool,
+    /// Texts of the prompts' text files by the names of their blobs; of long ones the beginning and a note.
+    pub files: BTreeMap<String, Arc<str>>,
 }
 
 /// Description of a tool for a model.

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::{
     actor::{Actor, Unacknowledged},
+    attach::Checked,
     command::TurnWaiter,
     decide::takes_texts,
     render::{check_options, text_room_bytes, window_tokens},
@@ -18,11 +19,12 @@ use crate::{
     model::ResolvedModel,
     options::{Budgets, ModelOptions, Policy},
     output::OutputSpec,
+    prompt::check_attached,
     service::{StartTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::{
         KeyUse, QueuedTurn,
         event::{Event, Key, TurnQueued, TurnStarted, TurnSteered},
-        message::{Body, Message},
+        message::{Attached, Body, Message},
     },
     store::{StoreError, Ticket},
 };
@@ -69,9 +71,12 @@ impl Actor {
             if steered >= limit {
                 return Err(SessionError::QueueFull { what: "steered texts", limit });
             }
-            let prompt = Body::Inline(self.ports.secrets.replace(&request.prompt).into_owned());
-            self.check_room(&prompt)?;
-            let steered = Event::TurnSteered(TurnSteered { prompt, started, key });
+            let model = self.answering().ok();
+            let checked = self.check_blocks(&request.prompt, model.as_ref()).await?;
+            let prompt = self.clean_text(&request.prompt.text());
+            model.map_or(Ok(()), |model| self.check_room(&prompt, &checked, &model))?;
+            let blocks = self.attach(checked).await?;
+            let steered = Event::TurnSteered(TurnSteered { prompt, blocks, started, key });
             let recorded = self.record_durably(Some(turn), vec![steered]).await;
             let seq = recorded.map_err(|error| self.discard(&error))?;
             self.release_held();
@@ -90,18 +95,23 @@ impl Actor {
         let continues = interrupted.map(|end| end.turn);
         let model = self.ports.models.resolve(request.model.as_deref().unwrap_or(&self.session.model))?;
         self.check_model(request, &model)?;
+        if let Some(turn) = continues.filter(|_| is_continuation) {
+            let of_turn = self.session.context.entries().iter().rev().take_while(|entry| entry.turn == turn);
+            of_turn.map(|entry| entry.message.attached()).try_for_each(|blocks| check_attached(blocks, &model))?;
+        }
+        let blocks = self.check_blocks(&request.prompt, Some(&model)).await?;
         let running = self.session.open_turn().map(|open| open.turn);
         if is_continuation {
             return match (running, continues) {
                 (Some(turn), _) => Err(self.session.busy_with(turn)),
                 _ if self.running.asked.is_some() => Err(SessionError::Compacting),
                 (None, None) => Err(SessionError::NothingToResume),
-                (None, continues) => self.start_now(request, continues, model, key).await,
+                (None, continues) => self.start_now((request, blocks), continues, model, key).await,
             };
         }
         let handle = match (running, request.policy) {
             (None, _) if self.session.queue.is_empty() && self.running.asked.is_none() => {
-                return self.start_now(request, None, model, key).await;
+                return self.start_now((request, blocks), None, model, key).await;
             }
             (_, Policy::Reject) => {
                 let pending = self.session.pending_turn();
@@ -109,12 +119,12 @@ impl Actor {
             }
             // The running turn is steered above, unless it can only end; a compaction is waited for.
             (_, Policy::Queue | Policy::Steer) => {
-                let handle = self.enqueue(request, key).await?;
+                let handle = self.enqueue((request, blocks), key).await?;
                 self.release_held();
                 handle
             }
             (running, Policy::Interrupt) => {
-                let handle = self.enqueue(request, key).await?;
+                let handle = self.enqueue((request, blocks), key).await?;
                 self.release_held();
                 if let Some(turn) = running {
                     self.control.interrupt.get_or_insert((turn, "replaced"));
@@ -151,13 +161,12 @@ impl Actor {
         request.compaction.map_or(Ok(()), |config| config.check(window))
     }
 
-    /// Checks that a text fits the model's window, so that it cannot end the turn that it is for.
-    fn check_room(&self, text: &Body) -> Result<(), SessionError> {
-        // A model that is gone fails the turn itself.
-        let Ok(model) = self.answering() else { return Ok(()) };
+    /// Checks that a text with its blocks fits the model's window, so that it cannot end the turn that it is for.
+    fn check_room(&self, text: &Body, blocks: &[Checked], model: &ResolvedModel) -> Result<(), SessionError> {
         let (tools, compacts) = (self.ports.tools_of(&self.session), self.ports.compacts(&self.session));
-        let limit = text_room_bytes(&self.session, &model, &tools, &self.ports.options, compacts);
-        let bytes = json_bytes(&Message::User { content: text.clone() });
+        let limit = text_room_bytes(&self.session, model, &tools, &self.ports.options, compacts);
+        let blocks = blocks.iter().map(|block| block.attached.clone()).collect();
+        let bytes = json_bytes(&Message::User { content: text.clone(), blocks });
         if bytes <= limit { Ok(()) } else { Err(SessionError::PayloadTooLarge { what: "steered text", bytes, limit }) }
     }
 
@@ -204,14 +213,15 @@ impl Actor {
 
     async fn start_now(
         &mut self,
-        request: &StartTurn,
+        (request, blocks): (&StartTurn, Vec<Checked>),
         continues: Option<TurnNumber>,
         model: ResolvedModel,
         key: Option<Key>,
     ) -> Result<(TurnHandle, Option<Ticket>), SessionError> {
         let turn = self.session.next_turn;
+        let blocks = self.attach(blocks).await?;
         let (client_tools, changed) = self.tools_of_request(request, false);
-        let terms = TurnQueued { client_tools, ..self.terms(request, key) };
+        let terms = TurnQueued { client_tools, ..self.terms(request, blocks, key) };
         let options = self.asked(&terms.options);
         let mut started = TurnStarted { options, ..terms.start(model.name, self.budgets(request.budgets)) };
         if continues.is_some() {
@@ -225,14 +235,19 @@ impl Actor {
         Ok((self.accepted(turn, seq, request.wait), Some(ticket)))
     }
 
-    async fn enqueue(&mut self, request: &StartTurn, key: Option<Key>) -> Result<TurnHandle, SessionError> {
+    async fn enqueue(
+        &mut self,
+        (request, blocks): (&StartTurn, Vec<Checked>),
+        key: Option<Key>,
+    ) -> Result<TurnHandle, SessionError> {
         let limit = self.ports.options.turn.max_queued;
         if self.session.queue.len() >= limit {
             return Err(SessionError::QueueFull { what: "turns", limit });
         }
         let turn = self.session.next_turn;
+        let blocks = self.attach(blocks).await?;
         let (client_tools, changed) = self.tools_of_request(request, true);
-        let queued = TurnQueued { client_tools, ..self.terms(request, key) };
+        let queued = TurnQueued { client_tools, ..self.terms(request, blocks, key) };
         let events = changed.into_iter().chain([Event::TurnQueued(queued)]).collect();
         let recorded = self.record_durably(Some(turn), events).await;
         let seq = recorded.map_err(|error| self.discard(&error))?;
@@ -241,10 +256,11 @@ impl Actor {
 
     /// Makes the terms of a request's turn, without secrets and without its caller's tools: a rule that holds one then
     /// allows nothing.
-    fn terms(&self, request: &StartTurn, key: Option<Key>) -> TurnQueued {
+    fn terms(&self, request: &StartTurn, blocks: Vec<Attached>, key: Option<Key>) -> TurnQueued {
         let clean = |text: &String| self.ports.secrets.replace(text).into_owned();
         TurnQueued {
-            prompt: Body::Inline(clean(&request.prompt)),
+            prompt: self.clean_text(&request.prompt.text()),
+            blocks,
             model: request.model.clone(),
             budgets: request.budgets,
             options: request.options.clone().with_texts(clean),
@@ -289,8 +305,14 @@ impl Actor {
         let model = self.ports.models.resolve(&name).map_or(name, |model| model.name);
         let budgets = self.budgets(terms.budgets);
         let options = self.asked(&terms.options);
-        let started =
-            TurnStarted { prompt: None, queued: Some(prompt_seq), options, key: None, ..terms.start(model, budgets) };
+        let started = TurnStarted {
+            prompt: None,
+            blocks: Vec::new(),
+            queued: Some(prompt_seq),
+            options,
+            key: None,
+            ..terms.start(model, budgets)
+        };
         let events = self.queued_tools(&started).into_iter().chain([Event::TurnStarted(started)]).collect();
         self.record_durably(Some(turn), events).await?;
         self.turn_begins();

@@ -16,7 +16,6 @@ use crate::{
         event::{
             Event, Pinned, ReminderCleared, SessionArchived, SessionUnarchived, TurnDequeued, TurnEdited, Unpinned,
         },
-        message::Body,
     },
     store::StoreError,
 };
@@ -189,16 +188,21 @@ impl Actor {
         self.shared.check_writable()?;
         let EditQueued { session_id: _, turn, prompt, position } = request;
         let queue = &self.session.queue;
-        if !queue.iter().any(|queued| queued.turn == turn) {
+        let Some(queued) = queue.iter().find(|queued| queued.turn == turn) else {
             return Err(SessionError::ItemNotFound("turn"));
-        }
+        };
         let position = position.map(|position| position.min(queue.len() - 1));
-        if prompt.is_some() {
+        let name = queued.terms.model.as_ref().unwrap_or(&self.session.model);
+        let model = self.ports.models.resolve(name).ok();
+        let (mut text, mut blocks) = (None, Vec::new());
+        if let Some(prompt) = prompt {
             self.ports.held.check_room()?;
             self.ports.events.room().await?;
+            let checked = self.check_blocks(&prompt, model.as_ref()).await?;
+            blocks = self.attach(checked).await?;
+            text = Some(self.clean_text(&prompt.text()));
         }
-        let prompt = prompt.map(|prompt| Body::Inline(self.ports.secrets.replace(&prompt).into_owned()));
-        self.changed(Some(turn), Event::TurnEdited(TurnEdited { prompt, position })).await
+        self.changed(Some(turn), Event::TurnEdited(TurnEdited { prompt: text, blocks, position })).await
     }
 
     pub(super) async fn changed(&mut self, turn: Option<TurnNumber>, event: Event) -> Result<Changed, SessionError> {

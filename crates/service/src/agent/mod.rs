@@ -16,6 +16,7 @@ pub(crate) mod shared;
 mod accept;
 mod act;
 mod approvals;
+mod attach;
 mod calls;
 mod compact;
 mod compactions;

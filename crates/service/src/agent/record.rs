@@ -9,7 +9,7 @@ use crate::{
     session::{
         View,
         event::{ChangedFile, Event, Record},
-        message::{BlobRef, Block, Body, Image, Message},
+        message::{Attached, BlobRef, Block, Body, Image, Message},
     },
     store::{BlobStore, StoreError, Ticket},
     tool::{prefix, suffix},
@@ -177,9 +177,17 @@ pub(crate) fn files(event: &Event) -> &[ChangedFile] {
     if let Event::ToolFinished(finished) = event { &finished.files } else { &[] }
 }
 
-/// The images that an event names.
-pub(crate) fn images(event: &Event) -> &[Image] {
-    if let Event::ToolFinished(finished) = event { &finished.images } else { &[] }
+/// The blobs of the images and files that an event names.
+pub(crate) fn attached(event: &Event) -> impl Iterator<Item = &String> {
+    let images = if let Event::ToolFinished(finished) = event { finished.images.as_slice() } else { &[] };
+    let blocks = match event {
+        Event::TurnQueued(queued) => queued.blocks.as_slice(),
+        Event::TurnEdited(edited) => &edited.blocks,
+        Event::TurnStarted(started) => &started.blocks,
+        Event::TurnSteered(steered) => &steered.blocks,
+        _ => &[],
+    };
+    images.iter().map(|image| &image.blob).chain(blocks.iter().map(Attached::blob))
 }
 
 /// The bodies of an event that may be long.

@@ -1,6 +1,6 @@
 //! Rendering of the next request: its messages, its tail, and whether it fits.
 
-use std::{borrow::Cow, ops::Range, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::Range, sync::Arc};
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 
@@ -10,6 +10,7 @@ use crate::{
     compaction::json_bytes,
     model::{ModelRequest, ResolvedModel, ToolSpec},
     options::{EngineOptions, ModelOptions, Overflow},
+    prompt::check_attached,
     session::{
         Session,
         event::ContextTokens,
@@ -66,13 +67,24 @@ pub(crate) fn render(
         free: None,
     };
     let asked = session.model_options().clone();
-    check_options(&asked, model).map_err(|error| error.body())?;
+    check_options(&asked, model).and_then(|()| check_shown(session, model)).map_err(|error| error.body())?;
     let asked = ModelOptions { max_output_tokens: options.turn.output_tokens(asked.max_output_tokens), ..asked };
     let end = context.entries().len();
     let summary = context.summary().map(|summary| summary.message.clone());
     let mut rendered = rendered(session, model, tools, (summary, start..end), tail, asked);
     rendered.request.output = session.output().cloned();
     Ok((rendered, tokens.within(model.window_tokens)))
+}
+
+/// Checks that a model takes the images and files of the turn that it is to answer. It may have changed while the turn
+/// waited.
+fn check_shown(session: &Session, model: &ResolvedModel) -> Result<(), SessionError> {
+    let (context, turn) = (&session.context, session.open_turn().map(|open| open.turn));
+    if context.images_from(0) == 0 {
+        return Ok(());
+    }
+    let of_turn = context.entries().iter().rev().take_while(|entry| Some(entry.turn) == turn);
+    of_turn.map(|entry| entry.message.attached()).try_for_each(|blocks| check_attached(blocks, model))
 }
 
 /// Returns what follows the messages, and the bytes in it that are pins.
@@ -146,7 +158,7 @@ pub(crate) fn text_room_bytes(
     };
     let said_bytes = context.bytes_from(start).saturating_sub(unsent_bytes(session, model, start));
     let waiting = session.open_turn().into_iter().flat_map(|open| open.waiting_texts());
-    let waiting_bytes: u64 = waiting.filter_map(|text| text.prompt.as_ref()).map(Body::len).sum();
+    let waiting_bytes: u64 = waiting.filter_map(|text| text.message.as_ref()).map(json_bytes).sum();
     let fixed_bytes = fixed_bytes(session, &Offer::of(session).shown(tools)) + tail_bytes(session);
     let window = window_tokens(model, session.model_options(), options);
     bytes_within(window).saturating_sub(fixed_bytes + said_bytes + waiting_bytes)
@@ -189,7 +201,7 @@ pub(crate) fn render_summary(
         (asked.effort, asked.cache) = (session.model_options().effort, session.model_options().cache);
     }
     let mut rendered = rendered(session, model, tools, (former, from..end), None, asked);
-    rendered.request.messages.push(Arc::new(Message::User { content: prompt.into() }));
+    rendered.request.messages.push(Arc::new(Message::user(prompt)));
     rendered.request.forbids_tools = true;
     rendered.request.thinking_tokens = u32::try_from(thinking_tokens).unwrap_or(u32::MAX);
     Ok((rendered, end))
@@ -314,6 +326,8 @@ fn rendered(
         answers_by_tool: false,
         attempt: 0,
         images: Arc::default(),
+        images_refused: false,
+        files: BTreeMap::new(),
     };
     Rendered { request, system: session.system_prompt.clone() }
 }

@@ -34,7 +34,10 @@ pub use enabled::{DefaultCompactor, default_compactor};
 
 pub use meerkat_words::compaction::{COMPACTION_PROMPT, CompactionConfig, SUMMARY_TOKENS_MAX};
 
-use crate::session::message::{Body, Message};
+use crate::{
+    prompt::FILE_TEXT_BYTES_MAX,
+    session::message::{Body, Message, Shown},
+};
 
 /// First words of the user message that brings a summary into the context.
 pub const SUMMARY_PREFIX: &str = "\
@@ -123,13 +126,15 @@ pub(crate) fn is_fit(character: &char) -> bool {
 /// The message that brings a summary into the context.
 pub(crate) fn summary_message(summary: &str) -> Message {
     let summary: String = summary.chars().filter(is_fit).collect();
-    Message::User { content: Body::Inline(format!("{SUMMARY_PREFIX}\n\n{summary}")) }
+    Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"))
 }
 
 /// The summary that a message brings.
 pub(crate) fn summary_of(message: &Message) -> Option<&str> {
     match message {
-        Message::User { content: Body::Inline(text) } => text.strip_prefix(SUMMARY_PREFIX)?.strip_prefix("\n\n"),
+        Message::User { content: Body::Inline(text), blocks } if blocks.is_empty() => {
+            text.strip_prefix(SUMMARY_PREFIX)?.strip_prefix("\n\n")
+        }
         _ => None,
     }
 }
@@ -150,6 +155,17 @@ pub(crate) fn message_bytes(message: &Message) -> u64 {
 
 /// Bytes that an image counts for: those of 1,600 tokens. Vendors make large ones smaller before they count them.
 pub(crate) const IMAGE_BYTES: u64 = 1_600 * 4;
+/// The most pages of a PDF that count: vendors read no more.
+const PDF_PAGES_MAX: u64 = 1_000;
+/// Bytes of a PDF that count as a page if it does not show its pages. They are so many that the largest prompt fits the
+/// windows of today: a scan has few pages, and of the rest the vendor is the judge.
+const PDF_PAGE_BYTES: u64 = 1024 * 1024;
+
+/// Bytes that an image or a PDF counts for. A page is shown as an image.
+pub(crate) fn shown_bytes(shown: &Shown<'_>) -> u64 {
+    let pages = || shown.pages.map_or(shown.bytes.div_ceil(PDF_PAGE_BYTES), u64::from).clamp(1, PDF_PAGES_MAX);
+    if shown.is_pdf() { pages() * IMAGE_BYTES } else { IMAGE_BYTES }
+}
 
 /// Messages that were measured in this process.
 static MEASURED: AtomicU64 = AtomicU64::new(0);
@@ -160,7 +176,7 @@ pub fn messages_measured() -> u64 {
     MEASURED.load(Ordering::Relaxed)
 }
 
-/// The length of a message as JSON, counted without writing it anywhere, and what its images count for.
+/// The length of a message as JSON, counted without writing it anywhere, and what its images and files count for.
 pub(crate) fn json_bytes(message: &Message) -> u64 {
     struct Count(u64);
 
@@ -179,5 +195,6 @@ pub(crate) fn json_bytes(message: &Message) -> u64 {
     let mut count = Count(0);
     // By the specification, a message that cannot be written counts as 0.
     let json = serde_json::to_writer(&mut count, message).map_or(0, |()| count.0);
-    json + message.images().count() as u64 * IMAGE_BYTES
+    let shown: u64 = message.shown().map(|shown| shown_bytes(&shown)).sum();
+    json + shown + message.text_files().map(|file| file.bytes.min(FILE_TEXT_BYTES_MAX)).sum::<u64>()
 }

@@ -7,7 +7,7 @@ use crate::{
     clock::Timestamp,
     memory::Passage,
     service::HistoryItem,
-    session::message::{Block, Body, Message, ToolCall},
+    session::message::{Attached, Block, Body, Message, ToolCall},
 };
 
 /// Most characters of a part.
@@ -31,7 +31,13 @@ pub fn passages(item: &HistoryItem, time: Timestamp) -> Vec<Passage> {
         }
     };
     match &item.message {
-        Message::User { content } => add("user".to_owned(), texts(content)),
+        Message::User { content, blocks } => {
+            let names = blocks.iter().filter_map(|block| match block {
+                Attached::File(file) => Some(file.name.clone()),
+                Attached::Image(_) => None,
+            });
+            add("user".to_owned(), texts(content).into_iter().chain(names).collect());
+        }
         Message::Assistant { content } => add("assistant".to_owned(), texts(content)),
         Message::BlockAssistant { blocks, .. } => add("assistant".to_owned(), said(blocks)),
         Message::ToolResults { results } => {
@@ -120,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::session::message::{BlobRef, RawJson, ToolResult};
+    use crate::session::message::{AttachedFile, BlobRef, Image, RawJson, ToolResult};
 
     fn item(role: &str, message: Message) -> HistoryItem {
         HistoryItem { seq: 7, turn: Some(0), role: role.to_owned(), message }
@@ -172,8 +178,18 @@ mod tests {
     #[test]
     fn a_body_in_a_blob_is_its_beginning_and_its_end() {
         let blob = BlobRef { blob: "0".to_owned(), bytes: 9_000, head: "head".to_owned(), tail: "tail".to_owned() };
-        let texts = of(&item("user", Message::User { content: Body::Blob(blob) }));
+        let texts = of(&item("user", Message::User { content: Body::Blob(blob), blocks: Vec::new() }));
         assert_eq!(texts.iter().map(|it| it.2.as_str()).collect::<Vec<_>>(), ["head", "tail"]);
+    }
+
+    #[test]
+    fn of_a_file_memory_has_the_name() {
+        let [name, media_type, blob] = ["notes.txt", "text/plain", "b10b"].map(str::to_owned);
+        let file = Attached::File(AttachedFile { name, media_type, blob, bytes: 3, pages: None });
+        let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
+        let image = Attached::Image(Image { media_type, blob, bytes: 3, width: 1, height: 1 });
+        let texts = of(&item("user", Message::User { content: "Look.".into(), blocks: vec![image, file] }));
+        assert_eq!(texts.iter().map(|it| it.2.as_str()).collect::<Vec<_>>(), ["Look.", "notes.txt"]);
     }
 
     #[test]
@@ -191,7 +207,7 @@ mod tests {
     #[test]
     fn of_a_very_long_message_beginning_and_end_are_kept() {
         let text: String = (0..300).map(|n| format!("{n:04}{}\n\n", "z".repeat(PART_CHARS_MAX - 4))).collect();
-        let passages = of(&item("user", Message::User { content: text.into() }));
+        let passages = of(&item("user", Message::user(text)));
         let numbers: Vec<usize> = passages.iter().map(|it| it.2[..4].parse().unwrap()).collect();
         assert_eq!(numbers, (0..50).chain(250..300).collect::<Vec<_>>());
         assert_eq!(passages.iter().map(|it| it.0).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());

@@ -19,6 +19,7 @@ use crate::{
     },
     follow::{check_cursor, check_end, gone_lines, turn},
     ids::{SessionId, TurnNumber},
+    prompt,
     service::{
         AcknowledgeReader, AnswerCall, AnsweredCall, BlobPage, BundlePage, CancelQueued, Changed, Checkpoint,
         ClearReminder, CompactJournal, CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis,
@@ -201,7 +202,7 @@ impl Admitted<'_> {
 
     pub(super) async fn edit_queued(&self, request: EditQueued) -> Result<Changed, SessionError> {
         match (&request.prompt, request.position) {
-            (Some(prompt), _) => validate::prompt(prompt, &self.0.engine().options.limits)?,
+            (Some(prompt), _) => prompt::check(prompt, &self.0.engine().options.limits)?,
             (None, Some(_)) => {}
             (None, None) => {
                 return Err(SessionError::invalid("prompt", "say what to change: give a prompt, a position, or both"));

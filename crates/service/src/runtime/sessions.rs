@@ -34,6 +34,7 @@ use crate::{
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
+    prompt,
     service::{Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
     session::{
         ApplyError, Session, View,
@@ -326,7 +327,7 @@ impl Sessions {
         self.check_compaction(request.compaction.is_some())?;
         let limits = &self.engine().options.limits;
         if !is_continuation {
-            validate::prompt(&request.prompt, limits)?;
+            prompt::check(&request.prompt, limits)?;
         }
         validate::idempotency_key(request.idempotency_key.as_deref(), limits)?;
         validate::compaction(request.compaction)?;
@@ -335,7 +336,8 @@ impl Sessions {
         validate::output(request.output.as_ref())?;
         validate::model(request.model.as_deref())?;
         validate::allow(&request.allow, &self.engine().tools)?;
-        request.model.as_ref().map_or(Ok(()), |model| self.engine().models.resolve(model).map(drop))
+        let Some(model) = &request.model else { return Ok(()) };
+        prompt::check_model(&request.prompt, &self.engine().models.resolve(model)?)
     }
 
     /// Checks the tools that a caller runs.

@@ -58,7 +58,8 @@ pub(crate) fn request_hash<T: serde::Serialize>(request: &T, has_json: bool) -> 
 
 /// Hashes a turn's request without its key, the way its answer is delivered, and who attends it. A continuation of an interrupted turn never equals a turn with a prompt.
 pub(crate) fn turn_hash(request: &StartTurn, is_continuation: bool) -> Result<String, SessionError> {
-    let request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    let mut request = StartTurn { idempotency_key: None, wait: true, attended: false, ..request.clone() };
+    request.prompt = std::mem::take(&mut request.prompt).hashed(|bytes| hex(&Sha256::digest(bytes)));
     let has_json = request.client_tools.is_some() || request.output.is_some();
     match is_continuation {
         true => request_hash(&(request, "continues"), has_json),
@@ -134,11 +135,6 @@ pub(crate) fn size(what: &'static str, text: &str, limit: u64) -> Result<(), Ses
 
 pub(crate) fn not_empty(field: &'static str, text: &str, hint: &str) -> Result<(), SessionError> {
     if text.trim().is_empty() { Err(SessionError::invalid(field, format!("it is empty; {hint}"))) } else { Ok(()) }
-}
-
-pub(crate) fn prompt(text: &str, limits: &Limits) -> Result<(), SessionError> {
-    not_empty("prompt", text, "say what the turn is about")?;
-    size("prompt", text, limits.prompt_bytes)
 }
 
 pub(crate) fn idempotency_key(key: Option<&str>, limits: &Limits) -> Result<(), SessionError> {

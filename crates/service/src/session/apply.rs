@@ -269,19 +269,21 @@ impl SessionFields {
     fn turn_started(&mut self, record: &Record, turn: TurnNumber, started: &TurnStarted) {
         let mut key = started.key.clone();
         self.use_key(record, turn, key.as_ref());
-        let mut prompt = started.prompt.clone();
+        let message = |content, blocks| Message::User { content, blocks };
+        let mut prompt = started.prompt.clone().map(|content| message(content, started.blocks.clone()));
         if started.queued.is_some()
             && let Some(at) = self.queue.iter().position(|queued| queued.turn == turn)
             && let Some(queued) = Arc::make_mut(&mut self.queue).remove(at)
         {
             // The event with its last prompt may be lost.
-            prompt = (started.queued == Some(queued.prompt_seq)).then_some(queued.terms.prompt);
-            key = queued.terms.key;
+            let TurnQueued { prompt: content, blocks, key: of_queued, .. } = queued.terms;
+            prompt = (started.queued == Some(queued.prompt_seq)).then(|| message(content, blocks));
+            key = of_queued;
             self.forget_tools_of_queue();
         }
-        if let Some(content) = prompt {
-            self.first_line = self.first_line.take().or_else(|| heading_of(&content));
-            self.context.push(record.seq, turn, self.message_count, Message::User { content });
+        if let Some(prompt) = prompt {
+            self.first_line = self.first_line.take().or_else(|| heading_of(&prompt));
+            self.context.push(record.seq, turn, self.message_count, prompt);
             self.message_count += 1;
         }
         if let Some(interrupted) = started.continues {
@@ -321,8 +323,8 @@ impl SessionFields {
         open.malformed_steps = 0;
         let Some(text) = open.steered.iter_mut().find(|text| text.seq == entered.steered) else { return };
         text.has_entered = true;
-        if let Some(content) = text.prompt.take() {
-            self.context.push(record.seq, turn, self.message_count, Message::User { content });
+        if let Some(message) = text.message.take() {
+            self.context.push(record.seq, turn, self.message_count, message);
             self.message_count += 1;
         }
     }

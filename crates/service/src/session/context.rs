@@ -84,7 +84,7 @@ impl Context {
         self.live.list()
     }
 
-    /// Returns true if a result in it names a blob.
+    /// Returns true if a request with it names a blob.
     #[must_use]
     pub fn has_blobs(&self) -> bool {
         self.live.blobs() > 0
@@ -114,7 +114,7 @@ impl Context {
         self.live.result_bytes_from(start)
     }
 
-    /// Counts the images from `start` on.
+    /// Counts the images and PDFs from `start` on.
     #[must_use]
     pub fn images_from(&self, start: usize) -> usize {
         self.live.images_from(start)

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     compaction::{json_bytes, message_bytes, summary_message},
     ids::{Seq, TurnNumber},
+    prompt::FILE_TEXT_BYTES_MAX,
 };
 
 /// Messages of a context, behind the summary of those that left it.
@@ -54,7 +55,7 @@ pub struct ContextEntry {
     result_bytes_up_to: u64,
     /// Entries up to this one that name a blob.
     blobs_up_to: usize,
-    /// Images of all entries up to this one.
+    /// Images and PDFs of all entries up to this one.
     images_up_to: usize,
 }
 
@@ -111,7 +112,7 @@ impl Entries {
         self.list.last().map_or(0, |entry| entry.blobs_up_to)
     }
 
-    /// Images of the entries from `start` on.
+    /// Images and PDFs of the entries from `start` on.
     pub(super) fn images_from(&self, start: usize) -> usize {
         let up_to = |entry: Option<&ContextEntry>| entry.map_or(0, |entry| entry.images_up_to);
         up_to(self.list.last()) - up_to(start.checked_sub(1).and_then(|last| self.list.get(last)))
@@ -166,7 +167,7 @@ impl Entries {
         let bytes_up_to = self.bytes_from(0) + bytes;
         let result_bytes_up_to = self.result_bytes_from(0) + result_bytes(&entry.message, bytes);
         let blobs_up_to = self.blobs() + usize::from(has_blob(&entry.message));
-        let images_up_to = self.images_from(0) + entry.message.images().count();
+        let images_up_to = self.images_from(0) + entry.message.shown().count();
         self.list.push(ContextEntry { bytes_up_to, result_bytes_up_to, blobs_up_to, images_up_to, ..entry });
     }
 
@@ -241,7 +242,7 @@ impl Entries {
             entry.result_bytes_up_to = results_after;
             blobs += usize::from(has_blob(&entry.message));
             entry.blobs_up_to = blobs;
-            images += entry.message.images().count();
+            images += entry.message.shown().count();
             entry.images_up_to = images;
         }
     }
@@ -271,7 +272,7 @@ impl Entries {
         let (Some(first), Some(text)) = (dropped.first(), outcome::of_turn(&messages, bytes)) else { return };
         let masked = dropped.iter().filter(|entry| entry.is_masked).map(|entry| entry.seq).collect();
         let messages = dropped.iter().map(|entry| (entry.seq, entry.history_index)).collect();
-        self.push(first.seq, turn, first.history_index, Message::User { content: text.into() });
+        self.push(first.seq, turn, first.history_index, Message::user(text));
         if let Some(entry) = self.list.last_mut() {
             entry.left = Some(Arc::new(Left { messages, masked }));
         }
@@ -297,8 +298,10 @@ const fn result_bytes(message: &Message, bytes: u64) -> u64 {
     if matches!(message, Message::ToolResults { .. }) { bytes } else { 0 }
 }
 
-/// Returns true if it names a blob: only tool results are not sent whole.
+/// Returns true if a request names a blob of it: only tool results and long text files are not sent whole.
 fn has_blob(message: &Message) -> bool {
-    let Message::ToolResults { results } = message else { return false };
+    let Message::ToolResults { results } = message else {
+        return message.text_files().any(|file| file.bytes > FILE_TEXT_BYTES_MAX);
+    };
     results.iter().any(|result| matches!(result.content, Body::Blob(_)))
 }

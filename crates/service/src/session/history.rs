@@ -53,13 +53,13 @@ impl HistoryFold {
                 self.partial = None;
                 let content = started.prompt.clone();
                 if let (None, Some(queued)) = (&content, started.queued) {
-                    let prompt = item("user", Message::User { content: String::new().into() });
-                    self.queued = Some((queued, prompt));
+                    self.queued = Some((queued, item("user", Message::user(String::new()))));
                 }
-                content.map(|content| item("user", Message::User { content }))
+                let blocks = started.blocks.clone();
+                content.map(|content| item("user", Message::User { content, blocks }))
             }
             Event::SteeringEntered(entered) => {
-                self.queued = Some((entered.steered, item("user", Message::User { content: String::new().into() })));
+                self.queued = Some((entered.steered, item("user", Message::user(String::new()))));
                 // The text was said behind what had come of an answer.
                 self.partial.take()
             }
@@ -107,12 +107,12 @@ impl HistoryFold {
     /// Returns the prompt of that event.
     pub fn queued_prompt(&mut self, queued: &Record) -> Option<HistoryItem> {
         let (_, item) = self.queued.take()?;
-        let content = match &queued.event {
-            Event::TurnQueued(queued) => queued.prompt.clone(),
-            Event::TurnSteered(steered) => steered.prompt.clone(),
-            Event::TurnEdited(TurnEdited { prompt: Some(prompt), .. }) => prompt.clone(),
+        let (content, blocks) = match &queued.event {
+            Event::TurnQueued(queued) => (&queued.prompt, &queued.blocks),
+            Event::TurnSteered(steered) => (&steered.prompt, &steered.blocks),
+            Event::TurnEdited(TurnEdited { prompt: Some(prompt), blocks, .. }) => (prompt, blocks),
             _ => return None,
         };
-        Some(HistoryItem { message: Message::User { content }, ..item })
+        Some(HistoryItem { message: Message::User { content: content.clone(), blocks: blocks.clone() }, ..item })
     }
 }

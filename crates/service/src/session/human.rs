@@ -3,12 +3,14 @@
 //! Texts come from models, tools and users: a line is short and has no control characters, so that no text can move the
 //! cursor or forge another line.
 
+use std::borrow::Cow;
+
 use meerkat_words::calls::CallOutcome;
 use serde_json::Value;
 
 use super::{
     event::{ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, ToolOutcome, TurnTotals},
-    message::{Block, Body},
+    message::{Attached, Block, Body, Message},
 };
 use crate::{
     model::StopReason,
@@ -45,10 +47,12 @@ impl Event {
                 };
                 format!("given ({}): {}{calls}", given.role().unwrap_or_default(), first(&text))
             }
-            Self::TurnQueued(queued) => format!("queued: {}", first_line(&queued.prompt)),
+            Self::TurnQueued(queued) => format!("queued: {}", said(&queued.prompt, &queued.blocks)),
             Self::TurnEdited(edited) => match (&edited.prompt, edited.position) {
-                (Some(prompt), Some(position)) => format!("queued at place {position}: {}", first_line(prompt)),
-                (Some(prompt), None) => format!("the queued turn says instead: {}", first_line(prompt)),
+                (Some(prompt), Some(position)) => {
+                    format!("queued at place {position}: {}", said(prompt, &edited.blocks))
+                }
+                (Some(prompt), None) => format!("the queued turn says instead: {}", said(prompt, &edited.blocks)),
                 (None, Some(position)) => format!("moved to place {position} in the queue"),
                 (None, None) => "not changed".to_owned(),
             },
@@ -56,12 +60,12 @@ impl Event {
             Self::TurnStarted(started) => {
                 let model = format!("{}{}", started.model, asked(&started.options));
                 match (&started.prompt, started.continues) {
-                    (Some(prompt), _) => format!("turn started with {model}: {}", first_line(prompt)),
+                    (Some(prompt), _) => format!("turn started with {model}: {}", said(prompt, &started.blocks)),
                     (None, Some(turn)) => format!("turn started with {model}, going on with turn {turn}"),
                     (None, None) => format!("turn started with {model}, from the queue"),
                 }
             }
-            Self::TurnSteered(steered) => format!("steered: {}", first_line(&steered.prompt)),
+            Self::TurnSteered(steered) => format!("steered: {}", said(&steered.prompt, &steered.blocks)),
             Self::SteeringEntered(_) => "the steered text is in the context".to_owned(),
             Self::AssistantMessage(answer) => {
                 let calls = answer.blocks.iter().filter(|block| matches!(block, Block::ToolCall(_))).count();
@@ -232,6 +236,14 @@ fn first_line(body: &Body) -> &str {
     first(beginning(body))
 }
 
+/// The first line of a prompt, or of its images and files if it has no text.
+fn said<'a>(prompt: &'a Body, blocks: &[Attached]) -> Cow<'a, str> {
+    match first_line(prompt) {
+        "" => Attached::lines(blocks).into_iter().next().unwrap_or_default().into(),
+        line => line.into(),
+    }
+}
+
 fn beginning(body: &Body) -> &str {
     match body {
         Body::Inline(text) => text,
@@ -240,8 +252,9 @@ fn beginning(body: &Body) -> &str {
 }
 
 /// The first line of a prompt that can be a heading.
-pub(super) fn heading_of(prompt: &Body) -> Option<String> {
-    beginning(prompt).lines().find_map(heading)
+pub(super) fn heading_of(prompt: &Message) -> Option<String> {
+    let of_text = prompt.texts().find_map(|text| beginning(text).lines().find_map(heading));
+    of_text.or_else(|| heading(Attached::lines(prompt.attached()).first()?))
 }
 
 /// Makes a heading of a line: words with single blanks, without keys and terminal controls, cut to its length; `None`

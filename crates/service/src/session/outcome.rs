@@ -31,7 +31,7 @@ pub(super) fn of_turn(messages: &[&Message], bytes: u64) -> Option<String> {
         lines.extend(results.iter().map(|result| line(calls().find(|call| call.call_id == result.call_id), result)));
     }
     let texts = messages.iter().skip(1).filter_map(|message| match message {
-        Message::User { content } => Some(head(&content.excerpt())),
+        Message::User { .. } => Some(head(&message.text())),
         _ => None,
     });
     let texts: Vec<String> = texts.collect();
@@ -46,8 +46,8 @@ pub(super) fn of_turn(messages: &[&Message], bytes: u64) -> Option<String> {
     });
     let left_out = lines.len() - fitting.count();
     let mut text = String::new();
-    if let Some(Message::User { content }) = messages.first() {
-        text = head(&content.excerpt()) + "\n\n";
+    if let Some(prompt @ Message::User { .. }) = messages.first() {
+        text = head(&prompt.text()) + "\n\n";
     }
     let mut texts_used = 0;
     let newest = texts.iter().rev().take_while(|added| {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 pub use meerkat_words::reminder::{Pin, Reminder, SystemReminderType};
 
-use super::message::{BlobRef, Body, Message, ToolResult};
+use super::message::{Attached, AttachedFile, BlobRef, Body, Image, Message, ToolResult};
 use crate::{compaction::summary_of, tool::RECALL_TOOL};
 
 /// Adds a reminder behind the others, and removes the former one of its type. The first reminder comes before all
@@ -16,7 +16,7 @@ use crate::{compaction::summary_of, tool::RECALL_TOOL};
 /// ```
 /// use meerkat_service::session::{message::Message, reminder::*};
 ///
-/// let prompt = Message::User { content: "Go on.".into() };
+/// let prompt = Message::user("Go on.");
 /// let mut messages = vec![Message::System { content: "You are a careful engineer.".into() }, prompt.clone()];
 /// add_system_reminder(&mut messages, SystemReminderType::ClaudeMd, "No `unwrap`.");
 /// add_system_reminder(&mut messages, SystemReminderType::GitStatus, "On main, clean.");
@@ -108,7 +108,26 @@ fn cleaned(message: &Message) -> Option<Message> {
         },
     };
     match message {
-        Message::User { content } => clean(content, |_| true).map(|content| Message::User { content }),
+        Message::User { content, blocks } => {
+            // Of an imported prompt the type may be any text, too.
+            let named = |block: &Attached| match block {
+                Attached::File(file) => {
+                    let [name, media_type] = [&file.name, &file.media_type].map(|text| without_tags(text).into_owned());
+                    Attached::File(AttachedFile { name, media_type, ..file.clone() })
+                }
+                Attached::Image(image) => {
+                    let media_type = without_tags(&image.media_type).into_owned();
+                    Attached::Image(Image { media_type, ..image.clone() })
+                }
+            };
+            let cleaned = clean(content, |_| true);
+            // Compared first: most prompts have none.
+            let renamed = Some(blocks.iter().map(named).collect()).filter(|renamed: &Vec<Attached>| renamed != blocks);
+            (cleaned.is_some() || renamed.is_some()).then(|| Message::User {
+                content: cleaned.unwrap_or_else(|| content.clone()),
+                blocks: renamed.unwrap_or_else(|| blocks.clone()),
+            })
+        }
         Message::ToolResults { results } => {
             let of = |result: &ToolResult| {
                 clean(&result.content, if result.name == RECALL_TOOL { |tag| tag != RECALLED_TAG } else { |_| true })

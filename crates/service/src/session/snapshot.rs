@@ -224,7 +224,7 @@ impl SessionFields {
         (fields.client_tools, fields.tools_of_queue) = (None, Vec::new());
         if let Some(open) = &mut fields.open_turn {
             (open.calls, open.forms) = (Vec::new(), Vec::new());
-            open.steered.iter_mut().for_each(|text| text.prompt = None);
+            open.steered.iter_mut().for_each(|text| text.message = None);
             (open.text, open.partial) = (Arc::default(), None);
         }
         if let Some(end) = &mut fields.last_end {
@@ -324,7 +324,7 @@ fn open_turn(mut open: OpenTurn, context: &Context, records: &BTreeMap<Seq, Reco
     });
     for waits in open.steered.iter_mut().filter(|text| !text.has_entered) {
         match records.get(&waits.seq).map(|record| &record.event) {
-            Some(Event::TurnSteered(steered)) => waits.prompt = Some(steered.prompt.clone()),
+            Some(Event::TurnSteered(steered)) => waits.message = Some(steered.message()),
             _ => return Err(Unfounded(waits.seq)),
         }
     }

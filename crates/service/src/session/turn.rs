@@ -15,7 +15,7 @@ use super::{
         AssistantMessage, CallRequested, Decision, Event, Key, Record, TurnEdited, TurnQueued, TurnStarted,
         TurnSteered, TurnTotals,
     },
-    message::{Block, Body, RawJson, ToolCall, ToolResult},
+    message::{Block, Body, Message, RawJson, ToolCall, ToolResult},
 };
 use crate::{
     SessionError,
@@ -55,6 +55,7 @@ impl QueuedTurn {
     pub(super) fn edited(&mut self, seq: Seq, edited: &TurnEdited) {
         if let Some(prompt) = &edited.prompt {
             (self.prompt_seq, self.terms.prompt) = (seq, prompt.clone());
+            self.terms.blocks.clone_from(&edited.blocks);
         }
     }
 
@@ -67,7 +68,9 @@ impl QueuedTurn {
     /// Returns its entry in a list.
     #[must_use]
     pub fn item(&self) -> QueueItem {
-        QueueItem { turn: self.turn, seq: self.seq, prompt: self.terms.prompt.clone(), queued_at: self.time }
+        let TurnQueued { prompt, blocks, .. } = &self.terms;
+        let (prompt, blocks) = (prompt.clone(), blocks.clone());
+        QueueItem { turn: self.turn, seq: self.seq, prompt, blocks, queued_at: self.time }
     }
 }
 
@@ -135,16 +138,16 @@ pub struct SteeredText {
     pub key: Option<String>,
     /// True if it is in the context.
     pub has_entered: bool,
-    /// The text, until it is in the context; empty in a snapshot.
+    /// The user's message, until it is in the context; empty in a snapshot.
     #[serde(skip)]
-    pub prompt: Option<Body>,
+    pub message: Option<Message>,
 }
 
 impl SteeredText {
     /// The text that a `turn_steered` brings.
     pub(super) fn of(seq: Seq, steered: &TurnSteered) -> Self {
         let key = steered.key.as_ref().map(|key| key.key.clone());
-        Self { seq, key, has_entered: false, prompt: Some(steered.prompt.clone()) }
+        Self { seq, key, has_entered: false, message: Some(steered.message()) }
     }
 }
 
@@ -398,7 +401,7 @@ impl OpenTurn {
 
     /// Opens the turn of a `turn_started`, which is the event `seq`.
     pub(super) fn of(turn: TurnNumber, seq: Seq, started: &TurnStarted, key: Option<Key>) -> Self {
-        let terms = TurnStarted { key, prompt: None, ..started.clone() };
+        let terms = TurnStarted { key, prompt: None, blocks: Vec::new(), ..started.clone() };
         Self { turn, seq, terms, totals: TurnTotals::begun(), ..Self::default() }
     }
 

@@ -277,7 +277,7 @@ fn a_whole_number_is_one_however_it_is_written() {
     let prompt = r#"say \"2.0\" and 1e3"#;
     let turn = format!(r#"{{"session_id":"{}","prompt":"{prompt}","budgets":{{"steps":2.0}}}}"#, session_id());
     let turn: crate::service::StartTurn = decode_params(&turn).unwrap();
-    assert_eq!((turn.prompt.as_str(), turn.budgets.steps), (r#"say "2.0" and 1e3"#, Some(2)));
+    assert_eq!((&*turn.prompt.text(), turn.budgets.steps), (r#"say "2.0" and 1e3"#, Some(2)));
 }
 
 #[test]

@@ -115,7 +115,7 @@ async fn calls_results_and_prompts_that_waited_are_taken_in_and_what_is_open_is_
     assert!(search_now(&agent, "quokka").await.is_empty(), "the turn is open");
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(id, "@note it waited @say Then.") };
     let queued = service.begin_turn(queued).await.unwrap();
-    let prompt = Some("@note it changed @say Then.".to_owned());
+    let prompt = Some("@note it changed @say Then.".into());
     service.edit_queued(EditQueued { session_id: id, turn: 1, prompt, position: None }).await.unwrap();
     service.interrupt(InterruptTurn { session_id: id, turn: None }).await.unwrap();
     queued.result.await.unwrap();

@@ -87,7 +87,7 @@ fn a_repeat_is_answered_although_the_configuration_no_longer_takes_its_request()
             assert_eq!((first.turn, first.text.as_str()), (0, "Once."), "{what}");
             // Another request with the key is no repeat, and says so.
             let other = CreateSession { title: Some("Another".to_owned()), ..create.clone() };
-            let other_turn = StartTurn { prompt: "@say Twice.".to_owned(), ..turn(session_id) };
+            let other_turn = StartTurn { prompt: "@say Twice.".into(), ..turn(session_id) };
             let (other, other_turn) = (service.create_session(other).await, service.start_turn(other_turn).await);
             for refused in [other.map(drop), other_turn.map(drop)] {
                 assert_eq!(refused.unwrap_err().code(), ErrorCode::IdempotencyConflict, "{what}");

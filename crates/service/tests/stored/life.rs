@@ -45,7 +45,7 @@ fn a_resumed_turn_keeps_the_options_of_the_interrupted_one() {
         }
         process.interrupt(session_id, Some(3)).await;
         // A new prompt is a turn of the session's own.
-        let next = ResumeTurn { prompt: Some("@say Next.".to_owned()), ..ResumeTurn::default() };
+        let next = ResumeTurn { prompt: Some("@say Next.".into()), ..ResumeTurn::default() };
         assert_eq!(process.service.resume(&session_id, next).await.unwrap().model, "scripted");
     });
 }

@@ -15,6 +15,7 @@ mod bounds;
 mod failures;
 mod mutations;
 mod names;
+mod prompts;
 mod replay;
 mod returned;
 mod schemas;
@@ -222,7 +223,7 @@ pub(crate) async fn sent(wire: &Wire, change: impl FnOnce(&mut ModelRequest), me
 }
 
 pub(crate) fn user(text: &str) -> Message {
-    Message::User { content: text.into() }
+    Message::user(text)
 }
 
 /// Formats the blocks, one line each.

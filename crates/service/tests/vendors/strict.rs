@@ -75,6 +75,13 @@ pub(crate) fn anthropic(request: &Request) -> Verdict {
             let is_blank = |name: &str| block[name].as_str().is_none_or(|text| text.trim().is_empty());
             match kind(block) {
                 "text" => need(!is_blank("text"), "no text is blank")?,
+                "image" | "document" => {
+                    let source = &block["source"];
+                    let is_pdf = source["media_type"] == "application/pdf";
+                    need(*role == "user", "only the user shows images and documents")?;
+                    need(source["type"] == "base64" && source["data"].is_string(), "a source has its data")?;
+                    need(is_pdf == (kind(block) == "document"), "a document is a PDF, and an image is none")?;
+                }
                 "thinking" => {
                     need(
                         *role == "assistant" && block["thinking"].is_string() && !is_blank("signature"),

@@ -14,7 +14,7 @@ use crate::{
     clock::Timestamp,
     cost::Cost,
     ids::{Seq, SessionId, TurnNumber},
-    message::{Body, Message, RawJson},
+    message::{Attached, Body, Message, RawJson},
     model::{StopReason, Usage},
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
@@ -150,6 +150,9 @@ pub struct QueueItem {
     pub seq: Seq,
     /// The user's prompt.
     pub prompt: Body,
+    /// Its images and files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Attached>,
     /// Time at which it was queued.
     pub queued_at: Timestamp,
 }

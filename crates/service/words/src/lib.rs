@@ -23,6 +23,7 @@ pub mod operators;
 pub mod options;
 pub mod output;
 pub mod overview;
+pub mod prompt;
 pub mod redact;
 pub mod reminder;
 pub mod reply;

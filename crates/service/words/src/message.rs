@@ -8,11 +8,15 @@ use std::{borrow::Cow, fmt};
 use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+    de::{DeserializeOwned, Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use serde_json::value::RawValue;
 
 use crate::{SessionError, ids::Seq, reminder::SystemReminderType};
+
+mod attached;
+
+pub use attached::{Attached, AttachedFile, Image, PDF, Shown};
 
 /// Depth to which JSON from outside may nest.
 pub const JSON_DEPTH_MAX: usize = 64;
@@ -329,6 +333,9 @@ pub enum Message {
     User {
         /// Its text.
         content: Body,
+        /// Its images and files, in order. A model is sent them before the text.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        blocks: Vec<Attached>,
     },
     /// A plain text of the model.
     Assistant {
@@ -371,7 +378,8 @@ struct MessageShape {
     n: Option<Seq>,
     content: Option<Body>,
     model: Option<String>,
-    blocks: Option<Vec<Block>>,
+    /// Those of an answer or of a prompt, which are not alike.
+    blocks: Option<Box<RawValue>>,
     results: Option<Vec<ToolResult>>,
 }
 
@@ -379,11 +387,17 @@ impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let MessageShape { role, kind, n, content, model, blocks, results } = MessageShape::deserialize(deserializer)?;
         let content = part(content, "content");
+        /// Decodes the blocks of one role.
+        fn of<T: DeserializeOwned, E: serde::de::Error>(blocks: &RawValue) -> Result<T, E> {
+            serde_json::from_str(blocks.get()).map_err(E::custom)
+        }
         Ok(match role.as_str() {
             "system" => Self::System { content: content? },
-            "user" => Self::User { content: content? },
+            "user" => Self::User { content: content?, blocks: blocks.as_deref().map_or(Ok(Vec::new()), of)? },
             "assistant" => Self::Assistant { content: content? },
-            "block_assistant" => Self::BlockAssistant { model: part(model, "model")?, blocks: part(blocks, "blocks")? },
+            "block_assistant" => {
+                Self::BlockAssistant { model: part(model, "model")?, blocks: of(&part(blocks, "blocks")?)? }
+            }
             "system_reminder" => Self::SystemReminder { kind: part(kind, "kind")?, content: content? },
             "pin" => Self::Pin { n: part(n, "n")?, content: content? },
             "tool_results" => Self::ToolResults { results: part(results, "results")? },
@@ -438,21 +452,6 @@ impl ToolCall {
     pub fn shown_arguments(&self) -> String {
         self.arguments.shown()
     }
-}
-
-/// Image that a call returned. Its bytes are in a blob of the session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Image {
-    /// Its type: `image/png`, `image/jpeg`, `image/gif` or `image/webp`.
-    pub media_type: String,
-    /// The blob's hash, by which it is read.
-    pub blob: String,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// Width in pixels.
-    pub width: u32,
-    /// Height in pixels.
-    pub height: u32,
 }
 
 /// The result of one call, as the model sees it.
@@ -583,6 +582,12 @@ fn cut_off(text: &str) -> String {
 }
 
 impl Message {
+    /// Makes a user's message of a text.
+    #[must_use]
+    pub fn user(text: impl Into<Body>) -> Self {
+        Self::User { content: text.into(), blocks: Vec::new() }
+    }
+
     /// Makes the message of an answer of which no more than this text had come.
     #[must_use]
     pub fn cut_off(text: &Body) -> Self {
@@ -618,7 +623,7 @@ impl Message {
     pub fn texts(&self) -> impl Iterator<Item = &Body> {
         let (content, blocks) = match self {
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => (Some(content), &[][..]),
@@ -635,7 +640,7 @@ impl Message {
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut Body> {
         let (content, blocks) = match self {
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => (Some(content), &mut [][..]),
@@ -648,18 +653,38 @@ impl Message {
         }))
     }
 
-    /// Lists the images of tool results.
-    pub fn images(&self) -> impl DoubleEndedIterator<Item = &Image> {
-        let results = if let Self::ToolResults { results } = self { results.as_slice() } else { &[] };
-        results.iter().flat_map(|result| &result.images)
+    /// Lists the images and files of a prompt.
+    #[must_use]
+    pub fn attached(&self) -> &[Attached] {
+        if let Self::User { blocks, .. } = self { blocks } else { &[] }
     }
 
-    /// Returns the text for people; reasoning and calls are left out.
+    /// Lists the images and PDFs of a prompt, and the images of tool results.
+    pub fn shown(&self) -> impl DoubleEndedIterator<Item = Shown<'_>> {
+        let results = if let Self::ToolResults { results } = self { results.as_slice() } else { &[] };
+        let of_results = results.iter().flat_map(|result| &result.images).map(Shown::of);
+        self.attached().iter().filter_map(Attached::shown).chain(of_results)
+    }
+
+    /// Lists the text files of a prompt.
+    pub fn text_files(&self) -> impl Iterator<Item = &AttachedFile> {
+        self.attached().iter().filter_map(|block| match block {
+            Attached::File(file) if !file.is_pdf() => Some(file),
+            Attached::File(_) | Attached::Image(_) => None,
+        })
+    }
+
+    /// Returns the text for people, behind a line for each image and file of a prompt; reasoning and calls are left out.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
+            Self::User { content, blocks } if !blocks.is_empty() => {
+                let mut lines = Attached::lines(blocks);
+                lines.extend(Some(content.excerpt().into_owned()).filter(|text| !text.is_empty()));
+                lines.join("\n")
+            }
             Self::System { content }
-            | Self::User { content }
+            | Self::User { content, .. }
             | Self::Assistant { content }
             | Self::SystemReminder { content, .. }
             | Self::Pin { content, .. } => content.excerpt().into_owned(),

@@ -12,6 +12,7 @@ use serde::{
 pub use crate::{
     approval::{Decision, Scope},
     calls::{AnswerCall, CallContent, CallOutcome, ClientTool},
+    prompt::{Data, Prompt, PromptBlock},
 };
 use crate::{
     clock::Timestamp,
@@ -122,7 +123,7 @@ macro_rules! turn_requests {
             /// The session.
             pub session_id: SessionId,
             /// The user's prompt.
-            pub prompt: String,
+            pub prompt: Prompt,
             $(
                 $( #[doc = $doc] )+
                 #[serde(default, $( $read )*)]
@@ -146,7 +147,7 @@ macro_rules! turn_requests {
         #[derive(Clone, Debug, PartialEq, Serialize)]
         pub struct ResumeTurn {
             /// The user's prompt; `null` continues the interrupted turn.
-            pub prompt: Option<String>,
+            pub prompt: Option<Prompt>,
             $(
                 $( #[doc = $doc] )+
                 $( #[serde(skip_serializing_if = $is_left_out)] )?
@@ -185,7 +186,7 @@ macro_rules! turn_requests {
         pub struct ResumeParams {
             pub session_id: SessionId,
             #[serde(default)]
-            pub prompt: Option<String>,
+            pub prompt: Option<Prompt>,
             $(
                 #[serde(default, $( $read )*)]
                 pub $term: $type,
@@ -245,7 +246,7 @@ impl ResumeTurn {
 impl StartTurn {
     /// Makes a request with default settings.
     #[must_use]
-    pub fn new(session_id: SessionId, prompt: impl Into<String>) -> Self {
+    pub fn new(session_id: SessionId, prompt: impl Into<Prompt>) -> Self {
         ResumeTurn { prompt: Some(prompt.into()), ..ResumeTurn::default() }.on(session_id)
     }
 }
@@ -323,7 +324,7 @@ pub struct EditQueued {
     pub turn: TurnNumber,
     /// Another prompt; the turn keeps its own if `null`.
     #[serde(default)]
-    pub prompt: Option<String>,
+    pub prompt: Option<Prompt>,
     /// Another place in the queue, from 0; a number past the end is the last place. It keeps its own if `null`.
     #[serde(default)]
     pub position: Option<usize>,

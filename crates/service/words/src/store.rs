@@ -208,6 +208,9 @@ pub trait BlobStore: Send + Sync {
 /// Blob that is being written.
 #[async_trait]
 pub trait BlobWriter: Send {
+    /// Leaves the room that is kept for running turns on a full disk alone. A store without such room has nothing to do.
+    fn waits_for_room(&mut self) {}
+
     /// Appends.
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
 

@@ -14,6 +14,9 @@ understand \\n \\t \\\\ and \\\", a backslash outside of quotes keeps the next c
 half-typed line; otherwise it interrupts the running turn or /compact, and a second Ctrl-C leaves. When the input ends, \
 the chat leaves after its last line is done.
 
+At a terminal, `@PATH` in a prompt shows the model that image, PDF or text file, and so does the whole path that a \
+terminal pastes for a file which is dropped on it. Put a path with blanks in quotes: @\"my notes.txt\".
+
 Lines are handled in order. While a turn or a /compact runs, other lines are answered, but the next prompt waits; \
 /steer says something to the running turn, before its next model call. At a terminal a chat reads no line while a turn \
 runs: steer it from a second one, with meerkat run --session ID --policy steer TEXT.

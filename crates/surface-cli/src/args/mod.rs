@@ -286,6 +286,9 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct RunArgs {
     /// The prompt; if it is `-` or left out, standard input is read
     pub(crate) prompt: Option<String>,
+    /// Show the model this image, PDF or text file; give it once for each file
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub(crate) input: Vec<PathBuf>,
     /// Run the turn on this session instead of a new one
     #[arg(long, value_name = "SESSION", conflicts_with = "SessionFlags")]
     pub(crate) session: Option<String>,
@@ -413,6 +416,9 @@ pub(crate) struct ResumeArgs {
     pub(crate) target: Target,
     /// The prompt of a new turn; if left out, the interrupted turn continues; `-` reads standard input
     pub(crate) prompt: Option<String>,
+    /// Show the model this image, PDF or text file; give it once for each file
+    #[arg(short, long = "file", value_name = "FILE", requires = "prompt")]
+    pub(crate) input: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) turn: TurnFlags,
     #[command(flatten)]

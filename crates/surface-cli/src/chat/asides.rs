@@ -39,7 +39,7 @@ impl Chat<'_> {
     pub(super) async fn take_model(&mut self, line: u64, name: Option<String>) -> Result<(), CliError> {
         if name.is_some() {
             let flags = TurnFlags { model: name.clone(), ..TurnFlags::default() };
-            if let Err(error) = check(self.app, "hello", &flags, &Delivery::default(), None).await {
+            if let Err(error) = check(self.app, &"hello".into(), &flags, &Delivery::default(), None).await {
                 return self.refuse(line, &error.body());
             }
         }

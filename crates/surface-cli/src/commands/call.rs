@@ -137,7 +137,9 @@ pub(crate) fn request(
     stdin: impl FnMut() -> Box<dyn BufRead + Send>,
 ) -> Result<Call, SessionError> {
     let callee = callee(args.operation.as_deref().unwrap_or_default())?;
-    let limit = app.config.values.limits.prompt_bytes.saturating_mul(2);
+    // A prompt may have files.
+    let values = &app.config.values;
+    let limit = values.limits.prompt_bytes.saturating_mul(2).max(values.serve.max_body_bytes);
     let mut params = parameters(&callee, &args.parameters, (&app.dir, limit), stdin)?;
     let needs_session = callee.schema["required"].as_array().is_some_and(|names| names.contains(&json!("session_id")));
     if let Some(session) = session.filter(|_| needs_session) {

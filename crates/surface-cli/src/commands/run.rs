@@ -9,7 +9,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
     output::OutputSpec,
-    service::{ResumeTurn, SessionCreated, StartTurn, TurnHandle},
+    service::{Prompt, ResumeTurn, SessionCreated, StartTurn, TurnHandle},
     session::message::RawJson,
     wire::encode,
 };
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     app::{App, Streams},
     args::{CompactFlags, Delivery, ResumeArgs, RunArgs, SessionFlags, TurnFlags},
+    attach::attached,
     error::{CliError, exit_code, exit_code_of_leaving, waiting_call},
     input::{Line, Lines, whole},
     stream::{Progress, RunningTurn, Show},
@@ -73,6 +74,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         Some(prompt) => prompt.to_owned(),
     };
     let output = output_spec(app, &mut streams, &args.delivery).await?;
+    let prompt = attached(&args.input, prompt)?;
     streams.interrupts.listen();
     let show = if args.events {
         Show::Events
@@ -106,7 +108,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
 async fn create_for(
     app: &App,
     args: &RunArgs,
-    prompt: &str,
+    prompt: &Prompt,
     output: Option<&OutputSpec>,
 ) -> Result<SessionCreated, SessionError> {
     check(app, prompt, &args.turn, &args.delivery, output).await?;
@@ -116,12 +118,12 @@ async fn create_for(
 /// Checks the values of a turn, and starts none: no session has the id.
 pub(crate) async fn check(
     app: &App,
-    prompt: &str,
+    prompt: &Prompt,
     turn: &TurnFlags,
     delivery: &Delivery,
     output: Option<&OutputSpec>,
 ) -> Result<(), SessionError> {
-    let trial = wire::turn(NO_SESSION.parse()?, prompt.to_owned(), turn, delivery, app.config.values.compaction);
+    let trial = wire::turn(NO_SESSION.parse()?, prompt.clone(), turn, delivery, app.config.values.compaction);
     match app.service.begin_turn(StartTurn { output: output.cloned(), ..trial }).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
@@ -151,6 +153,7 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
         other => other.map(str::to_owned),
     };
     let output = output_spec(app, &mut streams, &args.delivery).await?;
+    let prompt = prompt.map(|prompt| attached(&args.input, prompt)).transpose()?;
     streams.interrupts.listen();
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;

@@ -210,7 +210,7 @@ async fn history(
 fn bodies(message: &mut Message) -> Vec<&mut Body> {
     match message {
         Message::System { content }
-        | Message::User { content }
+        | Message::User { content, .. }
         | Message::Assistant { content }
         | Message::SystemReminder { content, .. }
         | Message::Pin { content, .. } => vec![content],

@@ -24,7 +24,7 @@ use rustix::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::drive::{meerkat, signal};
+use crate::drive::{meerkat, ran, signal};
 
 /// A chat or another command, and the terminal that it runs at.
 pub(crate) struct Typed {
@@ -251,6 +251,40 @@ fn a_paste_of_three_lines_is_one_prompt() {
     typed.keys("\r");
     let screen = typed.leave();
     assert_eq!(screen.matches("You said").count(), 1, "{screen}");
+}
+
+/// A text may have been copied from anywhere: a path in it shows no file without an `@`.
+#[test]
+fn a_chat_says_which_files_the_model_is_shown() {
+    let mut typed = Typed::start();
+    let path = typed.folder().join("notes.txt");
+    std::fs::write(&path, "Dig.").unwrap();
+    let shown = path.display().to_string();
+    typed.prompt();
+    // A tab completes the path.
+    let begun = shown.strip_suffix("es.txt").unwrap();
+    typed.keys(&format!("Is @none.txt like @{begun}\t"));
+    typed.wait("notes.txt");
+    typed.keys("?\r");
+    typed.wait("There is no file none.txt;");
+    typed.wait(&format!("The model is shown {shown}."));
+    typed.prompt();
+    typed.keys(&format!("Why is {shown} long?\r"));
+    typed.wait("You said");
+    typed.prompt();
+    typed.keys(&format!("{shown} has words.\r"));
+    typed.wait("The file is not shown: write @ before its path.");
+    typed.prompt();
+    // Dropped on the terminal.
+    typed.paste(&shown);
+    typed.keys("\r");
+    typed.wait(&format!("The model is shown {shown}."));
+    typed.prompt();
+    typed.keys("\x04");
+    let (screen, dir) = typed.end();
+    assert_eq!(screen.matches("The model is shown").count(), 2, "{screen}");
+    let said = ran(&mut meerkat(&dir, &["sessions", "history", "last"])).out;
+    assert_eq!(said.matches("[File 1: notes.txt, text/plain, 4 bytes]").count(), 2, "{said}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ const FIND_PAUSE: Duration = Duration::from_millis(20);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes that a server takes in one message, unless its `serve.max_body_bytes` was changed.
-const SERVER_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+const SERVER_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
 
 /// How often a server is pinged, and how long it may be silent. It answers pings, unless its machine or the network is
 /// gone.

@@ -26,7 +26,7 @@ pub(super) const FORMS: &[(&str, &str)] = &[
     ("think", "@think <text>"),
     ("json", "@json <json value>"),
     ("long", "@long <bytes>"),
-    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options|output]"),
+    ("echo", "@echo [messages|first|tail|tools|system|last_result|attempt|options|output|blocks]"),
     ("call", "@call <tool> [{json object}]"),
     ("args", "@args <tool> <raw text>"),
     ("step", "@step"),
@@ -114,6 +114,7 @@ pub(super) enum Echo {
     Attempt,
     Options,
     Output,
+    Blocks,
 }
 
 /// Kind of failure of a call.
@@ -253,6 +254,7 @@ fn echo(raw: &str) -> Result<Echo, String> {
         "attempt" => Echo::Attempt,
         "options" => Echo::Options,
         "output" => Echo::Output,
+        "blocks" => Echo::Blocks,
         other => return Err(format!("cannot tell {other:?}")),
     })
 }

@@ -35,6 +35,14 @@ impl ModelClient for ScriptedModel {
         VENDOR
     }
 
+    fn sees_images(&self, _: &str) -> bool {
+        true
+    }
+
+    fn takes(&self, _: &str, _: &str) -> bool {
+        true
+    }
+
     fn lacks(&self, _: &str, _: &ModelOptions) -> Option<&'static str> {
         None
     }
@@ -71,11 +79,11 @@ fn running_turn(messages: &[Arc<Message>]) -> Result<RunningTurn<'_>, ModelError
     let (mut answers, mut place) = (0, None);
     for (at, message) in messages.iter().enumerate().rev() {
         match &**message {
-            Message::User { content: Body::Inline(prompt) } => {
+            Message::User { content: Body::Inline(prompt), .. } => {
                 check_pairs(&messages[turn_before(messages, at)..])?;
                 return Ok(RunningTurn { prompt, step: place.unwrap_or(answers) });
             }
-            Message::User { content: Body::Blob(_) } => return Err(rejected("a user message is not inline")),
+            Message::User { content: Body::Blob(_), .. } => return Err(rejected("a user message is not inline")),
             Message::System { .. } => return Err(rejected("there is a system message among the messages")),
             // A step that was cut off is due again.
             Message::Assistant { .. } if message.is_cut_off() => {}

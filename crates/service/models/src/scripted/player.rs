@@ -14,7 +14,7 @@ use super::{
     rejected,
     summary::{self, excerpt},
 };
-use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage};
+use crate::{AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, StopReason, Usage, said};
 use meerkat_words::message::{Message, RawJson, ToolCall};
 
 /// Longest quote of a prompt without a script.
@@ -220,7 +220,14 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
             let asked = request.output.as_ref().map(|output| format!("{} {}", output.name(), output.schema.as_str()));
             format!("output: {}", text(asked.as_deref(), ECHO_CHARS_MAX))
         }
+        Echo::Blocks => format!("blocks: {}", text(blocks(request).as_deref(), ECHO_CHARS_MAX)),
     }
+}
+
+/// Describes the newest prompt's images and files, as a vendor would be sent them.
+fn blocks(request: &ModelRequest) -> Option<String> {
+    let message = request.messages.iter().rfind(|message| matches!(***message, Message::User { .. }))?;
+    (!message.attached().is_empty()).then(|| said::lines(message.attached(), request).join("\n"))
 }
 
 /// Finds the newest tool result of the running turn.

@@ -25,7 +25,7 @@ const PROMPT_CHARS_MAX: usize = 200;
 /// Returns the call and its script, if these messages ask for a summary. All of them are read, so all must be in order.
 pub(super) fn summary_call(messages: &[Arc<Message>]) -> Option<Result<(RunningTurn<'static>, Vec<Step>), ModelError>> {
     let (last, before) = messages.split_last()?;
-    let is_asked = matches!(&**last, Message::User { content: Body::Inline(text) } if text == COMPACTION_PROMPT);
+    let is_asked = matches!(&**last, Message::User { content: Body::Inline(text), .. } if text == COMPACTION_PROMPT);
     is_asked.then(|| {
         if before.iter().any(|message| matches!(**message, Message::System { .. })) {
             return Err(rejected("there is a system message among the messages"));
@@ -39,16 +39,16 @@ pub(super) fn summary_call(messages: &[Arc<Message>]) -> Option<Result<(RunningT
 
 fn prompts(messages: &[Arc<Message>]) -> impl DoubleEndedIterator<Item = &str> {
     messages.iter().filter_map(|message| match &**message {
-        Message::User { content: Body::Inline(prompt) } => Some(prompt.as_str()),
+        Message::User { content: Body::Inline(prompt), .. } => Some(prompt.as_str()),
         _ => None,
     })
 }
 
-/// Writes the model's own summary: the number of messages, and the beginning of each prompt.
+/// Writes the model's own summary: the number of messages, and the beginning of each prompt with its images and files.
 fn plain_summary(messages: &[Arc<Message>]) -> Step {
     let mut text = format!("Summary of {} messages.", messages.len());
-    for prompt in prompts(messages) {
-        text.extend(["\n", &excerpt(prompt, PROMPT_CHARS_MAX)]);
+    for message in messages.iter().filter(|message| matches!(***message, Message::User { .. })) {
+        text.extend(["\n", &excerpt(&message.text(), PROMPT_CHARS_MAX)]);
     }
     let words = Words::Plain(excerpt(&text, SUMMARY_CHARS_MAX));
     Step { actions: vec![Action::Say { is_reasoning: false, words, chunks: Chunks::Words }], ..Step::default() }

@@ -7,7 +7,7 @@ use crate::{AnswerBlock, ModelAnswer, ModelPart, StopReason, ToolSpec};
 use meerkat_words::message::{BlobRef, Block, RawJson, ToolResult};
 
 fn user(text: &str) -> Message {
-    Message::User { content: text.into() }
+    Message::user(text)
 }
 
 fn request(messages: Vec<Message>) -> ModelRequest {
@@ -373,7 +373,10 @@ fn a_context_that_a_strict_vendor_refuses_is_refused() {
     let system = Message::System { content: "s".into() };
     check_refused(vec![], "the request has no user message");
     check_refused(vec![user("x"), system], "there is a system message among the messages");
-    check_refused(vec![Message::User { content: Body::Blob(blob) }], "a user message is not inline");
+    check_refused(
+        vec![Message::User { content: Body::Blob(blob), blocks: Vec::new() }],
+        "a user message is not inline",
+    );
     let open = r#"the tool calls ["1"] have no results"#;
     check_refused(vec![user("x"), calls(&["1"])], open);
     check_refused(vec![user("x"), calls(&["1"]), calls(&["2"]), results(&["2"])], open);

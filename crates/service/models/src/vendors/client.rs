@@ -26,10 +26,20 @@ use super::{
 };
 use crate::{ModelClient, ModelError, ModelPart, ModelRequest, ModelStream};
 use meerkat_errors::ErrorCode;
-use meerkat_words::{SessionError, options::ModelOptions};
+use meerkat_words::{SessionError, message::PDF, options::ModelOptions};
 
-/// Beginnings of the names of the vendors' models that take no images.
-const BLIND: &[&str] = &["claude-2", "claude-instant", "gpt-3.5", "o1-mini", "o1-preview", "o3-mini"];
+/// Beginnings of the names of the vendors' models that take no images. `gpt-4` itself is one, too.
+const BLIND: &[&str] = &[
+    "claude-2",
+    "claude-instant",
+    "gpt-3.5",
+    "gpt-4-0",
+    "gpt-4-1106-preview",
+    "gpt-4-32k",
+    "o1-mini",
+    "o1-preview",
+    "o3-mini",
+];
 
 /// Vendor, or compatible server, with its key.
 pub(super) struct VendorClient {
@@ -151,8 +161,19 @@ impl ModelClient for VendorClient {
     fn sees_images(&self, model: &str) -> bool {
         match self.api {
             Api::Compatible => self.sees_images,
-            Api::Anthropic | Api::OpenAi | Api::Gemini => !BLIND.iter().any(|blind| model.starts_with(blind)),
+            Api::Anthropic | Api::OpenAi | Api::Gemini => {
+                model != "gpt-4" && !BLIND.iter().any(|blind| model.starts_with(blind))
+            }
         }
+    }
+
+    fn takes(&self, model: &str, media_type: &str) -> bool {
+        let takes_type = match media_type {
+            PDF => self.api != Api::Compatible && !model.starts_with("gpt-4-"),
+            "image/gif" => self.api != Api::Gemini,
+            _ => true,
+        };
+        takes_type && self.sees_images(model)
     }
 
     fn lacks(&self, model: &str, options: &ModelOptions) -> Option<&'static str> {

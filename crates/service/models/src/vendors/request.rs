@@ -2,7 +2,11 @@
 //!
 //! Two requests of a session must share their prefix: changing parts go into the tail, behind the cache mark.
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use genai::{
     adapter::AdapterKind,
@@ -19,9 +23,9 @@ use super::{
     family::{Cache, Family, Thinking},
     output::Asked,
 };
-use crate::{ModelError, ModelRequest, ToolSpec};
+use crate::{ModelError, ModelRequest, ToolSpec, said};
 use meerkat_words::{
-    message::{Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
+    message::{Attached, Block, Image, Message, RawJson, ToolCall as Call, ToolResult},
     options::{CacheTime, Effort, ModelOptions},
     tool::{NAME_BYTES_MAX, is_name_char},
 };
@@ -37,6 +41,7 @@ pub(super) fn chat(
     returns_reasoning: bool,
 ) -> Result<ChatRequest, ModelError> {
     let to = Recipient { api, vendor, returns_reasoning };
+    let mut shown = Showing::of(request);
     let mut messages = Vec::new();
     let mut system = request.system.as_deref();
     if api == Api::Anthropic {
@@ -45,7 +50,12 @@ pub(super) fn chat(
     for message in &request.messages {
         match &**message {
             Message::System { content } => messages.push(ChatMessage::system(content.excerpt().as_ref())),
-            Message::User { content } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
+            Message::User { blocks, .. } if !blocks.is_empty() => {
+                let parts = blocks.iter().filter_map(|block| shown_part(block, &mut shown));
+                let parts = parts.chain(text_part(&said::text(message, request))).collect::<Vec<_>>();
+                messages.push(ChatMessage::user(MessageContent::from_parts(parts)));
+            }
+            Message::User { content, .. } | Message::SystemReminder { content, .. } | Message::Pin { content, .. } => {
                 messages.push(ChatMessage::user(content.excerpt().as_ref()))
             }
             Message::Assistant { content } => {
@@ -53,10 +63,11 @@ pub(super) fn chat(
             }
             Message::BlockAssistant { blocks, .. } => push_blocks(&mut messages, blocks, to),
             Message::ToolResults { results } => {
-                let parts = results.iter().map(|result| result_part(result, request, api));
+                let images: Vec<Vec<_>> = results.iter().map(|result| shown.images(result)).collect();
+                let parts = results.iter().zip(&images).map(|(result, images)| result_part(result, images, api));
                 messages.push(ChatMessage::tool(MessageContent::from_parts(parts.collect::<Vec<_>>())));
                 if api != Api::Anthropic {
-                    messages.extend(seen_after(results, request));
+                    messages.extend(seen_after(results, &images));
                 }
             }
         }
@@ -269,13 +280,12 @@ fn call_part(call: &Call, api: Api) -> ContentPart {
     })
 }
 
-fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> ContentPart {
+fn result_part(result: &ToolResult, images: &[(&Image, &Arc<str>)], api: Api) -> ContentPart {
     let id = call_id(&result.call_id, api);
     let content = result.content.excerpt();
-    let mut images = images(result, request).peekable();
-    if api == Api::Anthropic && (result.is_error || images.peek().is_some()) {
+    if api == Api::Anthropic && (result.is_error || !images.is_empty()) {
         let text = (!content.trim().is_empty()).then(|| json!({ "type": "text", "text": content }));
-        let images = images.map(|(image, data)| {
+        let images = images.iter().map(|(image, data)| {
             let source = json!({ "type": "base64", "media_type": image.media_type, "data": data });
             json!({ "type": "image", "source": source })
         });
@@ -287,23 +297,56 @@ fn result_part(result: &ToolResult, request: &ModelRequest, api: Api) -> Content
     ContentPart::ToolResponse(ToolResponse::new(id, content).with_fn_name(legal_name(&result.name, api)))
 }
 
-/// Lists the images of a result that the model sees, with their data.
-fn images<'a>(result: &'a ToolResult, request: &'a ModelRequest) -> impl Iterator<Item = (&'a Image, &'a Arc<str>)> {
-    result.images.iter().filter_map(|image| Some((image, request.images.get(&image.blob)?)))
+/// The images and PDFs of a request, each of which is sent once: where it is named last.
+struct Showing<'a> {
+    request: &'a ModelRequest,
+    /// Times that each is still to come.
+    named: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Showing<'a> {
+    fn of(request: &'a ModelRequest) -> Self {
+        let mut named = BTreeMap::new();
+        for shown in request.messages.iter().flat_map(|message| message.shown()) {
+            if request.images.contains_key(shown.blob) {
+                *named.entry(shown.blob).or_default() += 1;
+            }
+        }
+        Self { request, named }
+    }
+
+    /// Returns the data of the next one in order, if it is sent here.
+    fn next(&mut self, blob: &str) -> Option<&'a Arc<str>> {
+        let left = self.named.get_mut(blob)?;
+        *left -= 1;
+        if *left == 0 { self.request.images.get(blob) } else { None }
+    }
+
+    /// Lists the images of a result that the model sees here, with their data.
+    fn images(&mut self, result: &'a ToolResult) -> Vec<(&'a Image, &'a Arc<str>)> {
+        result.images.iter().filter_map(|image| Some((image, self.next(&image.blob)?))).collect()
+    }
+}
+
+/// Makes the part of an image or a PDF that the model is sent whole.
+fn shown_part(block: &Attached, showing: &mut Showing<'_>) -> Option<ContentPart> {
+    let shown = block.shown()?;
+    let data = showing.next(shown.blob)?.clone();
+    let name = if let Attached::File(file) = block { Some(file.name.clone()) } else { None };
+    Some(ContentPart::from_binary_base64(shown.media_type, data, name))
 }
 
 /// Makes the message with the images of results, for vendors whose results are text only.
-fn seen_after(results: &[ToolResult], request: &ModelRequest) -> Option<ChatMessage> {
+fn seen_after(results: &[ToolResult], images: &[Vec<(&Image, &Arc<str>)>]) -> Option<ChatMessage> {
     let mut parts = Vec::new();
-    for result in results {
-        let seen: Vec<_> = images(result, request).collect();
+    for (result, seen) in results.iter().zip(images) {
         if !seen.is_empty() {
             parts.push(ContentPart::from_text(format!("Images that the tool {} returned:", result.name)));
         }
-        let part = |(image, data): (&Image, &Arc<str>)| {
-            ContentPart::from_binary_base64(image.media_type.as_str(), data.clone(), None)
+        let part = |(image, data): &(&Image, &Arc<str>)| {
+            ContentPart::from_binary_base64(image.media_type.as_str(), Arc::clone(data), None)
         };
-        parts.extend(seen.into_iter().map(part));
+        parts.extend(seen.iter().map(part));
     }
     (!parts.is_empty()).then(|| ChatMessage::user(MessageContent::from_parts(parts)))
 }

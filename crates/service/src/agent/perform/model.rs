@@ -5,6 +5,7 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use bytes::Bytes;
 use futures::StreamExt as _;
 use meerkat_errors::ErrorCode;
 use tokio::sync::mpsc;
@@ -12,16 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Outcome, allowed};
 use crate::{
-    agent::{Ports, images::first_sent, render::Rendered},
+    agent::{Ports, images::sent, render::Rendered},
     ids::SessionId,
     model::{
         ARGUMENTS_BYTES_MAX, AnswerBlock, ModelAnswer, ModelError, ModelPart, ModelRequest, ModelStream, ResolvedModel,
         RetryPolicy,
     },
+    prompt::{FILE_BYTES_MAX, FILE_TEXT_BYTES_MAX, begins_pdf},
     redact::StreamRedactor,
     session::{
-        message::{Body, Image, Message, RawJson},
-        reminder::without_forged_tags,
+        message::{Body, Message, RawJson},
+        reminder::{without_forged_tags, without_tags},
     },
     store::StoreError,
     tool::{IMAGE_BYTES_MAX, Picture, prefix},
@@ -32,8 +34,9 @@ const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of an answer that are never shown: frames of arguments, hidden reasoning, pings. Frames have many times the
 /// bytes of their content.
 const HIDDEN_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes of a request's images together, in base64; vendors refuse larger requests.
-const IMAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of a request's images and PDFs together, in base64: those of the largest prompt. Vendors refuse requests of
+/// 32 MiB.
+const IMAGES_BYTES_MAX: usize = 28 * 1024 * 1024;
 /// Bytes that are counted for each block besides.
 const BLOCK_BYTES: usize = 64;
 /// Bytes of a failure's message; more is cut.
@@ -102,7 +105,7 @@ async fn attempts(
             wait = Some(Duration::ZERO);
         } else if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
             // An image that a vendor refuses must not end every later turn.
-            request.images = Arc::default();
+            (request.images, request.images_refused) = (Arc::default(), true);
             wait = Some(Duration::ZERO);
         }
         let Some(wait) = wait.filter(|wait| !is_visible && waited.saturating_add(*wait) <= most) else {
@@ -311,32 +314,55 @@ async fn load_bodies(effect: &ModelEffect, rendered: Rendered) -> Result<ModelRe
         *message = without_forged_tags(whole).into();
     }
     request.images = load_images(effect, &request).await?.into();
+    request.files = load_files(effect, &request).await?;
     Ok(request)
 }
 
-/// Reads the images of the request that are sent, if the model sees.
+/// Reads the images and PDFs of the request that are sent.
 async fn load_images(effect: &ModelEffect, request: &ModelRequest) -> Result<BTreeMap<String, Arc<str>>, StoreError> {
     let (mut loaded, mut room_bytes) = (BTreeMap::new(), IMAGES_BYTES_MAX);
-    if !effect.model.client.sees_images(&request.model) {
-        return Ok(loaded);
-    }
-    let images: Vec<&Image> = request.messages.iter().flat_map(|message| message.images()).collect();
-    for image in images[first_sent(&images)..].iter().rev() {
-        if loaded.contains_key(&image.blob) {
-            continue;
-        }
-        let bytes = effect.ports.blobs.read(effect.session_id, &image.blob, 0, IMAGE_BYTES_MAX + 1).await?;
+    let sent = sent(request.messages.iter().map(|message| &**message), &effect.model);
+    for shown in sent.into_iter().rev() {
+        let limit = if shown.is_pdf() { FILE_BYTES_MAX } else { IMAGE_BYTES_MAX } + 1;
+        let bytes = effect.ports.blobs.read(effect.session_id, shown.blob, 0, limit).await?;
         // What a bundle says of a blob may be wrong.
-        let kind = bytes.as_ref().and_then(|bytes| Picture::of(bytes).ok());
-        match (bytes, kind) {
-            (Some(bytes), Some(kind)) if kind.media_type == image.media_type => {
+        let is_kind = |bytes: &Bytes| match shown.is_pdf() {
+            true => begins_pdf(bytes) && bytes.len() < limit,
+            false => Picture::of(bytes).is_ok_and(|picture| picture.media_type == shown.media_type),
+        };
+        match bytes.filter(is_kind) {
+            Some(bytes) => {
                 let encoded = BASE64_STANDARD.encode(&bytes);
                 let Some(left) = room_bytes.checked_sub(encoded.len()) else { break };
                 room_bytes = left;
-                loaded.insert(image.blob.clone(), encoded.into());
+                loaded.insert(shown.blob.to_owned(), encoded.into());
             }
-            _ => tracing::warn!(blob = image.blob, "an image is not there any more, and is not sent"),
+            None => tracing::warn!(shown.blob, "an image or a PDF is not there any more, and is not sent"),
         }
+    }
+    Ok(loaded)
+}
+
+/// Reads the beginnings of the request's text files.
+async fn load_files(effect: &ModelEffect, request: &ModelRequest) -> Result<BTreeMap<String, Arc<str>>, StoreError> {
+    let mut loaded = BTreeMap::new();
+    let most = usize::try_from(FILE_TEXT_BYTES_MAX).unwrap_or(usize::MAX);
+    for file in request.messages.iter().flat_map(|message| message.text_files()) {
+        if loaded.contains_key(&file.blob) {
+            continue;
+        }
+        let bytes = effect.ports.blobs.read(effect.session_id, &file.blob, 0, most).await?;
+        let text = match &bytes {
+            Some(bytes) => {
+                // The last character may be cut.
+                let text = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+                let left_out = file.bytes.saturating_sub(text.len() as u64);
+                let note = format!("\n[... {left_out} bytes left out; the whole is blob {} ...]", file.blob);
+                format!("{}{}", without_tags(text), if left_out > 0 { &note } else { "" })
+            }
+            None => "[The text of this file is lost.]".to_owned(),
+        };
+        loaded.insert(file.blob.clone(), text.into());
     }
     Ok(loaded)
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn edit(session_id: SessionId, turn: u32, prompt: &str) -> EditQueued {
-    EditQueued { session_id, turn, prompt: Some(prompt.to_owned()), position: None }
+    EditQueued { session_id, turn, prompt: Some(prompt.into()), position: None }
 }
 
 impl Subject {

@@ -24,8 +24,11 @@ use crate::{
         ModelClient, ModelError, ModelPart, ModelRequest, ModelResolver, ModelStream, ResolvedModel, StaticModels,
         ToolSpec, scripted::ScriptedModel,
     },
+    options::Policy,
     runtime::EphemeralSessionService,
-    service::{CreateSession, PinFact, SessionService as _, TurnStatus},
+    service::{
+        CreateSession, EditQueued, InterruptTurn, PinFact, PromptBlock, SessionService as _, StartTurn, TurnStatus,
+    },
     session::{
         event::Record,
         message::RawJson,
@@ -426,6 +429,74 @@ impl BlobStore for FaultyBlobs {
     async fn forget(&self, session_id: SessionId) {
         self.0.forget(session_id).await;
     }
+}
+
+/// A disk that has no room for blobs.
+struct FullBlobs(Arc<dyn BlobStore>);
+
+#[async_trait]
+impl BlobStore for FullBlobs {
+    fn writer(&self, _: SessionId) -> Box<dyn BlobWriter> {
+        Box::new(FullWriter)
+    }
+
+    async fn read(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        self.0.read(session_id, blob, offset, limit).await
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        self.0.list(session_id).await
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.0.remove(session_id, names).await
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        self.0.forget(session_id).await;
+    }
+}
+
+struct FullWriter;
+
+#[async_trait]
+impl BlobWriter for FullWriter {
+    async fn write(&mut self, _: &[u8]) -> Result<(), StoreError> {
+        Err(StoreError::Full)
+    }
+
+    async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError> {
+        Err(StoreError::Full)
+    }
+}
+
+/// A prompt whose image finds no room is refused, and the turn that runs goes on.
+#[tokio::test(start_paused = true)]
+async fn an_image_without_room_fails_no_turn_that_runs() {
+    let service = Rig::new(Vec::new()).service_over(|events| events, |blobs| Arc::new(FullBlobs(blobs)));
+    let subject = Subject::new(service).await;
+    let session_id = subject.session_id;
+    let running = subject.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
+    let shown = || vec![PromptBlock::image("image/png", &png[..])];
+    for policy in [Policy::Queue, Policy::Steer, Policy::Interrupt] {
+        let request = StartTurn { policy, ..StartTurn::new(session_id, shown()) };
+        assert_eq!(subject.service.begin_turn(request).await.err().unwrap().code(), ErrorCode::StoreFull);
+    }
+    let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Waited.") };
+    let queued = subject.service.begin_turn(queued).await.unwrap();
+    let edit = EditQueued { session_id, turn: queued.accepted.turn, prompt: Some(shown().into()), position: None };
+    assert_eq!(subject.service.edit_queued(edit).await.unwrap_err().code(), ErrorCode::StoreFull);
+    subject.service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
+    assert_eq!(running.result.await.unwrap().status, TurnStatus::Interrupted);
+    assert_eq!(queued.result.await.unwrap().text, "Waited.");
+    subject.check().await;
 }
 
 /// A long prompt goes to a blob and comes back whole; a panic on either way fails its turn alone.

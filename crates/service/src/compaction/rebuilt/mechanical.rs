@@ -63,7 +63,7 @@ fn is_worth_keeping(line: &String) -> bool {
 fn lines(said: &[Message], at: usize, message: &Message) -> Vec<Line> {
     let line = |is_prompt: bool, lead: &'static str, text: &str| Line { is_prompt, lead, text: flat(text) };
     match message {
-        Message::User { content } => vec![line(true, "User: ", &content.excerpt())],
+        Message::User { .. } => vec![line(true, "User: ", &message.text())],
         Message::Assistant { content } => vec![line(false, "Answer: ", &content.excerpt())],
         Message::BlockAssistant { blocks, .. } => {
             let text = |block: &Block| match block {

@@ -17,7 +17,7 @@ use super::{Projection, files::Files, files::RealFiles};
 use crate::{
     AgentBuildConfig, SessionId,
     options::{EngineOptions, Policy},
-    service::{EditQueued, InterruptTurn, ReadEvents, SessionSummary, StartTurn},
+    service::{EditQueued, InterruptTurn, PromptBlock, ReadEvents, SessionSummary, StartTurn},
     session::Session,
     store::{Frame, restore::decode},
 };
@@ -38,9 +38,11 @@ async fn frames() -> Vec<Frame> {
     let calls = r#"@call test_echo {"text":"a ``` b"} @call test_echo {"text":"two"} @say Done."#;
     agent.turn(&session, calls).await.unwrap();
     let running = service.begin_turn(StartTurn::new(session_id, "@say Part. @stall")).await.unwrap();
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
     let queued = StartTurn { policy: Policy::Queue, ..StartTurn::new(session_id, "@say Waited.") };
     let queued = service.begin_turn(queued).await.unwrap();
-    let prompt = Some("@say Waited, and changed.".to_owned());
+    let shown = vec![PromptBlock::image("image/png", &png[..]), PromptBlock::text("@say Waited, and changed.")];
+    let prompt = Some(shown.into());
     let edited = EditQueued { session_id, turn: queued.accepted.turn, prompt, position: None };
     service.edit_queued(edited).await.unwrap();
     service.interrupt(InterruptTurn { session_id, turn: None }).await.unwrap();
@@ -164,7 +166,7 @@ async fn a_transcript_says_what_was_said() {
         "## Turn 2",
         "*Interrupted: ",
         "## Turn 3",
-        "### User\n\n@say Waited, and changed.\n",
+        "### User\n\n@say Waited, and changed.\n\n[Image 1: image/png, 640 x 480 pixels, 29 bytes](blob:",
         "### Assistant\n\nWaited, and changed.\n",
         "## Turn 4",
         "### Assistant\n\nHalf [cut off]\n\n*Failed: ",

@@ -9,7 +9,7 @@ use crate::{
     session::{
         HistoryFold,
         event::{Event, Record},
-        message::{Block, Body, Message},
+        message::{Attached, Block, Body, Message},
     },
     store::{Frame, restore::decode},
 };
@@ -141,7 +141,13 @@ impl Transcript {
 fn say(message: &Message, out: &mut String) {
     match message {
         Message::System { content } => part("System", content, out),
-        Message::User { content } => part("User", content, out),
+        Message::User { content, blocks } => {
+            part("User", content, out);
+            for (line, block) in Attached::lines(blocks).iter().zip(blocks) {
+                let line = line.trim_start_matches('[').trim_end_matches(']');
+                _ = write!(out, "\n[{}](blob:{})\n", linked(line), block.blob());
+            }
+        }
         Message::Assistant { content } => part("Assistant", content, out),
         Message::SystemReminder { kind, content } => part(&format!("Reminder {kind}"), content, out),
         Message::Pin { n, content } => part(&format!("Pin {n}"), content, out),
@@ -171,6 +177,12 @@ fn fenced(language: &str, content: &str, out: &mut String) {
     let longest = content.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     _ = write!(out, "\n{fence}{language}\n{}\n{fence}\n", clean(content));
+}
+
+/// The text of a link, which a file's name with brackets must not end.
+fn linked(text: &str) -> String {
+    let escaped = |c: char| [Some('\\').filter(|_| matches!(c, '[' | ']' | '\\')), Some(c)];
+    text.chars().filter(|c| !c.is_control()).flat_map(escaped).flatten().collect()
 }
 
 /// Removes control characters, which a terminal would obey.

@@ -11,7 +11,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     options::{Budgets, ModelOptions, Policy},
     output::{OutputError, OutputSpec},
-    session::message::Body,
+    session::message::{Attached, Body, Message},
 };
 
 /// Declares both events. They share these terms, so a new one is written once.
@@ -73,6 +73,9 @@ macro_rules! turn_events {
 pub struct TurnEdited {
     /// The user's message in place of the former one; `null` if the prompt stays.
     pub prompt: Option<Body>,
+    /// The new prompt's images and files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Attached>,
     /// The turn's place in the queue, from 0; `null` if it stays.
     pub position: Option<usize>,
 }
@@ -82,10 +85,20 @@ pub struct TurnEdited {
 pub struct TurnSteered {
     /// The user's message.
     pub prompt: Body,
+    /// Its images and files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Attached>,
     /// The seq of the turn's `turn_started`.
     pub started: Seq,
     /// The idempotency key.
     pub key: Option<Key>,
+}
+
+impl TurnSteered {
+    /// Makes the user's message.
+    pub(crate) fn message(&self) -> Message {
+        Message::User { content: self.prompt.clone(), blocks: self.blocks.clone() }
+    }
 }
 
 /// A steered text is in the context from here on, as the user's message.
@@ -110,6 +123,9 @@ impl OutputRefused {
 }
 
 turn_events! {
+    /// Images and files of the prompt; none where that is `null`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    blocks: Vec<Attached>,
     /// How the model is asked.
     #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
     options: ModelOptions,

@@ -127,7 +127,7 @@ fn of_an_open_turn() -> Vec<Event> {
             limit: Amount::Number(1),
         }),
         tool_finished("t0s0c0"),
-        Event::TurnSteered(TurnSteered { prompt: "x".into(), started: 2, key: None }),
+        Event::TurnSteered(TurnSteered { prompt: "x".into(), blocks: Vec::new(), started: 2, key: None }),
         entered(2),
     ]
 }
@@ -172,12 +172,16 @@ fn assert_view(session: &Session, walk: &Walk) {
     };
 
     let queued = |seq: Seq| match &records.iter().find(|record| record.seq == seq).unwrap().event {
-        Event::TurnQueued(queued) => queued.prompt.clone(),
-        Event::TurnEdited(edited) => edited.prompt.clone().unwrap(),
+        Event::TurnQueued(queued) => (queued.prompt.clone(), queued.blocks.clone()),
+        Event::TurnEdited(edited) => (edited.prompt.clone().unwrap(), edited.blocks.clone()),
         other => panic!("{other:?} queues no turn"),
     };
     let first_line = records.iter().find_map(|record| match &record.event {
-        Event::TurnStarted(started) => heading_of(&started.prompt.clone().or_else(|| started.queued.map(queued))?),
+        Event::TurnStarted(started) => {
+            let own = started.prompt.clone().map(|prompt| (prompt, started.blocks.clone()));
+            let (content, blocks) = own.or_else(|| started.queued.map(queued))?;
+            heading_of(&Message::User { content, blocks })
+        }
         _ => None,
     });
     let (view, summary) = (View::of(session).session_view(7), session.summary());
@@ -558,9 +562,10 @@ pub(super) fn queued(hours: i64, seq: Seq, turn: TurnNumber, key: &str) -> Recor
     let key = Some(Key { key: key.to_owned(), request: "r".to_owned() });
     let (prompt, model, budgets, compaction) = ("go".into(), None, Budgets::default(), None);
     let (options, output, attended, allow, search_path) = (ModelOptions::default(), None, false, Vec::new(), None);
-    let (policy, client_tools) = (Policy::Queue, None);
+    let (policy, client_tools, blocks) = (Policy::Queue, None, Vec::new());
     let queued = TurnQueued {
         prompt,
+        blocks,
         model,
         budgets,
         options,

@@ -6,7 +6,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     session::{
         event::{ContextRebuilt, Event, Record, ToolOutcome},
-        message::{BlobRef, Block, Body, Message, ToolResult},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, ToolResult},
     },
 };
 
@@ -44,21 +44,21 @@ impl Naive {
                 }
                 Event::TurnStarted(started) => {
                     let queued = started.queued.map(|seq| &records[usize::try_from(seq).unwrap() - 1].event);
-                    let prompt = match queued {
-                        Some(Event::TurnQueued(queued)) => Some(queued.prompt.clone()),
-                        Some(Event::TurnEdited(edited)) => edited.prompt.clone(),
-                        _ => started.prompt.clone(),
+                    let (prompt, blocks) = match queued {
+                        Some(Event::TurnQueued(queued)) => (Some(queued.prompt.clone()), &queued.blocks),
+                        Some(Event::TurnEdited(edited)) => (edited.prompt.clone(), &edited.blocks),
+                        _ => (started.prompt.clone(), &started.blocks),
                     };
                     let is_taken_over = |entry: &&mut (Seq, TurnNumber, Message)| Some(entry.1) == started.continues;
                     naive.entries.iter_mut().filter(is_taken_over).for_each(|entry| entry.1 = record.turn.unwrap());
-                    naive.say(record, prompt.map(|content| Message::User { content }));
+                    naive.say(record, prompt.map(|content| user(content, blocks)));
                 }
                 Event::SteeringEntered(entered) => {
                     let Event::TurnSteered(steered) = &records[usize::try_from(entered.steered).unwrap() - 1].event
                     else {
                         panic!("a text enters that was not steered");
                     };
-                    naive.say(record, Some(Message::User { content: steered.prompt.clone() }));
+                    naive.say(record, Some(user(steered.prompt.clone(), &steered.blocks)));
                 }
                 Event::AssistantMessage(answer) => {
                     let (model, blocks) = (answer.model.clone(), answer.blocks.clone());
@@ -132,8 +132,8 @@ impl Naive {
         };
         let mut added = Vec::new();
         for (.., message) in dropped.iter().skip(1) {
-            if let Message::User { content } = message {
-                added.push(head(&content.excerpt()));
+            if let Message::User { content, blocks } = message {
+                added.push(head(&said(content, blocks)));
             }
         }
         while added.iter().map(String::len).sum::<usize>() > 4096 {
@@ -148,8 +148,8 @@ impl Naive {
             left_out += 1;
         }
         let mut text = String::new();
-        if let Message::User { content } = first {
-            text = format!("{}\n\n", head(&content.excerpt()));
+        if let Message::User { content, blocks } = first {
+            text = format!("{}\n\n", head(&said(content, blocks)));
         }
         added.iter().for_each(|said| text += &format!("[Added while it ran:]\n{said}\n\n"));
         text += match lines.is_empty() {
@@ -160,7 +160,7 @@ impl Naive {
             text += &format!("\n[{left_out} older calls]");
         }
         lines[left_out..].iter().for_each(|line| text += &format!("\n{line}"));
-        self.entries.push((*seq, turn, Message::User { content: text.into() }));
+        self.entries.push((*seq, turn, Message::user(text)));
     }
 
     fn rebuild(&mut self, rebuilt: &ContextRebuilt) {
@@ -179,7 +179,7 @@ impl Naive {
             let prefix = "[Context compacted] A previous context produced the following summary of work so far. The \
                           current tool and session state is preserved. Use this summary to continue without \
                           duplicating work:";
-            self.summary = Some(Message::User { content: format!("{prefix}\n\n{}", summary.excerpt()).into() });
+            self.summary = Some(Message::user(format!("{prefix}\n\n{}", summary.excerpt())));
         }
     }
 
@@ -204,7 +204,7 @@ fn says_unknown(result: &ToolResult) -> bool {
 /// Blobs are sent to the model whole, except tool results.
 pub(super) fn size(message: &Message) -> u64 {
     let bodies: Vec<&Body> = match message {
-        Message::User { content } | Message::Assistant { content } => vec![content],
+        Message::User { content, .. } | Message::Assistant { content } => vec![content],
         Message::BlockAssistant { blocks, .. } => {
             let texts = blocks.iter().filter_map(|block| match block {
                 Block::Text { text } | Block::Reasoning { text, .. } => Some(text),
@@ -215,7 +215,45 @@ pub(super) fn size(message: &Message) -> u64 {
         _ => Vec::new(),
     };
     let whole = bodies.into_iter().map(|body| if let Body::Blob(blob) = body { blob.bytes } else { 0 }).sum::<u64>();
-    serde_json::to_vec(message).unwrap().len() as u64 + whole
+    let blocks = if let Message::User { blocks, .. } = message { blocks.as_slice() } else { &[] };
+    let of_block = |block: &Attached| match block {
+        Attached::Image(_) => 6_400,
+        Attached::File(file) if file.media_type == "application/pdf" => {
+            file.pages.map_or(file.bytes.div_ceil(1 << 20), u64::from).clamp(1, 1_000) * 6_400
+        }
+        Attached::File(file) => file.bytes.min(65_536),
+    };
+    serde_json::to_vec(message).unwrap().len() as u64 + whole + blocks.iter().map(of_block).sum::<u64>()
+}
+
+/// A prompt as the context has it: no name in it can begin one of our tags.
+fn user(content: Body, blocks: &[Attached]) -> Message {
+    let named = |block: &Attached| match block {
+        Attached::File(file) => {
+            let [name, media_type] = [&file.name, &file.media_type].map(|text| text.replace("<pin", "&lt;pin"));
+            Attached::File(AttachedFile { name, media_type, ..file.clone() })
+        }
+        Attached::Image(image) => {
+            let media_type = image.media_type.replace("<pin", "&lt;pin");
+            Attached::Image(Image { media_type, ..image.clone() })
+        }
+    };
+    Message::User { content, blocks: blocks.iter().map(named).collect() }
+}
+
+/// A line for each block of these tests, before the text.
+fn said(content: &Body, blocks: &[Attached]) -> String {
+    let mut files = 0;
+    let line = |block: &Attached| match block {
+        Attached::Image(image) => format!("[Image 1: image/png, 3 x 5 pixels, {} bytes]\n", image.bytes),
+        Attached::File(file) => {
+            files += 1;
+            format!("[File {files}: {}, {}, {} bytes]\n", file.name, file.media_type, file.bytes)
+        }
+    };
+    let lines: String = blocks.iter().map(line).collect();
+    let text = content.excerpt();
+    if text.is_empty() { lines.trim_end_matches('\n').to_owned() } else { lines + &text }
 }
 
 /// The results of the last answer in call order, once the last of them is there.

@@ -18,7 +18,7 @@ use crate::{
 };
 
 fn user(text: &str) -> Message {
-    Message::User { content: text.into() }
+    Message::user(text)
 }
 
 fn reminder(kind: SystemReminderType, text: &str) -> Message {

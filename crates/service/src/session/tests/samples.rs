@@ -31,7 +31,7 @@ use crate::{
             ToolProgress, ToolStarted, TurnCompleted, TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted,
             TurnQueued, TurnStarted, TurnSteered, TurnTotals, Unpinned,
         },
-        message::{BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, RawJson, ToolCall},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form},
@@ -110,6 +110,11 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         cache_write_tokens: number,
         reasoning_tokens: 0,
     };
+    let [name, media_type, blob] = [&text; 3].map(Clone::clone);
+    let file = Attached::File(AttachedFile { name, media_type, blob, bytes: number, pages: Some(small) });
+    let [media_type, blob] = [&text; 2].map(Clone::clone);
+    let image = Attached::Image(Image { media_type, blob, bytes: number, width: small, height: small });
+    let blocks = if is_full { vec![image, file] } else { Vec::new() };
     let totals = TurnTotals { steps: small, tool_calls: small, compactions: 0, usage, cost };
     let error = ErrorBody::with_message(ErrorCode::ToolFailed, text.clone()).detail("what", text.clone());
     Sample::Durable(match kind {
@@ -191,11 +196,12 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
                         Block::ToolCall(ToolCall { call_id: text.clone(), name: text, arguments: json, opaque: None }),
                     ],
                 },
-                false => Message::User { content: body },
+                false => Message::User { content: body, blocks },
             },
         }),
         EventKind::TurnQueued => Event::TurnQueued(TurnQueued {
             prompt: body,
+            blocks,
             model: when_full(&text),
             budgets,
             options,
@@ -210,11 +216,13 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
         }),
         EventKind::TurnEdited => Event::TurnEdited(TurnEdited {
             prompt: is_full.then_some(body),
+            blocks,
             position: (!is_full).then_some(usize::try_from(small).unwrap()),
         }),
         EventKind::TurnDequeued => Event::TurnDequeued(TurnDequeued { reason: text }),
         EventKind::TurnStarted => Event::TurnStarted(TurnStarted {
             prompt: is_full.then_some(body),
+            blocks,
             model: text,
             budgets,
             options,
@@ -228,7 +236,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             compaction: is_full.then(CompactionConfig::default),
             key,
         }),
-        EventKind::TurnSteered => Event::TurnSteered(TurnSteered { prompt: body, started: number, key }),
+        EventKind::TurnSteered => Event::TurnSteered(TurnSteered { prompt: body, blocks, started: number, key }),
         EventKind::SteeringEntered => Event::SteeringEntered(SteeringEntered { steered: number }),
         EventKind::AssistantMessage => Event::AssistantMessage(AssistantMessage {
             step: small,

@@ -25,7 +25,7 @@ use crate::{
             TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
             Unpinned,
         },
-        message::{BlobRef, Block, Body, Message, RawJson, ToolCall, ToolResult},
+        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form, change_of},
@@ -292,7 +292,7 @@ impl Walk {
         let key = self.key(detail);
         let (prompt, model, budgets, compaction) = (body(detail), None, Budgets::default(), None);
         let (options, attended, allow, search_path) = (ModelOptions::default(), false, Vec::new(), None);
-        let output = output(detail);
+        let (output, blocks) = (output(detail), blocks(detail));
         let brought = match detail % 4 {
             0 => Some(self.define(Some(turn), true)),
             // Tools that are there already: the session's, or those of another turn in the queue.
@@ -303,6 +303,7 @@ impl Walk {
         self.brought.extend(brought.map(|seq| (turn, seq)));
         let queued = TurnQueued {
             prompt,
+            blocks,
             model,
             budgets,
             options,
@@ -336,7 +337,8 @@ impl Walk {
         let prompt = (detail.is_multiple_of(3) || detail % 3 == 1).then(|| body(detail));
         let (turn, former) = self.queue.remove(at);
         let is_said = prompt.is_some();
-        let seq = self.record(Some(turn), Event::TurnEdited(TurnEdited { prompt, position }));
+        let blocks = if is_said { blocks(detail) } else { Vec::new() };
+        let seq = self.record(Some(turn), Event::TurnEdited(TurnEdited { prompt, blocks, position }));
         let to = position.map_or(at, |to| to.min(self.queue.len()));
         self.queue.insert(to, (turn, if is_said { seq } else { former }));
     }
@@ -345,7 +347,10 @@ impl Walk {
     fn steer(&mut self, detail: usize) {
         let key = self.key(detail / 3);
         let Some((turn, started)) = self.open.as_ref().map(|open| (open.turn, open.started)) else { return };
-        let seq = self.record(Some(turn), Event::TurnSteered(TurnSteered { prompt: body(detail), started, key }));
+        let seq = self.record(
+            Some(turn),
+            Event::TurnSteered(TurnSteered { prompt: body(detail), blocks: blocks(detail), started, key }),
+        );
         self.open.iter_mut().for_each(|open| open.steered.push(seq));
     }
 
@@ -519,7 +524,9 @@ impl Walk {
             let prompt = continues.is_none().then(|| body(detail));
             let key = self.key(detail);
             let model = "scripted".to_owned();
-            (turn, TurnStarted { prompt, model, continues, key, output: output(detail), ..TurnStarted::default() })
+            let blocks = if prompt.is_some() { blocks(detail) } else { Vec::new() };
+            let output = output(detail);
+            (turn, TurnStarted { prompt, blocks, model, continues, key, output, ..TurnStarted::default() })
         } else {
             let (turn, seq) = self.queue[0];
             let brought = self.brought.remove(&turn);
@@ -602,6 +609,23 @@ fn body(detail: usize) -> Body {
         return Body::Blob(BlobRef { blob: "b10b".to_owned(), bytes: 5000, head: text.clone(), tail: text });
     }
     Body::Inline(text)
+}
+
+/// Images and files: none, or some of each kind.
+fn blocks(detail: usize) -> Vec<Attached> {
+    let file = |name: &str, media_type: &str, bytes| {
+        let [name, media_type, blob] = [name, media_type, "b10b"].map(str::to_owned);
+        let pages = (bytes % 3 == 0).then_some(2_000);
+        Attached::File(AttachedFile { name, media_type, blob, bytes, pages })
+    };
+    let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
+    let image = Attached::Image(Image { media_type, blob, bytes: 900, width: 3, height: 5 });
+    let all = [
+        image,
+        file("<pin n=\"1\">.txt", "text/plain", 100_000 * (detail as u64 % 2)),
+        file("é.pdf", "application/pdf", 40_000 * (detail as u64 % 3)),
+    ];
+    all[..(detail % 7).saturating_sub(3)].to_vec()
 }
 
 fn answer(open: &OpenWalk, detail: usize) -> Event {

@@ -22,6 +22,7 @@ use crate::{
     SessionError,
     engine::Engine,
     ids::{Seq, SessionId},
+    prompt::{FILE_BYTES_MAX, begins_pdf},
     redact::BodyRedactor,
     service::{BundlePage, ExportSession},
     session::event::{Event, Record, RecordsLost},
@@ -81,17 +82,19 @@ impl Cleaned {
             piece.ok_or_else(|| lost("a blob"))
         };
         let mut piece = read(READ_BYTES).await?;
-        let mut is_picture = false;
-        if self.read == 0 && Picture::media_type(&piece).is_some() {
-            let whole = read(IMAGE_BYTES_MAX + 1).await?;
+        let mut is_whole = false;
+        if self.read == 0 && (Picture::media_type(&piece).is_some() || begins_pdf(&piece)) {
+            let limit = if begins_pdf(&piece) { FILE_BYTES_MAX } else { IMAGE_BYTES_MAX };
+            let whole = read(limit + 1).await?;
+            let is_kind = whole.len() <= limit && (begins_pdf(&whole) || Picture::of(&whole).is_ok());
             // Every text is UTF-8, however it begins.
-            is_picture = std::str::from_utf8(&whole).is_err() && Picture::of(&whole).is_ok();
-            piece = if is_picture { whole } else { piece };
+            is_whole = is_kind && std::str::from_utf8(&whole).is_err();
+            piece = if is_whole { whole } else { piece };
         }
         self.read += piece.len() as u64;
         self.raw.update(&piece);
-        let clean = if is_picture { piece.clone() } else { redactor.push(&piece, piece.is_empty()).into() };
-        if is_picture || piece.is_empty() {
+        let clean = if is_whole { piece.clone() } else { redactor.push(&piece, piece.is_empty()).into() };
+        if is_whole || piece.is_empty() {
             self.redactor = None;
         }
         self.before += self.body.len() as u64;

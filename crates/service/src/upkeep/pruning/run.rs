@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     SessionError,
-    agent::record::{bodies, files, images},
+    agent::record::{attached, bodies, files},
     clock::Timestamp,
     consumers::projection::READER,
     engine::{Derived, Engine},
@@ -118,8 +118,8 @@ pub(crate) async fn unnamed_blobs(
             for copy in files(&event).iter().filter_map(ChangedFile::copy) {
                 names.remove(copy);
             }
-            for image in images(&event) {
-                names.remove(&image.blob);
+            for blob in attached(&event) {
+                names.remove(blob);
             }
             for body in bodies(&mut event) {
                 if let Body::Blob(blob) = body {

@@ -47,7 +47,7 @@ async fn requests_between_compactions_are_prefixes_of_one_another() {
     let before = asked.messages.len() - 1;
     let next = requests.iter().find(|request| request.messages.len() == before).unwrap();
     assert_eq!(asked.messages[..before], next.messages[..]);
-    assert_eq!(*asked.messages[before], Message::User { content: COMPACTION_PROMPT.into() });
+    assert_eq!(*asked.messages[before], Message::user(COMPACTION_PROMPT));
     assert_eq!((&asked.system, &asked.tail), (&next.system, &None));
     assert!(requests.iter().all(|request| request.options == options));
     let of_summary = ModelOptions { max_output_tokens: Some(100), cache: options.cache, ..ModelOptions::default() };
@@ -178,7 +178,7 @@ impl Compactor for Broken {
     fn rebuild_history(&self, messages: &[Message], summary: &str) -> CompactionResult {
         assert_ne!(self.0, "rebuild_history");
         let (last, discarded) = messages.split_last().unwrap();
-        let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
+        let summary = Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"));
         CompactionResult { messages: vec![summary, last.clone()], discarded: discarded.to_vec() }
     }
 }

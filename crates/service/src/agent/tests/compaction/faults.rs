@@ -174,7 +174,7 @@ impl Compactor for Odd {
         let loses_state = self.part == "state" || summary == SUMMARY && self.part == "pin";
         let state = if loses_state { Vec::new() } else { state };
         let (last, discarded) = said.split_last().unwrap();
-        let summary = Message::User { content: format!("{SUMMARY_PREFIX}\n\n{summary}").into() };
+        let summary = Message::user(format!("{SUMMARY_PREFIX}\n\n{summary}"));
         let messages = [summary].into_iter().chain(state).chain([last.clone()]).collect();
         let discarded = if self.part == "said" { Vec::new() } else { discarded.to_vec() };
         CompactionResult { messages, discarded }

@@ -30,7 +30,7 @@ fn message(at: usize, what: char) -> Message {
     match what {
         's' => Message::System { content: text.into() },
         'm' => summary_message("before"),
-        'u' => Message::User { content: text.into() },
+        'u' => Message::user(text),
         'a' => Message::Assistant { content: text.into() },
         'x' => Message::cut_off(&text.into()),
         'p' => Message::Pin { n: at as u64, content: text.into() },
@@ -58,7 +58,7 @@ fn check(config: CompactionConfig, window: u64, written: &str, expected: &str) {
     let (kept, gone): (Vec<&Message>, Vec<&Message>) = source.iter().partition(stays);
     let is_first = |message: &&&Message| matches!(message, Message::System { .. });
     let is_state = |message: &&&Message| matches!(message, Message::Pin { .. } | Message::SystemReminder { .. });
-    let summary = Message::User { content: format!("{}\n\nS\t\n", crate::compaction::SUMMARY_PREFIX).into() };
+    let summary = Message::user(format!("{}\n\nS\t\n", crate::compaction::SUMMARY_PREFIX));
     let system = kept.iter().filter(is_first).copied().cloned();
     let state = kept.iter().filter(is_state).copied().cloned();
     let said = kept.iter().filter(|it| !is_first(it) && !is_state(it)).copied().cloned();

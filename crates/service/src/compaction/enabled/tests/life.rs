@@ -76,6 +76,7 @@ impl Life {
         let (prompt, budgets, policy) = (prompt.into(), Budgets::default(), Policy::Queue);
         let queued = TurnQueued {
             prompt,
+            blocks: Vec::new(),
             model: None,
             budgets,
             options: ModelOptions::default(),
@@ -94,7 +95,8 @@ impl Life {
     /// The running turn gets another text.
     fn steer(&mut self, text: &str) {
         let (prompt, started) = (text.into(), self.session.open_turn().unwrap().seq);
-        let steered = self.add(self.open, Event::TurnSteered(TurnSteered { prompt, started, key: None }));
+        let steered =
+            self.add(self.open, Event::TurnSteered(TurnSteered { prompt, blocks: Vec::new(), started, key: None }));
         self.add(self.open, Event::SteeringEntered(SteeringEntered { steered }));
     }
 

@@ -90,7 +90,7 @@ fn what_a_compactor_may_not_do_is_refused_and_says_so() {
         ("says another system prompt", |it| it.messages[0] = Message::System { content: "x".into() }, SYSTEM),
         ("adds a system prompt", |it| it.messages.push(it.messages[0].clone()), SYSTEM),
         ("has no summary", |it| _ = it.messages.remove(1), SUMMARY),
-        ("has its own kind of summary", |it| it.messages[1] = Message::User { content: "short".into() }, SUMMARY),
+        ("has its own kind of summary", |it| it.messages[1] = Message::user("short"), SUMMARY),
         ("invents a message", |it| it.messages.push(Message::Assistant { content: "Done.".into() }), SAID),
         ("doubles a message", |it| it.messages.extend(it.messages.last().cloned()), SAID),
         (

@@ -50,7 +50,7 @@ fn the_newest_turns_stay_by_reference_and_the_rest_leaves() {
     life.put(rebuilt);
     let after = life.session.messages();
     assert_eq!(after[2..], before[9..]);
-    assert_eq!(after[1], Message::User { content: format!("{SUMMARY_PREFIX}\n\nAll went well.").into() });
+    assert_eq!(after[1], Message::user(format!("{SUMMARY_PREFIX}\n\nAll went well.")));
     assert_eq!((context_bytes, receipt.tokens_after), (bytes(&after), bytes(&after) / 4));
 }
 

@@ -26,7 +26,7 @@ fn a_turn_leaves_room_for_what_follows_it() {
 fn a_prompt_is_in_an_earlier_event() {
     for (of, is_fine) in [(0, false), (1, true), (8, true), (9, false), (u64::MAX, false)] {
         let started = TurnStarted { queued: Some(of), ..TurnStarted::default() };
-        let steered = TurnSteered { prompt: "x".into(), started: of, key: None };
+        let steered = TurnSteered { prompt: "x".into(), blocks: Vec::new(), started: of, key: None };
         let entered = SteeringEntered { steered: of };
         for event in [Event::TurnStarted(started), Event::TurnSteered(steered), Event::SteeringEntered(entered)] {
             let record = Record { turn: Some(0), event, ..pinned(9, "a") };

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    agent::record::{bodies, files, images},
+    agent::record::{attached, bodies, files},
     ids::{Seq, SessionId},
     session::{
         Session,
@@ -64,7 +64,7 @@ impl Reading {
             self.own_seq = record.seq;
         }
         self.copies.extend(files(&record.event).iter().filter_map(ChangedFile::copy).map(str::to_owned));
-        self.blobs.extend(images(&record.event).iter().map(|image| image.blob.clone()));
+        self.blobs.extend(attached(&record.event).cloned());
         let names = bodies(&mut record.event).into_iter().filter_map(|body| match body {
             Body::Blob(blob) => Some(std::mem::take(&mut blob.blob)),
             Body::Inline(_) => None,

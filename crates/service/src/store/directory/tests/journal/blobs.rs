@@ -99,3 +99,18 @@ fn a_blob_that_gets_no_name_leaves_no_file() {
         assert_eq!(left(), Vec::<String>::new(), "after {steps} steps");
     }
 }
+
+#[test]
+fn r6_a_blob_that_waits_for_room_leaves_the_reserve_to_turns_that_run() {
+    let rig = Rig::on(SimulatedDisk::new(), SMALL, None);
+    rig.filled(session(1), 1);
+    rig.disk.limit(Some(rig.disk.used()));
+    let mut writer = rig.blobs().writer(session(1));
+    writer.waits_for_room();
+    rig.steps.drive(writer.write(&[b'x'; 1000])).unwrap();
+    assert_eq!(rig.steps.drive(writer.finish()), Err(StoreError::Full));
+    assert_eq!(rig.disk.bytes(Path::new("reserve")).len() as u64, SMALL.reserve_bytes);
+    // What a call of the running turn returns may use it.
+    rig.blob(session(1), &[b'x'; 1000]).unwrap();
+    assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
+}
