@@ -10,6 +10,7 @@ use crate::{
     clock::Timestamp,
     cost::Cost,
     ids::{Seq, TurnNumber},
+    model::StopReason,
     options::{Amount, Budget, TurnOptions, Unattended},
     output::OutputError,
     session::{

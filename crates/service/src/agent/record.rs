@@ -9,7 +9,7 @@ use crate::{
     session::{
         View,
         event::{ChangedFile, Event, Record},
-        message::{Attached, BlobRef, Block, Body, Image, Message},
+        message::{Attached, BlobRef, Block, Body, Message},
     },
     store::{BlobStore, StoreError, Ticket},
     tool::{prefix, suffix},

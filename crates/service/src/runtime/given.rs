@@ -153,7 +153,7 @@ pub(crate) fn events(history: Vec<GivenMessage>, secrets: &Secrets) -> impl Exac
         seq += 1;
         exchanges += u32::from(matches!(message, GivenMessage::User { .. }));
         let message = match message {
-            GivenMessage::User { content } => Message::User { content: Body::Inline(clean(&content)) },
+            GivenMessage::User { content } => Message::user(clean(&content)),
             GivenMessage::Assistant { content, blocks } => {
                 let text = content.map(|text| GivenBlock::Text { text });
                 // Vendors refuse texts without a word.

@@ -15,7 +15,6 @@ use crate::{
     options::Limits,
     output::OutputSpec,
     service::{ForgetMemory, SearchMemory, SearchScope, StartTurn},
-    session::message::RawJson,
     store::hex,
     tool::{IMAGES_MAX, Picture, Toolbox, check_answer_schema, check_name, check_schema, patterns_of},
     wire::bounds::{BLOB_PIECE_BYTES_MAX, HITS_MAX, MODEL_BYTES_MAX, QUERY_BYTES_MAX, ROLES},

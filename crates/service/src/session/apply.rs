@@ -231,8 +231,8 @@ impl SessionFields {
 
     /// Puts what was said elsewhere into the context.
     fn history_given(&mut self, seq: Seq, given: &HistoryGiven) {
-        if let Message::User { content } = &given.message {
-            self.first_line = self.first_line.take().or_else(|| heading_of(content));
+        if let prompt @ Message::User { .. } = &given.message {
+            self.first_line = self.first_line.take().or_else(|| heading_of(prompt));
         }
         self.context.push(seq, given.span(), self.message_count, given.message.clone());
         self.message_count += 1;

@@ -37,7 +37,7 @@ impl HistoryGiven {
             Block::ToolCall(call) => call.opaque.is_none(),
         };
         match &self.message {
-            Message::User { .. } => true,
+            Message::User { blocks, .. } => blocks.is_empty(),
             Message::BlockAssistant { blocks, .. } => blocks.iter().all(is_plain),
             Message::ToolResults { results } => results.iter().all(|result| result.images.is_empty()),
             Message::Assistant { .. }

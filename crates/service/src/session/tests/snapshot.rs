@@ -109,7 +109,7 @@ proptest! {
             match &mut record.event {
                 Event::SessionCreated(created) => created.system_prompt = Some(secret.into()),
                 Event::HistoryGiven(given) => match &mut given.message {
-                    Message::User { content } => *content = prompt.as_str().into(),
+                    Message::User { content, .. } => *content = prompt.as_str().into(),
                     Message::ToolResults { results } => results.iter_mut().for_each(|it| it.content = secret.into()),
                     message => message.texts_mut().for_each(|text| *text = secret.into()),
                 },

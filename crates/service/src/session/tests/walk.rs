@@ -13,7 +13,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets, ModelOptions, Policy},
-    output::OutputError,
+    output::{OutputError, OutputSpec},
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -150,7 +150,7 @@ impl Walk {
             let given =
                 |message| Event::HistoryGiven(HistoryGiven { exchange: u32::try_from(exchange).unwrap(), message });
             let span = TurnNumber::MAX - u32::try_from(exchange).unwrap();
-            let seq = self.record(None, given(Message::User { content: body(exchange) }));
+            let seq = self.record(None, given(Message::User { content: body(exchange), blocks: Vec::new() }));
             self.said.push((span, vec![seq]));
             let calls: Vec<ToolCall> = (0..=exchange)
                 .map(|n| ToolCall {
