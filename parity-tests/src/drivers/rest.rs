@@ -140,7 +140,7 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
     let mut request = Request { target: route.path.clone(), method: route.method.clone(), ..Request::default() };
     let has_body = !matches!(request.method.as_str(), "GET" | "DELETE");
     let (mut query, mut body) = (Vec::new(), Map::new());
-    let runs_turn = route.path.starts_with("/v1/sessions/");
+    let runs_turn = ["/turns", "/resume"].iter().any(|end| route.path.ends_with(end));
     let is_in_query = |name: &str| route.query.iter().any(|known| known == name);
     query.extend(route.switch.clone());
     for (name, value) in params {

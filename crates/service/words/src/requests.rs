@@ -177,6 +177,23 @@ macro_rules! turn_requests {
                 let prompt = prompt.unwrap_or_default();
                 StartTurn { session_id, prompt, $( $term, )+ search_path, wait, idempotency_key }
             }
+
+            /// Makes the parameters of this request on a session, with another `wait`.
+            pub fn params(&self, session_id: SessionId, wait: bool) -> impl Serialize + use<> {
+                #[derive(Serialize)]
+                struct Params {
+                    session_id: SessionId,
+                    prompt: Option<String>,
+                    $(
+                        $( #[serde(skip_serializing_if = $is_left_out)] )?
+                        $term: $type,
+                    )+
+                    wait: bool,
+                    idempotency_key: Option<String>,
+                }
+                let Self { prompt, $( $term, )+ idempotency_key, .. } = self.clone();
+                Params { session_id, prompt, $( $term, )+ wait, idempotency_key }
+            }
         }
 
         /// Parameters of `resume`, with the session among them.
@@ -228,19 +245,6 @@ turn_requests! {
     allow: Vec<String> [] ["Vec::is_empty"];
     /// Tools that the caller runs, in place of the session's for this turn and later ones; the session's if `null`.
     client_tools: Option<Vec<ClientTool>> [] ["Option::is_none"];
-}
-
-impl ResumeTurn {
-    /// Makes the parameters of this request on a session, with another `wait`.
-    pub fn params(&self, session_id: SessionId, wait: bool) -> impl Serialize + use<> {
-        #[derive(Serialize)]
-        struct Params {
-            session_id: SessionId,
-            #[serde(flatten)]
-            request: ResumeTurn,
-        }
-        Params { session_id, request: Self { wait, ..self.clone() } }
-    }
 }
 
 impl StartTurn {

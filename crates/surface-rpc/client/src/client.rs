@@ -16,8 +16,11 @@ use meerkat_service::{
     wire::{Reply, call, decode_create, encode},
 };
 use meerkat_surface_rpc::owner::Place;
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde::Serialize;
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -113,13 +116,10 @@ impl Client {
 
     /// Performs an operation in the process that serves; returns its JSON.
     async fn perform(&self, operation: Operation, params: Box<RawValue>) -> Result<Bytes, SessionError> {
-        #[derive(Deserialize)]
-        struct Waits {
-            wait: Option<bool>,
-        }
         let is_turn = matches!(operation, Operation::StartTurn | Operation::Resume);
         let is_repeatable = operation.is_repeatable(params.get());
-        let is_waiting = is_turn && serde_json::from_str(params.get()).is_ok_and(|Waits { wait }| wait == Some(true));
+        let waits = |params: Value| params["wait"] == true;
+        let is_waiting = is_turn && serde_json::from_str(params.get()).is_ok_and(waits);
         let mut ending = None;
         for _ in 0..OWNERS_MAX {
             let connection = match self.current().await? {
