@@ -170,8 +170,8 @@ pub(crate) fn check_model(prompt: &Prompt, model: &ResolvedModel) -> Result<(), 
 
 /// Checks that a model takes the images and files of a prompt that is recorded.
 pub(crate) fn check_attached(blocks: &[Attached], model: &ResolvedModel) -> Result<(), SessionError> {
-    let shown = blocks.iter().filter_map(Attached::shown);
-    shown.map(|shown| taken(model, shown.media_type)).collect::<Result<(), _>>().map_err(|why| {
+    let mut shown = blocks.iter().filter_map(Attached::shown);
+    shown.try_for_each(|shown| taken(model, shown.media_type)).map_err(|why| {
         let message = format!("{why}. The turn that goes on, or waited, has one in its prompt");
         SessionError::invalid("model", message)
     })

@@ -61,11 +61,16 @@ impl ModelClient for Watching {
 
 /// An agent whose default model sees; `blind` does not.
 fn agent() -> (Agent, Arc<Mutex<Vec<ModelRequest>>>) {
+    let (build, asked) = build();
+    (build.build().unwrap(), asked)
+}
+
+fn build() -> (AgentBuildConfig, Arc<Mutex<Vec<ModelRequest>>>) {
     let asked = Arc::default();
     let model = |sees| Arc::new(Watching { sees: Arc::new(AtomicBool::new(sees)), asked: Arc::clone(&asked) });
     let models = StaticModels::new("seeing", model(true), 400_000).with("blind", model(false), 400_000);
     let build = AgentBuildConfig::new().models(Arc::new(models));
-    (build.secret(SECRET.into()).build().unwrap(), asked)
+    (build.secret(SECRET.into()), asked)
 }
 
 fn image(number: u8) -> PromptBlock {
@@ -431,7 +436,9 @@ async fn a_pdf_counts_by_the_pages_that_it_shows_and_else_by_little() {
 
 #[tokio::test]
 async fn a_turn_that_goes_on_with_a_model_that_does_not_take_its_image_is_refused() {
-    let (agent, asked) = agent();
+    let dir = meerkat_testkit::folder();
+    let (build, asked) = build();
+    let agent = build.store(dir.path().to_owned()).build().unwrap();
     let session = agent.create_session().await.unwrap();
     let service = agent.service();
     let mut follower = service.follow(&session.session_id, 0).await.unwrap();

@@ -28,6 +28,9 @@ use crate::{
 /// Characters of an unknown path that its refusal repeats.
 const UNKNOWN_PATH_CHARACTERS: usize = 200;
 
+/// Bytes of a body without a prompt: images and files make others longer.
+const OTHER_BODY_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// Performs the operation of a route.
 pub(crate) async fn operate(app: Arc<App>, route: &'static Route, request: Request) -> Response {
     let (parts, body) = request.into_parts();
@@ -55,7 +58,10 @@ async fn perform(
         (Bytes::new(), body)
     } else {
         let limit = app.options.body_bytes_max;
-        (wire::read_body(body, if route.takes_prompt() { limit } else { limit / 2 }).await?, Body::empty())
+        (
+            wire::read_body(body, if route.takes_prompt() { limit } else { limit.min(OTHER_BODY_BYTES_MAX) }).await?,
+            Body::empty(),
+        )
     };
     let asked = asked?;
     let params = wire::params(route, &asked, &body)?;

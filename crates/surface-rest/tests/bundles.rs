@@ -44,10 +44,14 @@ async fn a_browser_shows_an_image_of_a_prompt_and_saves_all_other_blobs() {
     let server = server(&dir, RestOptions::default());
     let session = server.session().await;
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
-    let [image, page] = [&png[..], b"<script>alert(1)</script>"].map(|bytes| BASE64_STANDARD.encode(bytes));
+    let mut large = png.to_vec();
+    large.resize(1024 * 1024 + 1, 0);
+    let [image, page, large] =
+        [&png[..], b"<script>alert(1)</script>", &large].map(|bytes| BASE64_STANDARD.encode(bytes));
     let prompt = json!([
         {"type": "image", "media_type": "image/png", "data": image},
         {"type": "file", "name": "a.html", "media_type": "text/html", "data": page},
+        {"type": "image", "media_type": "image/png", "data": large},
     ]);
     let turn = format!("POST /v1/sessions/{session}/turns");
     server.send(&turn, json!({ "prompt": prompt }).to_string()).await.ok();
@@ -60,9 +64,22 @@ async fn a_browser_shows_an_image_of_a_prompt_and_saves_all_other_blobs() {
         headers.map(|name| answer.header(name).to_owned())
     };
     assert_eq!(read(0, 0).await, ["image/png", "", "nosniff"]);
-    for (block, offset) in [(0, 1), (1, 0)] {
+    // Of the last one the first piece is no image.
+    for (block, offset) in [(0, 1), (1, 0), (2, 0)] {
         assert_eq!(read(block, offset).await, ["application/octet-stream", "attachment", "nosniff"]);
     }
+}
+
+#[tokio::test]
+async fn only_a_body_with_a_prompt_may_be_longer_than_16_mib() {
+    let dir = meerkat_testkit::folder();
+    let server = server(&dir, RestOptions::default());
+    let session = server.session().await;
+    let long = " ".repeat(16 * 1024 * 1024 + 1);
+    let refused = server.send("POST /v1/sessions", long.clone()).await;
+    assert_eq!(refused.json()["details"], json!({ "what": "body", "bytes": 16_777_217, "limit": 16_777_216 }));
+    let read = server.send(&format!("POST /v1/sessions/{session}/turns"), long).await;
+    assert_eq!(read.refusal().1, "INVALID_REQUEST");
 }
 
 #[tokio::test]
