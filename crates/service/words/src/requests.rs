@@ -183,7 +183,7 @@ macro_rules! turn_requests {
                 #[derive(Serialize)]
                 struct Params {
                     session_id: SessionId,
-                    prompt: Option<String>,
+                    prompt: Option<Prompt>,
                     $(
                         $( #[serde(skip_serializing_if = $is_left_out)] )?
                         $term: $type,
