@@ -7,8 +7,9 @@ use crate::{
     clock::Timestamp,
     ids::Seq,
     options::{Budget, JournalOptions},
+    output::OutputError,
     session::{
-        event::{Event, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
+        event::{Event, OutputRefused, PartialText, Record, TurnInterrupted, TurnTotals, UnknownEvent},
         message::RawJson,
         reminder::SystemReminderType,
     },
@@ -195,6 +196,32 @@ fn what_a_call_alone_says_goes_with_its_answer_and_not_before() {
         let history = plan.history.unwrap();
         let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
         life.add(None, Event::HistorySnapshot(snapshot));
+        assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
+    }
+}
+
+/// Without the answer that it refuses, it would refuse another one.
+#[test]
+fn a_refusal_goes_with_its_answer_and_not_before() {
+    let mut life = Life::new();
+    life.start(None);
+    life.answer("No.", &[]);
+    let errors = vec![OutputError { path: String::new(), message: "not valid JSON".to_owned() }];
+    let refused = life.add(Some(0), Event::OutputRefused(OutputRefused { errors }));
+    life.answer("{}", &[]);
+    life.ends();
+    life.forgets();
+    life.start(None);
+    life.answer("Short.", &[]);
+    life.ends();
+    for (keep_last_replies, goes) in [(0, true), (1, true), (2, false)] {
+        let mut life = Life { records: life.records.clone(), turn: life.turn };
+        let plan = planned(&life.records, 99, HOUR_MS, CompactionPolicy { keep_last_replies, ..STRICT }, true);
+        assert_eq!(plan.dropped.contains(&refused), goes, "of {keep_last_replies}: {plan:?}");
+        if let Some(history) = plan.history {
+            let snapshot = fold(&life.records).history_snapshot(history.pruned_to, history.keys_up_to).unwrap();
+            life.add(None, Event::HistorySnapshot(snapshot));
+        }
         assert_eq!(fold(kept(&life.records, &plan)), fold(&life.records));
     }
 }
