@@ -30,6 +30,7 @@ pub struct FollowedTurn {
 }
 
 /// The next thing that is known of a followed turn.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and none is kept")]
 pub enum TurnStep {
     /// A line of its session.
     Line(FollowedLine),

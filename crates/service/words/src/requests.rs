@@ -179,6 +179,7 @@ macro_rules! turn_requests {
             }
 
             /// Makes the parameters of this request on a session, with another `wait`.
+            #[must_use]
             pub fn params(&self, session_id: SessionId, wait: bool) -> impl Serialize + use<> {
                 #[derive(Serialize)]
                 struct Params {
