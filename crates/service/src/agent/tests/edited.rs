@@ -78,7 +78,8 @@ async fn a_turn_that_is_moved_to_the_first_place_is_the_next() {
     let move_it = EditQueued { session_id: subject.session_id, turn: moved.turn, prompt: None, position: Some(0) };
     let (asked, changed) =
         tokio::join!(subject.service.accept_turn(interrupting), subject.service.edit_queued(move_it));
-    (asked.unwrap(), changed.unwrap());
+    asked.unwrap();
+    changed.unwrap();
     ticks(400).await;
     assert_eq!(subject.texts().await, ["Moved.", "Instead.", "Last."]);
 }
