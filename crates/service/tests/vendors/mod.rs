@@ -23,7 +23,11 @@ mod signs;
 mod strict;
 mod wire;
 
-use std::sync::{Arc, Mutex};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -142,6 +146,7 @@ impl Wire {
         let seen = bodies.clone();
         let server = Server::start(move |request| match accepts(&request) {
             Ok(()) => {
+                keep(&request);
                 seen.lock().unwrap().push(request.body.clone());
                 play(request)
             }
@@ -168,6 +173,15 @@ impl Wire {
         let call = self.start(move |_| reply()).await;
         call.ask(vec![user("Hello.")]).await
     }
+}
+
+/// Keeps an accepted request, if a folder for them is named: accepted.sh checks them by the vendors' own types.
+fn keep(request: &Request) {
+    let Some(folder) = std::env::var_os("MEERKAT_REQUESTS") else { return };
+    let text = serde_json::json!({ "path": request.path, "body": request.body }).to_string();
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    std::fs::write(Path::new(&folder).join(format!("{:x}.json", hasher.finish())), text).unwrap();
 }
 
 /// Answer with its streamed parts.
