@@ -59,7 +59,7 @@ async fn perform(
     } else {
         let limit = app.options.body_bytes_max;
         (
-            wire::read_body(body, if route.takes_prompt() { limit } else { limit.min(OTHER_BODY_BYTES_MAX) }).await?,
+            wire::read_body(body, if route.takes_content() { limit } else { limit.min(OTHER_BODY_BYTES_MAX) }).await?,
             Body::empty(),
         )
     };

@@ -81,9 +81,10 @@ impl Route {
         matches!(self.operation, Operation::StartTurn | Operation::Resume)
     }
 
-    /// Whether its body may have a prompt, whose images and files are larger than any other body.
-    pub(crate) const fn takes_prompt(&self) -> bool {
-        self.runs_turn() || matches!(self.operation, Operation::EditQueued)
+    /// Whether its body may have a prompt, a history or a call's answer, which are larger than any other body.
+    pub(crate) const fn takes_content(&self) -> bool {
+        let is_other = matches!(self.operation, Operation::EditQueued | Operation::CreateSession | Operation::AnswerCall);
+        self.runs_turn() || is_other
     }
 
     /// Whether its stream follows the list of sessions.

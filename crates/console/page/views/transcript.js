@@ -142,7 +142,7 @@ export function transcript(session, { onFork, isFixed }) {
     return call;
   };
 
-  function answer(event, blocks) {
+  function addBlocks(event, blocks) {
     for (const block of blocks) {
       if (block.type === "text") add(event, el("div.answer", {}, bounded(session, block.text, answersByJson ? undefined : markdown)));
       if (block.type === "reasoning") {
@@ -158,7 +158,7 @@ export function transcript(session, { onFork, isFixed }) {
       // It follows the session's first event.
       if (event.seq === 2) add(event, el("div.turn-head", {}, el("h2", {}, "Before the first turn")));
       if (content !== undefined) add(event, promptOf({ prompt: content }));
-      answer(event, blocks);
+      addBlocks(event, blocks);
       for (const result of results) {
         const outcome = result.is_error ? "failed" : "succeeded";
         const call = stateOf(result.call_id, OUTCOMES[outcome] ?? outcome, outcome);
@@ -190,7 +190,7 @@ export function transcript(session, { onFork, isFixed }) {
     reasoning_delta: delta,
     assistant_message: (event) => {
       clearLive();
-      answer(event, event.blocks);
+      addBlocks(event, event.blocks);
     },
     tool_started: (event) => stateOf(event.call_id, "runs", "runs"),
     tool_progress: (event) => stateOf(event.call_id, `runs: ${event.text}`, "runs"),

@@ -15,7 +15,7 @@ use super::{
 use crate::{ids::Seq, model::ToolSpec, redact::Secrets, store::hex};
 
 /// Names that no caller's tool may have, because the engine itself offers such a tool, or may.
-pub(super) const RESERVED: &[&str] = &["answer", PIN_FACT, READ_BLOB, SEARCH_TOOLS];
+pub(super) const RESERVED: &[&str] = &[PIN_FACT, READ_BLOB, SEARCH_TOOLS];
 
 /// Set of tools that a session's caller runs, as an event defined it.
 pub struct ClientTools {

@@ -182,6 +182,7 @@ fn assert_view(session: &Session, walk: &Walk) {
             let (content, blocks) = own.or_else(|| started.queued.map(queued))?;
             heading_of(&Message::User { content, blocks })
         }
+        Event::HistoryGiven(HistoryGiven { message: prompt @ Message::User { .. }, .. }) => heading_of(prompt),
         _ => None,
     });
     let (view, summary) = (View::of(session).session_view(7), session.summary());

@@ -461,7 +461,7 @@ impl Walk {
         let event = match detail % 12 {
             // Its answer leaves the context with it.
             1 if is_done => Event::TurnFailed(TurnFailed { error: ErrorBody::new(ErrorCode::ContextOverflow), totals }),
-            2 if is_done => {
+            2..=4 if is_done => {
                 open.is_answered = false;
                 let (path, message) = ("/n".to_owned(), format!("wrong {detail}"));
                 Event::OutputRefused(OutputRefused { errors: vec![OutputError { path, message }] })

@@ -159,7 +159,7 @@ async fn definitions_that_cannot_be_used_are_refused_and_nothing_is_recorded() {
         ([named("look"), named("look")].concat(), "two tools are named look"),
         (named("work"), "another tool named work"),
         (named("read"), "another tool named read"),
-        (named("answer"), "another tool named answer"),
+        (named("answer"), "a model ends a turn with a schema"),
         (named("mcp__github__issues"), "another tool named mcp__github__issues"),
         (named("search_tools"), "another tool named search_tools"),
         (named("web_search"), "vendor's own"),
