@@ -83,7 +83,8 @@ impl Route {
 
     /// Whether its body may have a prompt, a history or a call's answer, which are larger than any other body.
     pub(crate) const fn takes_content(&self) -> bool {
-        let is_other = matches!(self.operation, Operation::EditQueued | Operation::CreateSession | Operation::AnswerCall);
+        let is_other =
+            matches!(self.operation, Operation::EditQueued | Operation::CreateSession | Operation::AnswerCall);
         self.runs_turn() || is_other
     }
 

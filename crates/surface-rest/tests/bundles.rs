@@ -71,15 +71,17 @@ async fn a_browser_shows_an_image_of_a_prompt_and_saves_all_other_blobs() {
 }
 
 #[tokio::test]
-async fn only_a_body_with_a_prompt_may_be_longer_than_16_mib() {
+async fn only_a_body_with_content_may_be_longer_than_16_mib() {
     let dir = meerkat_testkit::folder();
     let server = server(&dir, RestOptions::default());
     let session = server.session().await;
     let long = " ".repeat(16 * 1024 * 1024 + 1);
-    let refused = server.send("POST /v1/sessions", long.clone()).await;
+    let refused = server.send(&format!("POST /v1/sessions/{session}/pins"), long.clone()).await;
     assert_eq!(refused.json()["details"], json!({ "what": "body", "bytes": 16_777_217, "limit": 16_777_216 }));
-    let read = server.send(&format!("POST /v1/sessions/{session}/turns"), long).await;
-    assert_eq!(read.refusal().1, "INVALID_REQUEST");
+    for route in ["/v1/sessions".to_owned(), format!("/v1/sessions/{session}/turns")] {
+        let read = server.send(&format!("POST {route}"), long.clone()).await;
+        assert_eq!(read.refusal().1, "INVALID_REQUEST", "{route}");
+    }
 }
 
 #[tokio::test]
