@@ -146,7 +146,7 @@ fn json_nests_and_has_keys_up_to_a_limit() {
         (format!(r#"{{"session_id":"{NOBODY}","labels":{nested}}}"#), "nests deeper"),
         (format!(r#"{{"session_id":"{NOBODY}",{keys}"labels":{{}}}}"#), "more than 10000 keys"),
     ] {
-        let rest = server.send_with_token("POST", "/v1/sessions", &[], &params);
+        let rest = server.send_with_token("PATCH", &format!("/v1/sessions/{NOBODY}"), &[], &params);
         assert_eq!(rest.refusal(), refusal(400, "INVALID_REQUEST"));
         assert!(rest.body.contains(why), "{}", rest.body);
         let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/update","params":{params}}}"#);

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use meerkat_testkit::{PATIENCE, until};
+use meerkat_testkit::{PATIENCE, until, until_some};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
@@ -40,16 +40,20 @@ fn keep_little(stream: &TcpStream) {
     set_socket_recv_buffer_size(stream, 64 * 1024).unwrap();
 }
 
-/// Follows over SSE. HTTP/1.0 knows no chunks, so what comes are the frames alone.
+/// Follows over SSE. HTTP/1.0 knows no chunks, so what comes are the frames alone. The place of a connection that was just
+/// closed may not be free yet.
 fn follow(server: &Server, session: &str, cursor: u64) -> BufReader<TcpStream> {
-    let mut stream = server.connect();
-    keep_little(&stream);
     let cursor = cursor.to_string();
     let headers = server.headers_with_token(&[("accept", "text/event-stream"), ("last-event-id", &cursor)]);
-    stream.write_all(format!("GET /v1/sessions/{session}/events HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
-    let mut stream = BufReader::new(stream);
-    assert_eq!(status(&read_head(&mut stream)), 200);
-    stream
+    until_some("a place is free", || {
+        let mut stream = server.connect();
+        keep_little(&stream);
+        stream.write_all(format!("GET /v1/sessions/{session}/events HTTP/1.0\r\n{headers}\r\n").as_bytes()).unwrap();
+        let mut stream = BufReader::new(stream);
+        let status = status(&read_head(&mut stream));
+        assert!([200, 429].contains(&status), "{status}");
+        (status == 200).then_some(stream)
+    })
 }
 
 /// The events of a stream up to its end, or up to `last`. A frame that is cut off is none.
