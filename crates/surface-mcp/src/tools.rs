@@ -178,14 +178,15 @@ impl Offer {
             }
         }
         if self.set == Toolset::Core {
-            // The settings of compactions and the messages of a history would be half of these tools' tokens, and no tool
-            // here answers a call.
+            // The settings of compactions and models and the messages of a history would be half of these tools' tokens,
+            // and no tool here answers a call.
             for tool in &mut tools {
                 let input = Arc::make_mut(&mut tool.input_schema);
                 for (place, name) in [
                     ("properties", "compaction"),
                     ("$defs", "CompactionConfig"),
                     ("properties", "history"),
+                    ("properties", "options"),
                     ("properties", "client_tools"),
                     ("$defs", "ClientTool"),
                     ("$defs", "Effect"),

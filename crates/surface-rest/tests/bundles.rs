@@ -75,7 +75,7 @@ async fn only_a_body_with_content_may_be_longer_than_16_mib() {
     let dir = meerkat_testkit::folder();
     let server = server(&dir, RestOptions::default());
     let session = server.session().await;
-    let long = " ".repeat(16 * 1024 * 1024 + 1);
+    let long = " ".repeat(16 * 1024 * 1024) + "x";
     let refused = server.send(&format!("POST /v1/sessions/{session}/pins"), long.clone()).await;
     assert_eq!(refused.json()["details"], json!({ "what": "body", "bytes": 16_777_217, "limit": 16_777_216 }));
     for route in ["/v1/sessions".to_owned(), format!("/v1/sessions/{session}/turns")] {

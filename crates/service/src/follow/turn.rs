@@ -160,6 +160,8 @@ pub async fn result_or_calls(
         let is_of_a_call = match &record.event {
             Event::CallRequested(request) => requested.insert(request.call_id.clone()),
             Event::ToolFinished(finished) => requested.remove(&finished.call_id),
+            // It may have come while the turn waited.
+            Event::TurnSteered(_) => true,
             _ => false,
         };
         // All calls of a message are requested at once: the session knows which of them are open.

@@ -473,7 +473,7 @@ impl Sessions {
             return Err(refusal.clone());
         }
         let key = request.idempotency_key.as_ref().map(|key| {
-            let has_json = request.client_tools.is_some();
+            let has_json = request.client_tools.is_some() || !request.history.is_empty();
             let unkeyed = CreateSession { idempotency_key: None, ..request.clone() };
             let request = validate::request_hash(&unkeyed, has_json)?;
             Ok::<_, SessionError>(Key { key: self.engine().secrets.replace(key).into_owned(), request })

@@ -106,6 +106,8 @@ async fn attempts(
         } else if error.code == ErrorCode::ModelRejected && !request.images.is_empty() {
             // An image that a vendor refuses must not end every later turn.
             (request.images, request.images_refused) = (Arc::default(), true);
+            // The mode was not at fault then: models that see need not have tools.
+            request.answers_by_tool = false;
             wait = Some(Duration::ZERO);
         }
         let Some(wait) = wait.filter(|wait| !is_visible && waited.saturating_add(*wait) <= most) else {

@@ -8,6 +8,7 @@ mod keys;
 mod naive;
 mod pages;
 mod reminders;
+mod said;
 mod samples;
 mod snapshot;
 pub(crate) mod walk;

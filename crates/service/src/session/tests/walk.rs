@@ -1,11 +1,15 @@
 //! Walks through the life of a session and records it. It knows the order of events, and nothing of `Session`.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_words::calls::{CallOutcome, ClientTool};
 
-use super::{created, session_id};
+use super::{
+    created,
+    said::{blocks, body, output},
+    session_id,
+};
 use crate::{
     SessionId,
     clock::{SeededIds, Timestamp},
@@ -13,7 +17,7 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets, ModelOptions, Policy},
-    output::{OutputError, OutputSpec},
+    output::OutputError,
     service::{CompactionMode, CompactionReceipt},
     session::{
         event::{
@@ -25,7 +29,7 @@ use crate::{
             TurnDequeued, TurnEdited, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
             Unpinned,
         },
-        message::{Attached, AttachedFile, BlobRef, Block, Body, Image, Message, RawJson, ToolCall, ToolResult},
+        message::{Block, Message, RawJson, ToolCall, ToolResult},
         reminder::SystemReminderType,
     },
     tool::{Effect, Form, change_of},
@@ -595,37 +599,6 @@ pub(crate) fn receipt(compaction: Seq) -> CompactionReceipt {
         rounds: 0,
         unread: 0,
     }
-}
-
-/// The schema of a turn's answer, if it has one.
-fn output(detail: usize) -> Option<Arc<OutputSpec>> {
-    let schema = RawJson::parse(&format!(r#"{{"type":"object","maxProperties":{}}}"#, detail % 2)).unwrap();
-    (detail % 3 == 1).then(|| Arc::new(OutputSpec::new(schema)))
-}
-
-fn body(detail: usize) -> Body {
-    let text = "é\"\n".repeat(detail % 20);
-    if detail % 9 == 8 {
-        return Body::Blob(BlobRef { blob: "b10b".to_owned(), bytes: 5000, head: text.clone(), tail: text });
-    }
-    Body::Inline(text)
-}
-
-/// Images and files: none, or some of each kind.
-fn blocks(detail: usize) -> Vec<Attached> {
-    let file = |name: &str, media_type: &str, bytes| {
-        let [name, media_type, blob] = [name, media_type, "b10b"].map(str::to_owned);
-        let pages = (bytes % 3 == 0).then_some(2_000);
-        Attached::File(AttachedFile { name, media_type, blob, bytes, pages })
-    };
-    let [media_type, blob] = ["image/png", "b10b"].map(str::to_owned);
-    let image = Attached::Image(Image { media_type, blob, bytes: 900, width: 3, height: 5 });
-    let all = [
-        image,
-        file("<pin n=\"1\">.txt", "text/plain", 100_000 * (detail as u64 % 2)),
-        file("é.pdf", "application/pdf", 40_000 * (detail as u64 % 3)),
-    ];
-    all[..(detail % 7).saturating_sub(3)].to_vec()
 }
 
 fn answer(open: &OpenWalk, detail: usize) -> Event {

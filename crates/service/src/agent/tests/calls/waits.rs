@@ -9,6 +9,7 @@ use crate::{
         shared_store::NodeStore,
     },
     follow::turn::result_or_calls,
+    options::Policy,
     service::{PinFact, ResumeTurn, SessionQuery, SessionState},
     store::SessionIndex,
 };
@@ -32,6 +33,18 @@ async fn a_follower_of_a_turn_gets_the_calls_that_wait_now() {
     assert_eq!((waiting.steps, waiting.tool_calls, waiting.calls.len()), (2, 3, 2));
     let followed = timeout(LONG, result_or_calls(&subject.service, turn.accepted, true)).await.unwrap().unwrap();
     assert_eq!(followed, waiting);
+}
+
+/// What the turn waits for was asked before the text came.
+#[tokio::test(start_paused = true)]
+async fn a_follower_of_a_text_that_was_steered_gets_the_calls_that_wait() {
+    let place = Place::new([calls([("look", OSLO)])]);
+    let subject = place.subject().await;
+    subject.turn("Go.").await.unwrap();
+    let text = StartTurn { policy: Policy::Steer, wait: false, ..StartTurn::new(subject.session_id, "And Bergen?") };
+    let accepted = subject.service.begin_turn(text).await.unwrap().accepted;
+    let followed = timeout(LONG, result_or_calls(&subject.service, accepted, true)).await.expect("an answer").unwrap();
+    assert_eq!((followed.status, followed.calls[0].call_id.as_str()), (TurnStatus::Waiting, "call_4_0"));
 }
 
 /// One has answered a call and waits; another streams the turn, which waits for a person.
