@@ -55,7 +55,6 @@ pub enum GivenBlock {
         /// The tool's name: letters, digits, `_` and `-`, at most 64.
         name: String,
         /// Its arguments, an object.
-        #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
         arguments: RawJson,
     },
 }
