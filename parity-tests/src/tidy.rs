@@ -24,7 +24,7 @@ const CONFINED: [(&str, &[&str]); 14] = [
     ("meerkat_surface_rest", &["crates/surface-rest/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_rpc", &["crates/surface-rpc/", CLIENT, SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
     ("meerkat_surface_mcp", &["crates/surface-mcp/", SERVE, SERVE_TESTS, "parity-tests/src/drivers/"]),
-    ("axum", &["crates/surface-rest/", SERVE, "crates/tools/tests/servers/"]),
+    ("axum", &["crates/surface-rest/", SERVE, CLIENT, "crates/tools/tests/servers/", "parity-tests/"]),
     // The surfaces over HTTP are tower services, so that one listener mounts them alike.
     ("tower", &["crates/surface-rest/", "crates/surface-rpc/", "crates/surface-mcp/", SERVE]),
     ("tower_http", &["crates/surface-rest/", SERVE]),
@@ -134,6 +134,7 @@ pub(crate) const EDGES: [(&str, &[&str]); 20] = [
     (
         "meerkat-parity-tests",
         &[
+            "meerkat-client",
             "meerkat-errors",
             "meerkat-sdk-driver",
             "meerkat-service",
@@ -147,6 +148,9 @@ pub(crate) const EDGES: [(&str, &[&str]); 20] = [
 
 /// The pages whose code is taken from `examples/`.
 pub const EXAMPLE_PAGES: [&str; 3] = ["docs/python.md", "docs/typescript.md", "docs/testing-your-client.md"];
+
+/// The page and its program that `cargo test` compiles and does not run there; it runs elsewhere, from its own file.
+pub const PROGRAM: (&str, &str) = ("docs/rust.md", "examples/rust/shop.rs");
 
 /// A file of the repository, by its path from the root.
 #[derive(Clone, Debug)]

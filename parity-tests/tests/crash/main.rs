@@ -23,6 +23,7 @@ mod random;
 mod repaired;
 mod server;
 mod shim;
+mod shop;
 mod slow;
 mod tools;
 

@@ -42,20 +42,13 @@ impl Server {
         Self { child, port }
     }
 
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Asks; `None` where the server is gone before it has answered.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
-        let (body, port) = (if body.is_null() { String::new() } else { body.to_string() }, self.port);
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n");
-        let length = body.len();
-        let headers = format!("content-type: application/json\r\naccept: application/json\r\ncontent-length: {length}");
-        stream.write_all(format!("{head}{headers}\r\n\r\n{body}").as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        let status = head.split(' ').nth(1)?.parse().ok()?;
-        Some((status, serde_json::from_str(body).ok()?))
+        ask(self.port, method, path, body)
     }
 
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
@@ -96,6 +89,22 @@ impl Server {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
     }
+}
+
+/// Asks a server; `None` where it is gone before it has answered.
+pub(crate) fn ask(port: u16, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n");
+    let length = body.len();
+    let headers = format!("content-type: application/json\r\naccept: application/json\r\ncontent-length: {length}");
+    stream.write_all(format!("{head}{headers}\r\n\r\n{body}").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).ok()?))
 }
 
 impl Drop for Server {

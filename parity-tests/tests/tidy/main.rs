@@ -79,6 +79,12 @@ fn pages_show_code_that_runs() {
     assert_eq!(shown("b()\nc()"), 0);
     assert_eq!(shown("a()\nc()"), 1);
     assert_eq!(shown("b("), 1);
+
+    let text = |path| files.iter().find(|file| file.path == path).map(|file| file.text.as_str()).unwrap();
+    let (page, program) = tidy::PROGRAM;
+    let shown: Vec<&str> =
+        text(page).split("```rust,no_run\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(shown, [text(program)], "{page} does not show {program}");
 }
 
 #[test]
