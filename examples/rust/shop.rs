@@ -1,6 +1,8 @@
 //! A chat backend: a tool of its own, pictures, and answers by a schema. It keeps nothing. What was said is in meerkat,
 //! and so are the calls that wait, also while this program does not run.
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program says where it listens")]
+
 use std::{env, sync::Arc};
 
 use axum::{Json, Router, extract, http::StatusCode, routing::post};

@@ -15,7 +15,6 @@ use std::{
 use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
 use meerkat_service::{ErrorBody, ErrorCode};
 use meerkat_surface_mcp::McpHttpService;
 use meerkat_surface_rpc::RpcService;
@@ -31,6 +30,7 @@ use crate::{
     console::Console,
     guard::Guard,
     listen::refusal,
+    socket::Received,
     streams::{self, Streams},
 };
 
@@ -82,7 +82,7 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
 }
 
 /// Answers one request; the browser of a listed origin learns that it may ask, before it shows the token.
-pub(crate) async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn answer(front: Arc<Front>, request: Request<Received>) -> Response<Body> {
     let is_listed = front.guard.is_listed(request.uri(), request.headers());
     let cors = is_listed.then(|| front.cors.clone());
     let mut response = match cors {
@@ -100,7 +100,7 @@ pub(crate) async fn answer(front: Arc<Front>, request: Request<Incoming>) -> Res
 }
 
 /// Answers one request: the guard first, then the surface that its path names.
-async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body> {
+async fn let_in(front: Arc<Front>, request: Request<Received>) -> Response<Body> {
     let request_id = format!("req-{}", front.requests.fetch_add(1, Ordering::Relaxed));
     let (method, path) = (request.method(), request.uri().path());
     let span = tracing::info_span!("http", request_id, %method, path, status = tracing::field::Empty);
@@ -132,7 +132,7 @@ async fn let_in(front: Arc<Front>, request: Request<Incoming>) -> Response<Body>
     response
 }
 
-async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> Response<Body> {
+async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Received>>) -> Response<Body> {
     let path = request.uri().path();
     let is_system = matches!(path, "/healthz" | "/readyz" | "/metrics");
     match (path, &surfaces.rpc, &surfaces.mcp) {
@@ -144,7 +144,7 @@ async fn route(surfaces: &Surfaces, request: Request<TimeoutBody<Incoming>>) -> 
 }
 
 /// Converts a body for REST. Most requests have none, and need not wait for one.
-fn whole(body: TimeoutBody<Incoming>) -> Body {
+fn whole(body: TimeoutBody<Received>) -> Body {
     if http_body::Body::is_end_stream(&body) { Body::empty() } else { Body::new(body) }
 }
 

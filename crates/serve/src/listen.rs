@@ -28,7 +28,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::socket::Socket;
+use crate::socket::{Received, Socket};
 
 /// Bytes that a connection's read buffer may grow to, and that may wait to be written before a body is asked for more;
 /// hyper's own bound is ten times as much, and the buffer never shrinks. A head that is larger is answered by hyper
@@ -118,7 +118,7 @@ fn is_absent(error: &io::Error) -> bool {
 /// here a connection has one answer at a time, and reading nothing ends it.
 pub(crate) async fn listen<S, F>(listener: Bound, options: ListenOptions, answer: S, stop: CancellationToken)
 where
-    S: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    S: Fn(Request<Received>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut builder = http1::Builder::new();
@@ -155,7 +155,9 @@ where
         }
         let answer = answer.clone();
         let socket = Socket::new(stream, options.stall_limit, place);
+        let is_unfinished = socket.unfinished();
         let service = tower::service_fn(move |request: Request<Incoming>| {
+            let request = request.map(|body| Received::new(body, is_unfinished.clone()));
             // Boxed, because a connection keeps room for the future while it is open, and a stream keeps it open.
             let answered = Box::pin(answer(request));
             async move { Ok::<_, Infallible>(answered.await) }

@@ -6,10 +6,17 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
@@ -19,6 +26,12 @@ use tokio::{
 /// Bytes that are read while a write waits: a peer that sends and takes no answers cannot fill the memory with requests,
 /// and the interrupt of one that takes them slowly is read.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
+
+/// Bytes of an unfinished request that are read and dropped after its answer, the longest wait for the first of them, and
+/// the longest time for the rest.
+const DROPPED_BYTES_MAX: usize = 256 * 1024 * 1024;
+const FIRST_DROPPED_IN: Duration = Duration::from_secs(1);
+const DROPPED_FOR: Duration = Duration::from_secs(10);
 
 /// Stream whose writes must make progress. It is of no more use once one has made none for too long.
 pub(super) struct Socket<S> {
@@ -30,12 +43,24 @@ pub(super) struct Socket<S> {
     read_ahead: usize,
     reader: Option<Waker>,
     is_given_up: bool,
+    /// Whether its last request was answered before its end.
+    is_unfinished: Arc<AtomicBool>,
+    /// Bytes that were dropped after the last answer, and the time for it.
+    dropped: usize,
+    dropping: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl<S> Socket<S> {
     pub(super) fn new(inner: S, stall: Duration, place: OwnedSemaphorePermit) -> Self {
-        Self { inner, stall, writing: None, read_ahead: 0, reader: None, is_given_up: false, _place: place }
+        let (writing, reader, dropping, is_unfinished) = (None, None, None, Arc::default());
+        let (read_ahead, is_given_up, dropped, _place) = (0, false, 0, place);
+        Self { inner, stall, writing, read_ahead, reader, is_given_up, is_unfinished, dropped, dropping, _place }
+    }
+
+    /// Returns what its requests set.
+    pub(super) fn unfinished(&self) -> Arc<AtomicBool> {
+        self.is_unfinished.clone()
     }
 
     /// Returns the result of a write, which fails once it has waited for the whole limit.
@@ -80,7 +105,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.bound(context, polled)
@@ -106,7 +131,69 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.bound(context, polled)
+        ready!(self.bound(context, polled))?;
+        self.drop_rest(context).map(Ok)
+    }
+}
+
+impl<S: AsyncRead + Unpin> Socket<S> {
+    /// Reads what a peer still sends of a request that was answered before its end. If the socket were closed, the system
+    /// would tell the peer that its connection is lost, and the peer would not read the answer.
+    fn drop_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut buffer = [0; 16 * 1024];
+        while self.is_unfinished.load(Ordering::Relaxed) && self.dropped < DROPPED_BYTES_MAX {
+            let mut buffer = ReadBuf::new(&mut buffer);
+            let Poll::Ready(read) = Pin::new(&mut self.inner).poll_read(context, &mut buffer) else {
+                return self.dropping.get_or_insert_with(|| Box::pin(sleep(FIRST_DROPPED_IN))).as_mut().poll(context);
+            };
+            if read.is_err() || buffer.filled().is_empty() {
+                break;
+            }
+            if self.dropped == 0 {
+                self.dropping = Some(Box::pin(sleep(DROPPED_FOR)));
+            }
+            self.dropped += buffer.filled().len();
+        }
+        Poll::Ready(())
+    }
+}
+
+/// Body of a request, which says if it was left before its end.
+pub(super) struct Received {
+    body: Incoming,
+    is_unfinished: Arc<AtomicBool>,
+}
+
+impl Received {
+    pub(super) fn new(body: Incoming, is_unfinished: Arc<AtomicBool>) -> Self {
+        is_unfinished.store(false, Ordering::Relaxed);
+        Self { body, is_unfinished }
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.is_unfinished.store(!self.body.is_end_stream(), Ordering::Relaxed);
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -181,5 +268,39 @@ mod tests {
         assert_eq!((ended, started.elapsed().as_secs()), ([io::ErrorKind::TimedOut; 2], 30));
         drop(near);
         assert_eq!(room.available_permits(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_after_an_early_answer_is_dropped_for_a_while() {
+        let started = Instant::now();
+        let seconds = || started.elapsed().as_secs();
+        let ended = async |mut near: Socket<DuplexStream>, is_unfinished: bool| {
+            near.is_unfinished.store(is_unfinished, Ordering::Relaxed);
+            near.shutdown().await.unwrap();
+            near.dropped
+        };
+        // A peer that sends nothing is not waited for, or not for long.
+        let (near, far, _room) = socket(8);
+        assert_eq!((ended(near, false).await, seconds()), (0, 0));
+        drop(far);
+        let (near, far, _room) = socket(8);
+        assert_eq!((ended(near, true).await, seconds()), (0, 1));
+        drop(far);
+        // One that sends reaches its end, and one that never ends is left.
+        let (near, mut far, _room) = socket(8);
+        let sending = async {
+            sleep(FIRST_DROPPED_IN / 2).await;
+            far.write_all(&[7; 1000]).await.unwrap();
+            drop(far);
+        };
+        assert_eq!(tokio::join!(ended(near, true), sending).0, 1000);
+        let (near, mut far, _room) = socket(8);
+        let sending = async {
+            while far.write_all(&[7]).await.is_ok() {
+                sleep(FIRST_DROPPED_IN / 2).await;
+            }
+        };
+        let before = seconds();
+        assert_eq!((tokio::join!(ended(near, true), sending).0, seconds() - before), (20, 10));
     }
 }

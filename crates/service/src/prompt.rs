@@ -95,7 +95,7 @@ pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError
 
 /// Checks the bytes of all images and files of a prompt.
 pub(crate) fn check_bytes(bytes: u64) -> Result<(), SessionError> {
-    let (what, limit) = ("images and files of a prompt together", BYTES_MAX);
+    let (what, limit) = ("sum of the images and files of a prompt", BYTES_MAX);
     if bytes > limit { Err(SessionError::PayloadTooLarge { what, bytes, limit }) } else { Ok(()) }
 }
 

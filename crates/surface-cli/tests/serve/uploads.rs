@@ -58,3 +58,21 @@ fn imports_that_are_cut_off_leave_nothing_and_keep_no_place() {
     }
     until("nothing is left", || unfinished(&dir.path().join("other")) == 0);
 }
+
+/// A client that sends all before it reads has no other way to learn why it was refused.
+#[test]
+fn a_body_that_is_far_too_large_is_taken_until_its_client_reads_the_refusal() {
+    let server = Server::start(&[]);
+    let (right, wrong) =
+        (server.headers_with_token(&[]), server.headers_with_token(&[]).replace("Bearer ", "Bearer x"));
+    for (headers, expected) in [(right, refusal(413, "PAYLOAD_TOO_LARGE")), (wrong, refusal(401, "UNAUTHENTICATED"))] {
+        for _ in 0..3 {
+            let mut stream = server.connect();
+            write!(stream, "POST /v1/sessions HTTP/1.1\r\n{headers}content-length: 100000000\r\n\r\n").unwrap();
+            for _ in 0..100 {
+                stream.write_all(&[b' '; 1_000_000]).unwrap();
+            }
+            assert_eq!(read(stream).refusal(), expected);
+        }
+    }
+}
