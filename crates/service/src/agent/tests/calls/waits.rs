@@ -182,7 +182,6 @@ async fn a_fault_at_every_write_of_a_turn_with_calls_an_approval_and_a_picture()
     {
         let (mut completed, mut at) = (0, 1);
         loop {
-            eprintln!("TRY {fault:?} {times} {at}");
             let events: Arc<dyn crate::store::EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
             let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
             let process = |fuse: &Fuse| {
