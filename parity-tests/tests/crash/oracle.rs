@@ -226,7 +226,12 @@ pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey
 
 /// Compares stored sessions with what is known.
 pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>) {
-    known.sessions().iter().for_each(|id| let_waiting_turn_end(process, id).unwrap());
+    // Also those whose deletion was asked for and lost.
+    let sessions: Vec<String> = known.facts().sessions.keys().cloned().collect();
+    for id in sessions {
+        let ended = let_waiting_turn_end(process, &id);
+        ended.unwrap_or_else(|error| panic!("{id}: {error:?}: {}", stage.stderr()));
+    }
     answer_again(process, known);
     let survey = Survey::of(process).unwrap();
     let facts = known.facts();
@@ -315,7 +320,7 @@ fn answer_again(process: &Process, known: &Arc<Known>) {
                 let acknowledged = known.facts().sessions[&id].answers[&call_id].1;
                 assert_eq!(acknowledged, None, "{id}: {call_id} was answered");
             }
-            Err(Trouble::Gone) => panic!("it is gone"),
+            Err(Trouble::Gone) => panic!("{id}: the process is gone"),
         }
     }
 }
