@@ -26,8 +26,7 @@ fn script(process: &Process) -> Answer<()> {
     process.accept(&first, &prompt)?;
     let asked = events.until("approval_requested")?;
     process.steer(&first, "@say Steered.")?;
-    let approval = json!({ "session_id": first, "call_id": asked["call_id"], "decision": "approve" });
-    process.change("turn/approve", "approval_decided", &approval)?;
+    process.approve(&first, &asked["call_id"])?;
     events.until("turn_completed")?;
     process.turn(&first, r#"@call test_huge {"bytes":40000} @say Huge."#)?;
     process.change("session/update", "session_updated", &json!({ "session_id": first, "title": "A title" }))?;
@@ -67,27 +66,24 @@ fn script_of_compacting(process: &Process) -> Answer<()> {
     process.turn(&id, "@say At last.").map(drop)
 }
 
-/// A turn with calls that its caller runs, between calls that run here; and each answer a second time.
+/// A turn that shows a picture, with calls that its caller runs, between one that runs here and one that asks for
+/// approval. Its model says what it was answered. Each answer and decision is sent twice.
 fn script_of_calls(process: &Process) -> Answer<()> {
     let id = process.create()?;
     let events = process.listen(&id);
-    let schema = json!({ "type": "object" });
-    let tools = json!([
-        { "name": "look", "description": "Looks.", "input_schema": schema, "effect": "read_only" },
-        { "name": "order", "description": "Orders.", "input_schema": schema },
-    ]);
     let prompt = format!(
-        r#"@call test_append {{"name":"effects","line":"{id} before"}} @call look {{}} @call order {{"n":1}}
-        @call test_append {{"name":"effects","line":"{id} behind"}} @step @call order {{"n":2}} @say Ordered."#
+        r#"@call test_append {{"name":"effects","line":"{id} before"}} @call look {{"n":1}} @call order {{"n":2}}
+        @call test_ask {{"name":"effects","line":"{id} asked"}} @step @call order {{"n":3}} @echo results"#
     );
-    process.accept_with_tools(&id, &prompt, &tools)?;
-    for _ in 0..2 {
-        let call_id = events.until("call_requested")?["call_id"].clone();
-        process.answer(&id, &call_id)?;
-        process.answer(&id, &call_id)?;
+    process.accept_with_tools(&id, &prompt)?;
+    let asked = events.until("approval_requested")?["call_id"].take();
+    process.approve(&id, &asked)?;
+    process.approve(&id, &asked)?;
+    for _ in 0..3 {
+        let call = events.until("call_requested")?;
+        process.answer(&id, &call)?;
+        process.answer(&id, &call)?;
     }
-    let call_id = events.until("call_requested")?["call_id"].clone();
-    process.answer(&id, &call_id)?;
     events.until("turn_completed").map(drop)
 }
 
@@ -187,7 +183,7 @@ fn killed_at_each_write_of_a_compaction_the_session_is_compacted_or_it_is_not() 
 }
 
 #[test]
-fn killed_at_each_write_of_a_turn_that_waits_for_its_caller_each_call_is_answered_once() {
+fn killed_at_each_write_of_a_turn_with_calls_an_approval_and_a_picture_each_call_is_answered_once() {
     assert!(each(Act::KillTorn, NOT_INDEX, |_| Stage::made(), script_of_calls) > 30);
     assert!(each(Act::KillBefore, NOT_INDEX, |_| Stage::made(), script_of_calls) > 30);
 }

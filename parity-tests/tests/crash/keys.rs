@@ -5,12 +5,13 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use meerkat_testkit::until_some;
 use serde_json::{Value, json};
 
 use crate::{
-    oracle::Known,
-    process::Stage,
-    server::Server,
+    oracle::{Known, check},
+    process::{Stage, answer, with_tools},
+    server::{Server, call},
     shim::{Act, Shim, Told},
 };
 
@@ -134,4 +135,69 @@ fn a_tool_that_runs_once_is_never_run_again_by_itself() {
         assert_eq!(process.end(), Some(0));
         assert_eq!(stage.tool_lines("effects").len(), effects, "{written}");
     }
+}
+
+/// A turn with a picture, an approval and calls of two tools, one client of which is killed at its `killed`th request, of
+/// which it sends a part, and the server too if that is said. Two other clients go on.
+fn with_killed_client(stage: &Stage, known: &Arc<Known>, killed: usize, part: f64, kills_server: bool) {
+    let _told = Told(format!("its client at request {killed} after {part}, and its server: {kills_server}"));
+    let mut server = stage.serve(None);
+    known.creation_asked();
+    let id = server.create();
+    known.created(&id);
+    let line = format!("{id} {killed} {part} {kills_server}");
+    let prompt = format!(
+        r#"@call look {{"n":1}} @call order {{"n":2}} @call test_ask {{"name":"effects","line":"{line}"}}
+        @step @call order {{"n":3}} @echo results"#
+    );
+    known.prompt_asked(&prompt);
+    let mut start = with_tools(&id, &prompt);
+    start["idempotency_key"] = json!("once");
+    let mut request = ("turn/start", start);
+    for n in 0.. {
+        if n == killed {
+            drop(server.send("POST", "/rpc", &call(request.0, &request.1), part));
+            if kills_server {
+                drop(server);
+                server = stage.serve(None);
+            }
+        }
+        let ask = || server.rpc(request.0, &request.1).unwrap();
+        let answers =
+            std::thread::scope(|scope| [scope.spawn(ask), scope.spawn(ask)].map(|asked| asked.join().unwrap()));
+        assert!(answers[0].is_ok() && answers[0] == answers[1], "{request:?}: {answers:?}");
+        let next = until_some("it waits or ends", || {
+            let view = server.get(&format!("/v1/sessions/{id}")).1;
+            let calls = server.get(&format!("/v1/sessions/{id}/calls")).1;
+            if let Some(asked) = view["pending_approvals"].get(0) {
+                let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
+                return Some(Some(("turn/approve", approval)));
+            }
+            if let Some(open) = calls["items"].get(0) {
+                let call_id = open["call_id"].as_str().unwrap();
+                let text = format!("{call_id} {}", open["arguments"]);
+                known.answered(&id, call_id, &text, None);
+                return Some(Some(("turn/answer", answer(&id, call_id, &text))));
+            }
+            (view["state"] == "idle").then_some(None)
+        });
+        let Some(next) = next else {
+            // The start, an approval, and three answers.
+            assert!(n == 4 || kills_server, "it ended behind request {n}");
+            break;
+        };
+        request = next;
+    }
+    assert_eq!(server.end(), Some(0));
+}
+
+#[test]
+fn a_client_that_is_killed_at_any_request_of_a_turn_with_calls_loses_none_and_answers_none_twice() {
+    let (stage, known) = (Stage::made(), Arc::<Known>::default());
+    for (part, kills_server) in [(0.0, false), (0.6, false), (1.0, false), (1.0, true)] {
+        for killed in 0..5 {
+            with_killed_client(&stage, &known, killed, part, kills_server);
+        }
+    }
+    check(&stage, &known);
 }

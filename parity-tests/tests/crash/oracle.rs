@@ -6,9 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::process::{Answer, Process, Stage};
+use crate::process::{Answer, Process, Stage, Trouble, answer, picture};
 
 /// Requests and acknowledgements, over all lives of one data directory.
 #[derive(Default)]
@@ -32,6 +33,8 @@ struct Acknowledged {
     turns: BTreeSet<u64>,
     /// Turns that ended, and how.
     ended: BTreeMap<u64, String>,
+    /// Answers that were sent to calls, each with the seq of its record if that was acknowledged.
+    answers: BTreeMap<String, (String, Option<u64>)>,
     is_deletion_asked: bool,
     is_deleted: bool,
 }
@@ -84,6 +87,15 @@ impl Known {
         self.facts().sessions.get_mut(id).unwrap().ended.insert(result["turn"].as_u64().unwrap(), status);
     }
 
+    /// Records that an answer to a call was sent, or acknowledged.
+    pub(crate) fn answered(&self, id: &str, call_id: &str, text: &str, seq: Option<u64>) {
+        let mut facts = self.facts();
+        let answers = &mut facts.sessions.get_mut(id).unwrap().answers;
+        let (before, at) = answers.entry(call_id.to_owned()).or_insert_with(|| (text.to_owned(), seq));
+        assert!(before == text && (at.is_none() || seq.is_none() || *at == seq), "{id}: {call_id}: {at:?} {seq:?}");
+        *at = at.or(seq);
+    }
+
     pub(crate) fn is_fork(&self, id: &str) -> bool {
         self.facts().sessions[id].changes.iter().any(|(_, kind)| *kind == "session_forked")
     }
@@ -109,6 +121,8 @@ pub(crate) struct Stored {
     pub(crate) read: String,
     pub(crate) history: Vec<String>,
     pub(crate) lines: Vec<String>,
+    /// Bytes of the images in its prompts.
+    pub(crate) images: Vec<Vec<u8>>,
 }
 
 impl Survey {
@@ -138,7 +152,14 @@ impl Stored {
         }
         let read = process.ask("session/read", &json!({ "session_id": id }))?;
         let history = items(process, "session/history", json!({ "session_id": id, "limit": 100 }))?;
-        Ok(Self { read, history, lines })
+        let mut images = Vec::new();
+        let events: Vec<Value> = lines.iter().map(|line| parsed(line)).collect();
+        let blocks = events.iter().flat_map(|event| event["blocks"].as_array().into_iter().flatten());
+        for image in blocks.filter(|block| block["type"] == "image") {
+            let blob = process.value("session/blob", &json!({ "session_id": id, "blob": image["blob"] }))?;
+            images.push(BASE64_STANDARD.decode(blob["data"].as_str().unwrap()).unwrap());
+        }
+        Ok(Self { read, history, lines, images })
     }
 
     pub(crate) fn events(&self) -> Vec<Value> {
@@ -180,8 +201,13 @@ pub(crate) fn check(stage: &Stage, known: &Arc<Known>) -> Survey {
         if view["archived"] == true {
             continue;
         }
-        let next = process.turn(&id, r#"@call test_echo {"text":"next"} @say Next."#).unwrap();
-        assert_eq!((&next["status"], &next["text"]), (&json!("completed"), &json!("Next.")), "{id}: {next}");
+        // Turns that wait in the queue go on with it, and may wait for their caller.
+        let next = process.accept(&id, r#"@call test_echo {"text":"next"} @say Next."#).unwrap();
+        let_all_turns_end(&process, &id).unwrap();
+        let events = Stored::of(&process, &id).unwrap().events();
+        let [.., said, ended] = &events[..] else { panic!("{id}: {events:#?}") };
+        assert_eq!((&ended["type"], &ended["turn"]), (&json!("turn_completed"), &next["turn"]), "{id}: {ended}");
+        assert_eq!(said["blocks"][0]["text"], "Next.", "{id}: {said}");
     }
     let survey = Survey::of(&process).unwrap();
     assert_eq!(process.end(), Some(0), "{}", stage.stderr());
@@ -200,7 +226,13 @@ pub(crate) fn check_rebuilt(stage: &Stage, known: &Arc<Known>, expected: &Survey
 
 /// Compares stored sessions with what is known.
 pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>) {
-    known.sessions().iter().for_each(|id| let_waiting_turn_end(process, id));
+    // Also those whose deletion was asked for and lost.
+    let sessions: Vec<String> = known.facts().sessions.keys().cloned().collect();
+    for id in sessions {
+        let ended = let_waiting_turn_end(process, &id);
+        ended.unwrap_or_else(|error| panic!("{id}: {error:?}: {}", stage.stderr()));
+    }
+    answer_again(process, known);
     let survey = Survey::of(process).unwrap();
     let facts = known.facts();
     for (id, acknowledged) in &facts.sessions {
@@ -227,26 +259,69 @@ pub(crate) fn check_stored(stage: &Stage, process: &Process, known: &Arc<Known>)
 
 /// A turn that waited for approval or for its caller when its process was killed still waits, or goes on if it was decided:
 /// decides it, answers its calls, and waits for its end. No other turn is open.
-pub(crate) fn let_waiting_turn_end(process: &Process, id: &str) {
+pub(crate) fn let_waiting_turn_end(process: &Process, id: &str) -> Answer<()> {
     loop {
-        // It may be deleted.
-        let Ok(view) = process.value("session/read", &json!({ "session_id": id })) else { return };
+        let view = match process.value("session/read", &json!({ "session_id": id })) {
+            Err(Trouble::Refused(code, _)) if code == "SESSION_NOT_FOUND" => return Ok(()),
+            view => view?,
+        };
         match view["state"].as_str().unwrap() {
             "waiting" => {
                 for call in view["pending_approvals"].as_array().unwrap() {
-                    let approval = json!({ "session_id": id, "call_id": call["call_id"], "decision": "approve" });
-                    process.value("turn/approve", &approval).unwrap();
+                    process.approve(id, &call["call_id"])?;
                 }
-                let calls = process.value("turn/calls", &json!({ "session_id": id })).unwrap();
+                let calls = process.value("turn/calls", &json!({ "session_id": id }))?;
                 for call in calls["items"].as_array().unwrap() {
-                    process.answer(id, &call["call_id"]).unwrap();
+                    process.answer(id, call)?;
                 }
             }
             "running" => {}
-            _ => return,
+            _ => return Ok(()),
         }
         let next = json!({ "session_id": id, "since_seq": view["last_seq"], "limit": 1, "wait_ms": 1000 });
-        process.value("session/events", &next).unwrap();
+        process.value("session/events", &next)?;
+    }
+}
+
+/// Decides and answers all that waits in a session until it rests.
+pub(crate) fn let_all_turns_end(process: &Process, id: &str) -> Answer<()> {
+    loop {
+        let_waiting_turn_end(process, id)?;
+        let view = process.value("session/read", &json!({ "session_id": id }))?;
+        if view["state"] == "idle" {
+            return Ok(());
+        }
+        let next = json!({ "session_id": id, "since_seq": view["last_seq"], "limit": 1, "wait_ms": 100 });
+        process.value("session/events", &next)?;
+    }
+}
+
+/// Another client sends each answer once more: it is the one that was recorded, or none was, and another one is refused.
+fn answer_again(process: &Process, known: &Arc<Known>) {
+    let sessions = known.sessions();
+    let sent: Vec<(String, String, String)> = {
+        let facts = known.facts();
+        let of = |id: &String| {
+            let answers = facts.sessions[id].answers.iter();
+            answers.map(|(call_id, (text, _))| (id.clone(), call_id.clone(), text.clone())).collect::<Vec<_>>()
+        };
+        sessions.iter().flat_map(of).collect()
+    };
+    for (id, call_id, text) in sent {
+        let other = process.value("turn/answer", &answer(&id, &call_id, "Another one."));
+        let Err(Trouble::Refused(other, _)) = other else { panic!("{id}: {call_id}: {other:?}") };
+        match process.value("turn/answer", &answer(&id, &call_id, &text)) {
+            Ok(again) => {
+                assert_eq!(other, "IDEMPOTENCY_CONFLICT", "{id}: {call_id}");
+                known.answered(&id, &call_id, &text, again["seq"].as_u64());
+            }
+            Err(Trouble::Refused(code, _)) => {
+                assert_eq!([code.as_str(), &other], ["ITEM_NOT_FOUND"; 2]);
+                let acknowledged = known.facts().sessions[&id].answers[&call_id].1;
+                assert_eq!(acknowledged, None, "{id}: {call_id} was answered");
+            }
+            Err(Trouble::Gone) => panic!("{id}: the process is gone"),
+        }
     }
 }
 
@@ -265,6 +340,10 @@ fn check_acknowledged(id: &str, stored: &Stored, events: &[Value], known: &Ackno
     }
     for (seq, kind) in &known.changes {
         assert_eq!(events.get(*seq as usize - 1).map(|event| &event["type"]), Some(&json!(kind)), "{id}: event {seq}");
+    }
+    for (call_id, (_, seq)) in &known.answers {
+        let recorded = events.iter().find(|event| event["type"] == "call_answered" && event["call_id"] == **call_id);
+        assert_eq!(recorded.and_then(|event| event["seq"].as_u64()), *seq, "{id}: {call_id}");
     }
     for turn in &known.turns {
         assert!(events.iter().any(|event| event["turn"] == *turn), "{id}: turn {turn} was accepted and is lost");
@@ -286,6 +365,12 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
     let mut steered: Vec<Value> = Vec::new();
     // Calls that wait for their caller, and those that were answered and have no result yet.
     let (mut requested, mut answered) = (BTreeSet::new(), BTreeSet::new());
+    let (mut asked, mut decided) = (BTreeSet::new(), BTreeSet::new());
+    // Calls of the caller's that the turn left without an answer, each with whether it was requested.
+    let mut given_up: Vec<bool> = Vec::new();
+    // Results of the turn as its model reads them, by call.
+    let mut results: Vec<(Value, Value)> = Vec::new();
+    assert!(stored.images.iter().all(|image| *image == picture()), "{id}: an image is not whole");
     for (at, event) in events.iter().enumerate() {
         assert_eq!(event["seq"].as_u64(), Some(at as u64 + 1), "{id}: seqs have a gap");
         let (kind, turn) = (event["type"].as_str().unwrap(), event["turn"].as_u64());
@@ -317,6 +402,9 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
                 let continued = event["continues"].as_u64().and_then(|turn| begun.get(&turn).cloned());
                 let prompt = prompt.or(continued);
                 assert_eq!(begun.insert(turn, prompt.unwrap_or_default()), None, "{}", told());
+                if event["continues"].is_null() {
+                    results.clear();
+                }
             }
             ("turn_steered", Some(turn)) => {
                 assert_eq!(open, Some(turn), "{}", told());
@@ -334,20 +422,40 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
                 assert!(steered.is_empty(), "a text never entered: {}", told());
                 assert_eq!(open.take(), Some(turn), "{}", told());
                 assert!(calls.is_empty(), "calls without a result: {}", told());
+                // A kill gives up no call that waits, and whoever interrupts a turn says so.
+                assert!(given_up.is_empty() || kind == "turn_interrupted", "a call is lost: {}", told());
+                let is_killed = event["reason"] == "process_ended";
+                assert!(!given_up.drain(..).any(|requested| requested && is_killed), "a call is lost: {}", told());
             }
             ("assistant_message", Some(turn)) => {
                 assert_eq!(open, Some(turn), "{}", told());
                 for block in event["blocks"].as_array().unwrap() {
                     match block["type"].as_str() {
-                        Some("tool_call") => assert!(calls.insert(block["call_id"].clone().to_string()), "{}", told()),
+                        Some("tool_call") => {
+                            results.push((block["call_id"].clone(), block.clone()));
+                            assert!(calls.insert(block["call_id"].clone().to_string()), "{}", told());
+                        }
                         Some("text") => {
                             let text = block["text"].as_str().unwrap();
                             let is_said = begun[&turn].contains(&format!("@say {text}"));
-                            assert!(is_said || text.starts_with("Done: the script"), "{}", told());
+                            let result = |(_, result): &(_, Value)| result.as_str().map(str::to_owned);
+                            let are_read = || {
+                                let results = results.iter().filter_map(result).collect::<Vec<_>>().join("\n");
+                                text.strip_prefix("results: ") == Some(&results)
+                            };
+                            assert!(is_said || are_read() || text.starts_with("Done: the script"), "{}", told());
                         }
                         _ => panic!("{}", told()),
                     }
                 }
+            }
+            ("approval_requested", Some(_)) => {
+                let call_id = event["call_id"].to_string();
+                assert!(calls.contains(&call_id) && asked.insert(call_id), "{}", told());
+            }
+            ("approval_decided", Some(_)) => {
+                let call_id = event["call_id"].to_string();
+                assert!(asked.contains(&call_id) && decided.insert(call_id), "{}", told());
             }
             ("tool_started", Some(_)) => assert!(calls.contains(&event["call_id"].to_string()), "{}", told()),
             ("call_requested", Some(_)) => {
@@ -362,9 +470,18 @@ fn check_events(id: &str, stored: &Stored, prompts: &BTreeSet<String>) -> Vec<Va
             ("tool_finished", Some(_)) => {
                 let call_id = event["call_id"].to_string();
                 assert!(calls.remove(&call_id), "{}", told());
-                // No call that waits is given up by a kill, and none has the answer to another one.
-                assert!(!requested.contains(&call_id), "{}", told());
-                assert!(!answered.remove(&call_id) || event["output"] == event["call_id"], "{}", told());
+                let result = results.iter_mut().find(|(of, _)| *of == event["call_id"]);
+                let (call_id_read, result) = result.unwrap_or_else(|| panic!("{}", told()));
+                let call = std::mem::replace(result, event["output"].clone());
+                // No call has the answer to another one.
+                let answer = format!("{} {}", call_id_read.as_str().unwrap(), call["arguments"]);
+                match answered.remove(&call_id) {
+                    true => assert_eq!(event["output"], *answer, "{}", told()),
+                    false if ["look", "order"].contains(&call["name"].as_str().unwrap()) => {
+                        given_up.push(requested.remove(&call_id));
+                    }
+                    false => {}
+                }
             }
             _ => {}
         }

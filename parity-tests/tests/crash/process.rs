@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::{Value, json, value::RawValue};
 use tempfile::TempDir;
 
@@ -139,6 +140,36 @@ pub(crate) fn copy(from: &Path, to: &Path) {
             fs::copy(entry.path(), to).unwrap();
         }
     }
+}
+
+/// Returns the picture that prompts show: a PNG's header, and more bytes than one block of a disk has.
+pub(crate) fn picture() -> Vec<u8> {
+    [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0"[..], &[7; 40_000]].concat()
+}
+
+/// Makes the request of a turn that shows the picture, and whose caller runs the tools `look` and `order`.
+pub(crate) fn with_tools(session_id: &str, prompt: &str) -> Value {
+    let schema = json!({ "type": "object" });
+    json!({
+        "session_id": session_id,
+        "prompt": [
+            { "type": "text", "text": prompt },
+            { "type": "image", "media_type": "image/png", "data": BASE64_STANDARD.encode(picture()) },
+        ],
+        "client_tools": [
+            { "name": "look", "description": "Looks.", "input_schema": schema, "effect": "read_only" },
+            { "name": "order", "description": "Orders.", "input_schema": schema },
+        ],
+        "policy": "queue",
+        "attended": true,
+        "wait": false,
+    })
+}
+
+/// Makes the request that answers a call.
+pub(crate) fn answer(session_id: &str, call_id: &str, text: &str) -> Value {
+    let content = json!([{ "type": "text", "text": text }]);
+    json!({ "session_id": session_id, "call_id": call_id, "outcome": "succeeded", "content": content })
 }
 
 /// Document whose fields are unchanged text.
@@ -306,21 +337,28 @@ impl Process {
         Ok(accepted)
     }
 
-    /// Starts a turn whose caller runs tools, without waiting for its end.
-    pub(crate) fn accept_with_tools(&self, session_id: &str, prompt: &str, tools: &Value) -> Answer<Value> {
+    /// Starts a turn that shows a picture and whose caller runs tools, without waiting for its end.
+    pub(crate) fn accept_with_tools(&self, session_id: &str, prompt: &str) -> Answer<Value> {
         self.known.prompt_asked(prompt);
-        let params = json!({ "session_id": session_id, "prompt": prompt, "client_tools": tools, "wait": false });
-        let accepted = self.value("turn/start", &params)?;
+        let accepted = self.value("turn/start", &with_tools(session_id, prompt))?;
         self.known.turn_accepted(session_id, &accepted);
         Ok(accepted)
     }
 
-    /// Answers a call with its own id: an answer that another call took would be seen.
-    pub(crate) fn answer(&self, session_id: &str, call_id: &Value) -> Answer<()> {
-        let content = json!([{ "type": "text", "text": call_id }]);
-        let params =
-            json!({ "session_id": session_id, "call_id": call_id, "outcome": "succeeded", "content": content });
-        self.change("turn/answer", "call_answered", &params)
+    /// Answers a call with its own id and arguments: an answer that another call took would be seen.
+    pub(crate) fn answer(&self, session_id: &str, call: &Value) -> Answer<()> {
+        let call_id = call["call_id"].as_str().unwrap();
+        let text = format!("{call_id} {}", call["arguments"]);
+        self.known.answered(session_id, call_id, &text, None);
+        let seq = self.value("turn/answer", &answer(session_id, call_id, &text))?["seq"].as_u64();
+        self.known.answered(session_id, call_id, &text, seq);
+        Ok(())
+    }
+
+    /// Approves a call that waits for it.
+    pub(crate) fn approve(&self, session_id: &str, call_id: &Value) -> Answer<()> {
+        let approval = json!({ "session_id": session_id, "call_id": call_id, "decision": "approve" });
+        self.change("turn/approve", "approval_decided", &approval)
     }
 
     /// Gives the running turn another text.

@@ -12,7 +12,7 @@ use meerkat_testkit::{Random, campaigns::Part, seed};
 use serde_json::{Value, json};
 
 use crate::{
-    oracle::{Known, check, check_stored},
+    oracle::{Known, check, check_stored, let_all_turns_end},
     process::{Answer, Process, Stage, Trouble},
     shim::{Act, NOT_INDEX, Shim, Told},
 };
@@ -41,6 +41,7 @@ const REFUSALS: &[(&str, &str, &[&str])] = &[
     ("undo", "SESSION_BUSY", &[]),
     ("undo", "ITEM_NOT_FOUND", &[]),
     ("pin", "SESSION_ARCHIVED", &["archive"]),
+    ("answers", "ITEM_NOT_FOUND", &["interrupt"]),
 ];
 
 /// What was asked of each session, in all lives of a data directory.
@@ -67,6 +68,20 @@ impl Asked {
     }
 }
 
+/// Decides and answers all that waits in a session until it rests: other clients may wait for the turn, and answer it too.
+fn answers(process: &Process, id: &str, asked: &Asked) -> Answer<()> {
+    loop {
+        match let_all_turns_end(process, id) {
+            Err(Trouble::Refused(code, error)) if asked.explains("answers", id, &code, &error) => {
+                if code == "SESSION_NOT_FOUND" {
+                    return Ok(());
+                }
+            }
+            ended => return ended,
+        }
+    }
+}
+
 /// One client's next wish: its name, and what came of it.
 fn act(process: &Process, random: &mut Random, asked: &Asked) -> (&'static str, String, Answer<()>) {
     let sessions = process.known.sessions();
@@ -76,7 +91,7 @@ fn act(process: &Process, random: &mut Random, asked: &Asked) -> (&'static str, 
     let id = sessions[random.below(sessions.len() as u64) as usize].clone();
     let target = json!({ "session_id": id });
     let n = random.below(1 << 40);
-    let (step, answer) = match random.below(18) {
+    let (step, answer) = match random.below(20) {
         0..4 => ("turn", process.turn(&id, &format!("@say Text {n}.")).map(drop)),
         4..7 => {
             let call = format!(r#"@call test_append {{"name":"effects","line":"{id} {n}"}}"#);
@@ -104,7 +119,10 @@ fn act(process: &Process, random: &mut Random, asked: &Asked) -> (&'static str, 
         }
         12 => ("unarchive", process.ask("session/unarchive", &target).map(drop)),
         // A fork would go on with its parent's turn, and append a line that names the parent.
-        13 if !process.known.is_fork(&id) => ("resume", process.ask("session/resume", &target).map(drop)),
+        13 if !process.known.is_fork(&id) => match process.ask("session/resume", &target) {
+            Ok(_) => ("answers", answers(process, &id, asked)),
+            refused => ("resume", refused.map(drop)),
+        },
         13 => ("nothing", Ok(())),
         14 if sessions.len() < 6 => ("fork", process.fork(&id).map(drop)),
         14 => {
@@ -113,6 +131,14 @@ fn act(process: &Process, random: &mut Random, asked: &Asked) -> (&'static str, 
         }
         15 => ("compact", process.compact(&id)),
         16 => ("undo", process.change("session/compact_undo", "compaction_undone", &target)),
+        17 | 18 => {
+            let (look, order) = (format!(r#"@call look {{"n":{n}}}"#), format!(r#"@call order {{"n":{n}}}"#));
+            let asks = format!(r#"@call test_ask {{"name":"effects","line":"{id} {n}"}}"#);
+            match process.accept_with_tools(&id, &format!("{look} {asks} {order} @echo results")) {
+                Ok(_) => ("answers", answers(process, &id, asked)),
+                refused => ("turn", refused.map(drop)),
+            }
+        }
         _ => {
             let pin = json!({ "session_id": id, "text": format!("Fact {n}") });
             ("pin", process.change("session/pin", "pinned", &pin))

@@ -20,6 +20,11 @@ pub(crate) struct Server {
     port: u16,
 }
 
+/// Makes the body of a call over RPC.
+pub(crate) fn call(method: &str, params: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })
+}
+
 impl Stage {
     /// REST and RPC on a port of their own.
     pub(crate) fn serve(&self, shim: Option<&Shim>) -> Server {
@@ -51,6 +56,11 @@ impl Server {
         ask(self.port, method, path, body)
     }
 
+    /// Sends a part of a request, as a client that is killed.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &Value, part: f64) -> Option<TcpStream> {
+        send(self.port, method, path, body, part)
+    }
+
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
         self.ask("GET", path, &Value::Null).unwrap()
     }
@@ -65,8 +75,7 @@ impl Server {
 
     /// A call over RPC: its result, or its error's code.
     pub(crate) fn rpc(&self, method: &str, params: &Value) -> Option<Result<Value, String>> {
-        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let (_, mut answer) = self.ask("POST", "/rpc", &call)?;
+        let (_, mut answer) = self.ask("POST", "/rpc", &call(method, params))?;
         Some(match answer["error"]["data"]["code"].as_str() {
             Some(code) => Err(code.to_owned()),
             None => Ok(answer["result"].take()),
@@ -93,18 +102,24 @@ impl Server {
 
 /// Asks a server; `None` where it is gone before it has answered.
 pub(crate) fn ask(port: u16, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let mut stream = send(port, method, path, body, 1.0)?;
     stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
-    let body = if body.is_null() { String::new() } else { body.to_string() };
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n");
-    let length = body.len();
-    let headers = format!("content-type: application/json\r\naccept: application/json\r\ncontent-length: {length}");
-    stream.write_all(format!("{head}{headers}\r\n\r\n{body}").as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     Some((status, serde_json::from_str(body).ok()?))
+}
+
+fn send(port: u16, method: &str, path: &str, body: &Value, part: f64) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n");
+    let length = body.len();
+    let headers = format!("content-type: application/json\r\naccept: application/json\r\ncontent-length: {length}");
+    let request = format!("{head}{headers}\r\n\r\n{body}");
+    stream.write_all(&request.as_bytes()[..(request.len() as f64 * part) as usize]).ok()?;
+    Some(stream)
 }
 
 impl Drop for Server {

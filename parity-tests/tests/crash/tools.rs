@@ -109,8 +109,7 @@ fn script(process: &Process, killed_at: Option<u64>) -> Answer<()> {
     process.accept(&id, &prompt)?;
     for _ in 0..=EDITS.len() {
         let asked = events.until("approval_requested")?;
-        let approval = json!({ "session_id": id, "call_id": asked["call_id"], "decision": "approve" });
-        process.change("turn/approve", "approval_decided", &approval)?;
+        process.approve(&id, &asked["call_id"])?;
     }
     events.until("turn_completed").map(drop)
 }
@@ -138,10 +137,10 @@ fn goes_on(stage: &Stage, known: &Arc<Known>) {
     let and_left = |more: &[&str]| [names_left.clone(), more.iter().map(ToString::to_string).collect()].concat();
     let process = stage.rpc(known, None);
     for id in known.sessions() {
-        let_waiting_turn_end(&process, &id);
+        let_waiting_turn_end(&process, &id).unwrap();
         let resume = json!({ "session_id": id, "attended": true, "wait": false });
         match process.value("session/resume", &resume) {
-            Ok(_) => let_waiting_turn_end(&process, &id),
+            Ok(_) => let_waiting_turn_end(&process, &id).unwrap(),
             Err(Trouble::Refused(code, _)) => assert_eq!(code, "ITEM_NOT_FOUND", "nothing was interrupted"),
             Err(Trouble::Gone) => panic!("{}", stage.stderr()),
         }

@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) is_read_only: AtomicBool,
     /// The session was deleted.
     pub(crate) is_deleted: AtomicBool,
+    /// Error of the store for which the actor has left.
+    pub(crate) failure: OnceLock<SessionError>,
 }
 
 impl Shared {
@@ -61,6 +63,7 @@ impl Shared {
             interrupted: Notify::new(),
             is_read_only: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
+            failure: OnceLock::new(),
         })
     }
 

@@ -57,7 +57,9 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         }
         if let Some(error) = failed.filter(|_| actor.ports.is_stored) {
             // The store may recover: until then each request tries it again, and gets its error.
-            return actor.give_up(&error.into()).await;
+            let error = SessionError::from(error);
+            actor.shared.failure.get_or_init(|| error.clone());
+            return actor.give_up(&error).await;
         }
         tracing::error!(%session_id, seq, "the session is read-only now");
         actor.shared.is_read_only.store(true, Ordering::Release);

@@ -195,7 +195,12 @@ impl Sessions {
         self.spawn(actor);
         // If the store fails it, its mailbox is closed, and the next caller loads it again.
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
-        Ok(arrival.arrive(&self.inner.registry, live))
+        let shared = live.shared.clone();
+        match (arrival.arrive(&self.inner.registry, live), shared.failure.get()) {
+            // A turn that goes on by itself may fail before its caller has come. Loaded again, it would fail again.
+            (None, Some(error)) => Err(error.clone()),
+            (arrived, _) => Ok(arrived),
+        }
     }
 
     /// Makes the actor of a session whose records are all applied.

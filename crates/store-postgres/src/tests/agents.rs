@@ -152,6 +152,7 @@ impl Node {
         let mut limits = EngineOptions::default();
         // No trial is so long that its turns fail.
         limits.context.overflow = Overflow::Slide;
+        limits.tools.approval = [("bu*".to_owned(), Approval::Ask)].into();
         let build =
             AgentBuildConfig::new().options(limits).world(world).tool(Arc::new(Mark { spec, shared: shared.clone() }));
         let started = runtime.spawn(async move {

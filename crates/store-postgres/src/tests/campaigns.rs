@@ -13,9 +13,14 @@ use std::{
 use meerkat_service::{
     options::Policy,
     prelude::*,
-    service::{Changed, DeleteSession, PinFact},
+    service::{
+        AnswerCall, AnsweredCall, Changed, ClientTool, DeleteSession, PinFact, PromptBlock, ReadBlob,
+        SessionState::Idle,
+    },
 };
 use meerkat_testkit::{PATIENCE, Random, campaigns::Part, in_time, seed, until_asked};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tokio::{
     task::{Id, JoinSet, try_id},
     time::{interval, timeout},
@@ -163,8 +168,14 @@ impl Trial {
         let calls = (0..calls).map(|n| format!("@call mark {{\"mark\": \"{key}-{n}\"}}\n@step\n"));
         let prompt = format!("{}@say {key}", calls.collect::<String>());
         let request = StartTurn { policy, idempotency_key: Some(key.clone()), ..StartTurn::new(session_id, prompt) };
+        self.run(random, &key, request).await;
+    }
+
+    /// Runs a turn of this key to its end.
+    async fn run(&self, random: &mut Random, key: &str, request: StartTurn) {
+        let session_id = request.session_id;
         let ended = self.settle(random, |service| {
-            let (request, key, acknowledged) = (request.clone(), key.clone(), self.acknowledged.clone());
+            let (request, key, acknowledged) = (request.clone(), key.to_owned(), self.acknowledged.clone());
             async move {
                 let handle = service.begin_turn(request).await?;
                 acknowledged.accepted(&key, &handle.accepted);
@@ -201,6 +212,67 @@ impl Trial {
             Err(error) if matches!(error.code(), ErrorCode::SessionNotRunning | ErrorCode::QueueFull) => {}
             Err(error) => panic!("{error} ({:?})", error.code()),
         }
+    }
+
+    /// Runs a turn that shows a picture, has two calls of its caller's, and asks for approval of a third one. Each answer
+    /// and decision is sent until it is acknowledged, and once more.
+    async fn calls(&self, random: &mut Random, session_id: SessionId) {
+        let key = self.key();
+        let calls = ["look", "order", "buy"].map(|name| format!("@call {name} {{\"mark\": \"{key}-{name}\"}}"));
+        let text = format!("{} @echo results", calls.join(" "));
+        let picture =
+            [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0"[..], &[7; 40_000]].concat();
+        let prompt = vec![PromptBlock::Text { text }, PromptBlock::image("image/png", picture.clone())];
+        let tool = |name: &str| {
+            let input_schema = RawJson::parse(r#"{"type":"object"}"#).unwrap();
+            let (name, description) = (name.to_owned(), "Waits.".to_owned());
+            ClientTool { name, description, input_schema, effect: Effect::Once, timeout_ms: None }
+        };
+        let request = StartTurn {
+            policy: Policy::Queue,
+            attended: true,
+            client_tools: Some(["look", "order", "buy"].map(tool).into()),
+            idempotency_key: Some(key.clone()),
+            ..StartTurn::new(session_id, prompt)
+        };
+        let accepted = self.settle(random, |service| {
+            let request = request.clone();
+            async move { service.accept_turn(request).await }
+        });
+        self.acknowledged.accepted(&key, &accepted.await.unwrap());
+        loop {
+            let view = self.settle(random, |service| async move { service.read(&session_id).await }).await.unwrap();
+            if view.state == Idle {
+                break;
+            }
+            for asked in view.pending_approvals.iter().chain(&view.pending_approvals) {
+                let decision = DecideApproval::new(session_id, &asked.call_id, Decision::Approve);
+                let decided = self.settle(random, |service| {
+                    let decision = decision.clone();
+                    async move { service.decide_approval(decision).await }
+                });
+                self.acknowledged.record(session_id, decided.await.unwrap().seq, "approval_decided");
+            }
+            let open =
+                self.settle(random, |service| async move { service.calls(&session_id).await }).await.unwrap().items;
+            for call in open.iter().chain(&open) {
+                let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap();
+                let answer = AnswerCall::text(session_id, &call.call_id, arguments["mark"].as_str().unwrap());
+                let answered = self.settle(random, |service| {
+                    let answer = answer.clone();
+                    async move { service.answer_call(answer).await }
+                });
+                let AnsweredCall::Recorded(Changed { seq, .. }) = answered.await.unwrap() else { panic!("it waits") };
+                self.acknowledged.record(session_id, seq, "call_answered");
+            }
+        }
+        self.run(random, &key, request).await;
+        let blob = format!("{:x}", Sha256::digest(&picture));
+        let read = self.settle(random, |service| {
+            let request = ReadBlob { session_id, blob: blob.clone(), offset: 0, limit: None };
+            async move { service.answer_blob(request).await }
+        });
+        assert!(read.await.unwrap().bytes().unwrap() == picture, "the picture is not whole");
     }
 
     /// Works in a session until the trial is over.
@@ -383,6 +455,7 @@ impl Trial {
         let random = &mut Random::new(seed);
         let session_id = self.create(random).await;
         self.turn(random, session_id, Policy::Queue, 2).await;
+        self.calls(random, session_id).await;
         self.change(random, session_id, true).await;
         let forked =
             self.settle(random, |service| async move { service.fork(ForkSession { session_id, turn: None }).await });

@@ -218,6 +218,8 @@ fn journal(events: &[Value]) -> (HashSet<String>, Vec<String>) {
     let (mut started, mut wrong) = (HashSet::new(), Vec::new());
     let (mut open, mut begun, mut ended, mut keys) = (None, HashSet::new(), HashSet::new(), HashSet::new());
     let (mut called, mut answered) = (HashMap::new(), HashSet::new());
+    // Decisions and answers by their calls; `None` as long as they are asked for.
+    let mut told: HashMap<(&str, bool), Option<&str>> = HashMap::new();
     for (event, seq) in events.iter().zip(1_u64..) {
         if event["seq"] != seq {
             wrong.push(format!("the record {seq} is missing; there is {}", event["seq"]));
@@ -247,8 +249,27 @@ fn journal(events: &[Value]) -> (HashSet<String>, Vec<String>) {
                     wrong.push(format!("a call starts twice, or was never made, at {seq}: {mark:?}"));
                 }
             }
-            "tool_finished" if !answered.insert(event["call_id"].as_str().unwrap()) => {
-                wrong.push(format!("a call has two results at {seq}"));
+            kind @ ("approval_requested" | "call_requested") => {
+                let call_id = event["call_id"].as_str().unwrap();
+                if answered.contains(call_id) || told.insert((call_id, kind == "call_requested"), None).is_some() {
+                    wrong.push(format!("{kind} comes twice, or too late, at {seq}"));
+                }
+            }
+            kind @ ("approval_decided" | "call_answered") => {
+                let call_id = event["call_id"].as_str().unwrap();
+                if told.insert((call_id, kind == "call_answered"), Some(kind)) != Some(None) {
+                    wrong.push(format!("{kind} comes twice, or unasked, at {seq}"));
+                }
+            }
+            "tool_finished" => {
+                let call_id = event["call_id"].as_str().unwrap();
+                if !answered.insert(call_id) {
+                    wrong.push(format!("a call has two results at {seq}"));
+                }
+                let is_its = called.get(call_id).is_some_and(|mark| event["output"] == **mark);
+                if told.contains_key(&(call_id, true)) && !is_its {
+                    wrong.push(format!("a call has no answer, or that to another one, at {seq}"));
+                }
             }
             _ => {}
         }
@@ -262,6 +283,9 @@ fn journal(events: &[Value]) -> (HashSet<String>, Vec<String>) {
         }
     }
     wrong.extend(begun.difference(&ended).map(|turn| format!("turn {turn:?} never ends")));
+    if told.values().any(Option::is_none) {
+        wrong.push("a call that waited was given up".to_owned());
+    }
     if called.keys().copied().collect::<HashSet<_>>() != answered {
         wrong.push("calls and results differ".to_owned());
     }
@@ -279,15 +303,22 @@ fn every_damage_to_a_journal_is_found() {
     let event = |seq: u64, kind: &str, turn: u64, more: &str| -> Value {
         serde_json::from_str(&format!(r#"{{"seq":{seq},"type":"{kind}","turn":{turn}{more}}}"#)).unwrap()
     };
-    let call = r#","blocks":[{"type":"tool_call","call_id":"c","arguments":{"mark":"m"}}]"#;
+    let call = |id| format!(r#"{{"type":"tool_call","call_id":"{id}","arguments":{{"mark":"m{id}"}}}}"#);
+    let calls = format!(r#","blocks":[{},{}]"#, call("c"), call("d"));
+    let [of_c, of_d] = [r#","call_id":"c""#, r#","call_id":"d","output":"md""#];
     let whole = [
         event(1, "turn_started", 0, r#","key":{"key":"k"}"#),
-        event(2, "assistant_message", 0, call),
-        event(3, "tool_started", 0, r#","call_id":"c""#),
-        event(4, "tool_finished", 0, r#","call_id":"c""#),
-        event(5, "turn_completed", 0, ""),
-        event(6, "turn_started", 1, ""),
-        event(7, "turn_interrupted", 1, ""),
+        event(2, "assistant_message", 0, &calls),
+        event(3, "approval_requested", 0, of_c),
+        event(4, "approval_decided", 0, of_c),
+        event(5, "tool_started", 0, of_c),
+        event(6, "tool_finished", 0, of_c),
+        event(7, "call_requested", 0, of_d),
+        event(8, "call_answered", 0, of_d),
+        event(9, "tool_finished", 0, of_d),
+        event(10, "turn_completed", 0, ""),
+        event(11, "turn_started", 1, ""),
+        event(12, "turn_interrupted", 1, ""),
     ];
     let found = |events: &[Value]| journal(events).1;
     let numbered = |mut events: Vec<Value>| {
@@ -303,7 +334,10 @@ fn every_damage_to_a_journal_is_found() {
         let twice = [&whole[..=at], &whole[at..]].concat();
         assert_eq!(numbered(twice).is_empty(), event["type"] == "assistant_message", "twice: {event}");
     }
+    let mut other = whole.to_vec();
+    other[8]["output"] = "mc".into();
+    assert_eq!(found(&other), ["a call has no answer, or that to another one, at 9"]);
     let mut same_key = whole.to_vec();
-    same_key[5]["key"] = whole[0]["key"].clone();
+    same_key[10]["key"] = whole[0]["key"].clone();
     assert_eq!(found(&same_key), ["the key k began two turns"]);
 }

@@ -213,7 +213,14 @@ fn echo(what: Echo, request: &ModelRequest) -> String {
             format!("tools: {}", if names.is_empty() { "none".to_owned() } else { names.join(" ") })
         }
         Echo::System => format!("system: {}", text(request.system.as_deref(), ECHO_SYSTEM_CHARS_MAX)),
-        Echo::LastResult => format!("last_result: {}", text(last_result(&request.messages).as_deref(), ECHO_CHARS_MAX)),
+        Echo::LastResult => {
+            let last = results(&request.messages).pop();
+            format!("last_result: {}", text(last.as_deref(), ECHO_CHARS_MAX))
+        }
+        Echo::Results => {
+            let results = Some(results(&request.messages).join("\n")).filter(|results| !results.is_empty());
+            format!("results: {}", text(results.as_deref(), ECHO_CHARS_MAX))
+        }
         Echo::Attempt => format!("attempt: {}", request.attempt),
         Echo::Options => format!("options: {}", json!(request.options)),
         Echo::Output => {
@@ -230,14 +237,15 @@ fn blocks(request: &ModelRequest) -> Option<String> {
     (!message.attached().is_empty()).then(|| said::lines(message.attached(), request).join("\n"))
 }
 
-/// Finds the newest tool result of the running turn.
-fn last_result(messages: &[Arc<Message>]) -> Option<String> {
-    let of_turn = messages.iter().rev().take_while(|message| !matches!(***message, Message::User { .. }));
-    let results = of_turn.filter_map(|message| match &**message {
-        Message::ToolResults { results } => results.last(),
+/// Lists the tool results of the running turn, the newest last.
+fn results(messages: &[Arc<Message>]) -> Vec<String> {
+    let begun = messages.iter().rposition(|message| matches!(**message, Message::User { .. }));
+    let of_turn = &messages[begun.map_or(0, |at| at + 1)..];
+    let results = of_turn.iter().filter_map(|message| match &**message {
+        Message::ToolResults { results } => Some(results),
         _ => None,
     });
-    results.map(|result| result.content.excerpt().into_owned()).next()
+    results.flatten().map(|result| result.content.excerpt().into_owned()).collect()
 }
 
 /// Yields to other tasks. Waking itself at once costs less than a turn of the runtime's timers.

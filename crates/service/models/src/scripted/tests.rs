@@ -208,13 +208,14 @@ fn between_two_parts_others_can_run() {
 
 #[test]
 fn an_echo_tells_what_the_request_holds() {
-    let prompt = r#"@chunks 9999 @echo messages @echo first @echo tail @echo tools @echo system @echo last_result @echo attempt"#;
+    let prompt = "@chunks 9999 @echo messages @echo first @echo tail @echo tools @echo system @echo last_result \
+                  @echo results @echo attempt";
     let tool =
         |name: &str| ToolSpec { name: name.to_owned(), description: String::new(), schema: RawJson::empty_object() };
     let bare = request(vec![user(prompt)]);
     let first = format!("first: {prompt}");
-    let expected =
-        ["messages: 1", &first, "tail: none", "tools: none", "system: none", "last_result: none", "attempt: 0"];
+    let none = ["tail: none", "tools: none", "system: none", "last_result: none", "results: none"];
+    let expected = [&["messages: 1", &first], &none[..], &["attempt: 0"]].concat();
     assert_eq!(hear(bare).unwrap().parts, expected);
 
     let prompt = user(&format!("@call t {prompt}"));
@@ -227,8 +228,9 @@ fn an_echo_tells_what_the_request_holds() {
         ..request(messages)
     };
     let system = format!("system: {}…", "é".repeat(60));
+    let results = ["last_result: result of 2", "results: result of 1\nresult of 2"];
     let expected =
-        ["messages: 6", "first: s", "tail: pins", "tools: a b", &system, "last_result: result of 2", "attempt: 3"];
+        [&["messages: 6", "first: s", "tail: pins", "tools: a b", &system], &results[..], &["attempt: 3"]].concat();
     assert_eq!(hear(full).unwrap().parts, expected);
 }
 

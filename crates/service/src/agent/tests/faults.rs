@@ -44,6 +44,9 @@ use crate::{
 /// Times that a held writer gives its core to others.
 const HELD_YIELDS: usize = 10_000;
 
+/// Header of an image, which is all that is looked at.
+pub(super) const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
+
 /// Fails the calls from the `at`-th on, `times` of them.
 #[derive(Clone)]
 pub(super) struct Fuse {
@@ -398,12 +401,16 @@ async fn a_store_that_stays_broken_leaves_the_session_readable() {
     }
 }
 
-struct FaultyBlobs(Arc<dyn BlobStore>, Fuse);
+/// Blobs with a panic where the fuse says, or none of which finds room.
+struct FaultyBlobs(Arc<dyn BlobStore>, Fault, Fuse);
 
 #[async_trait]
 impl BlobStore for FaultyBlobs {
     fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
-        self.1.panic("writer");
+        if self.1 == Fault::Full {
+            return Box::new(FullWriter);
+        }
+        self.2.panic("writer");
         self.0.writer(session_id)
     }
 
@@ -414,7 +421,7 @@ impl BlobStore for FaultyBlobs {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        self.1.panic("read");
+        self.2.panic("read");
         self.0.read(session_id, blob, offset, limit).await
     }
 
@@ -431,35 +438,10 @@ impl BlobStore for FaultyBlobs {
     }
 }
 
-/// A disk that has no room for blobs.
-struct FullBlobs(Arc<dyn BlobStore>);
-
-#[async_trait]
-impl BlobStore for FullBlobs {
-    fn writer(&self, _: SessionId) -> Box<dyn BlobWriter> {
-        Box::new(FullWriter)
-    }
-
-    async fn read(
-        &self,
-        session_id: SessionId,
-        blob: &str,
-        offset: u64,
-        limit: usize,
-    ) -> Result<Option<Bytes>, StoreError> {
-        self.0.read(session_id, blob, offset, limit).await
-    }
-
-    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        self.0.list(session_id).await
-    }
-
-    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        self.0.remove(session_id, names).await
-    }
-
-    async fn forget(&self, session_id: SessionId) {
-        self.0.forget(session_id).await;
+impl Rig {
+    /// A service over blobs with a fault.
+    fn with_faulty_blobs(self, fault: Fault, fuse: Fuse) -> EphemeralSessionService {
+        self.service_over(|events| events, |blobs| Arc::new(FaultyBlobs(blobs, fault, fuse)))
     }
 }
 
@@ -479,12 +461,11 @@ impl BlobWriter for FullWriter {
 /// A prompt whose image finds no room is refused, and the turn that runs goes on.
 #[tokio::test(start_paused = true)]
 async fn an_image_without_room_fails_no_turn_that_runs() {
-    let service = Rig::new(Vec::new()).service_over(|events| events, |blobs| Arc::new(FullBlobs(blobs)));
+    let service = Rig::new(Vec::new()).with_faulty_blobs(Fault::Full, Fuse::new(usize::MAX, 0));
     let subject = Subject::new(service).await;
     let session_id = subject.session_id;
     let running = subject.service.begin_turn(StartTurn::new(session_id, "@stall")).await.unwrap();
-    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
-    let shown = || vec![PromptBlock::image("image/png", &png[..])];
+    let shown = || vec![PromptBlock::image("image/png", PNG)];
     for policy in [Policy::Queue, Policy::Steer, Policy::Interrupt] {
         let request = StartTurn { policy, ..StartTurn::new(session_id, shown()) };
         assert_eq!(subject.service.begin_turn(request).await.err().unwrap().code(), ErrorCode::StoreFull);
@@ -504,9 +485,7 @@ async fn an_image_without_room_fails_no_turn_that_runs() {
 async fn a_panic_in_the_blobs_fails_its_turn_alone() {
     let long = format!("@say Read. @note {}", "long ".repeat(30_000));
     for at in [0, 1] {
-        let service =
-            Rig::new(Vec::new()).service_over(|events| events, |blobs| Arc::new(FaultyBlobs(blobs, Fuse::new(at, 1))));
-        let subject = Subject::new(service).await;
+        let subject = Subject::new(Rig::new(Vec::new()).with_faulty_blobs(Fault::Panic, Fuse::new(at, 1))).await;
         check_fails_alone(&subject, &long, &format!("{at}")).await;
         assert_eq!(subject.turn(&long).await.unwrap().text, "Read.");
     }

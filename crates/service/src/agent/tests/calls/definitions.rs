@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    agent::tests::faults::PNG,
     options::Policy,
     service::{ForkSession, ListTools, TurnAccepted},
 };
@@ -189,7 +190,6 @@ async fn definitions_that_cannot_be_used_are_refused_and_nothing_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_that_cannot_be_used_are_refused_and_the_call_waits_on() {
-    const PNG: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
     use base64::prelude::{BASE64_STANDARD, Engine as _};
     let place = Place::new([calls([("look", OSLO)]), says("Done.")]);
     let service = place.process(|rig| rig.options.tools.max_output_bytes = 1000);

@@ -5,13 +5,13 @@ use tokio::time::timeout;
 use super::*;
 use crate::{
     agent::tests::{
-        faults::{Fault, FaultyEvents, Fuse},
+        faults::{Fault, FaultyEvents, Fuse, PNG},
         shared_store::NodeStore,
     },
     follow::turn::result_or_calls,
     options::Policy,
-    service::{PinFact, ResumeTurn, SessionQuery, SessionState},
-    store::SessionIndex,
+    service::{PinFact, PromptBlock, ResumeTurn, SessionQuery, SessionState},
+    store::{BlobStore, MemoryBlobStore, SessionIndex, Stores},
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -142,6 +142,104 @@ async fn a_store_that_fails_for_a_moment_ends_no_call_that_waits() {
             check_journal(&subject.events().await);
         }
         assert_eq!(pinned, 1);
+    }
+}
+
+/// Asks for the turn; decides and answers what waits, each twice, as far as the store lets it.
+async fn go_on(subject: &Subject, turn: StartTurn) {
+    let (service, session_id) = (&subject.service, subject.session_id);
+    for _ in 0..20 {
+        service.accept_turn(turn.clone()).await.ok();
+        ticks(50).await;
+        let Ok(view) = service.read(&session_id).await else { continue };
+        if view.state == SessionState::Idle {
+            return;
+        }
+        for asked in &view.pending_approvals {
+            for _ in 0..2 {
+                let decision = DecideApproval::new(session_id, &asked.call_id, Decision::Approve);
+                service.decide_approval(decision).await.ok();
+            }
+        }
+        for call in service.calls(&session_id).await.map_or_else(|_| Vec::new(), |calls| calls.items) {
+            for _ in 0..2 {
+                let text = format!("{} {}", call.call_id, call.arguments.as_str());
+                service.answer_call(AnswerCall::text(session_id, &call.call_id, text)).await.ok();
+            }
+        }
+    }
+}
+
+/// The store fails at a write, for a moment or for good. Another process goes on with the turn, which shows a picture, has
+/// two calls of its caller's, and asks for approval of a third call.
+#[tokio::test(start_paused = true)]
+async fn a_fault_at_every_write_of_a_turn_with_calls_an_approval_and_a_picture() {
+    const PROMPT: &str = r#"@call look {"city":"Oslo"} @call order {"city":"Bergen"} @call work {} @echo results"#;
+    let read = [r#"call_4_0 {"city":"Oslo"}"#, r#"call_4_1 {"city":"Bergen"}"#, "worked"];
+    for (fault, times) in [Fault::Failure, Fault::LostWrite, Fault::LostSync, Fault::Fenced, Fault::Panic]
+        .into_iter()
+        .flat_map(|fault| [(fault, 1), (fault, usize::MAX / 2)])
+    {
+        let (mut completed, mut at) = (0, 1);
+        loop {
+            let events: Arc<dyn crate::store::EventStore> = Arc::new(MemoryEventStore::new(u64::MAX, Arc::default()));
+            let blobs: Arc<dyn BlobStore> = Arc::new(MemoryBlobStore::new(Arc::default()));
+            let process = |fuse: &Fuse| {
+                let mut rig = Rig::new(vec![works()]);
+                rig.options.tools.approval = [("work".to_owned(), Approval::Ask)].into();
+                let events = Arc::new(FaultyEvents(events.clone(), fault, fuse.clone()));
+                let stores = Stores { events, blobs: blobs.clone(), ..Stores::in_memory(u64::MAX, &Arc::default()) };
+                PersistentSessionService::new(rig.engine(stores, true))
+            };
+            let fuse = Fuse::new(at, times);
+            let subject = created(process(&fuse), Some(weather())).await;
+            let session_id = subject.session_id;
+            let prompt = vec![PromptBlock::Text { text: PROMPT.to_owned() }, PromptBlock::image("image/png", PNG)];
+            let key = Some("k".to_owned());
+            let turn = StartTurn { attended: true, idempotency_key: key, ..StartTurn::new(session_id, prompt) };
+            go_on(&subject, turn.clone()).await;
+            drop(subject);
+            ticks(100).await;
+            let subject = Subject { service: process(&Fuse::new(usize::MAX, 0)), session_id };
+            go_on(&subject, turn).await;
+
+            let told = subject.events().await;
+            let why = format!("{fault:?} at {at}, {times} times: {told:#?}");
+            check_journal(&told);
+            let of = |kind: &str| {
+                let of = told.iter().filter(|event| event["type"] == kind);
+                let mut of: Vec<String> = of.map(|event| event["call_id"].to_string()).collect();
+                of.sort();
+                of
+            };
+            let [requested, answered, asked, decided] =
+                ["call_requested", "call_answered", "approval_requested", "approval_decided"].map(of);
+            assert!(requested.is_empty() || requested == [r#""call_4_0""#, r#""call_4_1""#], "{why}");
+            // What panics is given up.
+            assert!(answered == requested && asked == decided || fault == Fault::Panic, "{why}");
+            assert!(asked.len() <= 1 && decided.len() <= 1, "{why}");
+            for event in told.iter().filter(|event| event["type"] == "tool_finished" && event["outcome"] == "succeeded")
+            {
+                let at = event["call_id"].as_str().unwrap().strip_prefix("call_4_").unwrap();
+                assert_eq!(event["output"], read[at.parse::<usize>().unwrap()], "{why}");
+            }
+            let [started] = &told.iter().filter(|event| event["type"] == "turn_started").collect::<Vec<_>>()[..] else {
+                panic!("{why}")
+            };
+            let picture =
+                blobs.read(session_id, started["blocks"][0]["blob"].as_str().unwrap(), 0, PNG.len() * 2).await;
+            assert_eq!(picture.unwrap().unwrap(), PNG, "{why}");
+            if told.last().unwrap()["type"] == "turn_completed" {
+                let last = told.iter().rfind(|event| event["type"] == "assistant_message").unwrap();
+                assert_eq!(last["blocks"][0]["text"], format!("results: {}", read.join("\n")), "{why}");
+                completed += 1;
+            }
+            if fuse.calls() <= at {
+                break;
+            }
+            at += 1;
+        }
+        assert!(completed > 2 && at > 9, "{fault:?}: {completed} of {at}");
     }
 }
 
