@@ -175,7 +175,7 @@ pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), 
 }
 
 /// Links a file that is never written again, or copies it if the disk has no links.
-fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
+pub(super) fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     match disk.link(from, to) {
         Err(error)
             if matches!(
