@@ -363,7 +363,9 @@ mod tests {
         let most = meerkat_service::store::UPLOADS_BYTES_MAX;
         assert_eq!(sent("/v1/sessions/x/blobs", &most.to_string()), Ok(()));
         assert_eq!(sent("/v1/sessions/x/blobs", &(most + 1).to_string()), Err(ErrorCode::PayloadTooLarge));
-        for other in ["/v1/sessions/x/blobs/y", "/v1/sessions/x/blobs/", "/v1/sessions//x/blobs", "/v1/sessions/x/turns"] {
+        for other in
+            ["/v1/sessions/x/blobs/y", "/v1/sessions/x/blobs/", "/v1/sessions//x/blobs", "/v1/sessions/x/turns"]
+        {
             assert_eq!(sent(other, "1001"), Err(ErrorCode::PayloadTooLarge), "{other}");
         }
     }

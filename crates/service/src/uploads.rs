@@ -3,13 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::{
-    SessionError,
-    agent::Ports,
-    clock::Timestamp,
-    ids::SessionId,
-    store::StoreError,
-};
+use crate::{SessionError, agent::Ports, clock::Timestamp, ids::SessionId, store::StoreError};
 
 /// Milliseconds for which an upload waits for a prompt.
 const KEPT_MS: i64 = 24 * 60 * 60 * 1000;

@@ -87,8 +87,14 @@ impl BlobStore for PostgresBlobs {
     }
 
     async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
+        let before = before.as_millis();
+        let params: [Param<'_>; 2] = [(session_id.as_uuid(), Type::UUID), (&before, Type::INT8)];
+        let sql = "SELECT FROM meerkat.blobs WHERE session = $1 AND uploaded > 0 AND uploaded < $2 LIMIT 1";
+        if self.0.db.query_opt(sql, &params).await?.is_none() {
+            return Ok(());
+        }
         let which = "uploaded > 0 AND uploaded < $2";
-        Ok(self.remove_in_transaction(session_id, which, &[(&before.as_millis(), Type::INT8)]).await?)
+        Ok(self.remove_in_transaction(session_id, which, &[(&before, Type::INT8)]).await?)
     }
 }
 

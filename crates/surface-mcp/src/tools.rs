@@ -84,7 +84,9 @@ pub const fn spelling(operation: Operation) -> Spelling {
             tool("session_turns", "List the turns of a session with the tokens they used, the newest first.")
         }
         Operation::Blob => tool("session_blob", "Read a piece of a large text of a session, in base64."),
-        Operation::PutBlob => tool("session_put_blob", "Store an image or a file that a prompt then names by its `blob`."),
+        Operation::PutBlob => {
+            tool("session_put_blob", "Store an image or a file that a prompt then names by its `blob`.")
+        }
         Operation::List => tool("session_list", "List sessions by time, labels and archive, the last changed first."),
         Operation::Changes => tool(
             "session_changes",

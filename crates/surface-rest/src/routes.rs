@@ -153,7 +153,8 @@ pub fn stream_bytes_max(path: &str, bundle_bytes_max: u64) -> Option<u64> {
     let path = path.strip_prefix(BASE)?;
     let is_part = |(known, part): (&str, &str)| known == part || (known.starts_with('{') && !part.is_empty());
     let is_here = |route: &&Route| {
-        route.path.split('/').count() == path.split('/').count() && route.path.split('/').zip(path.split('/')).all(is_part)
+        route.path.split('/').count() == path.split('/').count()
+            && route.path.split('/').zip(path.split('/')).all(is_part)
     };
     TABLE.iter().filter(|route| route.takes_stream()).find(is_here)?.stream_bytes_max(bundle_bytes_max)
 }

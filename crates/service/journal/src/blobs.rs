@@ -20,11 +20,9 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{
-        Disk, DiskFile, create_anew, ensure_dir, failed, if_there, is_full, is_missing, read_range, write_all,
-    },
+    disk::{Disk, DiskFile, create_anew, ensure_dir, failed, if_there, is_full, is_missing, read_range, write_all},
     executor::on,
-    fork::{abandon, link_or_copy},
+    fork::{abandon, has_no_links},
     layout::{BLOBS, NEW, UPLOADS, exists, new_dir, session_dir, with_folders},
     owner_lock::OwnerLock,
 };
@@ -193,11 +191,15 @@ impl BlobStore for FileBlobs {
             context.health.check_writable()?;
             let is_sure = naming.take() == Some(session_id);
             // A name that a killed process has left is synced again.
-            let kept = named(disk, &dir, is_sure, |blobs| match is_there {
-                true => Ok(()),
-                false => link_or_copy(disk, &upload.path, &blobs.join(&blob)).map_err(io::Error::from),
-            });
-            kept.map_err(|error| context.health.unsure(session_id, error))?;
+            let (from, to) = (&upload.path, dir.join(BLOBS).join(&blob));
+            let kept = named(disk, &dir, is_sure, |_| if is_there { Ok(()) } else { link_or_move(disk, from, &to) });
+            kept.map_err(|error| {
+                if !is_there {
+                    // A failed sync is never repeated: the next attempt gives the name again.
+                    take_back(disk, from, &to);
+                }
+                context.health.unsure(session_id, error)
+            })?;
             *naming = Some(session_id);
             // One that reappears after a power failure goes when its time has come.
             uploads.iter().for_each(|upload| drop(disk.remove(&upload.path)));
@@ -216,6 +218,19 @@ impl BlobStore for FileBlobs {
         };
         on(self.context.executor.as_ref(), expire).await
     }
+}
+
+/// Gives a file a second name, or on a disk without them another one.
+fn link_or_move(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    match disk.link(from, to) {
+        Err(error) if has_no_links(&error) => disk.rename(from, to),
+        linked => linked,
+    }
+}
+
+/// Takes the name back that a file was given, if it has it.
+fn take_back(disk: &dyn Disk, from: &Path, to: &Path) {
+    drop(if disk.len(from).is_ok() { disk.remove(to) } else { disk.rename(to, from) });
 }
 
 /// Reads a piece of a file, if that exists.

@@ -195,12 +195,11 @@ impl Named {
     async fn store(&self, Checked { attached, content }: Checked) -> Result<Attached, Trouble> {
         let (blobs, id) = (&self.ports.blobs, self.id);
         let gone = || SessionError::ItemNotFound("blob");
-        if let Content::Named = content {
-            return if blobs.keep(id, attached.blob()).await? { Ok(attached) } else { Err(gone().into()) };
-        }
         let mut writer = blobs.writer(id);
         writer.waits_for_room();
         match content {
+            Content::Named if blobs.keep(id, attached.blob()).await? => return Ok(attached),
+            Content::Named => return Err(gone().into()),
             Content::New(content) => writer.write(&content).await?,
             Content::Unclean(blob) => {
                 let mut text = Text::of(self, &blob);
@@ -208,7 +207,6 @@ impl Named {
                     writer.write(piece.as_bytes()).await?;
                 }
             }
-            Content::Named => {}
         }
         let (blob, _) = writer.finish().await?;
         Ok(attached.stored_as(blob))

@@ -21,8 +21,8 @@ use crate::{
         event::{Event, HistorySnapshot, Record},
     },
     store::{ReadLimit, StoreError, UPLOADS_BYTES_MAX, restore::decode},
-    uploads,
     upkeep::{bundle::piece, retention::doomed},
+    uploads,
 };
 
 /// Frames to read at once.

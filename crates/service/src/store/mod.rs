@@ -32,11 +32,11 @@ pub use directory::{IndexFile, RedbEventStore, RedbIndex, RedbSessionStore};
 pub use inbox::{Fate, Inbox, Letter, TAKEN_WITHIN};
 pub(crate) use meerkat_words::list;
 pub(crate) use meerkat_words::store::hex;
-pub use meerkat_words::store::{UPLOADS_BYTES_MAX, UPLOADS_MAX, check_uploads};
 pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Holder, Lease, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
     TailRepair, Ticket,
 };
+pub use meerkat_words::store::{UPLOADS_BYTES_MAX, UPLOADS_MAX, check_uploads};
 use meerkat_words::{
     answers::{Page, SessionState, SessionSummary},
     requests::{ForgetMemory, SessionQuery},
