@@ -151,7 +151,7 @@ fn an_upload_survives_a_crash_at_every_write_until_it_is_a_blob() {
                 }
                 continue;
             };
-            for seed in 0..20 {
+            for seed in 0..8 {
                 assert_eq!(found(&crashed(&rig, seed), &name), [whole.clone(), None], "{fault:?}, seed {seed}");
             }
             let mut kept_after = 0;
@@ -159,7 +159,7 @@ fn an_upload_survives_a_crash_at_every_write_until_it_is_a_blob() {
                 let rig = crashed(&rig, 1);
                 rig.disk.fail(kept_after, fault);
                 let kept = rig.steps.drive(rig.blobs().keep(session(1), &name));
-                for seed in 0..20 {
+                for seed in 0..8 {
                     let [upload, blob] = found(&crashed(&rig, seed), &name);
                     let place = format!("{fault:?} after {kept_after}, seed {seed}: {kept:?}");
                     assert!(upload == whole || blob == whole, "{place}");
