@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Uri, header};
 use meerkat_service::{ErrorBody, ErrorCode};
+use meerkat_surface_rest::stream_bytes_max;
 use subtle::ConstantTimeEq as _;
 
 /// A page for people, as far as the guard must know it.
@@ -102,9 +103,6 @@ const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 /// Beginning of the paths that a browser's sign-in opens.
 const SIGNED_IN_PATHS: &str = "/v1/";
 
-/// Path of uploaded bundles. They are larger than any other body, and are never held in memory completely.
-const BUNDLES_PATH: &str = "/v1/bundles";
-
 impl Guard {
     /// Refuses a request that is not accepted.
     pub(crate) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorBody> {
@@ -117,8 +115,9 @@ impl Guard {
             self.check_token(headers)?;
         }
         check_head(uri, headers)?;
-        let limit = if uri.path() == BUNDLES_PATH { self.bundle_bytes_max } else { self.body_bytes_max };
-        check_size(headers, limit)
+        // A body that is handed on in pieces is never held in memory completely.
+        let streamed = stream_bytes_max(uri.path(), self.bundle_bytes_max);
+        check_size(headers, streamed.unwrap_or(self.body_bytes_max))
     }
 
     /// Returns true for a file of the page, or the place where a browser signs in.
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_may_be_larger() {
+    fn a_bundle_and_an_upload_may_be_larger() {
         let sent = |path: &str, bytes: &str| {
             let ours = [("host", "localhost:7670"), ("authorization", "Bearer 0123456789abcdef")];
             check(path, &[ours[0], ours[1], ("content-length", bytes)])
@@ -361,9 +360,14 @@ mod tests {
         assert_eq!(sent("/v1/bundles?new_ids=true", "2000"), Ok(()));
         assert_eq!(sent("/v1/bundles", "2001"), Err(ErrorCode::PayloadTooLarge));
         assert_eq!(sent("/v1/bundles/x", "1001"), Err(ErrorCode::PayloadTooLarge));
-        let routes = meerkat_surface_rest::table().iter();
-        let takes_bundle = |path: &String| path == BUNDLES_PATH;
-        assert_eq!(routes.map(meerkat_surface_rest::Route::full_path).filter(takes_bundle).count(), 1);
+        let most = meerkat_service::store::UPLOADS_BYTES_MAX;
+        assert_eq!(sent("/v1/sessions/x/blobs", &most.to_string()), Ok(()));
+        assert_eq!(sent("/v1/sessions/x/blobs", &(most + 1).to_string()), Err(ErrorCode::PayloadTooLarge));
+        for other in
+            ["/v1/sessions/x/blobs/y", "/v1/sessions/x/blobs/", "/v1/sessions//x/blobs", "/v1/sessions/x/turns"]
+        {
+            assert_eq!(sent(other, "1001"), Err(ErrorCode::PayloadTooLarge), "{other}");
+        }
     }
 
     #[test]

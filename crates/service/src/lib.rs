@@ -36,6 +36,7 @@ pub mod follow;
 mod agent;
 
 mod prompt;
+mod uploads;
 
 pub mod compaction;
 pub mod memory;

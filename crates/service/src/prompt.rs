@@ -117,9 +117,14 @@ pub(crate) fn check_content(at: usize, block: &PromptBlock, bytes: &[u8]) -> Res
         },
         PromptBlock::File { .. } => match std::str::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => Ok(()),
-            _ => Err(invalid(at, "data", "it is not a text in UTF-8")),
+            _ => Err(not_text(at)),
         },
     }
+}
+
+/// The refusal of a file at this place that is not a text.
+pub(crate) fn not_text(at: usize) -> SessionError {
+    invalid(at, "data", "it is not a text in UTF-8")
 }
 
 fn check_image(at: usize, media_type: &str, bytes: &[u8]) -> Result<(), SessionError> {

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use meerkat_service::{
     SessionId,
-    store::{BlobStore, BlobWriter, StoreError},
+    clock::Timestamp,
+    store::{BlobStore, BlobWriter, StoreError, check_uploads},
 };
 use sha2::{Digest as _, Sha256};
 use tokio::runtime::Handle;
@@ -14,7 +15,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::{
-    db::{Work, column, signed, unsigned},
+    db::{Param, Work, column, signed, unsigned},
     store::Store,
     trouble::Trouble,
 };
@@ -39,6 +40,72 @@ impl BlobStore for PostgresBlobs {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.read_body((session_id, blob, false), offset, limit).await?)
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        let sql = "SELECT name FROM meerkat.blobs WHERE session = $1 AND uploaded = 0";
+        let rows = self.0.db.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
+        Ok(rows.iter().map(|row| column(row, 0)).collect::<Result<_, Trouble>>()?)
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let which = "uploaded = 0 AND name = ANY($2)";
+        Ok(self.remove_in_transaction(session_id, which, &[(&names, Type::TEXT_ARRAY)]).await?)
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        if let Err(trouble) = self.remove_in_transaction(session_id, ALL, &[]).await {
+            tracing::warn!(%session_id, ?trouble, "the blobs of a session that does not exist stay for now");
+        }
+    }
+
+    async fn read_upload(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.read_body((session_id, blob, true), offset, limit).await?)
+    }
+
+    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+        let name = [(session_id.as_uuid() as _, Type::UUID), (&blob as _, Type::TEXT)];
+        let kept = "UPDATE meerkat.blobs SET uploaded = 0 WHERE session = $1 AND name = $2 AND uploaded > 0 \
+            AND NOT EXISTS (SELECT FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded = 0)";
+        if self.0.db.execute(kept, &name).await? > 0 {
+            return Ok(true);
+        }
+        let sql = "SELECT FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded = 0";
+        let is_there = self.0.db.query_opt(sql, &name).await?.is_some();
+        if is_there {
+            self.remove_in_transaction(session_id, "uploaded > 0 AND name = $2", &[(&blob, Type::TEXT)]).await?;
+        }
+        Ok(is_there)
+    }
+
+    async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
+        let before = before.as_millis();
+        let params: [Param<'_>; 2] = [(session_id.as_uuid(), Type::UUID), (&before, Type::INT8)];
+        let sql = "SELECT FROM meerkat.blobs WHERE session = $1 AND uploaded > 0 AND uploaded < $2 LIMIT 1";
+        if self.0.db.query_opt(sql, &params).await?.is_none() {
+            return Ok(());
+        }
+        let which = "uploaded > 0 AND uploaded < $2";
+        Ok(self.remove_in_transaction(session_id, which, &[(&before, Type::INT8)]).await?)
+    }
+}
+
+impl PostgresBlobs {
+    /// Reads a piece of a blob, or of an upload.
+    async fn read_body(
+        &self,
+        (session_id, blob, is_upload): (SessionId, &str, bool),
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, Trouble> {
         let first = offset / PART_BYTES as u64;
         let last = offset.saturating_add(limit as u64).saturating_sub(1).max(offset) / PART_BYTES as u64;
         let rows = self
@@ -46,45 +113,33 @@ impl BlobStore for PostgresBlobs {
             .db
             .query(
                 "SELECT b.length, p.part, p.data FROM meerkat.blobs b LEFT JOIN meerkat.blob_parts p \
-                 ON p.body = b.body AND p.part BETWEEN $3 AND $4 WHERE b.session = $1 AND b.name = $2 ORDER BY p.part",
+                 ON p.body = b.body AND p.part BETWEEN $3 AND $4 \
+                 WHERE b.session = $1 AND b.name = $2 AND (b.uploaded > 0) = $5 ORDER BY p.part",
                 &[
                     (session_id.as_uuid(), Type::UUID),
                     (&blob, Type::TEXT),
                     (&signed(first), Type::INT8),
                     (&signed(last), Type::INT8),
+                    (&is_upload, Type::BOOL),
                 ],
             )
             .await?;
-        Ok(piece(&rows, first, offset, limit)?)
+        piece(&rows, first, offset, limit)
     }
 
-    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        let sql = "SELECT name FROM meerkat.blobs WHERE session = $1";
-        let rows = self.0.db.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
-        Ok(rows.iter().map(|row| column(row, 0)).collect::<Result<_, Trouble>>()?)
-    }
-
-    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        Ok(self.remove_in_transaction(session_id, Some(&names)).await?)
-    }
-
-    async fn forget(&self, session_id: SessionId) {
-        if let Err(trouble) = self.remove_in_transaction(session_id, None).await {
-            tracing::warn!(%session_id, ?trouble, "the blobs of a session that does not exist stay for now");
-        }
-    }
-}
-
-impl PostgresBlobs {
-    async fn remove_in_transaction(&self, session_id: SessionId, names: Option<&[&str]>) -> Result<(), Trouble> {
+    async fn remove_in_transaction(
+        &self,
+        session_id: SessionId,
+        which: &str,
+        params: &[Param<'_>],
+    ) -> Result<(), Trouble> {
         let mut connection = self.0.db.connection().await?;
         let done = async {
             let work = connection.begin().await?;
             // A fork of the session holds this lock while it shares the blobs.
             let sql = "SELECT FROM meerkat.sessions WHERE id = $1 FOR UPDATE";
             work.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
-            remove(&work, session_id, names).await?;
+            remove(&work, session_id, which, params).await?;
             work.commit().await
         };
         let done = done.await;
@@ -94,18 +149,23 @@ impl PostgresBlobs {
 
 /// Removes a session's blobs in a transaction that has locked the session.
 pub(crate) async fn remove_all(work: &Work<'_>, session_id: SessionId) -> Result<(), Trouble> {
-    remove(work, session_id, None).await
+    remove(work, session_id, ALL, &[]).await
 }
 
-/// Removes blobs of a session by name, or all; a body that another session names stays.
-async fn remove(work: &Work<'_>, session_id: SessionId, names: Option<&[&str]>) -> Result<(), Trouble> {
-    work.execute(
-        "WITH removed AS (DELETE FROM meerkat.blobs WHERE session = $1 AND ($2::text[] IS NULL OR name = ANY($2)) \
+/// Condition of all blobs and uploads of a session.
+const ALL: &str = "true";
+
+/// Removes blobs and uploads of a session that fulfil a condition, whose parameters are `$2` and those after it. A body
+/// that another session names stays.
+async fn remove(work: &Work<'_>, session_id: SessionId, which: &str, params: &[Param<'_>]) -> Result<(), Trouble> {
+    let sql = format!(
+        "WITH removed AS (DELETE FROM meerkat.blobs WHERE session = $1 AND {which} \
          RETURNING body) DELETE FROM meerkat.blob_parts p USING removed r WHERE p.body = r.body \
-         AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = r.body AND b.session <> $1)",
-        &[(session_id.as_uuid(), Type::UUID), (&names, Type::TEXT_ARRAY)],
-    )
-    .await?;
+         AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = r.body AND b.session <> $1)"
+    );
+    let session: Param<'_> = (session_id.as_uuid(), Type::UUID);
+    let all: Vec<Param<'_>> = std::iter::once(session).chain(params.iter().cloned()).collect();
+    work.execute(&sql, &all).await?;
     Ok(())
 }
 
@@ -156,6 +216,52 @@ impl Writer {
     }
 }
 
+impl Writer {
+    /// Stores the last part; returns the name of the blob, and its body.
+    async fn end(&mut self) -> Result<(String, Uuid), Trouble> {
+        let hash = std::mem::take(&mut self.hash).finalize();
+        let name = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let part = std::mem::take(&mut self.part);
+        Ok((name, self.store(&part).await?))
+    }
+
+    /// Gives a body its name as an upload, in a transaction that has it to itself to count the others.
+    async fn name_upload(&mut self, work: Work<'_>, name: &str, body: Uuid, time: Timestamp) -> Result<(), Trouble> {
+        let session: Param<'_> = (self.session_id.as_uuid(), Type::UUID);
+        let sql = "SELECT FROM meerkat.sessions WHERE id = $1 AND tail > 0 FOR UPDATE";
+        if work.query_opt(sql, std::slice::from_ref(&session)).await?.is_none() {
+            return Err(StoreError::NotFound(self.session_id).into());
+        }
+        let row = work
+            .query_opt(
+                "SELECT count(*), coalesce(sum(length), 0)::int8 FROM meerkat.blobs \
+                 WHERE session = $1 AND uploaded > 0 AND name <> $2",
+                &[session.clone(), (&name, Type::TEXT)],
+            )
+            .await?;
+        let row = row.ok_or_else(|| Trouble::Unreadable("uploads have no count".to_owned()))?;
+        let (others, others_bytes) = (unsigned(column(&row, 0)?)?, unsigned(column(&row, 1)?)?);
+        check_uploads(usize::try_from(others).unwrap_or(usize::MAX), others_bytes, self.length)?;
+        remove(&work, self.session_id, "uploaded > 0 AND name = $2", &[(&name, Type::TEXT)]).await?;
+        // 0 says that it is no upload.
+        let uploaded = time.as_millis().max(1);
+        work.execute(
+            "INSERT INTO meerkat.blobs (session, name, length, body, uploaded) VALUES ($1, $2, $3, $4, $5)",
+            &[
+                session,
+                (&name, Type::TEXT),
+                (&signed(self.length), Type::INT8),
+                (&body, Type::UUID),
+                (&uploaded, Type::INT8),
+            ],
+        )
+        .await?;
+        // From here on it may have a name, although the answer that says so is lost.
+        self.body = None;
+        work.commit().await
+    }
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         let (Some(body), Ok(runtime)) = (self.body, Handle::try_current()) else { return };
@@ -186,10 +292,7 @@ impl BlobWriter for Writer {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(String, u64), StoreError> {
-        let hash = std::mem::take(&mut self.hash).finalize();
-        let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-        let part = std::mem::take(&mut self.part);
-        let body = self.store(&part).await?;
+        let (name, body) = self.end().await?;
         // From here on it may have a name, although the answer that says so is lost.
         self.body = None;
         let sql = "INSERT INTO meerkat.blobs (session, name, length, body) VALUES ($1, $2, $3, $4) \
@@ -206,6 +309,18 @@ impl BlobWriter for Writer {
                 AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = p.body)";
             self.store.db.execute(sql, &[(&body, Type::UUID)]).await?;
         }
+        Ok((name, self.length))
+    }
+
+    async fn upload(mut self: Box<Self>, time: Timestamp) -> Result<(String, u64), StoreError> {
+        let (name, body) = self.end().await?;
+        let store = self.store.clone();
+        let mut connection = store.db.connection().await?;
+        let done = match connection.begin().await {
+            Ok(work) => self.name_upload(work, &name, body, time).await,
+            Err(trouble) => Err(trouble),
+        };
+        connection.end(done)?;
         Ok((name, self.length))
     }
 }

@@ -123,7 +123,7 @@ impl Store {
             .await?;
             work.execute(
                 "INSERT INTO meerkat.blobs (session, name, length, body) SELECT $2, name, length, body \
-                 FROM meerkat.blobs WHERE session = $1 ON CONFLICT DO NOTHING",
+                 FROM meerkat.blobs WHERE session = $1 AND uploaded = 0 ON CONFLICT DO NOTHING",
                 &both,
             )
             .await?;

@@ -96,13 +96,16 @@ impl Store {
         }
     }
 
-    /// Deletes the rows that nobody needs any more, by the database's clock: parts of blobs whose writer ended before they
-    /// had a name, letters without an asker, places of what was removed, old keys except the newest, nodes that ended
+    /// Deletes the rows that nobody needs any more, by the database's clock: uploads that no prompt has used, parts of
+    /// blobs whose writer ended before they had a name, letters without an asker, places of what was removed, old keys except the newest, nodes that ended
     /// long ago and have no session, and their readers. Then lists what is in no list. One that fails leaves the others
     /// to the rest.
     async fn sweep(&self) {
         let failed = |trouble| tracing::warn!(?trouble, "old rows stay in the database for now");
         for sql in [
+            "DELETE FROM meerkat.blobs WHERE (session, name, uploaded) IN (SELECT session, name, uploaded \
+             FROM meerkat.blobs WHERE uploaded > 0 \
+             AND uploaded < (extract(epoch FROM now() - interval '1 day') * 1000)::int8 LIMIT 1000)",
             "DELETE FROM meerkat.blob_parts WHERE (body, part) IN (SELECT p.body, p.part FROM meerkat.blob_parts p \
              WHERE p.made < now() - interval '1 day' \
              AND NOT EXISTS (SELECT FROM meerkat.blobs b WHERE b.body = p.body) ORDER BY p.made LIMIT 1000)",

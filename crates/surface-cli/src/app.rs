@@ -83,6 +83,8 @@ pub(crate) struct App {
     pub(crate) config: Arc<Config>,
     /// Model of requests that name none; `None` if another process decides.
     pub(crate) default_model: Option<DefaultModel>,
+    /// Model of a new session that names none; `None` if that cannot be known before.
+    pub(crate) known_model: Option<String>,
     /// Servers of this process; another process that owns the data directory has its own.
     pub(crate) servers: Arc<Servers>,
     data_dir: Option<DataDir>,
@@ -123,6 +125,9 @@ impl App {
                 .resolve(models.default_model())
                 .map_or_else(|error| error.to_string(), |model| model.name),
         };
+        // The owner of the data directory has the same, or this command is refused.
+        let known_model = (!models.is_stand_in()).then(|| models.resolve(models.default_model()).ok()).flatten();
+        let known_model = known_model.map(|model| model.name);
         let kept = config.kept(env);
         for (name, folder) in &config.values.tools.folders {
             kept.check(folder).map_err(|error| {
@@ -155,6 +160,7 @@ impl App {
             config,
             // Each answer names its model; the owner chooses it.
             default_model: Some(default_model).filter(|_| !is_attached),
+            known_model,
             data_dir,
             user_file: Config::user_file(env),
             is_attached,

@@ -84,6 +84,7 @@ pub const fn spelling(operation: Operation) -> Spelling {
             tool("session_turns", "List the turns of a session with the tokens they used, the newest first.")
         }
         Operation::Blob => tool("session_blob", "Read a piece of a large text of a session, in base64."),
+        Operation::PutBlob => tool("session_put_blob", "Store an image or a file; a prompt names it by its `blob`."),
         Operation::List => tool("session_list", "List sessions by time, labels and archive, the last changed first."),
         Operation::Changes => tool(
             "session_changes",
@@ -383,8 +384,10 @@ fn annotations(operation: Operation) -> ToolAnnotations {
         OperationEffect::Settles | OperationEffect::Destroys => (false, true),
     };
     // By the protocol only additions are not destructive. A turn may be: its tools may do anything.
-    let only_adds =
-        matches!(operation, Operation::CreateSession | Operation::Pin | Operation::Fork | Operation::Unarchive);
+    let only_adds = matches!(
+        operation,
+        Operation::CreateSession | Operation::Pin | Operation::PutBlob | Operation::Fork | Operation::Unarchive
+    );
     // Only calls of a model leave the service.
     let is_open = matches!(operation, Operation::StartTurn | Operation::Resume | Operation::Compact);
     let hints = ToolAnnotations::new().read_only(is_read_only).destructive(!is_read_only && !only_adds);

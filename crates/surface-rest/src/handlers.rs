@@ -10,12 +10,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use futures::FutureExt as _;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
-    service::{ReadBlob, ResumeParams, ResumeTurn, StartTurn},
-    wire::{create_session, decode_params, span_of, within},
+    service::{OneSession, ReadBlob, ResumeParams, ResumeTurn, StartTurn},
+    wire::{create_session, decode_params, encode, span_of, within},
 };
 
 use crate::{
@@ -53,8 +53,8 @@ async fn perform(
     asked: Result<RequestHead, SessionError>,
     body: Body,
 ) -> Result<Response, SessionError> {
-    let (body, upload) = if route.takes_bundle() {
-        wire::check_announced(&body, app.options.bundle_bytes_max)?;
+    let (body, upload) = if let Some(limit) = route.stream_bytes_max(app.options.bundle_bytes_max) {
+        wire::check_announced(&body, limit)?;
         (Bytes::new(), body)
     } else {
         let limit = app.options.body_bytes_max;
@@ -107,6 +107,11 @@ async fn dispatch(
         }
         Operation::ExportSession => bundle::export(app, text).await,
         Operation::ImportBundle => bundle::import(app, text, upload).await,
+        Operation::PutBlob => {
+            let OneSession { session_id } = decode_params(text)?;
+            let pieces = upload.into_data_stream().map_err(|_| wire::broken_off()).boxed();
+            encode(&app.service.put_blob_from(session_id, pieces).await?).map(wire::json)
+        }
         Operation::CreateSession => wire::created(app, &create_session(service, text).await?),
         Operation::Blob => {
             let request: ReadBlob = decode_params(text)?;

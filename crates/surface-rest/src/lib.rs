@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use error::refusal;
 use metrics::Metrics;
-pub use routes::{Route, table};
+pub use routes::{Route, stream_bytes_max, table};
 
 /// Options of the routes.
 #[derive(Clone, Debug)]

@@ -241,10 +241,12 @@ impl Document {
             let content = json!({ "schema": schema, "example": example(route.operation) });
             operation["requestBody"] = json!({ "required": is_required, "content": { "application/json": content } });
         }
-        if route.takes_bundle() {
-            // Any type is accepted: a bundle describes itself.
+        if route.takes_stream() {
+            // Any type is accepted: the bytes say what they are.
+            let description =
+                if route.operation == Operation::PutBlob { "The bytes of an image or a file." } else { "A bundle." };
             operation["requestBody"] = json!({
-                "required": true, "description": "A bundle.", "content": { "application/octet-stream": {} },
+                "required": true, "description": description, "content": { "application/octet-stream": {} },
             });
         }
         operation

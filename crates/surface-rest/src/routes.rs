@@ -3,7 +3,7 @@
 //! All other parameters are in the body. Nothing here knows what an operation does.
 
 use axum::{http::Method, routing::MethodFilter};
-use meerkat_service::Operation;
+use meerkat_service::{Operation, store::UPLOADS_BYTES_MAX};
 
 use Operation as Op;
 
@@ -103,13 +103,23 @@ impl Route {
         match self.operation {
             Operation::ExportSession => &["cursor"],
             Operation::ImportBundle => &["upload", "offset", "data", "is_last"],
+            Operation::PutBlob => &["data"],
             _ => &[],
         }
     }
 
-    /// Whether its body is a bundle.
-    pub(crate) const fn takes_bundle(&self) -> bool {
-        matches!(self.operation, Operation::ImportBundle)
+    /// Bytes of its body if that is handed on in pieces; `None` if it is JSON. A bundle may have as many as are given.
+    pub(crate) const fn stream_bytes_max(&self, bundle_bytes_max: u64) -> Option<u64> {
+        match self.operation {
+            Operation::ImportBundle => Some(bundle_bytes_max),
+            Operation::PutBlob => Some(UPLOADS_BYTES_MAX),
+            _ => None,
+        }
+    }
+
+    /// Whether its body is handed on in pieces, and is no JSON.
+    pub(crate) const fn takes_stream(&self) -> bool {
+        self.stream_bytes_max(0).is_some()
     }
 
     /// Whether it takes a body.
@@ -137,13 +147,25 @@ const fn switch(mut route: Route, name: &'static str, value: bool) -> Route {
     route
 }
 
+/// Bytes that a body may have at a path where it is handed on in pieces; `None` at all other paths.
+#[must_use]
+pub fn stream_bytes_max(path: &str, bundle_bytes_max: u64) -> Option<u64> {
+    let path = path.strip_prefix(BASE)?;
+    let is_part = |(known, part): (&str, &str)| known == part || (known.starts_with('{') && !part.is_empty());
+    let is_here = |route: &&Route| {
+        route.path.split('/').count() == path.split('/').count()
+            && route.path.split('/').zip(path.split('/')).all(is_part)
+    };
+    TABLE.iter().filter(|route| route.takes_stream()).find(is_here)?.stream_bytes_max(bundle_bytes_max)
+}
+
 /// Every operation's route, in the order of the operations.
 #[must_use]
 pub const fn table() -> &'static [Route] {
     &TABLE
 }
 
-static TABLE: [Route; 52] = [
+static TABLE: [Route; 53] = [
     row(Op::CreateSession, Method::POST, "/sessions", &[]),
     row(Op::StartTurn, Method::POST, "/sessions/{session_id}/turns", &[]),
     row(Op::Interrupt, Method::POST, "/sessions/{session_id}/interrupt", &[]),
@@ -166,6 +188,7 @@ static TABLE: [Route; 52] = [
     row(Op::Steps, Method::GET, "/sessions/{session_id}/steps", &["cursor", "limit", "skip_damage"]),
     row(Op::Turns, Method::GET, "/sessions/{session_id}/turns", &["cursor", "limit", "skip_damage"]),
     row(Op::Blob, Method::GET, "/sessions/{session_id}/blobs/{blob}", &["offset", "limit"]),
+    row(Op::PutBlob, Method::POST, "/sessions/{session_id}/blobs", &[]),
     row(
         Op::List,
         Method::GET,
@@ -248,7 +271,7 @@ mod tests {
             let known: Vec<&str> = placed.iter().chain(route.made()).copied().collect();
             let rest: Vec<&String> =
                 properties.iter().map(|(name, _)| name).filter(|name| !known.contains(&name.as_str())).collect();
-            let has_room = route.takes_body() && !route.takes_bundle();
+            let has_room = route.takes_body() && !route.takes_stream();
             assert!(has_room || rest.is_empty(), "{:?}: {rest:?} stand nowhere", route.operation);
             assert_eq!(route.takes_key(), rest.iter().any(|name| *name == "idempotency_key"), "{:?}", route.operation);
             let waits = route.runs_turn() || matches!(route.operation, Operation::AnswerCall | Operation::ForgetMemory);

@@ -1,10 +1,15 @@
 //! Bundles: one body each way, however many pages and pieces it has.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use crate::common::Server;
 use axum::body::Body;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use meerkat_service::{AgentBuildConfig, service::ExportSession};
 use meerkat_surface_rest::RestOptions;
 use serde_json::json;
@@ -68,6 +73,63 @@ async fn a_browser_shows_an_image_of_a_prompt_and_saves_all_other_blobs() {
     for (block, offset) in [(0, 1), (1, 0), (2, 0)] {
         assert_eq!(read(block, offset).await, ["application/octet-stream", "attachment", "nosniff"]);
     }
+}
+
+/// A megabyte that counts how many of them are held.
+struct Piece(Arc<(AtomicUsize, AtomicUsize)>, Vec<u8>);
+
+impl Piece {
+    fn new(held: &Arc<(AtomicUsize, AtomicUsize)>) -> Self {
+        let now = held.0.fetch_add(1, Ordering::Relaxed) + 1;
+        held.1.fetch_max(now, Ordering::Relaxed);
+        Self(held.clone(), vec![b'x'; 1024 * 1024])
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.1
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_is_stored_piece_by_piece_and_served_as_other_blobs() {
+    let dir = meerkat_testkit::folder();
+    let server = server(&dir, RestOptions::default());
+    let session = server.session().await;
+    let put = format!("POST /v1/sessions/{session}/blobs\ncontent-type: text/plain");
+    let held = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
+    let pieces = held.clone();
+    let body = stream::iter(0..24).map(move |_| Ok::<_, std::io::Error>(Bytes::from_owner(Piece::new(&pieces))));
+    let stored = server.send(&put, Body::from_stream(body)).await.ok();
+    assert_eq!(stored["bytes"], 24 * 1024 * 1024);
+    let (now, most) = (held.0.load(Ordering::Relaxed), held.1.load(Ordering::Relaxed));
+    assert!(now == 0 && (1..=2).contains(&most), "{now} are held, and at most {most} were");
+
+    let blob = stored["blob"].as_str().unwrap();
+    let read = async |blob: &str| {
+        let answer = server.send(&format!("GET /v1/sessions/{session}/blobs/{blob}"), "").await;
+        let headers = ["content-type", "content-disposition", "x-content-type-options", "next-offset"];
+        headers.map(|name| answer.header(name).to_owned())
+    };
+    assert_eq!(read(blob).await, ["application/octet-stream", "attachment", "nosniff", "1048576"]);
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x02\x80\0\0\x01\xe0\x08\x02\0\0\0";
+    let image = server.send(&put, png.to_vec()).await.ok();
+    assert_eq!(read(image["blob"].as_str().unwrap()).await, ["image/png", "", "nosniff", ""]);
+
+    // One that breaks off is none.
+    let broken = stream::iter([Ok(Bytes::from_static(b"half")), Err(std::io::Error::other("gone"))]);
+    let refused = server.send(&put, Body::from_stream(broken)).await;
+    assert_eq!(refused.refusal(), (400, "INVALID_REQUEST".to_owned(), "body".to_owned()));
+    let nowhere = "POST /v1/sessions/01900000-0000-7000-8000-000000000001/blobs";
+    assert_eq!(server.send(nowhere, "x").await.refusal().1, "SESSION_NOT_FOUND");
+    assert_eq!(server.send(&format!("{}?data=eA==", put.lines().next().unwrap()), "").await.refusal().2, "data");
 }
 
 #[tokio::test]

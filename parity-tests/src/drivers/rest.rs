@@ -56,7 +56,18 @@ impl Driver for Rest {
         }
         let spelling = contract().operations.get(operation);
         let request = match spelling.map(|spelling| &spelling.rest) {
-            Some(route) if operation == "import_bundle" => upload(route, params.clone())?,
+            Some(route) if operation == "import_bundle" => {
+                let mut params = params.clone();
+                let bundle = bundle::take(&mut params)?;
+                upload(route, &params, bundle)
+            }
+            // Over REST the bytes themselves are the body. What is no base64 elsewhere has no like here.
+            Some(route) if operation == "put_blob" => {
+                let mut params = params.clone();
+                let data = params.remove("data").unwrap_or_default();
+                let data = BASE64_STANDARD.decode(text(&data)).map_err(|error| format!("the data: {error}"))?;
+                upload(route, &params, data)
+            }
             Some(route) => place_params(route, params),
             // An operation outside the contract has no path; the surface takes the text behind `/v1/` for its name.
             None => post(format!("/v1/{operation}"), params),
@@ -173,13 +184,12 @@ fn place_params(route: &Route, params: &Map<String, Value>) -> Request {
     request
 }
 
-/// A request whose body is a bundle.
-fn upload(route: &Route, mut params: Map<String, Value>) -> Result<Request, String> {
-    let bytes = bundle::take(&mut params)?;
-    let mut request = place_params(route, &params);
+/// A request whose body is a bundle, or a blob.
+fn upload(route: &Route, params: &Map<String, Value>, bytes: Vec<u8>) -> Request {
+    let mut request = place_params(route, params);
     request.headers.push(("Content-Type", "application/octet-stream".to_owned()));
     request.body = Some(bytes);
-    Ok(request)
+    request
 }
 
 fn text(value: &Value) -> String {

@@ -11,7 +11,10 @@ use meerkat_service::{
     Seq,
     service::{SessionQuery, SessionState, SessionSummary},
     session::event::Key,
-    store::{Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, SessionIndex, StoreError, Stores},
+    store::{
+        Creation, Fate, IndexedKey, Lease, Letter, ReadLimit, Registration, SessionIndex, StoreError, Stores,
+        UPLOADS_MAX,
+    },
 };
 use uuid::Uuid;
 
@@ -42,6 +45,8 @@ promises! {
     a_key_has_one_session;
     pruning_waits_for_readers_of_either_handle;
     a_blob_is_one_for_both;
+    an_upload_is_one_for_both_and_waits_to_be_kept;
+    uploads_of_a_session_are_bounded;
     lists_keys_and_checkpoints_are_one_for_both;
     a_list_is_what_was_put;
     keys_and_checkpoints_are_scoped_and_go_with_their_session;
@@ -225,6 +230,65 @@ async fn a_blob_is_one_for_both([one, other]: [Stores; 2]) -> Result<(), String>
     expect("the blobs", said(other.blobs.list(id(1)).await, "list blobs")?, names.clone())?;
     said(other.blobs.remove(id(1), &names).await, "remove a blob")?;
     expect("a removed blob", said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?, None)
+}
+
+/// Uploads a body to session 1.
+async fn upload(stores: &Stores, body: &[u8], at: u64) -> Result<String, StoreError> {
+    let mut writer = stores.blobs.writer(id(1));
+    writer.write(body).await?;
+    Ok(writer.upload(time(at)).await?.0)
+}
+
+async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2]) -> Result<(), String> {
+    let nowhere = upload(&one, b"a body", 10).await;
+    expect("an upload to no session", nowhere, Err(StoreError::NotFound(id(1))))?;
+    fill(&one, 1, 1, SessionState::Idle).await?;
+    let name = said(upload(&one, b"a body", 10).await, "upload")?;
+    expect("the same upload", said(upload(&other, b"a body", 20).await, "upload")?, name.clone())?;
+    expect("a blob", said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?, None)?;
+    expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::new())?;
+    // The later time counts.
+    said(one.blobs.expire(id(1), time(20)).await, "expire")?;
+    let read = said(other.blobs.read_upload(id(1), &name, 2, 9).await, "read an upload")?;
+    expect("an upload", read.as_deref(), Some(&b"body"[..]))?;
+    let kept = async |stores: &Stores| said(stores.blobs.keep(id(1), &name).await, "keep");
+    expect("what is kept", kept(&other).await?, true)?;
+    expect("what is kept twice", kept(&one).await?, true)?;
+    expect("an upload", said(one.blobs.read_upload(id(1), &name, 0, 9).await, "read an upload")?, None)?;
+    expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name.clone()]))?;
+    // A blob that is uploaded, too, waits beside it.
+    said(upload(&other, b"a body", 30).await, "upload")?;
+    said(one.blobs.remove(id(1), &BTreeSet::from([name.clone()])).await, "remove a blob")?;
+    expect("what is kept again", kept(&one).await?, true)?;
+    said(upload(&other, b"a body", 30).await, "upload")?;
+    expect("what is there", kept(&one).await?, true)?;
+    let read = said(other.blobs.read(id(1), &name, 2, 9).await, "read a blob")?;
+    expect("a blob", read.as_deref(), Some(&b"body"[..]))?;
+    let late = said(upload(&one, b"late", 40).await, "upload")?;
+    said(other.blobs.expire(id(1), time(41)).await, "expire")?;
+    expect("an old upload", said(one.blobs.read_upload(id(1), &late, 0, 9).await, "read an upload")?, None)?;
+    expect("an old upload", said(one.blobs.keep(id(1), &late).await, "keep")?, false)?;
+    expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name]))
+}
+
+async fn uploads_of_a_session_are_bounded([one, other]: [Stores; 2]) -> Result<(), String> {
+    fill(&one, 1, 1, SessionState::Idle).await?;
+    let body = |at: usize| at.to_string().into_bytes();
+    for at in 1..UPLOADS_MAX {
+        said(upload(&one, &body(at), 10).await, "upload")?;
+    }
+    // Of two at once one is too many.
+    let [first, second] = [body(100), body(200)];
+    let both = futures::join!(upload(&one, &first, 10), upload(&other, &second, 10));
+    let full = Err(StoreError::UploadsFull { what: "unused uploads", limit: UPLOADS_MAX });
+    let (taken, refused) = if both.0.is_ok() { both } else { (both.1, both.0) };
+    let taken = said(taken, "the last upload")?;
+    expect("one upload too many", refused, full.clone())?;
+    // One that is there already is none more, and one that is kept makes room.
+    said(upload(&other, &body(1), 10).await, "the same upload")?;
+    expect("what is kept", said(one.blobs.keep(id(1), &taken).await, "keep")?, true)?;
+    said(upload(&one, &body(300), 10).await, "upload")?;
+    expect("one upload too many", upload(&one, &body(400), 10).await, full)
 }
 
 async fn lists_keys_and_checkpoints_are_one_for_both(peers: [Stores; 2]) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Blobs: bodies too large for an event, each in a file of its session's directory, named by its hash.
 //!
-//! A blob is durable under its name before a record can name it.
+//! A blob is durable under its name before a record can name it. An upload is a blob that no record names yet. It is in a
+//! folder of its own, and its name has the time at which it goes, unless a prompt uses it before.
 
 use std::{
     collections::BTreeSet,
@@ -19,15 +20,16 @@ use tokio::sync::Mutex;
 
 use super::{
     Context,
-    disk::{DiskFile, create_anew, ensure_dir, failed, if_there, is_full, read_range, write_all},
+    disk::{Disk, DiskFile, create_anew, ensure_dir, failed, if_there, is_full, is_missing, read_range, write_all},
     executor::on,
-    fork::abandon,
-    layout::{BLOBS, NEW, exists, new_dir, session_dir, with_folders},
+    fork::{abandon, has_no_links},
+    layout::{BLOBS, NEW, UPLOADS, exists, new_dir, session_dir, with_folders},
     owner_lock::OwnerLock,
 };
 use meerkat_words::{
+    clock::Timestamp,
     ids::SessionId,
-    store::{BlobStore, BlobWriter, StoreError, hex},
+    store::{BlobStore, BlobWriter, StoreError, check_uploads, hex},
 };
 
 /// Bytes that are buffered before they are written.
@@ -52,6 +54,39 @@ impl FileBlobs {
     pub fn new(context: Arc<Context>, owner: Option<Arc<OwnerLock>>) -> Self {
         Self { context, owner, count: Arc::default(), naming: std::array::from_fn(|_| Arc::default()) }
     }
+
+    fn naming(&self, session_id: SessionId) -> Arc<Mutex<Option<SessionId>>> {
+        self.naming[session_id.as_uuid().as_bytes()[15] as usize % NAMING_LOCKS].clone()
+    }
+}
+
+/// Returns true if a text is the name of a blob, so that no path is made of another text of a caller's.
+fn is_name(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+/// Upload in its folder.
+struct Upload {
+    path: PathBuf,
+    blob: String,
+    time: Timestamp,
+}
+
+/// Returns the name of the file of an upload.
+fn upload_name(blob: &str, time: Timestamp) -> String {
+    format!("{blob}.{}", time.as_millis())
+}
+
+/// Lists a session's uploads.
+fn uploads(disk: &dyn Disk, id: SessionId) -> io::Result<Vec<Upload>> {
+    let dir = session_dir(id).join(UPLOADS);
+    let names = if_there(disk.list(&dir))?.unwrap_or_default();
+    let parsed = names.iter().filter_map(|name| {
+        let (blob, time) = name.split_once('.')?;
+        let time = Timestamp::from_millis(time.parse().ok()?);
+        is_name(blob).then(|| Upload { path: dir.join(name), blob: blob.to_owned(), time })
+    });
+    Ok(parsed.collect())
 }
 
 #[async_trait]
@@ -62,7 +97,7 @@ impl BlobStore for FileBlobs {
             session_id,
             context: self.context.clone(),
             _owner: self.owner.clone(),
-            naming: self.naming[session_id.as_uuid().as_bytes()[15] as usize % NAMING_LOCKS].clone(),
+            naming: self.naming(session_id),
             path: Path::new(NEW).join(format!("{number}.blob")),
             file: None,
             may_use_reserve: true,
@@ -79,8 +114,7 @@ impl BlobStore for FileBlobs {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        // Only a hash is a name, so that no path is made of a caller's text.
-        if blob.len() != 64 || !blob.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+        if !is_name(blob) {
             return Ok(None);
         }
         let (context, name) = (self.context.clone(), Path::new(BLOBS).join(blob));
@@ -88,10 +122,8 @@ impl BlobStore for FileBlobs {
             .clone()
             .read(move || {
                 for dir in [session_dir(session_id), new_dir(session_id)] {
-                    if let Some(file) = if_there(context.disk.open(&dir.join(&name), false)).map_err(failed)? {
-                        let len = file.len().map_err(failed)?;
-                        let end = len.min(offset.saturating_add(limit as u64));
-                        return Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()));
+                    if let Some(piece) = piece(context.disk.as_ref(), &dir.join(&name), offset, limit)? {
+                        return Ok(Some(piece));
                     }
                 }
                 Ok(None)
@@ -126,6 +158,87 @@ impl BlobStore for FileBlobs {
         // If the executor has ended, the next start removes them.
         drop(gone.await);
     }
+
+    async fn read_upload(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let (context, blob) = (self.context.clone(), blob.to_owned());
+        self.context
+            .clone()
+            .read(move || {
+                let disk = context.disk.as_ref();
+                let found = uploads(disk, session_id).map_err(failed)?.into_iter().find(|upload| upload.blob == blob);
+                found.map_or(Ok(None), |upload| piece(disk, &upload.path, offset, limit))
+            })
+            .await
+    }
+
+    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+        let (context, blob) = (self.context.clone(), blob.to_owned());
+        // While it is held, the session gets no other upload of this name.
+        let mut naming = self.naming(session_id).lock_owned().await;
+        on(self.context.executor.as_ref(), move || {
+            let disk = context.disk.as_ref();
+            let mut uploads = uploads(disk, session_id).map_err(failed)?;
+            uploads.retain(|upload| upload.blob == blob);
+            let dir = session_dir(session_id);
+            let is_there = if_there(disk.len(&dir.join(BLOBS).join(&blob))).map_err(failed)?.is_some();
+            let Some(upload) = uploads.first() else { return Ok(is_there) };
+            context.health.check_writable()?;
+            let is_sure = naming.take() == Some(session_id);
+            // A name that a killed process has left is synced again.
+            let (from, to) = (&upload.path, dir.join(BLOBS).join(&blob));
+            let kept = named(disk, &dir, is_sure, |_| if is_there { Ok(()) } else { link_or_move(disk, from, &to) });
+            kept.map_err(|error| {
+                if !is_there {
+                    // A failed sync is never repeated: the next attempt gives the name again.
+                    take_back(disk, from, &to);
+                }
+                context.health.unsure(session_id, error)
+            })?;
+            *naming = Some(session_id);
+            // One that reappears after a power failure goes when its time has come.
+            uploads.iter().for_each(|upload| drop(disk.remove(&upload.path)));
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Removes uploads, without a sync: one that reappears after a power failure is removed again.
+    async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
+        let disk = self.context.disk.clone();
+        let expire = move || {
+            let uploads = uploads(disk.as_ref(), session_id).map_err(failed)?;
+            let mut expired = uploads.iter().filter(|upload| upload.time < before);
+            expired.try_for_each(|upload| if_there(disk.remove(&upload.path)).map(drop).map_err(failed))
+        };
+        on(self.context.executor.as_ref(), expire).await
+    }
+}
+
+/// Gives a file a second name, or on a disk without them another one.
+fn link_or_move(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
+    match disk.link(from, to) {
+        Err(error) if has_no_links(&error) => disk.rename(from, to),
+        linked => linked,
+    }
+}
+
+/// Takes the name back that a file was given, if it has it.
+fn take_back(disk: &dyn Disk, from: &Path, to: &Path) {
+    drop(if disk.len(from).is_ok() { disk.remove(to) } else { disk.rename(to, from) });
+}
+
+/// Reads a piece of a file, if that exists.
+fn piece(disk: &dyn Disk, path: &Path, offset: u64, limit: usize) -> Result<Option<Bytes>, StoreError> {
+    let Some(file) = if_there(disk.open(path, false)).map_err(failed)? else { return Ok(None) };
+    let len = file.len().map_err(failed)?;
+    let end = len.min(offset.saturating_add(limit as u64));
+    Ok(Some(read_range(file.as_ref(), offset.min(len), end).map_err(failed)?.into()))
 }
 
 struct FileBlobWriter {
@@ -168,6 +281,16 @@ impl Drop for Unnamed {
 }
 
 impl FileBlobWriter {
+    /// Writes the rest and syncs the file; returns it with the blob's name.
+    async fn end(&mut self) -> Result<(Arc<Unnamed>, String), StoreError> {
+        let file = self.flush().await?;
+        let hash = hex(&std::mem::take(&mut self.hash).finalize());
+        let (context, synced, id) = (self.context.clone(), file.clone(), self.session_id);
+        let sync = move || synced.file.sync().map_err(|error| context.health.unsure(id, error));
+        on(self.context.executor.as_ref(), sync).await?;
+        Ok((file, hash))
+    }
+
     async fn flush(&mut self) -> Result<Arc<Unnamed>, StoreError> {
         self.context.health.check_writable()?;
         let (chunk, at) = (std::mem::take(&mut self.chunk), self.written);
@@ -214,19 +337,13 @@ impl BlobWriter for FileBlobWriter {
     }
 
     async fn finish(mut self: Box<Self>) -> Result<(String, u64), StoreError> {
-        let file = self.flush().await?;
-        let hash = hex(&std::mem::take(&mut self.hash).finalize());
+        let (file, hash) = self.end().await?;
         let (context, path, name, id) = (self.context.clone(), self.path.clone(), hash.clone(), self.session_id);
-        let of = self.context.clone();
-        let unsure = move |error: io::Error| of.health.unsure(id, error);
-        let (executor, unsynced) = (self.context.executor.as_ref(), unsure.clone());
-        let synced = file.clone();
-        on(executor, move || synced.file.sync().map_err(unsynced)).await?;
         let mut naming = self.naming.clone().lock_owned().await;
-        on(executor, move || {
+        on(self.context.executor.as_ref(), move || {
             // Held until this is done, even if the caller has stopped waiting.
             let is_sure = naming.take() == Some(id);
-            place(&context, &path, id, &name, is_sure).map_err(unsure)?;
+            place(&context, &path, id, &name, is_sure).map_err(|error| context.health.unsure(id, error))?;
             file.is_named.store(true, Ordering::Relaxed);
             *naming = Some(id);
             Ok(())
@@ -234,6 +351,58 @@ impl BlobWriter for FileBlobWriter {
         .await?;
         Ok((hash, self.written))
     }
+
+    async fn upload(mut self: Box<Self>, time: Timestamp) -> Result<(String, u64), StoreError> {
+        let (file, hash) = self.end().await?;
+        let (context, path, blob, id) = (self.context.clone(), self.path.clone(), hash.clone(), self.session_id);
+        let bytes = self.written;
+        let naming = self.naming.clone().lock_owned().await;
+        on(self.context.executor.as_ref(), move || {
+            // Held until this is done: two uploads do not pass the limit together.
+            let _naming = naming;
+            place_upload(&context, &path, id, (&blob, bytes, time))?;
+            file.is_named.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+        .await?;
+        Ok((hash, bytes))
+    }
+}
+
+/// Gives an upload its name, if the session has room for it.
+fn place_upload(
+    context: &Context,
+    path: &Path,
+    id: SessionId,
+    (blob, bytes, time): (&str, u64, Timestamp),
+) -> Result<(), StoreError> {
+    let (disk, dir) = (context.disk.as_ref(), session_dir(id));
+    if !exists(disk, id) {
+        return Err(StoreError::NotFound(id));
+    }
+    let (same, others): (Vec<_>, Vec<_>) =
+        uploads(disk, id).map_err(failed)?.into_iter().partition(|upload| upload.blob == blob);
+    // One may expire meanwhile.
+    let lengths = others.iter().map(|upload| if_there(disk.len(&upload.path)).map(Option::unwrap_or_default));
+    let others_bytes = lengths.sum::<io::Result<u64>>().map_err(failed)?;
+    check_uploads(others.len(), others_bytes, bytes)?;
+    let placed = || -> io::Result<()> {
+        let folder = dir.join(UPLOADS);
+        // A killed process may have left a folder whose name was not yet synced.
+        if ensure_dir(disk, &folder)? || (same.is_empty() && others.is_empty()) {
+            disk.sync_dir(&dir).inspect_err(|_| drop(disk.remove(&folder)))?;
+        }
+        let name = folder.join(upload_name(blob, time));
+        disk.rename(path, &name)?;
+        disk.sync_dir(&folder)?;
+        same.iter().filter(|former| former.path != name).for_each(|former| drop(disk.remove(&former.path)));
+        Ok(())
+    };
+    placed().map_err(|error| match is_missing(&error) {
+        // The session was deleted meanwhile.
+        true => StoreError::NotFound(id),
+        false => context.health.unsure(id, error),
+    })
 }
 
 /// Gives a blob its name in its session's directory. With `is_sure`, the blobs' folder is durable if it exists.
@@ -245,16 +414,21 @@ fn place(context: &Context, path: &Path, id: SessionId, name: &str, is_sure: boo
         with_folders(disk, || ensure_dir(disk, &new_dir(id)))?;
         new_dir(id)
     };
+    named(disk, &dir, is_sure, |blobs| disk.rename(path, &blobs.join(name)))
+}
+
+/// Has a blob named in the folder of a session's directory, durably.
+fn named(disk: &dyn Disk, dir: &Path, is_sure: bool, name: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let blobs = dir.join(BLOBS);
     let is_made = ensure_dir(disk, &blobs)?;
     // A killed process may have left an empty folder whose name was not yet synced.
     if (is_made || (!is_sure && disk.list(&blobs)?.is_empty()))
-        && let Err(error) = disk.sync_dir(&dir)
+        && let Err(error) = disk.sync_dir(dir)
     {
         // A folder with blobs counts as durable, so remove one that may not be.
         drop(disk.remove(&blobs));
         return Err(error);
     }
-    disk.rename(path, &blobs.join(name))?;
+    name(&blobs)?;
     disk.sync_dir(&blobs)
 }

@@ -177,14 +177,15 @@ pub(super) fn link_blobs(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), 
 /// Links a file that is never written again, or copies it if the disk has no links.
 fn link_or_copy(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Trouble> {
     match disk.link(from, to) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::TooManyLinks
-            ) => {}
-        linked => return Ok(linked?),
+        Err(error) if has_no_links(&error) => copy(disk, from, to),
+        linked => Ok(linked?),
     }
-    copy(disk, from, to)
+}
+
+/// Returns true if a file gets no second name because the disk has none.
+pub(super) fn has_no_links(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::Unsupported, io::ErrorKind::PermissionDenied, io::ErrorKind::TooManyLinks];
+    kinds.contains(&error.kind())
 }
 
 /// Copies a file, durably.

@@ -37,6 +37,8 @@ pub(super) const TRASH: &str = "trash";
 pub const QUARANTINE: &str = "quarantine";
 /// Folder of blobs in a session's directory.
 pub(super) const BLOBS: &str = "blobs";
+/// Folder of uploads in a session's directory: blobs that no prompt has used yet.
+pub(super) const UPLOADS: &str = "uploads";
 
 /// Folders of a store that are made again if they are missing. That of the active sessions appears with its marks.
 const FOLDERS: [&str; 5] = [JOURNAL, READERS, NEW, TRASH, QUARANTINE];
@@ -115,7 +117,8 @@ pub fn log_unlisted(folder: &Path, error: &io::Error) {
 
 /// Returns the bytes of a session's files; files shared with a fork count for both.
 pub fn bytes_of(disk: &dyn Disk, id: SessionId) -> io::Result<u64> {
-    Ok(journal_bytes_of(disk, id)? + sum(disk, &session_dir(id).join(BLOBS))?)
+    let folders = [BLOBS, UPLOADS].map(|folder| sum(disk, &session_dir(id).join(folder)));
+    folders.into_iter().try_fold(journal_bytes_of(disk, id)?, |bytes, more| Ok(bytes + more?))
 }
 
 /// Returns the bytes of a session's segments.
@@ -128,7 +131,7 @@ fn sum(disk: &dyn Disk, dir: &Path) -> io::Result<u64> {
     let names = if_there(disk.list(dir))?.unwrap_or_default();
     // A file may be removed meanwhile.
     let len = |name: &String| if_there(disk.len(&dir.join(name))).map(Option::unwrap_or_default);
-    names.iter().filter(|name| *name != BLOBS).map(len).sum()
+    names.iter().filter(|name| ![BLOBS, UPLOADS].contains(&name.as_str())).map(len).sum()
 }
 
 /// Returns true if a directory is a store, and false if it is not one yet.

@@ -1,26 +1,86 @@
 //! From the blocks of a prompt to blobs of the session. All of them are checked before the first is stored, and they are
 //! stored before the event that names them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use sha2::{Digest as _, Sha256};
 
-use super::actor::Actor;
+use super::{Ports, actor::Actor};
 use crate::{
     SessionError,
+    ids::SessionId,
     model::ResolvedModel,
     prompt::{self, FILE_BYTES_MAX},
+    redact::StreamRedactor,
     service::{Prompt, PromptBlock},
-    session::message::{Attached, AttachedFile, Body},
-    store::StoreError,
+    session::message::{Attached, AttachedFile, Body, PDF},
+    store::{StoreError, hex},
+    tool::is_copy,
+    uploads,
 };
+
+/// Bytes of a text to read at once.
+const PIECE_BYTES: usize = 1024 * 1024;
 
 /// Image or file that is checked. Its blob has no name before it is stored.
 pub(super) struct Checked {
     pub(super) attached: Attached,
-    /// What is to be stored; `None` if it is the content of a blob that the session has.
-    content: Option<Bytes>,
+    content: Content,
+}
+
+/// What is to be stored.
+enum Content {
+    /// These bytes.
+    New(Bytes),
+    /// Nothing: it is a blob of the session, or an upload.
+    Named,
+    /// The text of such a blob without its secrets.
+    Unclean(String),
+}
+
+/// Text of a blob or an upload of any length, read in pieces without their secrets.
+struct Text<'a> {
+    named: &'a Named,
+    blob: &'a str,
+    redactor: StreamRedactor,
+    read: u64,
+    /// Beginning of a character whose rest is in the next piece.
+    cut: Vec<u8>,
+    is_over: bool,
+}
+
+impl<'a> Text<'a> {
+    fn of(named: &'a Named, blob: &'a str) -> Self {
+        let redactor = named.ports.secrets.stream();
+        Self { named, blob, redactor, read: 0, cut: Vec::new(), is_over: false }
+    }
+
+    /// Returns the next piece; `None` at the end, and the error `wrong` if it is not a text.
+    async fn next(&mut self, wrong: impl Fn() -> SessionError) -> Result<Option<String>, SessionError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let piece = self.named.piece(self.blob, self.read, PIECE_BYTES).await?;
+        self.read += piece.len() as u64;
+        if piece.is_empty() {
+            self.is_over = true;
+            return if self.cut.is_empty() { Ok(Some(self.redactor.finish())) } else { Err(wrong()) };
+        }
+        let mut bytes = std::mem::take(&mut self.cut);
+        bytes.extend_from_slice(&piece);
+        let valid = match std::str::from_utf8(&bytes) {
+            Ok(text) => text,
+            Err(error) if error.error_len().is_none() => {
+                let (valid, cut) = bytes.split_at(error.valid_up_to());
+                self.cut = cut.to_vec();
+                std::str::from_utf8(valid).unwrap_or_default()
+            }
+            Err(_) => return Err(wrong()),
+        };
+        if valid.contains('\0') { Err(wrong()) } else { Ok(Some(self.redactor.push(valid).into_owned())) }
+    }
 }
 
 impl Actor {
@@ -36,14 +96,19 @@ impl Actor {
         model: Option<&ResolvedModel>,
     ) -> Result<Vec<Checked>, SessionError> {
         model.map_or(Ok(()), |model| prompt::check_model(prompt, model))?;
-        let (mut checked, mut bytes) = (Vec::new(), 0);
+        let (named, mut checked, mut bytes) = (self.named(), Vec::new(), 0);
         for (at, block) in prompt.blocks().iter().enumerate() {
-            let (content, blob) = match block {
+            let (data, blob) = match block {
                 PromptBlock::Text { .. } => continue,
-                PromptBlock::Image { data, blob, .. } | PromptBlock::File { data, blob, .. } => match (data, blob) {
-                    (Some(data), _) => (data.0.clone(), None),
-                    (None, blob) => (self.content(blob.as_deref().unwrap_or_default()).await?, blob.clone()),
-                },
+                PromptBlock::Image { data, blob, .. } | PromptBlock::File { data, blob, .. } => (data, blob),
+            };
+            let content = match (data, blob, block) {
+                (None, Some(blob), PromptBlock::File { name, media_type, .. }) if media_type != PDF => {
+                    checked.push(named.check_text(at, (name, media_type), blob).await?);
+                    continue;
+                }
+                (None, Some(blob), _) => named.piece(blob, 0, FILE_BYTES_MAX + 1).await?,
+                (data, ..) => data.as_ref().map_or_else(Bytes::new, |data| data.0.clone()),
             };
             bytes += content.len() as u64;
             prompt::check_bytes(bytes)?;
@@ -51,51 +116,117 @@ impl Actor {
                 // What the request itself has is checked.
                 prompt::check_content(at, block, &content)?;
             }
-            checked.extend(prompt::attached(block, &content).map(|attached| self.cleaned(attached, content, blob)));
+            let attached = prompt::attached(block, &content);
+            checked.extend(attached.map(|attached| self.cleaned(attached, content, blob.clone())));
         }
         Ok(checked)
     }
 
-    /// Reads a blob that a prompt names.
-    async fn content(&mut self, blob: &str) -> Result<Bytes, SessionError> {
-        let content = self.ports.blobs.read(self.session.id, blob, 0, FILE_BYTES_MAX + 1).await?;
-        content.ok_or(SessionError::ItemNotFound("blob"))
-    }
-
-    /// Replaces secrets in a file's name, and in a text.
-    fn cleaned(&self, attached: Attached, mut content: Bytes, mut blob: Option<String>) -> Checked {
+    /// Replaces secrets in a file's name, and in a text that the request itself has.
+    fn cleaned(&self, attached: Attached, mut content: Bytes, blob: Option<String>) -> Checked {
         let attached = match attached {
             Attached::Image(_) => attached,
             Attached::File(file) => {
                 let text = std::str::from_utf8(&content).ok().filter(|_| !file.is_pdf());
                 if let Some(Cow::Owned(text)) = text.map(|text| self.ports.secrets.replace(text)) {
-                    (content, blob) = (text.into(), None);
+                    content = text.into();
                 }
                 let name = self.ports.secrets.replace(&file.name).into_owned();
                 Attached::File(AttachedFile { name, bytes: content.len() as u64, ..file })
             }
         };
         match blob {
-            Some(blob) => Checked { attached: attached.stored_as(blob), content: None },
-            None => Checked { attached, content: Some(content) },
+            Some(blob) => Checked { attached: attached.stored_as(blob), content: Content::Named },
+            None => Checked { attached, content: Content::New(content) },
         }
     }
 
     /// Stores images and files. They are durable with the event that names them. If one cannot be stored, nothing of the
     /// session has changed, and a turn that runs goes on.
     pub(super) async fn attach(&mut self, checked: Vec<Checked>) -> Result<Vec<Attached>, SessionError> {
-        let (blobs, id) = (&self.ports.blobs, self.session.id);
-        let stored = checked.into_iter().map(|Checked { attached, content }| async move {
-            let Some(content) = content else { return Ok(attached) };
-            let mut writer = blobs.writer(id);
-            writer.waits_for_room();
-            writer.write(&content).await?;
-            let (blob, _) = writer.finish().await?;
-            Ok(attached.stored_as(blob))
-        });
-        try_join_all(stored).await.map_err(|error| match error {
-            StoreError::Fenced => self.discard(&error),
-            _ => Self::store_failed(&error),
+        let named = self.named();
+        let stored = try_join_all(checked.into_iter().map(|checked| named.store(checked))).await;
+        stored.map_err(|trouble| match trouble {
+            Trouble::Store(error @ StoreError::Fenced) => self.discard(&error),
+            Trouble::Store(error) => Self::store_failed(&error),
+            Trouble::Refused(refusal) => refusal,
         })
+    }
+
+    fn named(&self) -> Named {
+        Named { ports: self.ports.clone(), id: self.session.id }
+    }
+}
+
+/// Blobs and uploads of a session, which prompts may name.
+struct Named {
+    ports: Arc<Ports>,
+    id: SessionId,
+}
+
+impl Named {
+    /// Reads a piece. Copies of files are not for prompts.
+    async fn piece(&self, blob: &str, offset: u64, limit: usize) -> Result<Bytes, SessionError> {
+        match offset == 0 && is_copy(self.ports.blobs.as_ref(), self.id, blob).await? {
+            true => Err(SessionError::ItemNotFound("blob")),
+            false => uploads::read(&self.ports, self.id, blob, offset, limit).await,
+        }
+    }
+
+    /// Checks a text file of any length.
+    async fn check_text(
+        &self,
+        at: usize,
+        (name, media_type): (&str, &str),
+        blob: &str,
+    ) -> Result<Checked, SessionError> {
+        let (mut text, mut bytes, mut hash) = (Text::of(self, blob), 0, Sha256::new());
+        while let Some(piece) = text.next(|| prompt::not_text(at)).await? {
+            bytes += piece.len() as u64;
+            hash.update(&piece);
+        }
+        let name = self.ports.secrets.replace(name).into_owned();
+        let (media_type, is_clean) = (media_type.to_owned(), hex(&hash.finalize()) == blob);
+        let stored_as = if is_clean { blob.to_owned() } else { String::new() };
+        let attached = Attached::File(AttachedFile { name, media_type, blob: stored_as, bytes, pages: None });
+        Ok(Checked { attached, content: if is_clean { Content::Named } else { Content::Unclean(blob.to_owned()) } })
+    }
+
+    async fn store(&self, Checked { attached, content }: Checked) -> Result<Attached, Trouble> {
+        let (blobs, id) = (&self.ports.blobs, self.id);
+        let gone = || SessionError::ItemNotFound("blob");
+        let mut writer = blobs.writer(id);
+        writer.waits_for_room();
+        match content {
+            Content::Named if blobs.keep(id, attached.blob()).await? => return Ok(attached),
+            Content::Named => return Err(gone().into()),
+            Content::New(content) => writer.write(&content).await?,
+            Content::Unclean(blob) => {
+                let mut text = Text::of(self, &blob);
+                while let Some(piece) = text.next(gone).await? {
+                    writer.write(piece.as_bytes()).await?;
+                }
+            }
+        }
+        let (blob, _) = writer.finish().await?;
+        Ok(attached.stored_as(blob))
+    }
+}
+
+/// Reason that an image or a file was not stored.
+enum Trouble {
+    Store(StoreError),
+    Refused(SessionError),
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<SessionError> for Trouble {
+    fn from(error: SessionError) -> Self {
+        Self::Refused(error)
     }
 }

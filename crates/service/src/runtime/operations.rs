@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use futures::stream::{self, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -25,10 +26,10 @@ use crate::{
         ClearReminder, CompactJournal, CompactSession, CompactionReceipt, DecideApproval, DeleteSession, Diagnosis,
         EditQueued, EventPage, ExportSession, FetchReader, Finding, ForgetMemory, Forgotten, ForkSession, HistoryItem,
         ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
-        Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
-        Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionService as _,
-        SessionState, SessionSummary, SessionView, ToolServerView, ToolView, TurnAccepted, TurnHandle, TurnStatus,
-        UndoCompaction, Unpin, UpdateSession, WaitReader,
+        Page, Pieces, Pin, PinFact, ProjectionRebuilt, PutBlob, QueueItem, ReadBlob, ReadEvents, ReadHistory,
+        ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery,
+        SessionService as _, SessionState, SessionSummary, SessionView, StoredBlob, ToolServerView, ToolView,
+        TurnAccepted, TurnHandle, TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
@@ -296,6 +297,15 @@ impl Admitted<'_> {
         validate::blob_hash(&request.blob)?;
         let limit = validate::blob_limit(request.limit)?;
         self.0.blob_page(request, limit).await
+    }
+
+    pub(super) async fn put_blob(&self, request: PutBlob) -> Result<StoredBlob, SessionError> {
+        let PutBlob { session_id, data } = request;
+        self.put_blob_from(session_id, stream::iter([Ok(data.0)]).boxed()).await
+    }
+
+    pub(super) async fn put_blob_from(&self, session_id: SessionId, body: Pieces) -> Result<StoredBlob, SessionError> {
+        self.0.store_upload(session_id, body).await
     }
 
     pub(super) async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {

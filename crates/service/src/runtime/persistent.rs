@@ -3,7 +3,7 @@
 //! The journal is the truth: everything here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
@@ -13,15 +13,16 @@ use crate::{
     follow::{check_end, missing},
     ids::{Seq, SessionId, TurnNumber},
     service::{
-        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, ReadBlob, Retain,
-        Retained, RetentionFailure, SessionState,
+        BlobPage, Changed, DeleteSession, ForkSession, HistoryItem, ImportBundle, Imported, Page, Pieces, ReadBlob,
+        Retain, Retained, RetentionFailure, SessionState, StoredBlob,
     },
     session::{
         ForkPoint, ForkedHistory, HistoryFold, Session,
         event::{Event, HistorySnapshot, Record},
     },
-    store::{ReadLimit, StoreError, restore::decode},
+    store::{ReadLimit, StoreError, UPLOADS_BYTES_MAX, restore::decode},
     upkeep::{bundle::piece, retention::doomed},
+    uploads,
 };
 
 /// Frames to read at once.
@@ -200,11 +201,34 @@ impl Sessions {
         let ReadBlob { session_id, blob, offset, .. } = request;
         self.check_exists(session_id).await?;
         // One more byte shows if there is a next page.
-        let bytes = self.engine().blobs.read(session_id, &blob, offset, limit + 1).await?;
-        let bytes = bytes.ok_or(SessionError::ItemNotFound("blob"))?;
+        let bytes = uploads::read(&self.engine().ports, session_id, &blob, offset, limit + 1).await?;
         let piece = &bytes[..bytes.len().min(limit)];
         let next_offset = (bytes.len() > limit).then(|| offset + limit as u64);
         Ok(BlobPage { data: BASE64_STANDARD.encode(piece), next_offset })
+    }
+
+    /// Stores a body as an upload. It needs no lease: no event says anything of it.
+    pub(super) async fn store_upload(
+        &self,
+        session_id: SessionId,
+        mut body: Pieces,
+    ) -> Result<StoredBlob, SessionError> {
+        let engine = self.engine();
+        self.check_exists(session_id).await?;
+        engine.held.check_room()?;
+        engine.events.room().await?;
+        uploads::expire(&engine.ports, session_id).await?;
+        let (mut writer, mut bytes) = (engine.blobs.writer(session_id), 0);
+        writer.waits_for_room();
+        while let Some(piece) = body.try_next().await? {
+            bytes += piece.len() as u64;
+            if bytes > UPLOADS_BYTES_MAX {
+                return Err(SessionError::PayloadTooLarge { what: "upload", bytes, limit: UPLOADS_BYTES_MAX });
+            }
+            writer.write(&piece).await?;
+        }
+        let (blob, bytes) = writer.upload(engine.world.clock.now()).await?;
+        Ok(StoredBlob { blob, bytes })
     }
 
     pub(super) async fn delete_session(&self, request: DeleteSession) -> Result<Changed, SessionError> {

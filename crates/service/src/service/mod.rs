@@ -3,6 +3,8 @@
 //! An operation whose capability is absent answers with that capability's code, before it looks at anything else.
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use tokio_util::sync::CancellationToken;
 
 pub use meerkat_words::{answers::*, operators::*, overview::*, requests::*};
@@ -13,6 +15,9 @@ use crate::{
     follow::Follower,
     ids::{SessionId, TurnNumber},
 };
+
+/// Pieces of a body that is on its way.
+pub type Pieces = BoxStream<'static, Result<Bytes, SessionError>>;
 
 macro_rules! declare {
     ($(
@@ -110,6 +115,9 @@ macro_rules! declare {
                 let _ = cancel;
                 self.import_bundle(request).await
             }
+
+            /// Like [`Self::put_blob`], from the pieces of a body, none of which is kept.
+            async fn put_blob_from(&self, session_id: SessionId, body: Pieces) -> Result<StoredBlob, SessionError>;
 
             /// Counts the passages that a rebuild of the memory's index has not reached yet, if that is known here.
             async fn memory_to_index(&self) -> Option<u64> {

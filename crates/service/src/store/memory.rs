@@ -21,10 +21,11 @@ pub use derived::{MemoryIndex, MemorySessionStore};
 
 use super::{
     BlobStore, BlobWriter, EventStore, Frame, FramePage, Lease, MemoryReaders, ReadLimit, RecordSource, StoreError,
-    Stores, Ticket, hex,
+    Stores, Ticket, check_uploads, hex,
 };
 use crate::{
     SessionError,
+    clock::Timestamp,
     ids::{Seq, SessionId},
     session::event::Record,
     wire::encode_event,
@@ -264,12 +265,17 @@ impl EventStore for MemoryEventStore {
     }
 }
 
-type Blobs = HashMap<SessionId, HashMap<String, Bytes>>;
+/// Blobs of a session.
+#[derive(Default)]
+struct Blobs {
+    blobs: HashMap<String, Bytes>,
+    uploads: HashMap<String, (Timestamp, Bytes)>,
+}
 
 /// Blobs in memory.
 #[derive(Default)]
 pub struct MemoryBlobStore {
-    blobs: Arc<Mutex<Blobs>>,
+    blobs: Arc<Mutex<HashMap<SessionId, Blobs>>>,
     held: Arc<MemoryUse>,
 }
 
@@ -279,6 +285,16 @@ impl MemoryBlobStore {
     pub fn new(held: Arc<MemoryUse>) -> Self {
         Self { blobs: Arc::default(), held }
     }
+
+    fn blobs(&self) -> MutexGuard<'_, HashMap<SessionId, Blobs>> {
+        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cuts a piece out of a body.
+fn piece(bytes: &Bytes, offset: u64, limit: usize) -> Bytes {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
 }
 
 #[async_trait]
@@ -295,30 +311,60 @@ impl BlobStore for MemoryBlobStore {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blobs.get(&session_id).and_then(|blobs| blobs.get(blob)).map(|bytes| {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-            bytes.slice(start..bytes.len().min(start.saturating_add(limit)))
-        }))
+        let blobs = self.blobs();
+        let bytes = blobs.get(&session_id).and_then(|blobs| blobs.blobs.get(blob));
+        Ok(bytes.map(|bytes| piece(bytes, offset, limit)))
     }
 
     async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
-        let blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(blobs.get(&session_id).into_iter().flat_map(HashMap::keys).cloned().collect())
+        Ok(self.blobs().get(&session_id).into_iter().flat_map(|blobs| blobs.blobs.keys()).cloned().collect())
     }
 
     async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
-        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(blobs) = blobs.get_mut(&session_id) {
-            let removed = names.iter().filter_map(|name| blobs.remove(name));
+        if let Some(blobs) = self.blobs().get_mut(&session_id) {
+            let removed = names.iter().filter_map(|name| blobs.blobs.remove(name));
             self.held.shrink(removed.map(|blob| blob.len() as u64).sum());
         }
         Ok(())
     }
 
     async fn forget(&self, session_id: SessionId) {
-        let gone = self.blobs.lock().unwrap_or_else(PoisonError::into_inner).remove(&session_id);
-        self.held.shrink(gone.iter().flat_map(HashMap::values).map(|blob| blob.len() as u64).sum());
+        let gone = self.blobs().remove(&session_id);
+        let uploads = gone.iter().flat_map(|gone| gone.uploads.values().map(|(_, bytes)| bytes));
+        let bodies = gone.iter().flat_map(|gone| gone.blobs.values()).chain(uploads);
+        self.held.shrink(bodies.map(|body| body.len() as u64).sum());
+    }
+
+    async fn read_upload(
+        &self,
+        session_id: SessionId,
+        blob: &str,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let blobs = self.blobs();
+        let upload = blobs.get(&session_id).and_then(|blobs| blobs.uploads.get(blob));
+        Ok(upload.map(|(_, bytes)| piece(bytes, offset, limit)))
+    }
+
+    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+        let mut blobs = self.blobs();
+        let Some(blobs) = blobs.get_mut(&session_id) else { return Ok(false) };
+        let Some((_, bytes)) = blobs.uploads.remove(blob) else { return Ok(blobs.blobs.contains_key(blob)) };
+        let former = blobs.blobs.insert(blob.to_owned(), bytes);
+        self.held.shrink(former.map_or(0, |former| former.len() as u64));
+        Ok(true)
+    }
+
+    async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
+        if let Some(blobs) = self.blobs().get_mut(&session_id) {
+            blobs.uploads.retain(|_, (time, bytes)| {
+                let stays = *time >= before;
+                self.held.shrink(if stays { 0 } else { bytes.len() as u64 });
+                stays
+            });
+        }
+        Ok(())
     }
 }
 
@@ -328,7 +374,7 @@ struct MemoryBlobWriter {
     hash: Sha256,
     /// Bytes counted as held before the blob exists.
     counted: u64,
-    blobs: Arc<Mutex<Blobs>>,
+    blobs: Arc<Mutex<HashMap<SessionId, Blobs>>>,
     held: Arc<MemoryUse>,
 }
 
@@ -354,8 +400,23 @@ impl BlobWriter for MemoryBlobWriter {
         let bytes = Bytes::from(std::mem::take(&mut self.bytes));
         let length = bytes.len() as u64;
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if blobs.entry(self.session_id).or_default().insert(hash.clone(), bytes).is_none() {
+        if blobs.entry(self.session_id).or_default().blobs.insert(hash.clone(), bytes).is_none() {
             // From now on they are counted with the blob.
+            self.counted = 0;
+        }
+        drop(blobs);
+        Ok((hash, length))
+    }
+
+    async fn upload(mut self: Box<Self>, time: Timestamp) -> Result<(String, u64), StoreError> {
+        let hash = hex(&std::mem::take(&mut self.hash).finalize());
+        let bytes = Bytes::from(std::mem::take(&mut self.bytes));
+        let length = bytes.len() as u64;
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let uploads = &mut blobs.entry(self.session_id).or_default().uploads;
+        let others = uploads.iter().filter(|(name, _)| **name != hash).map(|(_, (_, bytes))| bytes.len() as u64);
+        check_uploads(others.clone().count(), others.sum(), length)?;
+        if uploads.insert(hash.clone(), (time, bytes)).is_none() {
             self.counted = 0;
         }
         drop(blobs);

@@ -36,6 +36,7 @@ pub use meerkat_words::store::{
     BlobStore, BlobWriter, Frame, FramePage, Holder, Lease, RECORD_BYTES_MAX, ReadLimit, Registration, StoreError,
     TailRepair, Ticket,
 };
+pub use meerkat_words::store::{UPLOADS_BYTES_MAX, UPLOADS_MAX, check_uploads};
 use meerkat_words::{
     answers::{Page, SessionState, SessionSummary},
     requests::{ForgetMemory, SessionQuery},

@@ -22,6 +22,7 @@ mod life;
 mod lists;
 mod overview;
 mod projection;
+mod put_blob;
 mod readers;
 mod waiting;
 mod workspace;

@@ -344,6 +344,15 @@ impl BlobPage {
     }
 }
 
+/// Answer of `put_blob`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoredBlob {
+    /// The hash, by which a prompt names it.
+    pub blob: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
 /// Way in which a compaction made its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

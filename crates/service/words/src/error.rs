@@ -175,7 +175,8 @@ session_errors! {
     /// A queue is full.
     #[error("The session already has {limit} {what}, which is its limit.")]
     QueueFull {
-        /// Full queue or set: `turns`, `pins`, `reminders`, `interrupts` or `allowed rules`.
+        /// Full queue or set: `turns`, `steered texts`, `pins`, `reminders`, `interrupts`, `allowed rules`, `unused
+        /// uploads` or `bytes of unused uploads`.
         what: &'static str,
         /// Its capacity.
         limit: usize,
@@ -381,6 +382,7 @@ impl From<StoreError> for SessionError {
             StoreError::FormatNewer(id) => Self::FormatNewer(id),
             StoreError::ReadOnly(why) => Self::StoreNotWritable { path: THE_STORE.to_owned(), why },
             StoreError::HeldBy { session_id, holder } => Self::HeldBy { session_id, holder },
+            StoreError::UploadsFull { what, limit } => Self::QueueFull { what, limit },
             StoreError::Fenced | StoreError::OutOfOrder | StoreError::Failed(_) => Self::StoreFailed,
         }
     }

@@ -129,6 +129,10 @@ macro_rules! operations {
             Turns "session/turns" = turns(request: ReadHistory) -> Page<TurnView>, ReadHistory, SessionStore, Reads, [];
             /// Reads a body from a blob.
             Blob "session/blob" = blob(request: ReadBlob) -> BlobPage, ReadBlob, SessionStore, Reads, [ItemNotFound];
+            /// Stores an image or a file for a prompt of a session.
+            ///
+            /// A prompt names it by its hash within a day, else it is deleted.
+            PutBlob "session/put_blob" = put_blob(request: PutBlob) -> StoredBlob, PutBlob, SessionStore, Settles, [QueueFull];
             /// Lists sessions.
             List "session/list" = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
             /// Reads or follows the changes of the list.

@@ -37,7 +37,7 @@ pub enum PromptBlock {
         /// Its bytes, in base64.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<Data>,
-        /// The hash of a blob that the session has.
+        /// The hash of a blob of the session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         blob: Option<String>,
     },
@@ -50,7 +50,7 @@ pub enum PromptBlock {
         /// Its bytes, in base64.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<Data>,
-        /// The hash of a blob that the session has.
+        /// The hash of a blob of the session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         blob: Option<String>,
     },

@@ -455,6 +455,16 @@ pub struct ReadBlob {
     pub limit: Option<usize>,
 }
 
+/// Request of `put_blob`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PutBlob {
+    /// The session.
+    pub session_id: SessionId,
+    /// The bytes in base64.
+    pub data: Data,
+}
+
 /// Request of `list`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

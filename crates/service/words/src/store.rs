@@ -53,6 +53,14 @@ pub enum StoreError {
     /// The journal holds records that only a newer version understands: it can be read, but not written.
     #[error("the journal of session {0} was written by a newer version")]
     FormatNewer(SessionId),
+    /// The session has too many uploads that no prompt has used.
+    #[error("the session already has {limit} {what}")]
+    UploadsFull {
+        /// `unused uploads` or `bytes of unused uploads`.
+        what: &'static str,
+        /// Their limit.
+        limit: usize,
+    },
     /// The store refuses writes since one could not be confirmed.
     #[error("the store is read-only: {0}")]
     ReadOnly(String),
@@ -176,6 +184,11 @@ impl ReadLimit {
     }
 }
 
+/// Most blobs of a session that were uploaded and that no prompt has used yet, and most bytes of them all.
+pub const UPLOADS_MAX: usize = 64;
+/// See [`UPLOADS_MAX`].
+pub const UPLOADS_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
 /// Most bytes of a record's line.
 pub const RECORD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
@@ -203,6 +216,28 @@ pub trait BlobStore: Send + Sync {
 
     /// Deletes the blobs of a session whose deletion does not, or whose creation failed.
     async fn forget(&self, session_id: SessionId);
+
+    /// Like [`Self::read`], but reads an upload. [`Self::read`] and [`Self::list`] find no upload.
+    async fn read_upload(
+        &self,
+        _session_id: SessionId,
+        _blob: &str,
+        _offset: u64,
+        _limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        Ok(None)
+    }
+
+    /// Makes an upload a blob like any other, durably, before a record names it. Returns false if the session has
+    /// neither an upload nor a blob of this name.
+    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+        Ok(self.read(session_id, blob, 0, 1).await?.is_some())
+    }
+
+    /// Deletes a session's uploads from before a time.
+    async fn expire(&self, _session_id: SessionId, _before: Timestamp) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Blob that is being written.
@@ -216,6 +251,30 @@ pub trait BlobWriter: Send {
 
     /// Ends the blob; returns its hash and its length.
     async fn finish(self: Box<Self>) -> Result<(String, u64), StoreError>;
+
+    /// Ends the blob as an upload of this time: it belongs to the session alone, not to its forks, until it is kept. One
+    /// of the same bytes is replaced. Returns its hash and its length.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if there is no such session, [`StoreError::UploadsFull`] if it has too many others.
+    async fn upload(self: Box<Self>, _time: Timestamp) -> Result<(String, u64), StoreError> {
+        Err(StoreError::Failed("this store takes no uploads".to_owned()))
+    }
+}
+
+/// Checks that an upload fits beside the others of its session: their number and their bytes.
+///
+/// # Errors
+/// [`StoreError::UploadsFull`] if it does not.
+pub fn check_uploads(others: usize, others_bytes: u64, bytes: u64) -> Result<(), StoreError> {
+    if others >= UPLOADS_MAX {
+        return Err(StoreError::UploadsFull { what: "unused uploads", limit: UPLOADS_MAX });
+    }
+    if others_bytes.saturating_add(bytes) > UPLOADS_BYTES_MAX {
+        let limit = usize::try_from(UPLOADS_BYTES_MAX).unwrap_or(usize::MAX);
+        return Err(StoreError::UploadsFull { what: "bytes of unused uploads", limit });
+    }
+    Ok(())
 }
 
 /// Formats bytes as hexadecimal digits.

@@ -48,8 +48,11 @@ CREATE TABLE meerkat.blobs (
     name text NOT NULL,
     length bigint NOT NULL,
     body uuid NOT NULL,
-    PRIMARY KEY (session, name)
+    -- Milliseconds of the time of an upload, which goes unless a prompt uses it; 0 if it is a blob.
+    uploaded bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (session, name, uploaded)
 );
+CREATE INDEX blobs_uploaded ON meerkat.blobs (uploaded) WHERE uploaded > 0;
 CREATE INDEX blobs_body ON meerkat.blobs (body);
 CREATE TABLE meerkat.blob_parts (
     body uuid NOT NULL,

@@ -124,7 +124,9 @@ pub(crate) async fn check(
     output: Option<&OutputSpec>,
 ) -> Result<(), SessionError> {
     let trial = wire::turn(NO_SESSION.parse()?, prompt.clone(), turn, delivery, app.config.values.compaction);
-    match app.service.begin_turn(StartTurn { output: output.cloned(), ..trial }).await {
+    // Of a session that is not there yet only this command knows the model.
+    let model = trial.model.clone().or_else(|| app.known_model.clone());
+    match app.service.begin_turn(StartTurn { output: output.cloned(), model, ..trial }).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }

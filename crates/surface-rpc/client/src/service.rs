@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::BytesMut;
+use futures::TryStreamExt as _;
 use meerkat_service::{
     Capabilities, ErrorCode, Operation, SessionError, SessionId, SessionService, TurnNumber, follow::Follower,
     operations, request_of, service::*,
@@ -19,6 +21,9 @@ use crate::{
 
 /// How long a process may take to say if it is ready.
 const GREETING_LIMIT: Duration = Duration::from_secs(2);
+
+/// Bytes of an upload that fit in one message, in base64.
+const UPLOAD_BYTES_MAX: usize = 23 * 1024 * 1024;
 
 macro_rules! declare {
     ($(
@@ -131,6 +136,22 @@ macro_rules! declare {
                     Server::Here(service) => service.import_until(request, cancel).await,
                     Server::There(_) => self.import_bundle(request).await,
                 }
+            }
+
+            /// Over a connection the body is one message, so there it is held whole.
+            async fn put_blob_from(&self, session_id: SessionId, mut body: Pieces) -> Result<StoredBlob, SessionError> {
+                if let Server::Here(service) = self.current().await? {
+                    return service.put_blob_from(session_id, body).await;
+                }
+                let mut data = BytesMut::new();
+                while let Some(piece) = body.try_next().await? {
+                    data.extend_from_slice(&piece);
+                    if data.len() > UPLOAD_BYTES_MAX {
+                        let (bytes, limit) = (data.len() as u64, UPLOAD_BYTES_MAX as u64);
+                        return Err(SessionError::PayloadTooLarge { what: "upload", bytes, limit });
+                    }
+                }
+                self.put_blob(PutBlob { session_id, data: Data(data.freeze()) }).await
             }
 
             /// Over a connection the readers have this number, if there are any.

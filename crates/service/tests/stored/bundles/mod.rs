@@ -62,7 +62,7 @@ impl Process {
     }
 
     /// Imports a bundle of one session that is good; returns its id here.
-    async fn takes(&self, bundle: &[u8], new_ids: bool) -> SessionId {
+    pub(super) async fn takes(&self, bundle: &[u8], new_ids: bool) -> SessionId {
         let made = self.import(bundle, 100_000, new_ids).await.unwrap();
         assert_eq!(made.len(), 1);
         made[0].session_id
@@ -106,7 +106,7 @@ fn in_memory(options: EngineOptions) -> (Process, Arc<MemoryUse>) {
     (Process { service }, held)
 }
 
-fn found(bytes: &[u8], text: &str) -> bool {
+pub(super) fn found(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 

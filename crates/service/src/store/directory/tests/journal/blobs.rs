@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::common::{Rig, SMALL, Steps, session};
+use super::common::{Rig, SMALL, Steps, long, session};
 use crate::{
+    clock::Timestamp,
     store::directory::journal::{
         Disk as _, Limits,
         simulated::{Fault, Random, SimulatedDisk},
@@ -113,4 +114,89 @@ fn r6_a_blob_that_waits_for_room_leaves_the_reserve_to_turns_that_run() {
     // What a call of the running turn returns may use it.
     rig.blob(session(1), &[b'x'; 1000]).unwrap();
     assert_eq!(rig.steps.drive(rig.store.room()), Err(StoreError::Full));
+}
+
+/// Uploads a body to session 1.
+fn upload(rig: &Rig, bytes: &[u8]) -> Result<String, StoreError> {
+    let mut writer = rig.blobs().writer(session(1));
+    rig.steps.drive(writer.write(bytes))?;
+    Ok(rig.steps.drive(writer.upload(Timestamp::from_millis(7)))?.0)
+}
+
+/// The session's upload and its blob of this name.
+fn found(rig: &Rig, name: &str) -> [Option<Vec<u8>>; 2] {
+    let blobs = rig.blobs();
+    let upload = rig.steps.drive(blobs.read_upload(session(1), name, 0, 99)).unwrap();
+    let blob = rig.steps.drive(blobs.read(session(1), name, 0, 99)).unwrap();
+    [upload, blob].map(|bytes| bytes.map(|bytes| bytes.to_vec()))
+}
+
+#[test]
+fn an_upload_survives_a_crash_at_every_write_until_it_is_a_blob() {
+    let crashed = |rig: &Rig, seed| Rig::on(rig.disk.crashed(&mut Random(seed)), Limits::default(), None);
+    let whole = Some(b"a body".to_vec());
+    for fault in [Fault::Crash, Fault::Eio, Fault::Full] {
+        let mut is_done = false;
+        for after in 0.. {
+            let rig = Rig::new();
+            rig.filled(session(1), 1);
+            rig.disk.fail(after, fault);
+            let uploaded = upload(&rig, b"a body");
+            let Ok(name) = uploaded else {
+                assert!(after < 20, "{fault:?}: it is never done");
+                // Uploaded again, it is there.
+                if fault != Fault::Crash {
+                    let name = upload(&rig, b"a body").unwrap();
+                    assert_eq!(found(&rig, &name), [whole.clone(), None], "{fault:?} after {after}");
+                }
+                continue;
+            };
+            for seed in 0..8 {
+                assert_eq!(found(&crashed(&rig, seed), &name), [whole.clone(), None], "{fault:?}, seed {seed}");
+            }
+            let mut kept_after = 0;
+            loop {
+                let rig = crashed(&rig, 1);
+                rig.disk.fail(kept_after, fault);
+                let kept = rig.steps.drive(rig.blobs().keep(session(1), &name));
+                for seed in 0..8 {
+                    let [upload, blob] = found(&crashed(&rig, seed), &name);
+                    let place = format!("{fault:?} after {kept_after}, seed {seed}: {kept:?}");
+                    assert!(upload == whole || blob == whole, "{place}");
+                    assert!(kept.is_err() || blob == whole, "{place}");
+                    assert!([upload, blob].into_iter().flatten().all(|bytes| Some(bytes) == whole), "{place}");
+                }
+                if kept.is_ok() {
+                    break;
+                }
+                if fault != Fault::Crash {
+                    assert_eq!(rig.steps.drive(rig.blobs().keep(session(1), &name)), Ok(true), "a second time");
+                    assert_eq!(found(&crashed(&rig, 3), &name)[1], whole);
+                }
+                kept_after += 1;
+                assert!(kept_after < 20, "{fault:?}: it is never kept");
+            }
+            assert!(kept_after > 1, "{fault:?}");
+            is_done = true;
+            break;
+        }
+        assert!(is_done);
+    }
+}
+
+#[test]
+fn a_fork_has_what_is_kept_and_no_upload() {
+    let rig = Rig::new();
+    rig.filled(session(1), 1);
+    let (used, unused) = (upload(&rig, b"used").unwrap(), upload(&rig, b"unused").unwrap());
+    assert_eq!(rig.steps.drive(rig.blobs().keep(session(1), &used)), Ok(true));
+    let bytes = rig.steps.drive(rig.store.bytes(session(1))).unwrap();
+    let journal = rig.steps.drive(rig.store.journal_bytes(session(1))).unwrap();
+    assert_eq!(bytes - journal, 4 + 6, "both take room");
+    rig.steps.drive(rig.store.fork(session(1), 1, &[long(session(2), 2, 30)])).unwrap();
+    let read = |name| rig.steps.drive(rig.blobs().read(session(2), name, 0, 9)).unwrap();
+    assert_eq!(read(&used).as_deref(), Some(&b"used"[..]));
+    assert_eq!(read(&unused), None);
+    assert_eq!(rig.steps.drive(rig.blobs().read_upload(session(2), &unused, 0, 9)), Ok(None));
+    assert_eq!(rig.steps.drive(rig.blobs().keep(session(2), &unused)), Ok(false));
 }
