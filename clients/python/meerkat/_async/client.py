@@ -1,0 +1,148 @@
+"""A server: its requests, which are sent again where that does no harm, and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import httpx
+
+from .. import types
+from .._tasks import AsyncTasks
+from .._tools import Tools, definitions
+from .._wire import (
+    SILENCE,
+    WORK,
+    Frames,
+    MeerkatError,
+    Patience,
+    body_of,
+    new_key,
+    query_of,
+    refusal,
+    result_of,
+    settings,
+    stranger,
+)
+from .operations import AsyncServerOperations
+from .session import AsyncSession
+
+
+class AsyncMeerkat(AsyncServerOperations):
+    """A meerkat server. It has a method for each operation on the server, and `session` for those on a session.
+
+    url: The server's address; that of the variable MEERKAT_URL, or http://127.0.0.1:7670.
+    token: The server's token; that of the variable MEERKAT_TOKEN.
+    patience: The seconds for which a request is sent again while the server does not answer.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, patience: float = 60.0):
+        self.http = httpx.AsyncClient(**settings(url, token))
+        self.patience = patience
+        self.tasks = AsyncTasks()
+
+    async def aclose(self) -> None:
+        """Closes all connections. Turns go on: they belong to the server."""
+        self.tasks.close()
+        await self.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def session(
+        self,
+        session_id: str | None = None,
+        *,
+        tools: Tools | None = None,
+        server_tools: Sequence[str] | None = None,
+        key: str | None = None,
+        **fields: Unpack[types.SessionFields],
+    ) -> AsyncSession:
+        """Opens the session with this id, or creates one.
+
+        tools: The functions that its turns may call. A session that is opened has its tools already; this says which
+            functions run their calls.
+        server_tools: Names of the tools of the server that it may use; all if left out.
+        key: With the same key, a program that starts again gets the session that it has created before.
+        """
+        if session_id is None:
+            names = None if server_tools is None else [*server_tools, *(tool.name for tool in tools or ())]
+            body = {**fields, "client_tools": definitions(tools), "tools": names}
+            created: types.SessionCreated = await self._call("POST", "/v1/sessions", body=body, key=key or new_key())
+            session_id = created["session_id"]
+        elif fields or key or server_tools is not None:
+            raise TypeError(
+                f"a session that exists takes no {', '.join(fields) or 'key or server_tools'}; leave out its id to create one"
+            )
+        return AsyncSession(self, session_id, tools or ())
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        key: str | None = None,
+        is_waiting: bool = True,
+        is_repeatable: bool = False,
+        patience: float | None = None,
+    ) -> Any:
+        """Sends a request and returns its answer's JSON, or raises its error."""
+        headers = {"Idempotency-Key": key} if key else {}
+        if not is_waiting:
+            headers["Prefer"] = "respond-async"
+        if body is not None:
+            headers["Content-Type"], content = "application/json", body_of(body)
+        wait = (query or {}).get("wait_ms") or 0
+        timeout = httpx.Timeout(SILENCE + wait / 1000 if method == "GET" or patience else WORK, connect=10)
+        again = Patience(self.patience if patience is None else patience)
+        while True:
+            try:
+                return result_of(
+                    await self.http.request(
+                        method, path, params=query_of(query or {}), content=content, headers=headers, timeout=timeout
+                    )
+                )
+            except (httpx.TransportError, MeerkatError) as error:
+                await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
+
+    async def _stream(
+        self, method: str, path: str, *, after: int = 0, body: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> AsyncGenerator[tuple[str, Any], None]:
+        """Yields what a stream has, each with its kind: the events after a cursor, and at last the result if it has one.
+        A lost connection is made again; no stored event is lost, and none comes twice."""
+        headers = {"Accept": "text/event-stream"} | ({"Idempotency-Key": key} if key else {})
+        content = None
+        if body is not None:
+            headers["Content-Type"], content = "application/json", body_of(body)
+        again = Patience(self.patience)
+        while True:
+            try:
+                headers["Last-Event-ID"] = str(after)
+                async with self.http.stream(method, path, content=content, headers=headers) as answer:
+                    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                        await answer.aread()
+                        raise stranger(answer) if answer.is_success else refusal(answer)
+                    frames = Frames()
+                    async for piece in answer.aiter_bytes():
+                        again.begin()
+                        for frame in frames.feed(piece):
+                            data = frame.read()
+                            # A live event has no seq, and does not move the cursor.
+                            seq = data.get("seq", after + 1) if frame.event != "result" else after + 1
+                            if seq > after:
+                                after = data.get("seq", after)
+                                yield frame.event, data
+                            if frame.event == "result" or data.get("type") == "session_deleted":
+                                return
+                raise httpx.RemoteProtocolError("the stream ended early")
+            except (httpx.TransportError, MeerkatError) as error:
+                await self.tasks.sleep(again.after(error, True, self.http.base_url))

@@ -1,0 +1,269 @@
+"""A session: its turns, its events, and the calls of its tools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
+
+from .. import types
+from .._shape import Load
+from .._tools import Call, Prompt, Result, Tool, Tools, content_of, definitions, log, prompt_of, wanted
+from .._wire import MeerkatError, Shown, new_key, quoted
+from .operations import AsyncSessionOperations
+
+if TYPE_CHECKING:
+    from .client import AsyncMeerkat
+
+Output = TypeVar("Output")
+Event = types.Event | types.LiveEvent
+OnApproval = Callable[[types.ApprovalRequestedEvent], Any]
+OnText = Callable[[str], object]
+# Another program was quicker, or the call is over: its outcome is known.
+KNOWN = ("ITEM_NOT_FOUND", "IDEMPOTENCY_CONFLICT", "SESSION_NOT_FOUND")
+
+
+class AsyncSession(AsyncSessionOperations):
+    """A session of a server. It has a method for each operation on a session; `run` and `stream` begin a turn."""
+
+    def __init__(self, meerkat: AsyncMeerkat, session_id: str, tools: Tools = ()):
+        self.meerkat, self.session_id, self.tools = meerkat, session_id, tools
+
+    async def _call(self, method: str, path: str, **request: Any) -> Any:
+        return await self.meerkat._call(method, path, **request)
+
+    @overload
+    async def run(
+        self, prompt: Prompt, *, tools: Tools | None = None, output: type[Output], key: str | None = None,
+        on_text: OnText | None = None, on_approval: OnApproval | None = None, **fields: Unpack[types.TurnFields],
+    ) -> Result[Output]: ...  # fmt: skip
+    @overload
+    async def run(
+        self, prompt: Prompt, *, tools: Tools | None = None, output: Mapping[str, Any] | None = None,
+        key: str | None = None, on_text: OnText | None = None, on_approval: OnApproval | None = None,
+        **fields: Unpack[types.TurnFields],
+    ) -> Result[Any]: ...  # fmt: skip
+    async def run(self, prompt: Prompt, **options: Any) -> Result[Any]:
+        """Runs a turn to its end, and answers its calls. It takes what `stream` takes."""
+        return await self.stream(prompt, **options).wait()
+
+    @overload
+    def stream(
+        self, prompt: Prompt, *, tools: Tools | None = None, output: type[Output], key: str | None = None,
+        on_text: OnText | None = None, on_approval: OnApproval | None = None, **fields: Unpack[types.TurnFields],
+    ) -> AsyncTurn[Output]: ...  # fmt: skip
+    @overload
+    def stream(
+        self, prompt: Prompt, *, tools: Tools | None = None, output: Mapping[str, Any] | None = None,
+        key: str | None = None, on_text: OnText | None = None, on_approval: OnApproval | None = None,
+        **fields: Unpack[types.TurnFields],
+    ) -> AsyncTurn[Any]: ...  # fmt: skip
+    def stream(self, prompt: Prompt, **options: Any) -> AsyncTurn[Any]:
+        """Runs a turn: the events come as they happen, and `result` is there behind the last one.
+
+        tools: Functions that the model may call, in place of the session's for this turn and later ones.
+        output: A type or a JSON Schema for the answer, which is then in the result's `output`.
+        key: With the same key and the same request, a program that starts again follows the turn that it has begun.
+        on_text: Gets each piece of the answer's text once.
+        on_approval: Gets the event `approval_requested`, and returns `approve`, `deny` or the fields of a decision.
+        """
+        return self._begin("turns", {"prompt": prompt_of(prompt)}, **options)
+
+    async def resume(self, prompt: Prompt | None = None, **options: Any) -> Result[Any]:
+        """Continues a turn that was cut off, to its end. It takes what `stream` takes."""
+        fields = {} if prompt is None else {"prompt": prompt_of(prompt)}
+        return await self._begin("resume", fields, **options).wait()
+
+    def _begin(
+        self,
+        kind: str,
+        body: dict[str, Any],
+        *,
+        tools: Tools | None = None,
+        output: Any = None,
+        key: str | None = None,
+        on_text: OnText | None = None,
+        on_approval: OnApproval | None = None,
+        **fields: Any,
+    ) -> AsyncTurn[Any]:
+        spec, load = wanted(output)
+        body |= {"client_tools": definitions(tools), "output": spec, "attended": True if on_approval else None} | fields
+        path = f"/v1/sessions/{quoted(self.session_id)}/{kind}"
+        frames = self.meerkat._stream("POST", path, body=body, key=key or new_key())
+        return AsyncTurn(
+            self, frames, _Answers(self, self.tools if tools is None else tools), load, on_text, on_approval
+        )
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
+        """Yields the session's events after a cursor: the stored ones first, and then new ones as they happen. A lost
+        connection is made again; no stored event is lost, and none comes twice."""
+        path = f"/v1/sessions/{quoted(self.session_id)}/events"
+        async for _, event in self.meerkat._stream("GET", path, after=after):
+            yield event
+
+    async def answer_calls(self, tools: Tools | None = None) -> None:
+        """Runs the calls of the session's tools and answers them, until the session is deleted: those that wait, and
+        those that come."""
+        answers = _Answers(self, self.tools if tools is None else tools)
+        # First: what comes later is seen, and what came before is in the list of calls.
+        after = (await self.read())["last_seq"]
+        await answers.begin()
+        async for event in self.follow(after):
+            await answers.saw(event)
+
+    async def text(self, body: types.Body) -> str:
+        """Returns a text of an event. One that is too large for an event is read from its blob."""
+        if isinstance(body, str):
+            return body
+        whole = b""
+        while len(whole) < body["bytes"]:
+            whole += await self.blob(body["blob"], offset=len(whole))
+        return whole.decode()
+
+
+class _Answers:
+    """Runs the calls of a session's tools."""
+
+    def __init__(self, session: AsyncSession, tools: Tools):
+        self.session, self.tools = session, {tool.name: tool for tool in tools}
+        self.begun: set[str] = set()
+
+    async def saw(self, event: Event) -> None:
+        """Looks at an event: does it ask for a call?"""
+        if event["type"] == "call_requested" and event["call_id"] not in self.begun and event["name"] in self.tools:
+            await self.begin()
+
+    async def begin(self) -> None:
+        """Begins every open call of these tools. An event may be old; the list says which calls still wait."""
+        if not self.tools:
+            return
+        calls = (await self.session.calls())["items"]
+        self.begun &= {call["call_id"] for call in calls}
+        for call in calls:
+            if call["call_id"] not in self.begun and (tool := self.tools.get(call["name"])):
+                self.begun.add(call["call_id"])
+                made = Call(self.session.session_id, call["turn"], call["call_id"], call["name"], call["arguments"])
+                self.session.meerkat.tasks.start(self.run, tool, made)
+
+    async def run(self, tool: Tool[..., Any], call: Call) -> None:
+        """Runs a call and answers it."""
+        try:
+            returned = await self.session.meerkat.tasks.run(tool.function, **tool.named(call))
+            await self.answer(call, "succeeded", content_of(returned))
+        except Exception as error:
+            log.warning("the tool %s failed (%s)", call.name, call.call_id, exc_info=True)
+            await self.answer(call, "failed", [{"type": "text", "text": str(error) or type(error).__name__}])
+
+    async def answer(self, call: Call, outcome: types.CallOutcome, content: list[types.CallContent]) -> None:
+        """Sends an answer until it is received, for as long as the program runs: the function has done its work."""
+        path = f"/v1/sessions/{quoted(call.session_id)}/calls/{quoted(call.call_id)}"
+        body = {"outcome": outcome, "content": content}
+        try:
+            await self.session._call("POST", path, body=body, is_repeatable=True, patience=math.inf)
+        except MeerkatError as error:
+            if error.code not in KNOWN:
+                raise
+
+
+class AsyncTurn(Generic[Output]):
+    """A turn that runs: an iterator of its events. To leave it before its end, use it by `async with`; the turn goes on."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        frames: AsyncGenerator[tuple[str, Any], None],
+        answers: _Answers,
+        load: Load,
+        on_text: OnText | None,
+        on_approval: OnApproval | None,
+    ):
+        self.session, self.answers, self.load = session, answers, load
+        self.on_text, self.on_approval = on_text, on_approval
+        self.ended: Result[Output] | None = None
+        self.shown = Shown()
+        self.asked: set[str] = set()
+        self.events = self._events(frames)
+
+    @property
+    def result(self) -> Result[Output]:
+        """How the turn ended. Read its events to the last one before."""
+        if self.ended is None:
+            raise RuntimeError("the turn has no result yet: read its events to the last one")
+        return self.ended
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self.events.__anext__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connection. The turn goes on, and so do functions that run for it."""
+        await self.events.aclose()
+
+    async def wait(self) -> Result[Output]:
+        """Reads the events to the last one, and returns the result."""
+        async with self:
+            async for _ in self:
+                pass
+        return self.result
+
+    async def texts(self) -> AsyncGenerator[str, None]:
+        """Yields the answer's text in pieces, as the model says it: each character once."""
+        async for event in self:
+            for piece in await self._fresh(event):
+                yield piece
+
+    async def _events(self, frames: AsyncGenerator[tuple[str, Any], None]) -> AsyncGenerator[Event, None]:
+        try:
+            async for kind, data in frames:
+                if kind == "result":
+                    self.ended = Result.of(data, self.load)
+                    return
+                await self.answers.saw(data)
+                if self.on_approval and data["type"] == "approval_requested" and data["call_id"] not in self.asked:
+                    self.asked.add(data["call_id"])
+                    self.session.meerkat.tasks.start(self._decide, self.on_approval, data)
+                if self.on_text:
+                    for piece in await self._fresh(data):
+                        await self.session.meerkat.tasks.call(self.on_text, piece)
+                yield data
+        finally:
+            await frames.aclose()
+
+    async def _decide(self, on_approval: OnApproval, event: types.ApprovalRequestedEvent) -> None:
+        """Asks the program about a call that still waits, and sends its decision."""
+        open_ones = (await self.session.read())["pending_approvals"]
+        if all(one["call_id"] != event["call_id"] for one in open_ones):
+            return
+        decided = await self.session.meerkat.tasks.run(on_approval, event)
+        try:
+            fields = {"decision": decided} if isinstance(decided, str) else decided
+            await self.session.decide_approval(event["call_id"], **fields)
+        except MeerkatError as error:
+            if error.code not in KNOWN:
+                raise
+
+    async def _fresh(self, event: Event) -> list[str]:
+        """The pieces of an event's texts that were not shown. A stored message has the whole of each text, so what was
+        missed of its live pieces comes with it."""
+        if event["type"] == "text_delta":
+            piece = self.shown.fresh(event["step"], event["block"], event["offset"], event["text"])
+            return [piece] if piece else []
+        pieces = []
+        if event["type"] == "assistant_message":
+            blocks = [block for block in event["blocks"] if block["type"] in ("text", "reasoning")]
+            for number, block in enumerate(blocks):
+                if block["type"] == "text" and (body := block.get("text")):
+                    whole = await self.session.text(body)
+                    pieces.append(self.shown.fresh(event["step"], number, 0, whole))
+        return [piece for piece in pieces if piece]

@@ -1,0 +1,1 @@
+"""The client with `async`. The one without is made from it."""
