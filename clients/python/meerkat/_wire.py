@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -138,28 +138,14 @@ class Patience:
         return wait
 
 
-class Frame(NamedTuple):
-    """A frame of a stream of events."""
-
-    event: str
-    data: str
-
-    def read(self) -> dict[str, Any]:
-        """The JSON of the frame, or the error that it says."""
-        data: dict[str, Any] = json.loads(self.data)
-        if self.event == "failure":
-            raise MeerkatError.of(data)
-        return data
-
-
 class Frames:
-    """Takes the bytes of a stream as they come, and gives its frames (Server-Sent Events)."""
+    """Takes the bytes of a stream as they come, and gives the events in it (Server-Sent Events)."""
 
     def __init__(self) -> None:
         self.rest, self.event, self.data = b"", "", list[str]()
 
-    def feed(self, piece: bytes) -> Iterator[Frame]:
-        """Yields the frames that are complete."""
+    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+        """Yields the events that are complete, and raises the error that ends the stream."""
         # `splitlines` of a text would also split at characters within a JSON string. A CR at the end may be half of CR LF.
         lines = re.split(rb"\r\n|\n|\r(?!\Z)", self.rest + piece)
         self.rest = lines.pop()
@@ -171,9 +157,11 @@ class Frames:
             elif field == "data":
                 self.data.append(value)
             elif not line:
-                if self.data:
-                    yield Frame(self.event, "\n".join(self.data))
-                self.event, self.data = "", []
+                event, data, self.event, self.data = self.event, "\n".join(self.data), "", []
+                if event == "failure":
+                    raise MeerkatError.of(json.loads(data))
+                if data:
+                    yield json.loads(data)
 
 
 class Shown:

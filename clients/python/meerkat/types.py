@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, final
 
 Item = TypeVar("Item")
 
@@ -16,6 +16,7 @@ class Page(TypedDict, Generic[Item]):
     next_cursor: str | None
 
 
+@final
 class ApprovalDecidedEvent(TypedDict):
     """A call was decided."""
 
@@ -32,6 +33,7 @@ class ApprovalDecidedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ApprovalRequestedEvent(TypedDict):
     """A call waits for a decision."""
 
@@ -49,6 +51,7 @@ class ApprovalRequestedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class AssistantMessageEvent(TypedDict):
     """The model answered a step."""
 
@@ -68,6 +71,7 @@ class AssistantMessageEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class AttachedFile(TypedDict):
     """File of a prompt. Its bytes are in a blob of the session."""
 
@@ -78,6 +82,7 @@ class AttachedFile(TypedDict):
     pages: NotRequired[int | None]
 
 
+@final
 class BlobRef(TypedDict):
     """Reference to a text in a blob, with the text's beginning and end."""
 
@@ -87,6 +92,7 @@ class BlobRef(TypedDict):
     tail: str
 
 
+@final
 class Block(TypedDict):
     """A part of an assistant message."""
 
@@ -99,6 +105,7 @@ class Block(TypedDict):
     vendor: NotRequired[str | None]
 
 
+@final
 class BudgetWarningEvent(TypedDict):
     """A budget of the turn is nearly used up."""
 
@@ -113,6 +120,7 @@ class BudgetWarningEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class Budgets(TypedDict):
     """Limits of one turn; those left out come from its session, then from the engine."""
 
@@ -123,6 +131,7 @@ class Budgets(TypedDict):
     wall_ms: NotRequired[int | None]
 
 
+@final
 class CallAnsweredEvent(TypedDict):
     """A caller answered a call. The `tool_finished` that follows at once has the content."""
 
@@ -138,6 +147,7 @@ class CallAnsweredEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class CallContent(TypedDict):
     """Part of an answer to a call."""
 
@@ -148,6 +158,7 @@ class CallContent(TypedDict):
     value: NotRequired[Any]
 
 
+@final
 class CallRequestedEvent(TypedDict):
     """A call waits for its caller."""
 
@@ -164,6 +175,7 @@ class CallRequestedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ChangePage(TypedDict):
     """Changes of the list of sessions, the oldest first. A change may be returned more than once."""
 
@@ -173,6 +185,7 @@ class ChangePage(TypedDict):
     restarts: bool
 
 
+@final
 class Changed(TypedDict):
     """Answer of every other change: the event that recorded it."""
 
@@ -180,6 +193,7 @@ class Changed(TypedDict):
     session_id: SessionId
 
 
+@final
 class ChangedFile(TypedDict):
     """File that a call made or replaced; if the outcome is unknown, the call may have been about to."""
 
@@ -189,6 +203,7 @@ class ChangedFile(TypedDict):
     path: str
 
 
+@final
 class ClientTool(TypedDict):
     """Tool that the caller runs."""
 
@@ -199,6 +214,7 @@ class ClientTool(TypedDict):
     timeout_ms: NotRequired[int | None]
 
 
+@final
 class ClientToolsChangedEvent(TypedDict):
     """The session has other tools that its caller runs, or a turn in its queue brings them."""
 
@@ -214,6 +230,7 @@ class ClientToolsChangedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class CompactionAttempt(TypedDict):
     """Attempt or undo of a compaction."""
 
@@ -221,6 +238,7 @@ class CompactionAttempt(TypedDict):
     turn: int
 
 
+@final
 class CompactionCompletedEvent(TypedDict):
     """A compaction is whole. Its messages are those of the live context."""
 
@@ -235,6 +253,7 @@ class CompactionCompletedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class CompactionConfig(TypedDict):
     """Settings of the default compactor."""
 
@@ -247,6 +266,7 @@ class CompactionConfig(TypedDict):
     recent_turn_budget: NotRequired[int]
 
 
+@final
 class CompactionCounters(TypedDict):
     """Counters for the next compaction. They belong to the session and are durable."""
 
@@ -255,6 +275,7 @@ class CompactionCounters(TypedDict):
     started_turns: int
 
 
+@final
 class CompactionFailedEvent(TypedDict):
     """A compaction failed. The live context is unchanged."""
 
@@ -268,6 +289,7 @@ class CompactionFailedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class CompactionReceipt(TypedDict):
     """Report of a compaction: kept, discarded, cost."""
 
@@ -287,6 +309,7 @@ class CompactionReceipt(TypedDict):
     usage: Usage
 
 
+@final
 class CompactionStartedEvent(TypedDict):
     """A compaction began. Its sizes are those of the live context."""
 
@@ -301,6 +324,7 @@ class CompactionStartedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class CompactionUndoneEvent(TypedDict):
     """A compaction was undone: the discarded messages are in the live context again, before all later ones."""
 
@@ -313,6 +337,7 @@ class CompactionUndoneEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ContextRebuiltEvent(TypedDict):
     """The live context was rebuilt; retained messages are referenced. The events of the others stay."""
 
@@ -329,6 +354,7 @@ class ContextRebuiltEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ContextTokens(TypedDict):
     """Estimated tokens of a request, by what they are for. Together with `free` they are the model's window."""
 
@@ -341,6 +367,7 @@ class ContextTokens(TypedDict):
     tools: int
 
 
+@final
 class ContextView(TypedDict):
     """Size of a session's live context."""
 
@@ -349,6 +376,7 @@ class ContextView(TypedDict):
     window_tokens: int
 
 
+@final
 class Cost(TypedDict):
     """Amount of money."""
 
@@ -356,6 +384,7 @@ class Cost(TypedDict):
     currency: Currency
 
 
+@final
 class ErrorBody(TypedDict):
     """An error as it is sent: `{"code", "message", "retryable", "details"}`."""
 
@@ -365,6 +394,7 @@ class ErrorBody(TypedDict):
     retryable: bool
 
 
+@final
 class ErrorRow(TypedDict):
     """Row of the error table."""
 
@@ -377,6 +407,7 @@ class ErrorRow(TypedDict):
     rpc_code: int
 
 
+@final
 class FileBefore(TypedDict):
     """File before a change."""
 
@@ -385,6 +416,7 @@ class FileBefore(TypedDict):
     sha256: str
 
 
+@final
 class Finding(TypedDict):
     """Fault in a data directory."""
 
@@ -396,6 +428,7 @@ class Finding(TypedDict):
     what: str
 
 
+@final
 class Form(TypedDict):
     """Question of a tool server to a person, asked while its call runs."""
 
@@ -405,6 +438,7 @@ class Form(TypedDict):
     server: str
 
 
+@final
 class GivenBlockText(TypedDict):
     """A text."""
 
@@ -412,6 +446,7 @@ class GivenBlockText(TypedDict):
     type: Literal["text"]
 
 
+@final
 class GivenBlockToolCall(TypedDict):
     """A call of a tool, which need not be there any more."""
 
@@ -421,6 +456,7 @@ class GivenBlockToolCall(TypedDict):
     type: Literal["tool_call"]
 
 
+@final
 class GivenMessageUser(TypedDict):
     """What the user said. The first message of a history is one."""
 
@@ -428,6 +464,7 @@ class GivenMessageUser(TypedDict):
     role: Literal["user"]
 
 
+@final
 class GivenMessageAssistant(TypedDict):
     """What the model answered."""
 
@@ -436,6 +473,7 @@ class GivenMessageAssistant(TypedDict):
     role: Literal["assistant"]
 
 
+@final
 class GivenMessageToolResults(TypedDict):
     """The results of the calls in the message before: one for each."""
 
@@ -443,6 +481,7 @@ class GivenMessageToolResults(TypedDict):
     role: Literal["tool_results"]
 
 
+@final
 class GivenResult(TypedDict):
     """Result of a call that is given."""
 
@@ -451,6 +490,7 @@ class GivenResult(TypedDict):
     is_error: NotRequired[bool]
 
 
+@final
 class HistoryGivenEvent(TypedDict):
     """The session was given a message from elsewhere, from before its first turn."""
 
@@ -464,6 +504,7 @@ class HistoryGivenEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class HistoryItem(TypedDict):
     """Message of a session's history."""
 
@@ -473,6 +514,7 @@ class HistoryItem(TypedDict):
     turn: int | None
 
 
+@final
 class HistorySnapshotEvent(TypedDict):
     """Facts from older events that journal compaction is about to drop, for readers of the journal from its
     beginning. A session that has applied them all learns nothing new."""
@@ -496,6 +538,7 @@ class HistorySnapshotEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class Image(TypedDict):
     """Image of a prompt, or that a call returned. Its bytes are in a blob of the session."""
 
@@ -506,6 +549,7 @@ class Image(TypedDict):
     width: int
 
 
+@final
 class ImportedSession(TypedDict):
     """Imported session."""
 
@@ -515,6 +559,7 @@ class ImportedSession(TypedDict):
     session_id: SessionId
 
 
+@final
 class Key(TypedDict):
     """An idempotency key and the hash of its request."""
 
@@ -522,6 +567,7 @@ class Key(TypedDict):
     request: str
 
 
+@final
 class LogTailRepairedEvent(TypedDict):
     """The end of the journal was cut off: it had not been written whole when the process ended."""
 
@@ -535,6 +581,7 @@ class LogTailRepairedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class LostKey(TypedDict):
     """Idempotency key of a lost turn."""
 
@@ -544,6 +591,7 @@ class LostKey(TypedDict):
     turn: int
 
 
+@final
 class MessageSystem(TypedDict):
     """The system prompt."""
 
@@ -551,6 +599,7 @@ class MessageSystem(TypedDict):
     role: Literal["system"]
 
 
+@final
 class MessageUser(TypedDict):
     """A user's prompt."""
 
@@ -559,6 +608,7 @@ class MessageUser(TypedDict):
     role: Literal["user"]
 
 
+@final
 class MessageAssistant(TypedDict):
     """A plain text of the model."""
 
@@ -566,6 +616,7 @@ class MessageAssistant(TypedDict):
     role: Literal["assistant"]
 
 
+@final
 class MessageBlockAssistant(TypedDict):
     """An answer of the model in blocks: text, reasoning, tool calls."""
 
@@ -574,6 +625,7 @@ class MessageBlockAssistant(TypedDict):
     role: Literal["block_assistant"]
 
 
+@final
 class MessageSystemReminder(TypedDict):
     """A system reminder. Its type is a field, which no text can forge; it is never a turn."""
 
@@ -582,6 +634,7 @@ class MessageSystemReminder(TypedDict):
     role: Literal["system_reminder"]
 
 
+@final
 class MessagePin(TypedDict):
     """A fact that is kept to the letter."""
 
@@ -590,6 +643,7 @@ class MessagePin(TypedDict):
     role: Literal["pin"]
 
 
+@final
 class MessageToolResults(TypedDict):
     """The results of the tool calls of the message before, in call order."""
 
@@ -597,6 +651,7 @@ class MessageToolResults(TypedDict):
     role: Literal["tool_results"]
 
 
+@final
 class ModelOptions(TypedDict):
     """How a model is asked. What a turn leaves out comes from its session, and what is left out there from the
     vendor."""
@@ -610,6 +665,7 @@ class ModelOptions(TypedDict):
     top_p: NotRequired[float | None]
 
 
+@final
 class OpenApproval(TypedDict):
     """Call that waits for a person or for its caller, with its session."""
 
@@ -621,6 +677,7 @@ class OpenApproval(TypedDict):
     workspace: NotRequired[str | None]
 
 
+@final
 class OpenCall(TypedDict):
     """Call that waits for its caller."""
 
@@ -633,6 +690,7 @@ class OpenCall(TypedDict):
     turn: int
 
 
+@final
 class OutputError(TypedDict):
     """Error in an answer, at one place."""
 
@@ -640,6 +698,7 @@ class OutputError(TypedDict):
     path: str
 
 
+@final
 class OutputRefusedEvent(TypedDict):
     """The last answer does not fit the turn's schema, and goes back to the model."""
 
@@ -652,6 +711,7 @@ class OutputRefusedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class OutputSpec(TypedDict):
     """Schema that a turn's answer must fit."""
 
@@ -660,6 +720,7 @@ class OutputSpec(TypedDict):
     schema: dict[str, Any]
 
 
+@final
 class PartialTextEvent(TypedDict):
     """Part of an answer that was cut off. With the end of its turn it becomes a message that ends with `[cut
     off]`."""
@@ -674,6 +735,7 @@ class PartialTextEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class PendingApproval(TypedDict):
     """Call that waits for a decision."""
 
@@ -687,6 +749,7 @@ class PendingApproval(TypedDict):
     turn: int
 
 
+@final
 class Pin(TypedDict):
     """Fact that is kept to the letter."""
 
@@ -694,6 +757,7 @@ class Pin(TypedDict):
     text: str
 
 
+@final
 class PinnedEvent(TypedDict):
     """A fact was pinned. The pin is named by the seq of this event."""
 
@@ -706,6 +770,7 @@ class PinnedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class PromptBlockText(TypedDict):
     """A text."""
 
@@ -713,6 +778,7 @@ class PromptBlockText(TypedDict):
     type: Literal["text"]
 
 
+@final
 class PromptBlockImage(TypedDict):
     """An image. It has either `data` or `blob`."""
 
@@ -722,6 +788,7 @@ class PromptBlockImage(TypedDict):
     type: Literal["image"]
 
 
+@final
 class PromptBlockFile(TypedDict):
     """A text file or a PDF. It has either `data` or `blob`."""
 
@@ -732,22 +799,21 @@ class PromptBlockFile(TypedDict):
     type: Literal["file"]
 
 
-PrunedEvent = TypedDict(
-    "PrunedEvent",
-    {
-        "after": "int",
-        "from": "int",
-        "reason": "NotRequired[PrunedReason | None]",
-        "session_id": "str",
-        "time": "str",
-        "to": "int",
-        "turn": "int | None",
-        "type": "Literal['pruned']",
-        "v": "Literal[1]",
-    },
-)
+@final
+class PrunedEvent(TypedDict):
+    """Events were dropped, or cannot be read."""
+
+    after: int
+    reason: NotRequired[PrunedReason | None]
+    session_id: str
+    time: str
+    to: int
+    turn: int | None
+    type: Literal["pruned"]
+    v: Literal[1]
 
 
+@final
 class QueueItem(TypedDict):
     """Turn in the queue."""
 
@@ -758,6 +824,7 @@ class QueueItem(TypedDict):
     turn: int
 
 
+@final
 class ReaderView(TypedDict):
     """Reader in a list."""
 
@@ -768,6 +835,7 @@ class ReaderView(TypedDict):
     sessions_behind: int
 
 
+@final
 class ReasoningDeltaEvent(TypedDict):
     """More of the model's reasoning."""
 
@@ -783,6 +851,7 @@ class ReasoningDeltaEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class RecordsLostEvent(TypedDict):
     """Events were lost to damage. A turn or call that they ended, or in which they began, has ended."""
 
@@ -797,6 +866,7 @@ class RecordsLostEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class Reminder(TypedDict):
     """Reminder in force."""
 
@@ -806,6 +876,7 @@ class Reminder(TypedDict):
     text: str
 
 
+@final
 class ReminderClearedEvent(TypedDict):
     """A system reminder was removed."""
 
@@ -818,6 +889,7 @@ class ReminderClearedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ReminderSetEvent(TypedDict):
     """A system reminder was set."""
 
@@ -832,6 +904,7 @@ class ReminderSetEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class RetentionFailure(TypedDict):
     """Session that retention could not delete."""
 
@@ -840,6 +913,7 @@ class RetentionFailure(TypedDict):
     session_id: SessionId
 
 
+@final
 class RetentionItem(TypedDict):
     """Session that retention deletes."""
 
@@ -850,6 +924,7 @@ class RetentionItem(TypedDict):
     updated_at: Timestamp
 
 
+@final
 class RetryingEvent(TypedDict):
     """A model call failed and will be tried again."""
 
@@ -865,6 +940,7 @@ class RetryingEvent(TypedDict):
     wait_ms: int
 
 
+@final
 class SearchHit(TypedDict):
     """Indexed piece of text."""
 
@@ -878,6 +954,7 @@ class SearchHit(TypedDict):
     to_seq: int
 
 
+@final
 class SessionArchivedEvent(TypedDict):
     """The session was put away: it can be read, and takes no turn."""
 
@@ -889,6 +966,7 @@ class SessionArchivedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SessionChange(TypedDict):
     """Session that has changed."""
 
@@ -896,6 +974,7 @@ class SessionChange(TypedDict):
     session_id: SessionId
 
 
+@final
 class SessionCreatedEvent(TypedDict):
     """A session was made."""
 
@@ -918,6 +997,7 @@ class SessionCreatedEvent(TypedDict):
     workspace: NotRequired[str | None]
 
 
+@final
 class SessionDeletedEvent(TypedDict):
     """The session is deleted; nothing follows."""
 
@@ -929,6 +1009,7 @@ class SessionDeletedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SessionForkedEvent(TypedDict):
     """The session began as a copy of another's beginning. Everything before happened to that session."""
 
@@ -943,6 +1024,7 @@ class SessionForkedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SessionImportedEvent(TypedDict):
     """The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller
     runs, no rules that allow calls, and no call that a person decided on."""
@@ -955,6 +1037,7 @@ class SessionImportedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SessionMemory(TypedDict):
     """What a session's model finds in memory, and whether memory takes the session in."""
 
@@ -962,6 +1045,7 @@ class SessionMemory(TypedDict):
     scope: NotRequired[MemoryScope]
 
 
+@final
 class SessionSummary(TypedDict):
     """Session in a list."""
 
@@ -982,6 +1066,7 @@ class SessionSummary(TypedDict):
     usage: Usage
 
 
+@final
 class SessionUnarchivedEvent(TypedDict):
     """The session was taken out again."""
 
@@ -993,6 +1078,7 @@ class SessionUnarchivedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SessionUpdatedEvent(TypedDict):
     """The session has another title or other labels. Both are complete, even if only one has changed."""
 
@@ -1006,6 +1092,7 @@ class SessionUpdatedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class SteeringEnteredEvent(TypedDict):
     """A steered text is in the context from here on, as the user's message."""
 
@@ -1018,6 +1105,7 @@ class SteeringEnteredEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class StepView(TypedDict):
     """Model call with the window that it saw, or a compaction between two of them."""
 
@@ -1034,6 +1122,7 @@ class StepView(TypedDict):
     usage: Usage | None
 
 
+@final
 class SummaryUnusedEvent(TypedDict):
     """A summary was paid for and not used, because its compaction failed."""
 
@@ -1047,6 +1136,7 @@ class SummaryUnusedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TextDeltaEvent(TypedDict):
     """More of the model's text."""
 
@@ -1062,6 +1152,7 @@ class TextDeltaEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ToolAllowedEvent(TypedDict):
     """A rule allows calls of the session from here on. It stays when the turn ends."""
 
@@ -1075,6 +1166,7 @@ class ToolAllowedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ToolFinishedEvent(TypedDict):
     """A call has its result."""
 
@@ -1095,6 +1187,7 @@ class ToolFinishedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ToolProgressEvent(TypedDict):
     """A tool reports progress."""
 
@@ -1108,6 +1201,7 @@ class ToolProgressEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ToolResult(TypedDict):
     """The result of one call, as the model sees it."""
 
@@ -1118,6 +1212,7 @@ class ToolResult(TypedDict):
     name: str
 
 
+@final
 class ToolServerView(TypedDict):
     """Configured server of tools."""
 
@@ -1129,6 +1224,7 @@ class ToolServerView(TypedDict):
     tools: int
 
 
+@final
 class ToolStartedEvent(TypedDict):
     """A tool is about to run."""
 
@@ -1144,6 +1240,7 @@ class ToolStartedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class ToolView(TypedDict):
     """Tool that a model is offered, or that is left out."""
 
@@ -1156,6 +1253,7 @@ class ToolView(TypedDict):
     tokens: int
 
 
+@final
 class TurnAccepted(TypedDict):
     """Answer of a turn that is not waited for."""
 
@@ -1164,6 +1262,7 @@ class TurnAccepted(TypedDict):
     turn: int
 
 
+@final
 class TurnCompletedEvent(TypedDict):
     """The turn completed."""
 
@@ -1177,6 +1276,7 @@ class TurnCompletedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnDequeuedEvent(TypedDict):
     """A waiting turn left the queue without starting."""
 
@@ -1189,6 +1289,7 @@ class TurnDequeuedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnEditedEvent(TypedDict):
     """A waiting turn has another prompt or another place in the queue."""
 
@@ -1203,6 +1304,7 @@ class TurnEditedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnFailedEvent(TypedDict):
     """The turn failed."""
 
@@ -1216,6 +1318,7 @@ class TurnFailedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnInterruptedEvent(TypedDict):
     """The turn was interrupted."""
 
@@ -1229,6 +1332,7 @@ class TurnInterruptedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnQueuedEvent(TypedDict):
     """A turn was accepted and waits."""
 
@@ -1253,6 +1357,7 @@ class TurnQueuedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnResult(TypedDict):
     """Answer of a turn that has ended, or that waits for its caller."""
 
@@ -1273,6 +1378,7 @@ class TurnResult(TypedDict):
     usage: Usage
 
 
+@final
 class TurnStartedEvent(TypedDict):
     """A turn started."""
 
@@ -1298,6 +1404,7 @@ class TurnStartedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnSteeredEvent(TypedDict):
     """The running turn got another text of the user. It waits until the model has answered and its calls have
     results."""
@@ -1314,6 +1421,7 @@ class TurnSteeredEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class TurnTotals(TypedDict):
     """Counts and cost of a turn, in each event that ends one."""
 
@@ -1324,6 +1432,7 @@ class TurnTotals(TypedDict):
     usage: Usage
 
 
+@final
 class TurnView(TypedDict):
     """Turn with its cost."""
 
@@ -1341,6 +1450,7 @@ class TurnView(TypedDict):
     usage: Usage
 
 
+@final
 class TurnViewBudgets(TypedDict):
     """Its budgets."""
 
@@ -1351,6 +1461,7 @@ class TurnViewBudgets(TypedDict):
     wall_ms: NotRequired[int | None]
 
 
+@final
 class TurnViewOptions(TypedDict):
     """How its model was asked."""
 
@@ -1363,6 +1474,7 @@ class TurnViewOptions(TypedDict):
     top_p: NotRequired[float | None]
 
 
+@final
 class UnpinnedEvent(TypedDict):
     """A pin was removed."""
 
@@ -1375,6 +1487,7 @@ class UnpinnedEvent(TypedDict):
     v: Literal[1]
 
 
+@final
 class Usage(TypedDict):
     """Tokens of one call, a turn, or a session, counted in one way whatever the vendor's bill looks like. The
     parts that are 0 in most bills are written only if they are not."""
@@ -1386,6 +1499,7 @@ class Usage(TypedDict):
     reasoning_tokens: NotRequired[int]
 
 
+@final
 class SessionFields(TypedDict):
     """Further fields of `create_session`."""
 
@@ -1401,6 +1515,7 @@ class SessionFields(TypedDict):
     workspace: NotRequired[str | None]
 
 
+@final
 class SessionCreated(TypedDict):
     """Answer of `create_session`."""
 
@@ -1409,6 +1524,7 @@ class SessionCreated(TypedDict):
     session_id: SessionId
 
 
+@final
 class TurnFields(TypedDict):
     """Further fields of `start_turn`."""
 
@@ -1421,6 +1537,7 @@ class TurnFields(TypedDict):
     policy: NotRequired[Policy]
 
 
+@final
 class CapabilitiesView(TypedDict):
     """The answer of `capabilities`."""
 
@@ -1432,12 +1549,14 @@ class CapabilitiesView(TypedDict):
     version: str
 
 
+@final
 class ErrorList(TypedDict):
     """Answer of `errors`."""
 
     items: list[ErrorRow]
 
 
+@final
 class EventsAnswer(TypedDict):
     """A page of events, each as its line in the journal."""
 
@@ -1445,6 +1564,7 @@ class EventsAnswer(TypedDict):
     next_seq: int
 
 
+@final
 class SessionView(TypedDict):
     """Answer of `read`."""
 
@@ -1473,6 +1593,7 @@ class SessionView(TypedDict):
     workspace: NotRequired[str | None]
 
 
+@final
 class Imported(TypedDict):
     """Answer of `import_bundle`."""
 
@@ -1482,17 +1603,20 @@ class Imported(TypedDict):
     upload: str | None
 
 
+@final
 class FetchReaderAnswer(TypedDict):
     """Records that the reader has not handled, each session's in order."""
 
     items: list[FetchReaderAnswerItemsItem]
 
 
+@final
 class FetchReaderAnswerItemsItem(TypedDict):
     event: Event
     idempotency_key: str
 
 
+@final
 class Checkpoint(TypedDict):
     """Position of a reader in a session."""
 
@@ -1501,6 +1625,18 @@ class Checkpoint(TypedDict):
     session_id: SessionId
 
 
+@final
+class JournalCompactionReport(TypedDict):
+    """Answer of `compact_journal`."""
+
+    dropped: int
+    kept: int
+    safe_up_to: int
+    scanned: int
+    skipped: CompactionSkipped | None
+
+
+@final
 class ProjectionRebuilt(TypedDict):
     """Answer of `rebuild_projection`."""
 
@@ -1508,6 +1644,7 @@ class ProjectionRebuilt(TypedDict):
     sessions: int
 
 
+@final
 class Diagnosis(TypedDict):
     """Answer of `diagnose`: the report of an examination."""
 
@@ -1517,6 +1654,24 @@ class Diagnosis(TypedDict):
     sessions: int
 
 
+@final
+class Retained(TypedDict):
+    """Answer of `retain`."""
+
+    deleted: int
+    failed: NotRequired[list[RetentionFailure]]
+    items: list[RetentionItem]
+
+
+@final
+class Forgotten(TypedDict):
+    """Answer of `forget_memory`."""
+
+    erased: bool
+    forgotten: int
+
+
+@final
 class Reindexed(TypedDict):
     """Answer of `reindex_memory`."""
 
@@ -1688,3 +1843,52 @@ ToolOutcome: TypeAlias = Literal["succeeded", "failed", "not_run", "unknown"]
 ToolServerState: TypeAlias = Literal["configured", "listed", "running", "login_needed", "failed"]
 TurnStatus: TypeAlias = Literal["completed", "interrupted", "failed", "waiting"]
 TurnStreamData: TypeAlias = Event | LiveEvent | TurnResult | ErrorBody
+AnyEvent: TypeAlias = (
+    SessionCreatedEvent
+    | SessionForkedEvent
+    | SessionImportedEvent
+    | SessionUpdatedEvent
+    | SessionArchivedEvent
+    | SessionUnarchivedEvent
+    | ClientToolsChangedEvent
+    | HistoryGivenEvent
+    | TurnQueuedEvent
+    | TurnEditedEvent
+    | TurnDequeuedEvent
+    | TurnStartedEvent
+    | TurnSteeredEvent
+    | SteeringEnteredEvent
+    | AssistantMessageEvent
+    | OutputRefusedEvent
+    | ToolStartedEvent
+    | ToolFinishedEvent
+    | ApprovalRequestedEvent
+    | ApprovalDecidedEvent
+    | CallRequestedEvent
+    | CallAnsweredEvent
+    | ToolAllowedEvent
+    | ReminderSetEvent
+    | ReminderClearedEvent
+    | PinnedEvent
+    | UnpinnedEvent
+    | BudgetWarningEvent
+    | PartialTextEvent
+    | TurnCompletedEvent
+    | TurnFailedEvent
+    | TurnInterruptedEvent
+    | LogTailRepairedEvent
+    | RecordsLostEvent
+    | HistorySnapshotEvent
+    | CompactionStartedEvent
+    | ContextRebuiltEvent
+    | CompactionCompletedEvent
+    | SummaryUnusedEvent
+    | CompactionFailedEvent
+    | CompactionUndoneEvent
+    | TextDeltaEvent
+    | ReasoningDeltaEvent
+    | ToolProgressEvent
+    | RetryingEvent
+    | PrunedEvent
+    | SessionDeletedEvent
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import httpx
 
@@ -114,34 +114,24 @@ class AsyncMeerkat(AsyncServerOperations):
             except (httpx.TransportError, MeerkatError) as error:
                 await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
 
-    async def _stream(
-        self, method: str, path: str, *, after: int = 0, body: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> AsyncGenerator[tuple[str, Any], None]:
-        """Yields what a stream has, each with its kind: the events after a cursor, and at last the result if it has one.
-        A lost connection is made again; no stored event is lost, and none comes twice."""
-        headers = {"Accept": "text/event-stream"} | ({"Idempotency-Key": key} if key else {})
-        content = None
-        if body is not None:
-            headers["Content-Type"], content = "application/json", body_of(body)
+    async def _stream(self, path: str, after: int) -> AsyncGenerator[types.AnyEvent, None]:
+        """Yields the events after a cursor. A lost connection is made again; no stored event is lost, none comes twice."""
         again = Patience(self.patience)
         while True:
             try:
-                headers["Last-Event-ID"] = str(after)
-                async with self.http.stream(method, path, content=content, headers=headers) as answer:
+                headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+                async with self.http.stream("GET", path, headers=headers) as answer:
                     if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                         await answer.aread()
                         raise stranger(answer) if answer.is_success else refusal(answer)
                     frames = Frames()
                     async for piece in answer.aiter_bytes():
                         again.begin()
-                        for frame in frames.feed(piece):
-                            data = frame.read()
+                        for event in frames.feed(piece):
                             # A live event has no seq, and does not move the cursor.
-                            seq = data.get("seq", after + 1) if frame.event != "result" else after + 1
-                            if seq > after:
-                                after = data.get("seq", after)
-                                yield frame.event, data
-                            if frame.event == "result" or data.get("type") == "session_deleted":
+                            after = event.get("seq", after)
+                            yield cast(types.AnyEvent, event)
+                            if event["type"] == "session_deleted":
                                 return
                 raise httpx.RemoteProtocolError("the stream ended early")
             except (httpx.TransportError, MeerkatError) as error:

@@ -235,6 +235,14 @@ class AsyncServerOperations(AsyncCaller):
         )
         return returned
 
+    async def delete_reader(self, reader: str) -> types.ReaderView:
+        """Deletes a reader.
+
+        reader: Its name: 1 to 64 small letters, digits, `.`, `_` or `-`.
+        """
+        returned: types.ReaderView = await self._call("DELETE", f"/v1/readers/{quoted(reader)}")
+        return returned
+
     async def list_readers(self) -> types.Page[types.ReaderView]:
         """Lists the readers."""
         returned: types.Page[types.ReaderView] = await self._call("GET", "/v1/readers", is_repeatable=True)
@@ -248,6 +256,33 @@ class AsyncServerOperations(AsyncCaller):
     async def diagnose(self) -> types.Diagnosis:
         """Examines the data directory."""
         returned: types.Diagnosis = await self._call("GET", "/v1/diagnosis", is_repeatable=True)
+        return returned
+
+    async def retain(
+        self,
+        *,
+        dry_run: bool | None = None,
+        max_age_days: int | None = None,
+        max_bytes: int | None = None,
+        max_sessions: int | None = None,
+    ) -> types.Retained:
+        """Deletes sessions that are too old or too many.
+
+        dry_run: Only lists the sessions that would be deleted.
+        max_age_days: Days without a change after which a session is deleted; 0 for no limit.
+        max_bytes: Bytes that all sessions may take; the oldest are deleted first; 0 for no limit.
+        max_sessions: Sessions to keep; the oldest are deleted first; 0 for no limit.
+        """
+        returned: types.Retained = await self._call(
+            "POST",
+            "/v1/retention",
+            body={
+                "dry_run": dry_run,
+                "max_age_days": max_age_days,
+                "max_bytes": max_bytes,
+                "max_sessions": max_sessions,
+            },
+        )
         return returned
 
     async def search_memory(
@@ -287,6 +322,30 @@ class AsyncServerOperations(AsyncCaller):
                 "limit": limit,
             },
             is_repeatable=True,
+        )
+        return returned
+
+    async def forget_memory(
+        self,
+        *,
+        from_seq: int | None = None,
+        session_id: types.SessionId | None = None,
+        source: str | None = None,
+        to_seq: int | None = None,
+        wait: bool | None = None,
+    ) -> types.Forgotten:
+        """Deletes texts from memory.
+
+        from_seq: From this seq on.
+        session_id: Only texts of this session.
+        source: Only texts from this source.
+        to_seq: Up to this seq.
+        wait: If true, the answer comes when the texts have left every file.
+        """
+        returned: types.Forgotten = await self._call(
+            "POST",
+            "/v1/memory/forget",
+            body={"from_seq": from_seq, "session_id": session_id, "source": source, "to_seq": to_seq, "wait": wait},
         )
         return returned
 
@@ -706,6 +765,16 @@ class AsyncSessionOperations(AsyncCaller):
         )
         return returned
 
+    async def delete(self, *, force: bool | None = None) -> types.Changed:
+        """Deletes a session.
+
+        force: Deletes the session even if it is running.
+        """
+        returned: types.Changed = await self._call(
+            "DELETE", f"/v1/sessions/{quoted(self.session_id)}", query={"force": force}
+        )
+        return returned
+
     async def fork(self, *, turn: int | None = None) -> types.Changed:
         """Creates a session from the beginning of another one.
 
@@ -727,6 +796,21 @@ class AsyncSessionOperations(AsyncCaller):
             f"/v1/sessions/{quoted(self.session_id)}/bundle",
             query={"redact": redact, "skip_damage": skip_damage},
             is_repeatable=True,
+        )
+        return returned
+
+    async def compact_journal(
+        self, *, drop_history: bool | None = None, dry_run: bool | None = None
+    ) -> types.JournalCompactionReport:
+        """Drops journal records that nothing depends on.
+
+        drop_history: Also drops history outside the live context and the newest replies.
+        dry_run: Only reports what would be dropped.
+        """
+        returned: types.JournalCompactionReport = await self._call(
+            "POST",
+            f"/v1/sessions/{quoted(self.session_id)}/journal-compactions",
+            body={"drop_history": drop_history, "dry_run": dry_run},
         )
         return returned
 

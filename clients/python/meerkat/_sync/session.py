@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Callable, Mapping
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from .client import Meerkat
 
 Output = TypeVar("Output")
-Event = types.Event | types.LiveEvent
+Event = types.AnyEvent
 OnApproval = Callable[[types.ApprovalRequestedEvent], Any]
 OnText = Callable[[str], object]
+ENDS = ("turn_completed", "turn_failed", "turn_interrupted", "turn_dequeued")
 # Another program was quicker, or the call is over: its outcome is known.
 KNOWN = ("ITEM_NOT_FOUND", "IDEMPOTENCY_CONFLICT", "SESSION_NOT_FOUND")
 
@@ -62,7 +64,7 @@ class Session(SessionOperations):
         **fields: Unpack[types.TurnFields],
     ) -> Turn[Any]: ...  # fmt: skip
     def stream(self, prompt: Prompt, **options: Any) -> Turn[Any]:
-        """Runs a turn: the events come as they happen, and `result` is there behind the last one.
+        """Runs a turn: the events come as they happen, and with the last one `result` is there.
 
         tools: Functions that the model may call, in place of the session's for this turn and later ones.
         output: A type or a JSON Schema for the answer, which is then in the result's `output`.
@@ -92,15 +94,13 @@ class Session(SessionOperations):
         spec, load = wanted(output)
         body |= {"client_tools": definitions(tools), "output": spec, "attended": True if on_approval else None} | fields
         path = f"/v1/sessions/{quoted(self.session_id)}/{kind}"
-        frames = self.meerkat._stream("POST", path, body=body, key=key or new_key())
-        return Turn(self, frames, _Answers(self, self.tools if tools is None else tools), load, on_text, on_approval)
+        answers = _Answers(self, self.tools if tools is None else tools)
+        return Turn(answers, path, body, key or new_key(), load, on_text, on_approval)
 
     def follow(self, after: int = 0) -> Generator[Event, None, None]:
         """Yields the session's events after a cursor: the stored ones first, and then new ones as they happen. A lost
         connection is made again; no stored event is lost, and none comes twice."""
-        path = f"/v1/sessions/{quoted(self.session_id)}/events"
-        for _, event in self.meerkat._stream("GET", path, after=after):
-            yield event
+        return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after)
 
     def answer_calls(self, tools: Tools | None = None) -> None:
         """Runs the calls of the session's tools and answers them, until the session is deleted: those that wait, and
@@ -171,19 +171,21 @@ class Turn(Generic[Output]):
 
     def __init__(
         self,
-        session: Session,
-        frames: Generator[tuple[str, Any], None, None],
         answers: _Answers,
+        path: str,
+        body: dict[str, Any],
+        key: str,
         load: Load,
         on_text: OnText | None,
         on_approval: OnApproval | None,
     ):
-        self.session, self.answers, self.load = session, answers, load
+        self.session, self.answers = answers.session, answers
+        self.path, self.body, self.key, self.load = path, body, key, load
         self.on_text, self.on_approval = on_text, on_approval
         self.ended: Result[Output] | None = None
         self.shown = Shown()
         self.asked: set[str] = set()
-        self.events = self._events(frames)
+        self.events = self._events()
 
     @property
     def result(self) -> Result[Output]:
@@ -223,22 +225,28 @@ class Turn(Generic[Output]):
             for piece in self._fresh(event):
                 yield piece
 
-    def _events(self, frames: Generator[tuple[str, Any], None]) -> Generator[Event, None, None]:
-        try:
-            for kind, data in frames:
-                if kind == "result":
-                    self.ended = Result.of(data, self.load)
-                    return
-                self.answers.saw(data)
-                if self.on_approval and data["type"] == "approval_requested" and data["call_id"] not in self.asked:
-                    self.asked.add(data["call_id"])
-                    self.session.meerkat.tasks.start(self._decide, self.on_approval, data)
+    def _events(self) -> Generator[Event, None, None]:
+        # The turn belongs to the server: it is begun, and then followed by a cursor like everything else. The same
+        # request under the same key has its result.
+        request = {"body": self.body, "key": self.key}
+        begun: types.TurnAccepted = self.session._call("POST", self.path, **request, is_waiting=False)
+        tasks = self.session.meerkat.tasks
+        with closing(self.session.follow(begun["seq"] - 1)) as events:
+            for event in events:
+                if event["turn"] != begun["turn"]:
+                    continue
+                self.answers.saw(event)
+                if self.on_approval and event["type"] == "approval_requested" and event["call_id"] not in self.asked:
+                    self.asked.add(event["call_id"])
+                    tasks.start(self._decide, self.on_approval, event)
                 if self.on_text:
-                    for piece in self._fresh(data):
-                        self.session.meerkat.tasks.call(self.on_text, piece)
-                yield data
-        finally:
-            frames.close()
+                    for piece in self._fresh(event):
+                        tasks.call(self.on_text, piece)
+                if event["type"] in ENDS:
+                    self.ended = Result.of(self.session._call("POST", self.path, **request), self.load)
+                yield event
+                if event["type"] in ENDS:
+                    return
 
     def _decide(self, on_approval: OnApproval, event: types.ApprovalRequestedEvent) -> None:
         """Asks the program about a call that still waits, and sends its decision."""
