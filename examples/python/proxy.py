@@ -4,6 +4,11 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import pytest
+
+from meerkat import Meerkat, Session
+from meerkat_testing import MeerkatServer
+
 
 class Proxy:
     """Passes bytes on, but only so many of each answer: `limits` has a number for each next connection, and then it
@@ -15,6 +20,8 @@ class Proxy:
         self.limits: Iterator[int] = iter(())
         self.connections = 0
         self.client: socket.socket | None = None
+        self.muted: socket.socket | None = None
+        self.left = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
@@ -36,9 +43,13 @@ class Proxy:
         """Passes bytes on up to the limit, and then breaks both connections."""
         try:
             while data := source.recv(4096):
+                if target is self.muted:
+                    continue
                 target.sendall(data if limit is None else data[:limit])
                 if limit is not None and (limit := limit - len(data)) <= 0:
                     break
+            else:
+                self.left.set()
         except OSError:
             pass
         for end in (source, target):
@@ -52,5 +63,24 @@ class Proxy:
         if self.client:
             self.client.shutdown(socket.SHUT_RDWR)
 
+    def mute(self) -> None:
+        """Keeps the newest connection open, and passes nothing more to its client."""
+        self.muted = self.client
+
     def close(self) -> None:
         self.listener.close()
+
+
+@pytest.fixture
+def proxy(meerkat_server: MeerkatServer) -> Iterator[Proxy]:
+    proxy = Proxy(meerkat_server.address)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, server: MeerkatServer, session: Session) -> Session:
+    """The session over the bad network."""
+    meerkat = Meerkat(proxy.url, server.token)
+    # The server answers only to its own name, or to one that it was given.
+    meerkat.http.headers["Host"] = server.address
+    return meerkat.session(session.session_id)

@@ -13,7 +13,9 @@ import pytest
 import tour
 from meerkat import Meerkat, MeerkatError, Session, tool, types
 from meerkat_testing import MeerkatServer
-from proxy import Proxy
+from proxy import Proxy, proxy, through
+
+__all__ = ["proxy"]
 
 # Three steps, with text before and after a call.
 PROMPT = (
@@ -25,22 +27,8 @@ ENDS = ("turn_completed", "turn_failed", "turn_interrupted")
 
 
 @pytest.fixture
-def proxy(meerkat_server: MeerkatServer) -> Iterator[Proxy]:
-    proxy = Proxy(meerkat_server.address)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
 def session(meerkat: Meerkat) -> Session:
     return tour.create(meerkat, "A tour")
-
-
-def through(proxy: Proxy, server: MeerkatServer, session: Session) -> Session:
-    meerkat = Meerkat(proxy.url, server.token)
-    # The server answers only to its own name, or to one that it was given.
-    meerkat.http.headers["Host"] = server.address
-    return meerkat.session(session.session_id)
 
 
 def stored(session: Session) -> list[types.Event]:

@@ -30,8 +30,8 @@ def bank(order: str, reference: str) -> str:
 def main(prompt: str) -> None:
     meerkat = Meerkat()
     # With the same keys it is the same session and the same turn, however often this program starts.
-    session = meerkat.session(key="refunds")
-    result = session.run(prompt, key="order-17", tools=[pay_back])
+    session = meerkat.session(key="refunds", tools=[pay_back])
+    result = session.run(prompt, key="order-17")
     if result.status == "interrupted":
         # The server was killed while the model answered.
         result = session.resume(key="order-17-again")

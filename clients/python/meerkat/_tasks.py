@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ._tools import Tool, Tools, tools_of
+
 
 class AsyncTasks:
     """Runs functions as tasks of the event loop."""
 
     sleep = staticmethod(asyncio.sleep)
+    tools = staticmethod(tools_of)
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[None]] = set()
@@ -48,10 +51,17 @@ class Tasks:
         """Runs a function beside the caller."""
         threading.Thread(target=function, args=arguments, daemon=True).start()
 
+    @staticmethod
+    def tools(given: Tools) -> list[Tool[..., Any]]:
+        """The tools, none of which is `async`."""
+        tools = tools_of(given)
+        for tool in tools:
+            if inspect.iscoroutinefunction(tool.function):
+                raise TypeError(f"the tool {tool.name} is async: use AsyncMeerkat, or write it without async")
+        return tools
+
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Calls a function."""
-        if inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__name__} is async: use AsyncMeerkat, or write it without async")
         return function(*arguments, **named)
 
     run = call

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import logging
 import mimetypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
@@ -100,12 +100,12 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
     return Tool(function, **options) if function else lambda function: Tool(function, **options)
 
 
-Tools = Sequence[Tool[..., Any]]
+Tools = Sequence[Tool[..., Any] | Callable[..., Any]]
 
 
-def definitions(tools: Iterable[Tool[..., Any]] | None) -> list[types.ClientTool] | None:
-    """The tools as the server takes them."""
-    return None if tools is None else [tool.definition for tool in tools]
+def tools_of(given: Tools) -> list[Tool[..., Any]]:
+    """The tools; a function that is none becomes one."""
+    return [one if isinstance(one, Tool) else Tool(one) for one in given]
 
 
 def image(source: str | Path | bytes) -> types.PromptBlockImage:
@@ -199,6 +199,6 @@ class Result(Generic[Output]):
 
     def completed(self) -> Result[Output]:
         """Returns the result itself, or raises the error of a turn that did not complete."""
-        if self.error:
+        if self.error and self.status != "completed":
             raise self.error
         return self

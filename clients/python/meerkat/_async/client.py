@@ -10,7 +10,7 @@ import httpx
 
 from .. import types
 from .._tasks import AsyncTasks
-from .._tools import Tools, definitions
+from .._tools import Tools
 from .._wire import (
     SILENCE,
     WORK,
@@ -43,7 +43,7 @@ class AsyncMeerkat(AsyncServerOperations):
         self.tasks = AsyncTasks()
 
     async def aclose(self) -> None:
-        """Closes all connections. Turns go on: they belong to the server."""
+        """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""
         self.tasks.close()
         await self.http.aclose()
 
@@ -71,16 +71,17 @@ class AsyncMeerkat(AsyncServerOperations):
         server_tools: Names of the tools of the server that it may use; all if left out.
         key: With the same key, a program that starts again gets the session that it has created before.
         """
+        own = self.tasks.tools(tools or ())
         if session_id is None:
-            names = None if server_tools is None else [*server_tools, *(tool.name for tool in tools or ())]
-            body = {**fields, "client_tools": definitions(tools), "tools": names}
+            names = None if server_tools is None else [*server_tools, *(tool.name for tool in own)]
+            body = {**fields, "client_tools": [tool.definition for tool in own] or None, "tools": names}
             created: types.SessionCreated = await self._call("POST", "/v1/sessions", body=body, key=key or new_key())
             session_id = created["session_id"]
         elif fields or key or server_tools is not None:
             raise TypeError(
                 f"a session that exists takes no {', '.join(fields) or 'key or server_tools'}; leave out its id to create one"
             )
-        return AsyncSession(self, session_id, tools or ())
+        return AsyncSession(self, session_id, own)
 
     async def _call(
         self,
@@ -102,7 +103,9 @@ class AsyncMeerkat(AsyncServerOperations):
         if body is not None:
             headers["Content-Type"], content = "application/json", body_of(body)
         wait = (query or {}).get("wait_ms") or 0
-        timeout = httpx.Timeout(SILENCE + wait / 1000 if method == "GET" or patience else WORK, connect=10)
+        # Other requests may send nothing until their work is done.
+        is_quick = method == "GET" or key or patience
+        timeout = httpx.Timeout(SILENCE + wait / 1000 if is_quick else WORK, connect=10)
         again = Patience(self.patience if patience is None else patience)
         while True:
             try:
@@ -117,7 +120,7 @@ class AsyncMeerkat(AsyncServerOperations):
     async def _stream(self, path: str, after: int) -> AsyncGenerator[types.AnyEvent, None]:
         """Yields the events after a cursor. A lost connection is made again; no stored event is lost, none comes twice."""
         again = Patience(self.patience)
-        while True:
+        while not self.http.is_closed:
             try:
                 headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
                 async with self.http.stream("GET", path, headers=headers) as answer:
@@ -133,6 +136,8 @@ class AsyncMeerkat(AsyncServerOperations):
                             yield cast(types.AnyEvent, event)
                             if event["type"] == "session_deleted":
                                 return
+                        if self.http.is_closed:
+                            return
                 raise httpx.RemoteProtocolError("the stream ended early")
             except (httpx.TransportError, MeerkatError) as error:
                 await self.tasks.sleep(again.after(error, True, self.http.base_url))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from .. import types
 from .._shape import Load
-from .._tools import Call, Prompt, Result, Tool, Tools, content_of, definitions, log, prompt_of, wanted
+from .._tools import Call, Prompt, Result, Tool, Tools, content_of, log, prompt_of, wanted
 from .._wire import MeerkatError, Shown, new_key, quoted
 from .operations import AsyncSessionOperations
 
@@ -29,7 +29,7 @@ KNOWN = ("ITEM_NOT_FOUND", "IDEMPOTENCY_CONFLICT", "SESSION_NOT_FOUND")
 class AsyncSession(AsyncSessionOperations):
     """A session of a server. It has a method for each operation on a session; `run` and `stream` begin a turn."""
 
-    def __init__(self, meerkat: AsyncMeerkat, session_id: str, tools: Tools = ()):
+    def __init__(self, meerkat: AsyncMeerkat, session_id: str, tools: list[Tool[..., Any]]):
         self.meerkat, self.session_id, self.tools = meerkat, session_id, tools
 
     async def _call(self, method: str, path: str, **request: Any) -> Any:
@@ -90,10 +90,13 @@ class AsyncSession(AsyncSessionOperations):
         **fields: Any,
     ) -> AsyncTurn[Any]:
         spec, load = wanted(output)
-        body |= {"client_tools": definitions(tools), "output": spec, "attended": True if on_approval else None} | fields
+        body |= {"output": spec, "attended": True if on_approval else None} | fields
+        if tools is not None:
+            # As at the server: they are the session's from now on.
+            self.tools = self.meerkat.tasks.tools(tools)
+            body["client_tools"] = [tool.definition for tool in self.tools]
         path = f"/v1/sessions/{quoted(self.session_id)}/{kind}"
-        answers = _Answers(self, self.tools if tools is None else tools)
-        return AsyncTurn(answers, path, body, key or new_key(), load, on_text, on_approval)
+        return AsyncTurn(_Answers(self, self.tools), path, body, key or new_key(), load, on_text, on_approval)
 
     def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yields the session's events after a cursor: the stored ones first, and then new ones as they happen. A lost
@@ -101,14 +104,23 @@ class AsyncSession(AsyncSessionOperations):
         return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after)
 
     async def answer_calls(self, tools: Tools | None = None) -> None:
-        """Runs the calls of the session's tools and answers them, until the session is deleted: those that wait, and
-        those that come."""
-        answers = _Answers(self, self.tools if tools is None else tools)
+        """Runs the calls of the session's tools and answers them, until the session is deleted or the client is
+        closed: those that wait, and those that come."""
+        answers = _Answers(self, self.tools if tools is None else self.meerkat.tasks.tools(tools))
         # First: what comes later is seen, and what came before is in the list of calls.
-        after = (await self.read())["last_seq"]
+        view = await self._view()
         await answers.begin()
-        async for event in self.follow(after):
+        async for event in self.follow(view["last_seq"] if view else 0):
             await answers.saw(event)
+
+    async def _view(self) -> types.SessionView | None:
+        """The session, or `None` at a server that stores none: what happened there is short."""
+        try:
+            return await self.read()
+        except MeerkatError as error:
+            if error.code != "SESSION_PERSISTENCE_DISABLED":
+                raise
+            return None
 
     async def text(self, body: types.Body) -> str:
         """Returns a text of an event. One that is too large for an event is read from its blob."""
@@ -123,19 +135,20 @@ class AsyncSession(AsyncSessionOperations):
 class _Answers:
     """Runs the calls of a session's tools."""
 
-    def __init__(self, session: AsyncSession, tools: Tools):
+    def __init__(self, session: AsyncSession, tools: list[Tool[..., Any]]):
         self.session, self.tools = session, {tool.name: tool for tool in tools}
         self.begun: set[str] = set()
 
     async def saw(self, event: Event) -> None:
         """Looks at an event: does it ask for a call?"""
-        if event["type"] == "call_requested" and event["call_id"] not in self.begun and event["name"] in self.tools:
-            await self.begin()
+        if event["type"] == "call_requested" and event["call_id"] not in self.begun:
+            if event["name"] in self.tools:
+                await self.begin()
+            else:
+                log.warning("%s waits for a program that has the tool %s", event["call_id"], event["name"])
 
     async def begin(self) -> None:
         """Begins every open call of these tools. An event may be old; the list says which calls still wait."""
-        if not self.tools:
-            return
         calls = (await self.session.calls())["items"]
         self.begun &= {call["call_id"] for call in calls}
         for call in calls:
@@ -154,7 +167,10 @@ class _Answers:
             await self.answer(call, "failed", [{"type": "text", "text": str(error) or type(error).__name__}])
 
     async def answer(self, call: Call, outcome: types.CallOutcome, content: list[types.CallContent]) -> None:
-        """Sends an answer until it is received, for as long as the program runs: the function has done its work."""
+        """Sends an answer until it is received, for as long as the client is open: the function has done its work."""
+        if self.session.meerkat.http.is_closed:
+            log.warning("%s was not answered: the client was closed while %s ran", call.call_id, call.name)
+            return
         path = f"/v1/sessions/{quoted(call.session_id)}/calls/{quoted(call.call_id)}"
         body = {"outcome": outcome, "content": content}
         try:
@@ -248,8 +264,8 @@ class AsyncTurn(Generic[Output]):
 
     async def _decide(self, on_approval: OnApproval, event: types.ApprovalRequestedEvent) -> None:
         """Asks the program about a call that still waits, and sends its decision."""
-        open_ones = (await self.session.read())["pending_approvals"]
-        if all(one["call_id"] != event["call_id"] for one in open_ones):
+        view = await self.session._view()
+        if view and all(one["call_id"] != event["call_id"] for one in view["pending_approvals"]):
             return
         decided = await self.session.meerkat.tasks.run(on_approval, event)
         try:
