@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -176,6 +177,23 @@ class Shown:
         fresh = text.encode()[known - offset :] if offset <= known else b""
         self.known[step, block] = known + len(fresh)
         return fresh.decode()
+
+
+class Begun:
+    """What a client has begun to answer, the newest ten thousand: several streams may see a call, and one runs it."""
+
+    def __init__(self) -> None:
+        self.lock, self.keys = threading.Lock(), dict[tuple[str, ...], None]()
+
+    def add(self, *key: str) -> bool:
+        """Returns true if it was not begun before."""
+        with self.lock:
+            if key in self.keys:
+                return False
+            self.keys[key] = None
+            if len(self.keys) > 10_000:
+                del self.keys[next(iter(self.keys))]
+            return True
 
 
 def new_key() -> str:

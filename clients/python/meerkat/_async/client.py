@@ -14,6 +14,7 @@ from .._tools import Tools
 from .._wire import (
     SILENCE,
     WORK,
+    Begun,
     Frames,
     MeerkatError,
     Patience,
@@ -41,6 +42,7 @@ class AsyncMeerkat(AsyncServerOperations):
         self.http = httpx.AsyncClient(**settings(url, token))
         self.patience = patience
         self.tasks = AsyncTasks()
+        self.begun = Begun()
 
     async def aclose(self) -> None:
         """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""

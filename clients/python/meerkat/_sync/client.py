@@ -16,6 +16,7 @@ from .._tools import Tools
 from .._wire import (
     SILENCE,
     WORK,
+    Begun,
     Frames,
     MeerkatError,
     Patience,
@@ -43,6 +44,7 @@ class Meerkat(ServerOperations):
         self.http = httpx.Client(**settings(url, token))
         self.patience = patience
         self.tasks = Tasks()
+        self.begun = Begun()
 
     def close(self) -> None:
         """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""

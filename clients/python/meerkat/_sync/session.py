@@ -139,25 +139,22 @@ class _Answers:
 
     def __init__(self, session: Session, tools: list[Tool[..., Any]]):
         self.session, self.tools = session, {tool.name: tool for tool in tools}
-        self.begun: set[str] = set()
 
     def saw(self, event: Event) -> None:
         """Looks at an event: does it ask for a call?"""
-        if event["type"] == "call_requested" and event["call_id"] not in self.begun:
-            if event["name"] in self.tools:
-                self.begin()
-            else:
-                log.warning("%s waits for a program that has the tool %s", event["call_id"], event["name"])
+        if event["type"] == "call_requested":
+            self.begin()
 
     def begin(self) -> None:
         """Begins every open call of these tools. An event may be old; the list says which calls still wait."""
-        calls = (self.session.calls())["items"]
-        self.begun &= {call["call_id"] for call in calls}
-        for call in calls:
-            if call["call_id"] not in self.begun and (tool := self.tools.get(call["name"])):
-                self.begun.add(call["call_id"])
-                made = Call(self.session.session_id, call["turn"], call["call_id"], call["name"], call["arguments"])
-                self.session.meerkat.tasks.start(self.run, tool, made)
+        meerkat, session_id = self.session.meerkat, self.session.session_id
+        for call in (self.session.calls())["items"]:
+            tool = self.tools.get(call["name"])
+            if tool is None:
+                log.warning("%s waits for a program that has the tool %s", call["call_id"], call["name"])
+            elif meerkat.begun.add("call", session_id, call["call_id"]):
+                made = Call(session_id, call["turn"], call["call_id"], call["name"], call["arguments"])
+                meerkat.tasks.start(self.run, tool, made)
 
     def run(self, tool: Tool[..., Any], call: Call) -> None:
         """Runs a call and answers it."""
@@ -200,7 +197,6 @@ class Turn(Generic[Output]):
         self.on_text, self.on_approval = on_text, on_approval
         self.ended: Result[Output] | None = None
         self.shown = Shown()
-        self.asked: set[str] = set()
         self.events = self._events()
 
     @property
@@ -246,18 +242,18 @@ class Turn(Generic[Output]):
         # request under the same key has its result.
         request = {"body": self.body, "key": self.key}
         begun: types.TurnAccepted = self.session._call("POST", self.path, **request, is_waiting=False)
-        tasks = self.session.meerkat.tasks
+        meerkat = self.session.meerkat
         with closing(self.session.follow(begun["seq"] - 1)) as events:
             for event in events:
                 if event["turn"] != begun["turn"]:
                     continue
                 self.answers.saw(event)
-                if self.on_approval and event["type"] == "approval_requested" and event["call_id"] not in self.asked:
-                    self.asked.add(event["call_id"])
-                    tasks.start(self._decide, self.on_approval, event)
+                if self.on_approval and event["type"] == "approval_requested":
+                    if meerkat.begun.add("approval", self.session.session_id, event["call_id"]):
+                        meerkat.tasks.start(self._decide, self.on_approval, event)
                 if self.on_text:
                     for piece in self._fresh(event):
-                        tasks.call(self.on_text, piece)
+                        meerkat.tasks.call(self.on_text, piece)
                 if event["type"] in ENDS:
                     self.ended = Result.of(self.session._call("POST", self.path, **request), self.load)
                 yield event

@@ -75,6 +75,25 @@ def test_async_approval_and_texts(meerkat_server: MeerkatServer) -> None:
     assert "not test_ask" in "".join(asyncio.run(main()))
 
 
+def test_a_call_that_two_streams_of_a_program_see_runs_once(meerkat: Meerkat) -> None:
+    runs, both_saw = [], threading.Event()
+
+    def count() -> str:
+        """Counts, and answers when the second stream has seen the call, too."""
+        runs.append("ran")
+        both_saw.wait(timeout=60)
+        return "counted"
+
+    session = meerkat.session(tools=[count])
+    with session.stream("@call count @echo last_result", key="one") as first:
+        next(event for event in first if event["type"] == "call_requested")
+        with session.stream("@call count @echo last_result", key="one") as second:
+            next(event for event in second if event["type"] == "call_requested")
+            both_saw.set()
+            assert second.wait().text == first.wait().text == "last_result: counted"
+    assert runs == ["ran"]
+
+
 def test_an_async_tool_needs_the_async_client(meerkat: Meerkat) -> None:
     async def later() -> str:
         """Answers later."""
