@@ -16,12 +16,14 @@ echo "== Python"
 had() {
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -m venv "$work/venv" &&
     export PATH="$work/venv/bin:$PATH" PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1 &&
-    pip install -r examples/python/requirements.txt && pip install ./clients/python
+    pip install -r examples/python/requirements.txt &&
+    pip install ./clients/python
 }
 if had; then
   export MYPY_CACHE_DIR=$work/mypy RUFF_NO_CACHE=true
   python clients/python/generate.py --check
   ruff format --check --quiet --config clients/python/pyproject.toml clients/python examples/python
+  ruff check --quiet --config clients/python/pyproject.toml clients/python examples/python
   mypy --strict clients/python/generate.py clients/python/meerkat
   mypy --strict examples/python/*.py clients/python/tests
   pytest clients/python examples/python

@@ -233,8 +233,8 @@ def wrapped(line: str) -> str:
 def generated() -> dict[Path, str]:
     """The text of every generated file."""
     classes["Page"] = (
-        'class Page(TypedDict, Generic[Item]):\n    """Page of a list. `next_cursor` is that of the next page; `None` at '
-        'the end."""\n\n    items: list[Item]\n    next_cursor: str | None\n'
+        'class Page(TypedDict, Generic[Item]):\n    """Page of a list. `next_cursor` is `None` at the end."""\n\n'
+        "    items: list[Item]\n    next_cursor: str | None\n"
     )
     aliases = {}
     for name, schema in schemas.items():
@@ -249,7 +249,8 @@ def generated() -> dict[Path, str]:
         parted[operation["path"].startswith("/v1/sessions/{")].append(method(operation))
     types = (
         f'"""Every request, answer, event and error of the server, as the dictionary that its JSON is."""\n\n{HEAD}\n'
-        "from __future__ import annotations\n\nfrom typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, final\n\n"
+        "from __future__ import annotations\n\n"
+        "from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, final\n\n"
         'Item = TypeVar("Item")\n'
         + "".join(f"\n\n{one}" for one in classes.values())
         + "\n\n"

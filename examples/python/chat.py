@@ -1,4 +1,4 @@
-"""A chat backend that keeps nothing: what was said is in meerkat, and a browser's cursor is the id of its last event."""
+"""A chat backend that keeps nothing: what was said is in meerkat, and a page's cursor is the id of its last event."""
 
 import asyncio
 import json
@@ -13,10 +13,11 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import Base64Bytes, BaseModel
 
 from meerkat import AsyncMeerkat, AsyncSession, MeerkatError, image, tool
+from meerkat.types import PromptBlock
 
 
 @tool(effect="read_only")
-def order_status(number: str) -> str:
+def order_status(number: Annotated[str, "Such as 17."]) -> str:
     """Status of an order, by its number."""
     return {"17": "It arrives on Friday.", "18": "It was delivered."}.get(number, "There is no such order.")
 
@@ -65,42 +66,39 @@ async def create() -> dict[str, str]:
 @app.post("/chats/{chat}/messages")
 async def say(chat: UUID, message: Message, idempotency_key: Annotated[str, Header()]) -> Any:
     """Starts a turn. The browser makes the key, and sends its message again under it until there is an answer."""
-    prompt = [image(message.picture)] if message.picture else []
-    session = await opened(chat)
-    return await session.start_turn(
-        [*prompt, {"type": "text", "text": message.prompt}], policy="queue", key=idempotency_key
-    )
+    blocks: list[PromptBlock] = [image(message.picture)] if message.picture else []
+    blocks.append({"type": "text", "text": message.prompt})
+    return await (await opened(chat)).start_turn(blocks, policy="queue", key=idempotency_key)
 
 
 @app.post("/chats/{chat}/ticket")
 async def ticket(chat: UUID, prompt: str = "Write a ticket for this chat.") -> Ticket:
-    result = await (await opened(chat)).run(prompt, output=Ticket, policy="queue")
-    return result.completed().output
+    """Waits for an answer that fits the type."""
+    return (await (await opened(chat)).run(prompt, output=Ticket, policy="queue")).completed().output
 
 
 @app.get("/chats/{chat}/events")
 async def events(chat: UUID, last_event_id: Annotated[int, Header()] = 0) -> Response:
-    """Passes events on. A turn that was cut off because meerkat was killed continues when the page sees that."""
     session = await opened(chat)
-    await session.read()
-
-    async def lines() -> AsyncIterator[str]:
-        after = last_event_id
-        async for event in session.follow(after):
-            if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
-                await resume(session, event["turn"], event["seq"])
-            # A live event has no seq, and does not move the cursor.
-            after = event["seq"] if "seq" in event else after
-            yield f"id: {after}\ndata: {json.dumps(event)}\n\n"
-
-    return StreamingResponse(lines(), media_type="text/event-stream")
+    try:
+        await session.read()
+    except MeerkatError as error:
+        # Without meerkat the stream begins all the same: a browser gives up at an error.
+        if not error.retryable:
+            raise
+    return StreamingResponse(passed_on(session, last_event_id), media_type="text/event-stream")
 
 
-async def resume(session: AsyncSession, turn: int | None, seq: int) -> None:
-    """Continues a turn that was cut off, unless another one came after it."""
-    if turn is not None and (await session.read())["turn_count"] == turn + 1:
-        # With this key it continues once, however many pages follow it.
-        await session.resume_turn(key=f"after-{seq}")
+async def passed_on(session: AsyncSession, after: int) -> AsyncIterator[str]:
+    """Passes events on, and continues a turn that was cut off when meerkat was killed."""
+    async for event in session.follow(after):
+        if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
+            if (await session.read())["turn_count"] - 1 == event["turn"]:
+                # No turn came after it. With this key it continues once, however many pages follow it.
+                await session.resume_turn(key=f"after-{event['seq']}")
+        # A live event has no seq, and does not move the cursor.
+        after = event["seq"] if "seq" in event else after
+        yield f"id: {after}\ndata: {json.dumps(event)}\n\n"
 
 
 @app.exception_handler(MeerkatError)

@@ -159,6 +159,14 @@ def test_a_message_is_sent_again_when_meerkat_is_back(meerkat_server: MeerkatSer
     assert backend.post(f"/chats/{chat}/messages", "a key", prompt="@say Hello.")["turn"] == 0
 
 
+def test_a_stream_waits_for_meerkat(meerkat_server: MeerkatServer, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
+    meerkat_server.kill()
+    threading.Timer(0.5, meerkat_server.start).start()
+    with backend.page.stream("GET", f"/chats/{chat}/events") as stream:
+        assert (stream.status_code, next(stream.iter_lines())) == (200, "id: 1")
+
+
 def test_a_deleted_chat_ends_its_streams(meerkat: Meerkat, backend: Backend) -> None:
     chat = backend.post("/chats")["chat"]
     with backend.page.stream("GET", f"/chats/{chat}/events") as stream:

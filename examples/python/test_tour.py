@@ -107,7 +107,7 @@ def test_streamed_text_is_whole_wherever_connections_break(
 
 
 def until_again(proxy: Proxy, session: Session, events: Iterable[types.AnyEvent]) -> Iterator[types.AnyEvent]:
-    """Passes the events of a turn on, breaks the connection at its text, and ends the turn when the text comes again."""
+    """Passes a turn's events on, breaks the connection at its text, and ends the turn when the text comes again."""
     for event in events:
         yield event
         if event["type"] == "text_delta":
@@ -324,3 +324,10 @@ def test_the_tour_runs_as_a_program(meerkat_server: MeerkatServer) -> None:
         "found: The capital of Peru is Lima.",
         "refused: The session was deleted: start another one.",
     ]
+
+
+def test_the_first_program_runs(meerkat_server: MeerkatServer) -> None:
+    environment = os.environ | {"MEERKAT_URL": meerkat_server.url, "MEERKAT_TOKEN": meerkat_server.token}
+    command = [sys.executable, str(Path(__file__).with_name("first.py"))]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert said == "umbrella: True because: It rains.\n"

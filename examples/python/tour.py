@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from meerkat import Call, Meerkat, MeerkatError, Result, Session, image, tool, types
+from meerkat import Call, Meerkat, MeerkatError, Session, image, tool, types
 
 
 def create(meerkat: Meerkat, title: str) -> Session:

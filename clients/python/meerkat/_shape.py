@@ -77,8 +77,8 @@ class Shapes:
             return schema, hint.model_validate
         if is_typeddict(hint) or (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
             return self.fields(hint, where)
-        raise TypeError(f"{where}: there is no JSON Schema for {hint!r}. Use plain types, lists, dicts with str keys, "
-                        "Literal, TypedDict, a dataclass or a pydantic model, or give the schema yourself.")  # fmt: skip
+        known = "Use plain types, lists, dicts with str keys, Literal, TypedDict, a dataclass or a pydantic model"
+        raise TypeError(f"{where}: there is no JSON Schema for {hint!r}. {known}, or give the schema yourself.")
 
     def union(self, arguments: tuple[Any, ...], where: str) -> tuple[Schema, Load]:
         """A value that may be of several types: JSON itself must say which, so at most one of them is a class."""
@@ -139,7 +139,7 @@ def shape(hint: Any, where: str) -> tuple[Schema, Load]:
 
 
 def parameters(function: Callable[..., Any], name: str, special: type) -> tuple[Schema, Load, str | None]:
-    """The schema of a function's arguments, what makes them from JSON, and the parameter that has the type `special`."""
+    """The schema of a function's arguments, what makes them from JSON, and the parameter of the type `special`."""
     hints, required, taken = get_type_hints(function, include_extras=True), [], None
     found = {}
     for parameter in inspect.signature(function).parameters.values():

@@ -164,7 +164,7 @@ def is_block(one: Any) -> bool:
 
 
 def wanted(output: type | types.OutputSpec | Mapping[str, Any] | None) -> tuple[types.OutputSpec | None, Load]:
-    """The schema for an answer, and what makes the answer from its JSON. A type, a JSON Schema, or the whole `output`."""
+    """The schema for an answer, and what makes the answer from its JSON."""
     if output is None:
         return None, lambda value: value
     if isinstance(output, Mapping):

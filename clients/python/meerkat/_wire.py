@@ -147,7 +147,7 @@ class Frames:
 
     def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
         """Yields the events that are complete, and raises the error that ends the stream."""
-        # `splitlines` of a text would also split at characters within a JSON string. A CR at the end may be half of CR LF.
+        # `splitlines` would also split within a JSON string. A CR at the end may be half of CR LF.
         lines = re.split(rb"\r\n|\n|\r(?!\Z)", self.rest + piece)
         self.rest = lines.pop()
         for line in lines:

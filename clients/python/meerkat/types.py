@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class Page(TypedDict, Generic[Item]):
-    """Page of a list. `next_cursor` is that of the next page; `None` at the end."""
+    """Page of a list. `next_cursor` is `None` at the end."""
 
     items: list[Item]
     next_cursor: str | None

@@ -65,7 +65,8 @@ POINT = OBJECT | {
         (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, None),
         (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": 1}),
         (Point, POINT, {"x": 1}, Point(1.0)),
-        (list[Point | None], {"type": "array", "items": {"anyOf": [POINT, {"type": "null"}]}}, [{"x": 1}, None], [Point(1.0), None]),
+        (list[Point], {"type": "array", "items": POINT}, [{"x": 1}], [Point(1.0)]),
+        (Point | None, {"anyOf": [POINT, {"type": "null"}]}, {"x": 1}, Point(1.0)),
         (
             Named,
             OBJECT | {"properties": {"name": {"type": "string"}, "at": POINT}, "required": ["name"]},

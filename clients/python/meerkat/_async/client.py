@@ -81,7 +81,7 @@ class AsyncMeerkat(AsyncServerOperations):
             session_id = created["session_id"]
         elif fields or key or server_tools is not None:
             raise TypeError(
-                f"a session that exists takes no {', '.join(fields) or 'key or server_tools'}; leave out its id to create one"
+                "a session that exists takes only `tools`; leave out its id to create one with these fields"
             )
         return AsyncSession(self, session_id, own)
 
@@ -120,7 +120,7 @@ class AsyncMeerkat(AsyncServerOperations):
                 await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
 
     async def _stream(self, path: str, after: int) -> AsyncGenerator[types.AnyEvent, None]:
-        """Yields the events after a cursor. A lost connection is made again; no stored event is lost, none comes twice."""
+        """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
         again = Patience(self.patience)
         while not self.http.is_closed:
             try:

@@ -178,7 +178,7 @@ class _Answers:
 
 
 class AsyncTurn(Generic[Output]):
-    """A turn that runs: an iterator of its events. To leave it before its end, use it by `async with`; the turn goes on."""
+    """A turn that runs: an iterator of its events. To leave it early, use it by `async with`; the turn goes on."""
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ class Meerkat(ServerOperations):
             session_id = created["session_id"]
         elif fields or key or server_tools is not None:
             raise TypeError(
-                f"a session that exists takes no {', '.join(fields) or 'key or server_tools'}; leave out its id to create one"
+                "a session that exists takes only `tools`; leave out its id to create one with these fields"
             )
         return Session(self, session_id, own)
 
@@ -122,7 +122,7 @@ class Meerkat(ServerOperations):
                 self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
 
     def _stream(self, path: str, after: int) -> Generator[types.AnyEvent, None, None]:
-        """Yields the events after a cursor. A lost connection is made again; no stored event is lost, none comes twice."""
+        """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
         again = Patience(self.patience)
         while not self.http.is_closed:
             try:

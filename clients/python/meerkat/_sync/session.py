@@ -180,7 +180,7 @@ class _Answers:
 
 
 class Turn(Generic[Output]):
-    """A turn that runs: an iterator of its events. To leave it before its end, use it by `with`; the turn goes on."""
+    """A turn that runs: an iterator of its events. To leave it early, use it by `with`; the turn goes on."""
 
     def __init__(
         self,
