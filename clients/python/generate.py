@@ -187,7 +187,6 @@ def method(operation: dict[str, Any]) -> str:
     answer = "bytes"
     if "application/json" in answers:
         answer = re.sub(r"\b([A-Z]\w+)\b", qualified, of(answers["application/json"]["schema"], camel(name) + "Answer"))
-        answer = re.sub(r"\blist\[", "builtins.list[", answer)
     arguments = [
         f'"{operation["method"]}"',
         ('f"' if "{" in path else '"') + re.sub(r"\{(.*?)\}", r"{quoted(\1)}", path) + '"',
@@ -259,7 +258,7 @@ def generated() -> dict[Path, str]:
     )
     methods = (
         f'"""A method for each operation of the server."""\n\n{HEAD}\n'
-        "import builtins\nfrom collections.abc import Sequence\nfrom typing import Any, Literal\n\n"
+        "from collections.abc import Sequence\nfrom typing import Any, Literal\n\n"
         "from .. import types\nfrom .._wire import new_key, quoted\n\n\n"
         'class AsyncCaller:\n    """What the operations need."""\n\n'
         "    async def _call(\n        self,\n        method: str,\n        path: str,\n        *,\n"

@@ -2,7 +2,6 @@
 
 # Made by generate.py. Do not edit.
 
-import builtins
 from collections.abc import Sequence
 from typing import Any, Literal
 
