@@ -7,7 +7,7 @@ trap 'exit 1' ERR
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$target/examples/clients
-export MEERKAT=${MEERKAT:-$target/debug/meerkat} PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="-q -p no:cacheprovider"
+export MEERKAT=${MEERKAT:-$target/debug/meerkat} PYTHONDONTWRITEBYTECODE=1 PYTEST_ADDOPTS="-q -p no:cacheprovider -W error::pytest.PytestUnhandledThreadExceptionWarning"
 [ -x "$MEERKAT" ] || { echo "$MEERKAT is not there: run cargo build"; exit 1; }
 mkdir -p "$work"
 status=0

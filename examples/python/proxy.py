@@ -12,7 +12,7 @@ from meerkat_testing import MeerkatServer
 
 class Proxy:
     """Passes bytes on, but only so many of each answer: `limits` has a number for each next connection, and then it
-    passes on everything."""
+    passes on everything. With a number below zero the request does not arrive either."""
 
     def __init__(self, address: str):
         host, port = address.split(":")
@@ -34,8 +34,11 @@ class Proxy:
                 return
             self.connections += 1
             self.client = client
-            server = socket.create_connection(self.server)
             limit = next(self.limits, None)
+            if limit is not None and limit < 0:
+                client.close()
+                continue
+            server = socket.create_connection(self.server)
             threading.Thread(target=self.forward, args=(client, server, None), daemon=True).start()
             threading.Thread(target=self.forward, args=(server, client, limit), daemon=True).start()
 

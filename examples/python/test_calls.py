@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,26 @@ def until(session: Session, kind: str) -> list[types.CallAnsweredEvent]:
     raise AssertionError(f"the session was deleted before {kind}")
 
 
+def test_calls_are_answered_after_a_restart_of_the_server(meerkat: Meerkat, meerkat_server: MeerkatServer) -> None:
+    def ours() -> str:
+        """Is ours."""
+        return "ours"
+
+    session = meerkat.session(tools=[ours])
+    other = Meerkat(meerkat_server.url, TOKEN, patience=0)
+    threading.Thread(target=other.session(session.session_id, tools=[ours]).answer_calls, daemon=True).start()
+    session.start_turn("@call ours @say Done.")
+    until(session, "turn_completed")
+    meerkat_server.kill()
+    meerkat_server.start()
+    session.start_turn("@call ours @say Done.")
+    end = time.monotonic() + 60
+    while session.read()["state"] != "idle" and time.monotonic() < end:
+        time.sleep(0.05)
+    assert outcomes(session) == [("succeeded", "ours")] * 2
+    other.close()
+
+
 def test_an_answer_that_came_from_elsewhere_is_no_error(meerkat: Meerkat) -> None:
     def slow(session_id: str) -> str:
         """Is slower than another program."""
@@ -206,9 +227,9 @@ def test_an_answer_that_is_lost_is_sent_again_and_read_once(
     def pay() -> str:
         """Pays."""
         runs.append("paid")
-        # The idle connection, and the next two: the answer does not arrive, and then what the server says to it.
+        # The idle connection, and the next three: the answer does not arrive, and then what the server says to it.
         proxy.cut()
-        proxy.limits = iter([0, 20])
+        proxy.limits = iter([-1, 0, 20])
         return "paid"
 
     session = meerkat.session(tools=[pay])

@@ -31,6 +31,8 @@ class MeerkatError(Exception):
     missing. `status` is the HTTP status, if there was an answer.
     """
 
+    __module__ = "meerkat"
+
     def __init__(
         self,
         code: str,

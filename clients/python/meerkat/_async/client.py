@@ -119,9 +119,11 @@ class AsyncMeerkat(AsyncServerOperations):
             except (httpx.TransportError, MeerkatError) as error:
                 await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
 
-    async def _stream(self, path: str, after: int) -> AsyncGenerator[types.AnyEvent, None]:
+    async def _stream(
+        self, path: str, after: int, patience: float | None = None
+    ) -> AsyncGenerator[types.AnyEvent, None]:
         """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
-        again = Patience(self.patience)
+        again = Patience(self.patience if patience is None else patience)
         while not self.http.is_closed:
             try:
                 headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}

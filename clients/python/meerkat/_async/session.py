@@ -101,16 +101,19 @@ class AsyncSession(AsyncSessionOperations):
     def follow(self, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yields the session's events after a cursor: the stored ones first, and then new ones as they happen. A lost
         connection is made again; no stored event is lost, and none comes twice."""
-        return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after)
+        return self._follow(after)
+
+    def _follow(self, after: int, patience: float | None = None) -> AsyncGenerator[Event, None]:
+        return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after, patience)
 
     async def answer_calls(self, tools: Tools | None = None) -> None:
         """Runs the calls of the session's tools and answers them, until the session is deleted or the client is
-        closed: those that wait, and those that come."""
+        closed: those that wait, and those that come. It waits for a server that is down as long as that takes."""
         answers = _Answers(self, self.tools if tools is None else self.meerkat.tasks.tools(tools))
         # First: what comes later is seen, and what came before is in the list of calls.
         view = await self._view()
         await answers.begin()
-        async for event in self.follow(view["last_seq"] if view else 0):
+        async for event in self._follow(view["last_seq"] if view else 0, math.inf):
             await answers.saw(event)
 
     async def _view(self) -> types.SessionView | None:

@@ -1,1 +1,1 @@
-"""The client with `async`. The one without is made from it."""
+"""The client: a server, its sessions, and a method for each operation."""

@@ -121,9 +121,9 @@ class Meerkat(ServerOperations):
             except (httpx.TransportError, MeerkatError) as error:
                 self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
 
-    def _stream(self, path: str, after: int) -> Generator[types.AnyEvent, None, None]:
+    def _stream(self, path: str, after: int, patience: float | None = None) -> Generator[types.AnyEvent, None, None]:
         """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
-        again = Patience(self.patience)
+        again = Patience(self.patience if patience is None else patience)
         while not self.http.is_closed:
             try:
                 headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
