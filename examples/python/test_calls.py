@@ -204,9 +204,12 @@ def test_calls_are_answered_after_a_restart_of_the_server(meerkat: Meerkat, meer
     other.close()
 
 
-def test_an_answer_that_came_from_elsewhere_is_no_error(meerkat: Meerkat) -> None:
+def test_an_answer_that_came_from_elsewhere_is_no_error(meerkat: Meerkat, caplog: pytest.LogCaptureFixture) -> None:
+    running: list[threading.Thread] = []
+
     def slow(session_id: str) -> str:
         """Is slower than another program."""
+        running.append(threading.current_thread())
         other = meerkat.session(session_id)
         other.answer_call(
             other.calls()["items"][0]["call_id"], "succeeded", content=[{"type": "text", "text": "quick"}]
@@ -216,6 +219,8 @@ def test_an_answer_that_came_from_elsewhere_is_no_error(meerkat: Meerkat) -> Non
     session = meerkat.session(tools=[slow])
     result = session.run(f'@call slow {{"session_id":"{session.session_id}"}} @echo last_result')
     assert result.completed().text == "last_result: quick"
+    running[0].join(timeout=60)
+    assert not running[0].is_alive() and not caplog.records
 
 
 def test_an_answer_that_is_lost_is_sent_again_and_read_once(
