@@ -263,6 +263,29 @@ def test_steer(session: Session) -> None:
     assert order == ["tool_finished", "steering_entered"]
 
 
+def test_a_stream_has_the_events_of_its_turn_alone(session: Session) -> None:
+    running = session.start_turn("@stall")["turn"]
+    queued = session.stream("@say Second.", policy="queue")
+    seen = []
+    for event in queued:
+        seen.append((event["type"], event["turn"]))
+        if event["type"] == "turn_queued":
+            tour.interrupt(session, running)
+    kinds = ["turn_queued", "turn_started", "assistant_message", "turn_completed"]
+    assert [(kind, turn) for kind, turn in seen if kind != "text_delta"] == [(kind, 1) for kind in kinds]
+    assert queued.result.text == "Second."
+
+
+def test_a_turn_that_left_the_queue_is_an_error(session: Session) -> None:
+    session.start_turn("@stall")
+    queued = session.stream("@say Second.", policy="queue")
+    assert next(queued)["type"] == "turn_queued"
+    session.cancel_queued(1)
+    with pytest.raises(MeerkatError) as left:
+        queued.wait()
+    assert left.value.code == "TURN_INTERRUPTED"
+
+
 def test_interrupt(session: Session) -> None:
     turn = session.start_turn("@stall")["turn"]
     assert tour.interrupt(session, turn)
