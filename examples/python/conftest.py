@@ -1,5 +1,7 @@
 """Every test here may ask for `meerkat_server`, and for a client of it."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from meerkat import Meerkat
@@ -9,5 +11,6 @@ __all__ = ["meerkat_server"]
 
 
 @pytest.fixture
-def meerkat(meerkat_server: MeerkatServer) -> Meerkat:
-    return Meerkat(meerkat_server.url, meerkat_server.token)
+def meerkat(meerkat_server: MeerkatServer) -> Iterator[Meerkat]:
+    with Meerkat(meerkat_server.url, meerkat_server.token) as meerkat:
+        yield meerkat

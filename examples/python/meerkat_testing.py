@@ -36,6 +36,7 @@ class MeerkatServer:
                 command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
         # Its first line says where it listens. If it ends before, there is none.
+        assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError((self.folder / "log").read_text())

@@ -4,10 +4,15 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import pytest
+
+from meerkat import Meerkat, Session
+from meerkat_testing import MeerkatServer
+
 
 class Proxy:
     """Passes bytes on, but only so many of each answer: `limits` has a number for each next connection, and then it
-    passes on everything."""
+    passes on everything. With a number below zero the request does not arrive either."""
 
     def __init__(self, address: str):
         host, port = address.split(":")
@@ -15,6 +20,8 @@ class Proxy:
         self.limits: Iterator[int] = iter(())
         self.connections = 0
         self.client: socket.socket | None = None
+        self.muted: socket.socket | None = None
+        self.left = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
@@ -27,8 +34,11 @@ class Proxy:
                 return
             self.connections += 1
             self.client = client
-            server = socket.create_connection(self.server)
             limit = next(self.limits, None)
+            if limit is not None and limit < 0:
+                client.close()
+                continue
+            server = socket.create_connection(self.server)
             threading.Thread(target=self.forward, args=(client, server, None), daemon=True).start()
             threading.Thread(target=self.forward, args=(server, client, limit), daemon=True).start()
 
@@ -36,9 +46,13 @@ class Proxy:
         """Passes bytes on up to the limit, and then breaks both connections."""
         try:
             while data := source.recv(4096):
+                if target is self.muted:
+                    continue
                 target.sendall(data if limit is None else data[:limit])
                 if limit is not None and (limit := limit - len(data)) <= 0:
                     break
+            else:
+                self.left.set()
         except OSError:
             pass
         for end in (source, target):
@@ -52,5 +66,24 @@ class Proxy:
         if self.client:
             self.client.shutdown(socket.SHUT_RDWR)
 
+    def mute(self) -> None:
+        """Keeps the newest connection open, and passes nothing more to its client."""
+        self.muted = self.client
+
     def close(self) -> None:
         self.listener.close()
+
+
+@pytest.fixture
+def proxy(meerkat_server: MeerkatServer) -> Iterator[Proxy]:
+    proxy = Proxy(meerkat_server.address)
+    yield proxy
+    proxy.close()
+
+
+def through(proxy: Proxy, server: MeerkatServer, session: Session) -> Session:
+    """The session over the bad network."""
+    meerkat = Meerkat(proxy.url, server.token)
+    # The server answers only to its own name, or to one that it was given.
+    meerkat.http.headers["Host"] = server.address
+    return meerkat.session(session.session_id)

@@ -1,21 +1,28 @@
 """Kills the chat backend and meerkat in the middle of a turn, and looks at what a browser sees."""
 
+import base64
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from meerkat import Meerkat, MeerkatError, again, check, follow
+from meerkat import Meerkat, types
 from meerkat_testing import MeerkatServer
+
+PNG = base64.b64encode((Path(__file__).parent / "dot.png").read_bytes()).decode()
 
 
 class Backend:
-    """The backend as a process of its own."""
+    """The backend as a process of its own, and a page of it."""
 
     def __init__(self, server: MeerkatServer):
         self.environment = os.environ | {"MEERKAT_URL": server.url, "MEERKAT_TOKEN": server.token}
@@ -26,15 +33,39 @@ class Backend:
         command = [sys.executable, "-m", "uvicorn", "chat:app", "--host", "127.0.0.1", "--port", self.port]
         folder = Path(__file__).parent
         self.process = subprocess.Popen(command, cwd=folder, env=self.environment, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        said = []
         for line in self.process.stderr:
+            said.append(line)
             if found := re.search(r"running on (http://127\.0\.0\.1:(\d+))", line):
-                self.url, self.port = found[1], found[2]
+                self.page, self.port = httpx.Client(base_url=found[1], timeout=60), found[2]
+                # What it says later must not fill the pipe.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
-        raise RuntimeError("the backend ended before it listened")
+        raise RuntimeError("the backend ended before it listened:\n" + "".join(said))
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+    def post(self, path: str, key: str = "", **body: Any) -> Any:
+        return self.page.post(path, json=body, headers={"Idempotency-Key": key}).raise_for_status().json()
+
+    def follow(self, chat: str) -> Iterator[types.AnyEvent]:
+        """What a browser's `EventSource` does."""
+        after, end = "0", time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                with self.page.stream("GET", f"/chats/{chat}/events", headers={"Last-Event-ID": after}) as stream:
+                    for line in stream.iter_lines():
+                        if line.startswith("id: "):
+                            after = line.removeprefix("id: ")
+                        if line.startswith("data: "):
+                            yield json.loads(line.removeprefix("data: "))
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise TimeoutError("the turn did not end in a minute")
 
 
 @pytest.fixture
@@ -44,22 +75,15 @@ def backend(meerkat_server: MeerkatServer) -> Iterator[Backend]:
     backend.kill()
 
 
-def say(page: httpx.Client, chat: str, prompt: str, key: str) -> dict:
-    answer = page.post(f"/chats/{chat}/messages", json={"prompt": prompt}, headers={"Idempotency-Key": key})
-    check(answer)
-    return answer.json()
-
-
 @pytest.mark.parametrize("killed", ["meerkat", "backend", "both"])
 def test_a_page_sees_every_event_once_though_processes_are_killed(
     meerkat: Meerkat, meerkat_server: MeerkatServer, backend: Backend, killed: str
-):
-    page = httpx.Client(base_url=backend.url, timeout=60)
-    chat = page.post("/chats").json()["session_id"]
+) -> None:
+    chat = backend.post("/chats")["chat"]
     prompt = f'@say Before. @call test_sleep {{"ms":{1 if killed == "backend" else 600_000}}} @say After.'
-    begun = say(page, chat, prompt, "the first message")
+    begun = backend.post(f"/chats/{chat}/messages", "the first", prompt=prompt)
     seen, is_killed = [], False
-    for event in follow(page, f"/chats/{chat}/events"):
+    for event in backend.follow(chat):
         if "seq" in event:
             seen.append(event)
         if event["type"] == "tool_started" and not is_killed:
@@ -75,45 +99,80 @@ def test_a_page_sees_every_event_once_though_processes_are_killed(
             break
 
     assert is_killed
-    assert seen == meerkat.call("GET", f"/v1/sessions/{chat}/events")["items"]
+    session = meerkat.session(chat)
+    assert seen == session.events()["items"]
     kinds = [event["type"] for event in seen]
     assert kinds.count("turn_started") == (1 if killed == "backend" else 2)
-    texts = [block["text"] for event in seen for block in event.get("blocks", []) if block["type"] == "text"]
+    messages = [event for event in seen if event["type"] == "assistant_message"]
+    texts = [block.get("text") for event in messages for block in event["blocks"] if block["type"] == "text"]
     assert texts == ["Before.", "After."]
     # The same message again is the same turn, and a second page does not continue it a second time.
-    assert say(page, chat, prompt, "the first message") == begun
-    for expected, event in zip(seen, follow(page, f"/chats/{chat}/events"), strict=False):
+    assert backend.post(f"/chats/{chat}/messages", "the first", prompt=prompt) == begun
+    for expected, event in zip(seen, backend.follow(chat), strict=False):
         assert event == expected
-    assert meerkat.call("GET", f"/v1/sessions/{chat}")["last_seq"] == seen[-1]["seq"]
+    assert session.read()["last_seq"] == seen[-1]["seq"]
 
 
-def test_a_message_is_sent_again_when_meerkat_is_back(meerkat_server: MeerkatServer, backend: Backend):
-    page = httpx.Client(base_url=backend.url, timeout=60)
-    chat = page.post("/chats").json()["session_id"]
+def test_a_tool_a_picture_and_a_ticket(meerkat: Meerkat, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
+    prompt = '@call order_status {"number":"17"} @echo last_result @echo blocks'
+    backend.post(f"/chats/{chat}/messages", "one", prompt=prompt, picture=PNG)
+    said = [event for event in ended(backend, chat) if event["type"] == "assistant_message"]
+    texts = [block.get("text") for block in said[-1]["blocks"]]
+    assert texts[0] == "last_result: It arrives on Friday."
+    assert str(texts[1]).startswith("blocks: [Image 1: image/png, ")
+    answer = backend.page.post(f"/chats/{chat}/ticket", params={"prompt": '@json {"subject":"Late","urgency":"low"}'})
+    assert answer.json() == {"subject": "Late", "urgency": "low"}
+
+
+def ended(backend: Backend, chat: str) -> list[types.AnyEvent]:
+    events = []
+    for event in backend.follow(chat):
+        events.append(event)
+        if event["type"] in ("turn_completed", "turn_failed"):
+            break
+    return events
+
+
+def test_a_backend_that_starts_again_answers_the_call_that_waits(
+    meerkat: Meerkat, meerkat_server: MeerkatServer, backend: Backend
+) -> None:
+    chat = backend.post("/chats")["chat"]
+    backend.kill()
+    session = meerkat.session(chat)
+    session.start_turn('@call order_status {"number":"18"} @echo last_result')
+    next(event for event in session.follow() if event["type"] == "call_requested")
     meerkat_server.kill()
-    with pytest.raises(MeerkatError) as refused:
-        say(page, chat, "@say Hello.", "a key")
     meerkat_server.start()
-    assert refused.value.retryable
-    assert again(lambda: say(page, chat, "@say Hello.", "a key"))["turn"] == 0
+    # No page is open, and nobody writes: only its beginning lets it answer.
+    backend.start()
+    next(event for event in session.follow() if event["type"] == "turn_completed")
+    kinds = [event["type"] for event in session.events()["items"]]
+    assert kinds.count("call_requested") == kinds.count("call_answered") == kinds.count("tool_finished") == 1
 
 
-def test_a_stream_waits_for_meerkat(meerkat_server: MeerkatServer, backend: Backend):
-    page = httpx.Client(base_url=backend.url, timeout=60)
-    chat = page.post("/chats").json()["session_id"]
+def test_a_message_is_sent_again_when_meerkat_is_back(meerkat_server: MeerkatServer, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
     meerkat_server.kill()
-    with page.stream("GET", f"/chats/{chat}/events") as stream:
-        assert stream.status_code == 200
-        meerkat_server.start()
-        assert next(stream.iter_lines()) == "id: 1"
+    threading.Timer(0.5, meerkat_server.start).start()
+    # The backend itself sends it again, for a minute.
+    assert backend.post(f"/chats/{chat}/messages", "a key", prompt="@say Hello.")["turn"] == 0
 
 
-def test_a_deleted_chat_ends_its_streams(meerkat: Meerkat, backend: Backend):
-    page = httpx.Client(base_url=backend.url, timeout=60)
-    chat = page.post("/chats").json()["session_id"]
-    with page.stream("GET", f"/chats/{chat}/events") as stream:
+def test_a_stream_waits_for_meerkat(meerkat_server: MeerkatServer, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
+    meerkat_server.kill()
+    threading.Timer(0.5, meerkat_server.start).start()
+    with backend.page.stream("GET", f"/chats/{chat}/events") as stream:
+        assert (stream.status_code, next(stream.iter_lines())) == (200, "id: 1")
+
+
+def test_a_deleted_chat_ends_its_streams(meerkat: Meerkat, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
+    with backend.page.stream("GET", f"/chats/{chat}/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "id: 1"
-        meerkat.call("DELETE", f"/v1/sessions/{chat}")
+        meerkat.session(chat).delete()
         assert any('"session_deleted"' in line for line in list(lines))
-    assert page.get(f"/chats/{chat}/events").json()["code"] == "SESSION_NOT_FOUND"
+    refused = backend.page.get(f"/chats/{chat}/events")
+    assert (refused.status_code, refused.json()["code"]) == (404, "SESSION_NOT_FOUND")

@@ -1,115 +1,103 @@
-"""What a client does with meerkat, one function each.
+"""What a program does with meerkat, one function each.
 
 With a server's address and token in MEERKAT_URL and MEERKAT_TOKEN: python examples/python/tour.py
 """
 
-import os
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from httpx_sse import EventSource, connect_sse
-
-from meerkat import Meerkat, MeerkatError, check
-
-
-def create(meerkat: Meerkat, title: str) -> str:
-    """Creates a session and returns its id."""
-    created = meerkat.call("POST", "/v1/sessions", json={"title": title, "labels": {"app": "tour"}})
-    return created["session_id"]
+from meerkat import Call, Meerkat, MeerkatError, Session, image, tool, types
 
 
-def ask(meerkat: Meerkat, session: str, prompt: str) -> str:
-    """Runs a turn, waits for its end, and returns the answer. A turn that failed is an answer too: it has an error."""
-    result = meerkat.call("POST", f"/v1/sessions/{session}/turns", json={"prompt": prompt}, timeout=None)
-    if result["status"] != "completed":
-        raise MeerkatError(result["error"])
-    return result["text"]
+def create(meerkat: Meerkat, title: str) -> Session:
+    """Creates a session."""
+    return meerkat.session(title=title, labels={"app": "tour"})
 
 
-def streamed(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
+def ask(session: Session, prompt: str) -> str:
+    """Runs a turn to its end, and returns the answer. A turn that did not complete has an error, which is raised."""
+    return session.run(prompt).completed().text
+
+
+def streamed(session: Session, prompt: str) -> Iterator[str]:
     """Runs a turn and yields its text while the model says it. After a lost connection it continues in the middle of
     the sentence."""
-    yield from fresh_texts(meerkat, meerkat.turn(session, prompt))
+    yield from session.stream(prompt).texts()
 
 
-def fresh_texts(meerkat: Meerkat, events: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yields each text in the events once."""
-    shown: dict[tuple[int, int], int] = {}
-    for event in events:
-        for block, offset, text in texts(meerkat, event):
-            place = (event["step"], block)
-            known = shown.get(place, 0)
-            # A follower that comes back gets the block from its beginning: only the rest of it is new.
-            fresh = text.encode()[known - offset :] if offset <= known else b""
-            shown[place] = known + len(fresh)
-            if fresh:
-                yield fresh.decode()
+def kinds(session: Session, prompt: str) -> list[str]:
+    """Runs a turn and looks at its events; behind the last one is the result."""
+    turn = session.stream(prompt)
+    seen: list[str] = [event["type"] for event in turn if "seq" in event]
+    print("cost:", turn.result.cost, "tokens:", turn.result.usage["output_tokens"])
+    return seen
 
 
-def at_once(meerkat: Meerkat, session: str, prompt: str) -> Iterator[str]:
-    """Runs a turn in one request, whose answer is the stream, and yields its text as the model produces it."""
-    path = f"/v1/sessions/{session}/turns"
-    with connect_sse(meerkat.http, "POST", path, json={"prompt": prompt}) as stream:
-        check(stream.response)
-        yield from fresh_texts(meerkat, until_result(stream))
+@tool(effect="read_only")
+def weather(
+    city: Annotated[str, "The city, in English."], unit: Literal["celsius", "fahrenheit"] = "celsius"
+) -> dict[str, Any]:
+    """Weather of a city, now."""
+    return {"city": city, "degrees": 21 if unit == "celsius" else 70}
 
 
-def until_result(stream: EventSource) -> Iterator[dict[str, Any]]:
-    """Yields the events of a turn. Behind them comes its result, as the answer without a stream would have it."""
-    for frame in stream.iter_sse():
-        event = frame.json()
-        if frame.event == "failure":
-            raise MeerkatError(event)
-        if frame.event == "result":
-            return
-        yield event
+def with_a_tool(session: Session, prompt: str) -> str:
+    """Runs a turn whose model may call a function of this program."""
+    return session.run(prompt, tools=[weather]).completed().text
 
 
-def texts(meerkat: Meerkat, event: dict[str, Any]) -> Iterator[tuple[int, int, str]]:
-    """Yields the texts in an event with their block and their offset in it, in bytes. A live delta is a piece of a
-    text; the stored message has the whole of each, even if its deltas were missed."""
-    if event["type"] == "text_delta":
-        yield event["block"], event["offset"], event["text"]
-    elif event["type"] == "assistant_message":
-        blocks = [block for block in event["blocks"] if block["type"] in ("text", "reasoning")]
-        for number, block in enumerate(blocks):
-            if block["type"] == "text":
-                yield number, 0, meerkat.text(event["session_id"], block["text"])
+@tool
+def remember(note: str, call: Call) -> str:
+    """Keeps a note."""
+    return f"kept {note!r} under {call.call_id}"
 
 
-def reconnect(meerkat: Meerkat, session: str, cursor: int) -> list[int]:
-    """Reads what happened since a cursor that was kept, and returns the new seqs. `follow` would wait for more."""
-    page = meerkat.call("GET", f"/v1/sessions/{session}/events", params={"since_seq": cursor})
-    return [event["seq"] for event in page["items"]]
+@dataclass
+class Place:
+    city: str
+    people: int
 
 
-def retry(meerkat: Meerkat, session: str) -> int:
-    """Sends the same turn twice, as after a lost answer, and returns how many turns the session has."""
-    key = str(uuid.uuid4())
-    first = meerkat.begin(session, "@say Once.", key=key)
-    second = meerkat.begin(session, "@say Once.", key=key)
-    assert first == second
-    return meerkat.call("GET", f"/v1/sessions/{session}")["turn_count"]
+def place(session: Session, prompt: str) -> Place:
+    """Runs a turn whose answer fits a type."""
+    return session.run(prompt, output=Place).completed().output
 
 
-def approve(meerkat: Meerkat, session: str, prompt: str, decision: str) -> list[str]:
-    """Runs a turn and decides every call that asks. `attended` says that somebody is there: otherwise a call that asks
-    is refused at once."""
-    outcomes = []
-    for event in meerkat.turn(session, prompt, attended=True):
-        if event["type"] == "approval_requested":
-            path = f"/v1/sessions/{session}/approvals/{event['call_id']}"
-            meerkat.call("POST", path, json={"decision": decision})
-        if event["type"] == "tool_finished":
-            outcomes.append(event["outcome"])
-    return outcomes
+def describe(session: Session, picture: str | Path | bytes, prompt: str) -> str:
+    """Shows the model a picture."""
+    return session.run([image(picture), prompt]).completed().text
 
 
-def interrupt(meerkat: Meerkat, session: str, turn: int) -> bool:
+def carefully(session: Session, prompt: str) -> str:
+    """Says how the model is asked, and how much the turn may do."""
+    options: types.ModelOptions = {"temperature": 0.2, "max_output_tokens": 500}
+    result = session.run(prompt, options=options, budgets={"steps": 10})
+    return result.completed().text
+
+
+def approve(session: Session, prompt: str, decision: str) -> list[str]:
+    """Runs a turn and decides every call that asks."""
+
+    def decide(event: types.ApprovalRequestedEvent) -> str:
+        print("may it?", event["name"], event.get("preview") or event["arguments"])
+        return decision
+
+    turn = session.stream(prompt, on_approval=decide)
+    return [event["outcome"] for event in turn if event["type"] == "tool_finished"]
+
+
+def steer(session: Session, prompt: str) -> int:
+    """Adds a text to the turn that runs, and returns its number."""
+    return session.start_turn(prompt, policy="steer")["turn"]
+
+
+def interrupt(session: Session, turn: int | None) -> bool:
     """Ends a turn, and returns False if it had ended already."""
     try:
-        meerkat.call("POST", f"/v1/sessions/{session}/interrupt", json={"turn": turn})
+        session.interrupt(turn=turn)
     except MeerkatError as error:
         if error.code != "SESSION_NOT_RUNNING":
             raise
@@ -117,14 +105,38 @@ def interrupt(meerkat: Meerkat, session: str, turn: int) -> bool:
     return True
 
 
-def fork(meerkat: Meerkat, session: str, turn: int) -> str:
+def reconnect(session: Session, cursor: int) -> list[int]:
+    """Reads what happened since a cursor that was kept, and returns the new seqs. `follow` would wait for more."""
+    return [event["seq"] for event in session.events(since_seq=cursor)["items"]]
+
+
+def retry(session: Session) -> int:
+    """Runs the same turn twice, as after a crash of this program, and returns how many turns the session has."""
+    key = str(uuid.uuid4())
+    first = session.run("@say Once.", key=key)
+    second = session.run("@say Once.", key=key)
+    assert first == second
+    return session.read()["turn_count"]
+
+
+def continued(meerkat: Meerkat) -> str:
+    """Gives a session what was said elsewhere."""
+    said: list[types.GivenMessage] = [
+        {"role": "user", "content": "Where is the logo?"},
+        {"role": "assistant", "content": "It is images/logo.svg."},
+    ]
+    session = meerkat.session(history=said)
+    return session.run("@echo messages").completed().text
+
+
+def fork(meerkat: Meerkat, session: Session, turn: int) -> Session:
     """Makes a session that shares the beginning of another one, up to the end of a turn."""
-    return meerkat.call("POST", f"/v1/sessions/{session}/fork", params={"turn": turn})["session_id"]
+    return meerkat.session(session.fork(turn=turn)["session_id"])
 
 
 def search(meerkat: Meerkat, query: str) -> list[str]:
     """Searches the answers in all sessions, and returns the texts that fit best."""
-    hits = meerkat.call("GET", "/v1/memory/search", params={"query": query, "role": "assistant", "limit": 3})
+    hits = meerkat.search_memory(query, role="assistant", limit=3)
     return [hit["text"] for hit in hits["items"]]
 
 
@@ -137,6 +149,8 @@ def explain(error: MeerkatError) -> str:
             return "A turn is running: wait, interrupt it, or queue this one."
         case "UNAUTHENTICATED":
             return "The token is wrong."
+        case "UNREACHABLE":
+            return "The server does not answer."
         case _ if error.retryable:
             return "Try again later."
         case _:
@@ -144,19 +158,24 @@ def explain(error: MeerkatError) -> str:
 
 
 def main() -> None:
-    meerkat = Meerkat(os.environ["MEERKAT_URL"], os.environ["MEERKAT_TOKEN"])
+    meerkat = Meerkat()
     session = create(meerkat, "A tour")
-    print("asked:", ask(meerkat, session, "@say The capital of Peru is Lima."))
+    print("asked:", ask(session, "@say The capital of Peru is Lima."))
     print("streamed: ", end="")
-    for piece in streamed(meerkat, session, "@say One piece after the other."):
+    for piece in streamed(session, "@say One piece after the other."):
         print(piece, end="", flush=True)
-    print("\nnew since event 4:", reconnect(meerkat, session, 4))
-    print("turns after a retry:", retry(meerkat, session))
-    print("interrupted:", interrupt(meerkat, session, meerkat.begin(session, "@stall")["turn"]))
-    print("forked:", fork(meerkat, session, 0) != session)
+    print()
+    print("events:", kinds(session, "@say Hi. @usage in=12 out=2"))
+    print("tool:", with_a_tool(session, '@call weather {"city":"Oslo"} @echo last_result'))
+    print("place:", place(session, '@json {"city":"Bern","people":134591}'))
+    print("new since event 12:", reconnect(session, 12))
+    print("turns after a retry:", retry(session))
+    print("interrupted:", interrupt(session, session.start_turn("@stall")["turn"]))
+    print("forked:", fork(meerkat, session, 0).session_id != session.session_id)
+    print("continued:", continued(meerkat))
     print("found:", search(meerkat, "capital of Peru")[0])
     try:
-        ask(meerkat, str(uuid.UUID(int=0)), "hello")
+        ask(meerkat.session(str(uuid.UUID(int=0))), "hello")
     except MeerkatError as error:
         print("refused:", explain(error))
 

@@ -1,0 +1,1 @@
+"""The client: a server, its sessions, and a method for each operation."""

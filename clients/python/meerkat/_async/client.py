@@ -1,0 +1,147 @@
+"""A server: its requests, which are sent again where that does no harm, and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
+
+import httpx
+
+from .. import types
+from .._tasks import AsyncTasks
+from .._tools import Tools
+from .._wire import (
+    SILENCE,
+    WORK,
+    Begun,
+    Frames,
+    MeerkatError,
+    Patience,
+    body_of,
+    new_key,
+    query_of,
+    refusal,
+    result_of,
+    settings,
+    stranger,
+)
+from .operations import AsyncServerOperations
+from .session import AsyncSession
+
+
+class AsyncMeerkat(AsyncServerOperations):
+    """A meerkat server. It has a method for each operation on the server, and `session` for those on a session.
+
+    url: The server's address; that of the variable MEERKAT_URL, or http://127.0.0.1:7670.
+    token: The server's token; that of the variable MEERKAT_TOKEN.
+    patience: The seconds for which a request is sent again while the server does not answer.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, patience: float = 60.0):
+        self.http = httpx.AsyncClient(**settings(url, token))
+        self.patience = patience
+        self.tasks = AsyncTasks()
+        self.begun = Begun()
+
+    async def aclose(self) -> None:
+        """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""
+        self.tasks.close()
+        await self.http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def session(
+        self,
+        session_id: str | None = None,
+        *,
+        tools: Tools | None = None,
+        server_tools: Sequence[str] | None = None,
+        key: str | None = None,
+        **fields: Unpack[types.SessionFields],
+    ) -> AsyncSession:
+        """Opens the session with this id, or creates one.
+
+        tools: The functions that its turns may call. A session that is opened has its tools already; this says which
+            functions run their calls.
+        server_tools: Names of the tools of the server that it may use; all if left out.
+        key: With the same key, a program that starts again gets the session that it has created before.
+        """
+        own = self.tasks.tools(tools or ())
+        if session_id is None:
+            names = None if server_tools is None else [*server_tools, *(tool.name for tool in own)]
+            body = {**fields, "client_tools": [tool.definition for tool in own] or None, "tools": names}
+            created: types.SessionCreated = await self._call("POST", "/v1/sessions", body=body, key=key or new_key())
+            session_id = created["session_id"]
+        elif fields or key or server_tools is not None:
+            raise TypeError(
+                "a session that exists takes only `tools`; leave out its id to create one with these fields"
+            )
+        return AsyncSession(self, session_id, own)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        key: str | None = None,
+        is_waiting: bool = True,
+        is_repeatable: bool = False,
+        patience: float | None = None,
+    ) -> Any:
+        """Sends a request and returns its answer's JSON, or raises its error."""
+        headers = {"Idempotency-Key": key} if key else {}
+        if not is_waiting:
+            headers["Prefer"] = "respond-async"
+        if body is not None:
+            headers["Content-Type"], content = "application/json", body_of(body)
+        wait = (query or {}).get("wait_ms") or 0
+        # Other requests may send nothing until their work is done.
+        is_quick = method == "GET" or key or patience
+        timeout = httpx.Timeout(SILENCE + wait / 1000 if is_quick else WORK, connect=10)
+        again = Patience(self.patience if patience is None else patience)
+        while True:
+            try:
+                return result_of(
+                    await self.http.request(
+                        method, path, params=query_of(query or {}), content=content, headers=headers, timeout=timeout
+                    )
+                )
+            except (httpx.TransportError, MeerkatError) as error:
+                await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
+
+    async def _stream(
+        self, path: str, after: int, patience: float | None = None
+    ) -> AsyncGenerator[types.AnyEvent, None]:
+        """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
+        again = Patience(self.patience if patience is None else patience)
+        while not self.http.is_closed:
+            try:
+                headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+                async with self.http.stream("GET", path, headers=headers) as answer:
+                    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+                        await answer.aread()
+                        raise stranger(answer) if answer.is_success else refusal(answer)
+                    frames = Frames()
+                    async for piece in answer.aiter_bytes():
+                        again.begin()
+                        for event in frames.feed(piece):
+                            # A live event has no seq, and does not move the cursor.
+                            after = event.get("seq", after)
+                            yield cast(types.AnyEvent, event)
+                            if event["type"] == "session_deleted":
+                                return
+                        if self.http.is_closed:
+                            return
+                raise httpx.RemoteProtocolError("the stream ended early")
+            except (httpx.TransportError, MeerkatError) as error:
+                await self.tasks.sleep(again.after(error, True, self.http.base_url))
