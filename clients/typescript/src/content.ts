@@ -78,6 +78,7 @@ export function contentOf(value: unknown): CallContent[] {
   if (typeof value === "string") return [{ type: "text", text: value }];
   const blocks = Array.isArray(value) ? value : [value];
   if (blocks.length > 0 && blocks.every(isBlock)) return blocks;
+  if (JSON.stringify(value) === undefined) throw new TypeError("The tool returned neither a text, JSON nor blocks.");
   return [{ type: "json", value }];
 }
 

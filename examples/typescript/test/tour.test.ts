@@ -118,8 +118,8 @@ test.each([
 
 test("a decision with a reason and an answer to a form", async () => {
   const asked: unknown[] = [];
-  const form = { type: "object", properties: { size: { type: "integer" } }, required: ["size"] };
-  const prompt = `@call test_form {"message":"How large?","schema":${JSON.stringify(form)}} @echo last_result`;
+  const schema = JSON.stringify({ type: "object", properties: { size: { type: "integer" } }, required: ["size"] });
+  const prompt = `@call test_form ${JSON.stringify({ message: "How large?", schema })} @echo last_result`;
   const result = await session.run(prompt, {
     onApproval: ({ form }) => {
       asked.push(form?.message);
@@ -142,12 +142,12 @@ test("options and cost", async () => {
 
 test("steering", async () => {
   const gate = tool({ name: "gate", description: "Waits.", input_schema: { type: "object" } }, async () => {
-    steered = tour.steer(session, "Only the tests, please.");
+    steered = tour.steer(session, "@echo messages");
     for await (const event of session.follow()) if (event.type === "turn_steered") break;
     return "open";
   });
   let steered: Promise<string> | undefined;
-  const result = await session.run("@call gate {} @echo messages", { tools: [gate] });
+  const result = await session.run("@call gate {} @say Not this.", { tools: [gate] });
   // The prompt, the call, its result, the steered text.
   expect(result.text).toBe("messages: 4");
   expect(await steered).toBe("messages: 4");
@@ -212,7 +212,7 @@ test("history and search", async () => {
 
 test("a text too large for an event", async () => {
   let said = "";
-  await session.run("@long 3000000", { onText: (piece) => (said += piece) });
+  await session.run("@chunks 50000 @long 3000000", { onText: (piece) => (said += piece) });
   expect(said).toHaveLength(3_000_000);
   const answer = (await session.events()).items.find((event) => event.type === "assistant_message");
   const body = answer!.blocks[0]!.text!;
@@ -231,7 +231,7 @@ test("operations with a query, a body of bytes, and a stream of bytes", async ()
   expect((await meerkat.list({ labels: { "odd key": "a&b=ü" } })).items.map((item) => item.session_id)).toEqual([marked.id]);
   await session.remind({ kind: "custom:style", text: "Be brief." });
   expect((await session.reminders()).items).toMatchObject([{ text: "Be brief." }]);
-  await expect(session.compact({ preview: true })).rejects.toBeInstanceOf(MeerkatError);
+  expect(await session.compact({ preview: true })).toMatchObject({ compaction: null, reminders: 1 });
 });
 
 test("errors by code", async () => {
