@@ -28,10 +28,10 @@ fi
 echo "== TypeScript"
 # A copy, so that nothing is written beside the sources. The examples get the package as it is packed for others.
 rm -rf "$work"/{clients,examples}/typescript/{src,test,scripts,build,dist}
-mkdir -p "$work"/{docs,clients,examples}
+mkdir -p "$work"/{docs,clients/typescript,examples/typescript}
 cp docs/openapi.json "$work/docs"
-cp -r clients/typescript "$work/clients"
-cp -r examples/typescript "$work/examples"
+cp -r clients/typescript/{.npmrc,*.json,src,test,scripts} "$work/clients/typescript"
+cp -r examples/typescript/{.npmrc,*.json,src,test} "$work/examples/typescript"
 packages() { cmp -s package-lock.json node_modules/installed || { npm ci && cp package-lock.json node_modules/installed; }; }
 had() {
   cd "$work/clients/typescript" && packages && cd "$work/examples/typescript" && packages
