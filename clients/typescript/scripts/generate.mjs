@@ -38,7 +38,11 @@ for (const [path, methods] of Object.entries(api.paths)) {
       ...(isRepeatable ? ["isRepeatable: true"] : []),
     ];
     const status = isAsync ? 202 : operation.responses[200] ? 200 : 201;
-    const result = { json: `Answer<"${operation.operationId}", ${status}>`, bytes: "Uint8Array", stream: "ReadableStream<Uint8Array>" };
+    const result = {
+      json: `Answer<"${operation.operationId}", ${status}>`,
+      bytes: "Uint8Array",
+      stream: "ReadableStream<Uint8Array>",
+    };
     types.push(`export type ${upper(name)}Request = Request<"${operation.operationId}">;`);
     types.push(`export type ${upper(name)}Answer = ${result[kind]};`);
     types.push(`const ${rust.toUpperCase()}: Operation = { ${properties.join(", ")} };`);

@@ -18,7 +18,8 @@ export type OnApproval = (
 
 /** The calls of a session whose functions have begun in this program. None runs twice here, whatever streams see it. */
 export class Calls {
-  readonly ran = new Map<string, Promise<Answer>>();
+  /** What they returned, until it is received. */
+  readonly ran = new Map<string, Promise<Answer> | "received">();
   readonly stops = new Map<string, AbortController>();
 }
 
@@ -73,9 +74,10 @@ export class Answering {
   }
 
   async #answer(call: OpenCall): Promise<void> {
-    const answer = await this.#ran(call);
-    this.#stop.signal.throwIfAborted();
     const { call_id } = call;
+    const answer = await this.#ran(call);
+    if (answer === "received") return;
+    this.#stop.signal.throwIfAborted();
     const send = async (answer: Answer) => {
       try {
         // It is sent until it is received: the same answer twice is one.
@@ -92,10 +94,11 @@ export class Answering {
       if (!MeerkatError.is(error, "INVALID_REQUEST", "PAYLOAD_TOO_LARGE") || answer.outcome === "failed") throw error;
       await send(failed(error));
     }
+    this.#calls.ran.set(call_id, "received");
   }
 
   /** Runs a call's function, unless it ran already. */
-  #ran(call: OpenCall): Promise<Answer> {
+  #ran(call: OpenCall): Promise<Answer> | "received" {
     const { ran, stops } = this.#calls;
     const known = ran.get(call.call_id);
     if (known) return known;
@@ -154,5 +157,8 @@ export class Answering {
 }
 
 function failed(error: unknown): Answer {
-  return { outcome: "failed", content: [{ type: "text", text: error instanceof Error ? error.message : String(error) }] };
+  return {
+    outcome: "failed",
+    content: [{ type: "text", text: error instanceof Error ? error.message : String(error) }],
+  };
 }

@@ -47,7 +47,7 @@ export async function image(source: string | Uint8Array): Promise<ImageBlock> {
 /** Reads a text file or a PDF: a path, or its bytes and its name. */
 export async function file(source: string | Uint8Array, name?: string): Promise<FileBlock> {
   name ??= typeof source === "string" ? source.split(/[\\/]/).pop()! : undefined;
-  if (!name) throw new TypeError("give the file a name, such as `file(bytes, \"notes.txt\")`");
+  if (!name) throw new TypeError('give the file a name, such as `file(bytes, "notes.txt")`');
   const text = binary(await bytesOf(source));
   const ending = name.split(".").pop()!.toLowerCase();
   const media_type = text.startsWith("%PDF-") ? "application/pdf" : (TYPES[ending] ?? "text/plain");

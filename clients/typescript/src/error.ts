@@ -35,8 +35,13 @@ export class MeerkatError extends Error {
 export function lost(url: string, cause: unknown): MeerkatError {
   const reason = (cause as { cause?: { code?: string; message?: string } } | null)?.cause ?? {};
   const why = reason.code ?? reason.message ?? (cause instanceof Error ? cause.message : String(cause));
-  const message = `no answer from ${url} (${why}): start the server with \`meerkat serve --rest\`, or set MEERKAT_URL to its address`;
-  return new MeerkatError({ code: "UNREACHABLE", message, retryable: true, details: { reason: why } }, undefined, cause);
+  const help = "start the server with `meerkat serve --rest`, or set MEERKAT_URL to its address";
+  const message = `no answer from ${url} (${why}): ${help}`;
+  return new MeerkatError(
+    { code: "UNREACHABLE", message, retryable: true, details: { reason: why } },
+    undefined,
+    cause,
+  );
 }
 
 /** The connection was never there, so nothing was done. */
@@ -46,10 +51,14 @@ export function isUnsent(error: unknown): boolean {
 
 /** An answer that is not meerkat's: a proxy's page, for example. */
 export function unexpected(url: string, status: number, text: string): MeerkatError {
-  const message = `the answer (HTTP ${status}) is not meerkat's; is a proxy before ${url}, or another program there? It begins: ${text.slice(0, 200)}`;
+  const asked = `is a proxy before ${url}, or another program there?`;
+  const message = `the answer (HTTP ${status}) is not meerkat's; ${asked} It begins: ${text.slice(0, 200)}`;
   // What proxies say while the server behind them is away.
   const retryable = [429, 502, 503, 504].includes(status);
-  return new MeerkatError({ code: "UNEXPECTED_ANSWER", message, retryable, details: { body: text.slice(0, 2000) } }, status);
+  return new MeerkatError(
+    { code: "UNEXPECTED_ANSWER", message, retryable, details: { body: text.slice(0, 2000) } },
+    status,
+  );
 }
 
 /** The error of an answer that is not a success. */

@@ -10,7 +10,14 @@ export { type Code, MeerkatError } from "./error.js";
 export type * from "./generated/api.js";
 export type * from "./generated/operations.js";
 export type { CallOptions } from "./operation.js";
-export { type AnswerOptions, type MeerkatEvent, type Result, Session, type TurnOptions, TurnStream } from "./session.js";
+export {
+  type AnswerOptions,
+  type MeerkatEvent,
+  type Result,
+  Session,
+  type TurnOptions,
+  TurnStream,
+} from "./session.js";
 export { type FromSchema, type ObjectSchema, type Tool, type ToolCall, tool } from "./tool.js";
 export type { MeerkatOptions } from "./transport.js";
 

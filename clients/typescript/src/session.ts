@@ -19,8 +19,7 @@ export type Result<Output = unknown> = Omit<TurnResult, "output"> & { output: Ou
 
 /** Everything a turn may have beside its prompt. */
 export interface TurnOptions<S = unknown>
-  extends CallOptions,
-    Omit<StartTurnRequest, "session_id" | "prompt" | "client_tools" | "output"> {
+  extends CallOptions, Omit<StartTurnRequest, "session_id" | "prompt" | "client_tools" | "output"> {
   /** Tools that the model may call, and that this program runs. They replace the session's. */
   tools?: readonly Tool[];
   /** JSON Schema of the answer, or the schema with its `name` and `repairs`. */
@@ -199,7 +198,7 @@ export class Session extends SessionOperations {
   async text(body: Body, options: CallOptions = {}): Promise<string> {
     if (typeof body === "string") return body;
     const bytes = new Uint8Array(body.bytes);
-    for (let offset = 0; offset < bytes.length; ) {
+    for (let offset = 0; offset < bytes.length;) {
       const piece = await this.blob({ blob: body.blob, offset }, options);
       bytes.set(piece, offset);
       offset += piece.length;

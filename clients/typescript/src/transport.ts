@@ -44,7 +44,9 @@ export class Transport {
     }
     const token = (options.token ?? env.MEERKAT_TOKEN ?? "").trim();
     if (token === "") {
-      throw new TypeError("the server's token is missing: export MEERKAT_TOKEN=$(meerkat token), or pass it as `token`");
+      throw new TypeError(
+        "the server's token is missing: export MEERKAT_TOKEN=$(meerkat token), or pass it as `token`",
+      );
     }
     this.url = url.replace(/\/+$/, "");
     this.#token = token;
@@ -96,7 +98,8 @@ export class Transport {
         if (isRepeatable || isUnsent(error)) await repeats.after(error);
         else if (!MeerkatError.is(error, "UNREACHABLE")) throw error;
         else {
-          const message = `the connection to ${this.url} was lost before the answer: the request may have been done or not, so look before you send it again`;
+          const help = "the request may have been done or not, so look before you send it again";
+          const message = `the connection to ${this.url} was lost before the answer: ${help}`;
           throw new MeerkatError({ code: "UNREACHABLE", message, retryable: false }, undefined, error);
         }
       }
@@ -116,7 +119,10 @@ export class Transport {
   }
 
   /** Yields the frames of a stream. If it breaks, `request` says how to go on, or nothing if all of it was there. */
-  async *stream(request: () => StreamRequest | undefined, options: CallOptions): AsyncGenerator<Frame, void, undefined> {
+  async *stream(
+    request: () => StreamRequest | undefined,
+    options: CallOptions,
+  ): AsyncGenerator<Frame, void, undefined> {
     const repeats = new Repeats(() => this.#patienceOf(options), options.signal);
     for (let next = request(); next; next = request()) {
       const stop = new AbortController();
@@ -129,7 +135,7 @@ export class Transport {
           throw unexpected(this.url, response.status, await response.text());
         }
         for await (const frame of frames(this.#chunks(response.body, stop))) {
-          if (frame.event === "failure") throw refusal(this.url, response.status, frame.data);
+          if (frame.event === "failure") throw new MeerkatError(JSON.parse(frame.data));
           repeats.restart();
           yield frame;
         }

@@ -13,13 +13,20 @@ async function read(pieces) {
 }
 
 const bytes = (text) => new TextEncoder().encode(text);
-const TEXT = "\u{feff}: hello\n\nid: 1\ndata: {\"text\":\"ä€😀\"}\n\nevent: result\ndata:one\ndata:  two\ndata\n\nevent: x\n\ndata: rest";
+const TEXT = [
+  '\u{feff}: hello\n\nid: 1\ndata: {"text":"ä€😀"}\n\n',
+  "event: result\ndata:one\ndata:  two\ndata\n\nevent: x\n\ndata: rest",
+].join("");
 const FRAMES = [
   { event: "message", data: '{"text":"ä€😀"}' },
   { event: "result", data: "one\n two\n" },
 ];
 
-for (const [name, end] of [["LF", "\n"], ["CR", "\r"], ["CRLF", "\r\n"]]) {
+for (const [name, end] of [
+  ["LF", "\n"],
+  ["CR", "\r"],
+  ["CRLF", "\r\n"],
+]) {
   const whole = bytes(TEXT.replaceAll("\n", end));
 
   test(`lines that end with ${name}`, async () => {

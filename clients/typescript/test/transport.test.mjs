@@ -24,8 +24,10 @@ afterEach(() => mock.restoreAll());
 
 const json = (value, status = 200) => new Response(JSON.stringify(value), { status });
 const refused = (code, retryable, status = 503) => json({ code, message: "No.", retryable, details: {} }, status);
-const page = (status) => new Response("<html>Please wait.</html>", { status, headers: { "Content-Type": "text/html" } });
-const broken = (code) => Object.assign(new TypeError("fetch failed"), { cause: Object.assign(new Error(code), { code }) });
+const page = (status) =>
+  new Response("<html>Please wait.</html>", { status, headers: { "Content-Type": "text/html" } });
+const broken = (code) =>
+  Object.assign(new TypeError("fetch failed"), { cause: Object.assign(new Error(code), { code }) });
 
 test("the address and the token", async () => {
   assert.throws(() => new Meerkat(), /export MEERKAT_TOKEN=\$\(meerkat token\)/);
@@ -86,7 +88,12 @@ test("which operations are repeated", async () => {
   ]) {
     assert.equal(await repeats(ask), true, String(ask));
   }
-  for (const ask of [() => session.fork({}), () => session.pin({ text: "x" }), () => session.interrupt(), () => session.compact()]) {
+  for (const ask of [
+    () => session.fork({}),
+    () => session.pin({ text: "x" }),
+    () => session.interrupt(),
+    () => session.compact(),
+  ]) {
     assert.equal(await repeats(ask), false, String(ask));
   }
   // Nothing was sent, so nothing was done.
@@ -151,8 +158,14 @@ test("a stream that is silent for a minute is read anew", async () => {
     mock.timers.tick(100);
   }
   await reading;
-  assert.deepEqual(seen.map(([seq]) => seq), [1, 2]);
-  assert.deepEqual(requests.map((request) => request.headers["Last-Event-ID"]), ["0", "1"]);
+  assert.deepEqual(
+    seen.map(([seq]) => seq),
+    [1, 2],
+  );
+  assert.deepEqual(
+    requests.map((request) => request.headers["Last-Event-ID"]),
+    ["0", "1"],
+  );
   assert.ok(seen[1][1] - from >= 60_000);
   mock.timers.reset();
 });

@@ -47,7 +47,10 @@ test("a tool, a picture and a schema", async () => {
   expect(said).toContain("Let me see.last_result: sent on Monday");
   expect(said).toContain("image/png");
   const text = '@json {"title":"Order 17","is_solved":true}';
-  const answer = await fetch(`${url}/chats/${chat}/summary`, { method: "POST", body: JSON.stringify({ key: "2", text }) });
+  const answer = await fetch(`${url}/chats/${chat}/summary`, {
+    method: "POST",
+    body: JSON.stringify({ key: "2", text }),
+  });
   expect(await answer.json()).toEqual({ title: "Order 17", is_solved: true });
   const history = (await (await fetch(`${url}/chats/${chat}/messages`)).json()) as { items: { role: string }[] };
   const roles = history.items.map((item) => item.role);

@@ -139,11 +139,14 @@ test("a call for another program's tool is left alone", async () => {
 
 test("an interrupt stops the functions of its turn", async () => {
   let reason: unknown;
-  const wait = tool({ name: "wait", description: "Waits.", input_schema: { type: "object" } }, async (_, { signal }) => {
-    void session.interrupt({ turn: 0 });
-    await new Promise((resolve) => signal.addEventListener("abort", resolve));
-    reason = signal.reason;
-  });
+  const wait = tool(
+    { name: "wait", description: "Waits.", input_schema: { type: "object" } },
+    async (_, { signal }) => {
+      void session.interrupt({ turn: 0 });
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      reason = signal.reason;
+    },
+  );
   expect(await session.run("@call wait {}", { tools: [wait] })).toMatchObject({ status: "interrupted" });
   await expect.poll(() => reason, { timeout: 60_000 }).toBeDefined();
 });

@@ -83,8 +83,15 @@ test("what a tool returns", async () => {
   expect(await returns(null)).toBe("last_result: null");
   expect(await returns([])).toBe("last_result: []");
   expect(await returns(["a"])).toBe('last_result: ["a"]');
-  expect(await returns([{ type: "text", text: "one" }, { type: "text", text: "two" }])).toMatch(/one\s+two/);
-  expect(await returns({ type: "image", media_type: "image/png", data: PNG.toString("base64") })).toContain("image/png");
+  expect(
+    await returns([
+      { type: "text", text: "one" },
+      { type: "text", text: "two" },
+    ]),
+  ).toMatch(/one\s+two/);
+  expect(await returns({ type: "image", media_type: "image/png", data: PNG.toString("base64") })).toContain(
+    "image/png",
+  );
   // The server refuses it, and the model reads why.
   expect(await returns({ type: "image", media_type: "image/png", data: "AAAA" })).toMatch(/INVALID_REQUEST.*content/);
   expect(await returns(1n)).toContain("BigInt");
@@ -101,10 +108,21 @@ test("a picture and a file", async () => {
 });
 
 test("JSON by a schema", async () => {
-  expect(await tour.extract(session, '@json {"city":"Bern","people":134591}')).toEqual({ city: "Bern", people: 134591 });
+  expect(await tour.extract(session, '@json {"city":"Bern","people":134591}')).toEqual({
+    city: "Bern",
+    people: 134591,
+  });
   // A wrong answer goes back to the model.
   expect(await tour.extract(session, '@json {} @step @json {"city":"Bern","people":1}')).toMatchObject({ people: 1 });
   expect(await tour.extract(session, "@say no JSON")).toBeNull();
+});
+
+test("a schema with a name, and without repairs", async () => {
+  const schema = { type: "object", properties: { n: { type: "integer" } }, required: ["n"] };
+  const output = { schema, name: "count", repairs: 0 };
+  expect((await session.run("@echo output @json {}", { output })).text).toContain("count");
+  const result = await session.run('@json {} @step @json {"n":1}', { output });
+  expect(result).toMatchObject({ status: "failed", output: null, error: { code: "OUTPUT_INVALID" } });
 });
 
 test.each([
@@ -151,6 +169,23 @@ test("steering", async () => {
   // The prompt, the call, its result, the steered text.
   expect(result.text).toBe("messages: 4");
   expect(await steered).toBe("messages: 4");
+});
+
+test("a turn that waits, and one that is taken out of the queue", async () => {
+  let others: Promise<unknown> | undefined;
+  for await (const event of session.stream("@say First. @stall")) {
+    if (event.type !== "turn_started") continue;
+    const prompts = ["@say Second.", "@say Never."];
+    others = Promise.allSettled(prompts.map((prompt) => session.run(prompt, { policy: "queue" })));
+    await expect.poll(async () => (await session.queue()).items.length, { timeout: 60_000 }).toBe(2);
+    const never = (await session.queue()).items.find((item) => item.prompt === "@say Never.");
+    await session.cancelQueued({ turn: never!.turn });
+    await session.interrupt({ turn: event.turn! });
+  }
+  expect(await others).toMatchObject([
+    { status: "fulfilled", value: { status: "completed", text: "Second." } },
+    { status: "rejected", reason: { code: "TURN_INTERRUPTED" } },
+  ]);
 });
 
 test("the same key", async () => {
@@ -212,8 +247,9 @@ test("history and search", async () => {
 
 test("a text too large for an event", async () => {
   let said = "";
-  await session.run("@chunks 50000 @long 3000000", { onText: (piece) => (said += piece) });
+  const { text } = await session.run("@chunks 50000 @long 3000000", { onText: (piece) => (said += piece) });
   expect(said).toHaveLength(3_000_000);
+  expect(text).toBe(said);
   const answer = (await session.events()).items.find((event) => event.type === "assistant_message");
   const body = answer!.blocks[0]!.text!;
   expect(body).toBeTypeOf("object");
@@ -228,7 +264,9 @@ test("operations with a query, a body of bytes, and a stream of bytes", async ()
   expect(copy.id).not.toBe(session.id);
   expect((await copy.read()).turn_count).toBe(1);
   const marked = await meerkat.session({ labels: { "odd key": "a&b=ü" } });
-  expect((await meerkat.list({ labels: { "odd key": "a&b=ü" } })).items.map((item) => item.session_id)).toEqual([marked.id]);
+  expect((await meerkat.list({ labels: { "odd key": "a&b=ü" } })).items.map((item) => item.session_id)).toEqual([
+    marked.id,
+  ]);
   await session.remind({ kind: "custom:style", text: "Be brief." });
   expect((await session.reminders()).items).toMatchObject([{ text: "Be brief." }]);
   expect(await session.compact({ preview: true })).toMatchObject({ compaction: null, reminders: 1 });
