@@ -1,7 +1,7 @@
 // What a request says, how long it is repeated, and what it makes of strange answers. The server is a function here.
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
-import { file, image, Meerkat, MeerkatError } from "../dist/index.js";
+import { file, image, Meerkat, MeerkatError, tool } from "../dist/index.js";
 
 const TOKEN = "the-token-of-every-test";
 let requests;
@@ -111,7 +111,8 @@ test("patience is short until the server has answered once", async () => {
     const asked = meerkat.list().catch((error) => {
       failure = error;
     });
-    while (!failure) {
+    for (let n = 0; !failure; n++) {
+      assert.ok(n < 100_000, "patience did not end");
       await new Promise(setImmediate);
       mock.timers.tick(10);
     }
@@ -136,7 +137,7 @@ test("patience is short until the server has answered once", async () => {
 test("a stream that is silent for a minute is read anew", async () => {
   mock.timers.enable({ apis: ["setTimeout", "Date"] });
   const event = (seq, type) => `id: ${seq}\ndata: ${JSON.stringify({ seq, turn: null, type })}\n\n`;
-  const stream = (text) => (init) => {
+  const silent = (text) => (init) => {
     const body = new ReadableStream({
       start(controller) {
         controller.enqueue(new TextEncoder().encode(text));
@@ -145,7 +146,7 @@ test("a stream that is silent for a minute is read anew", async () => {
     });
     return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
   };
-  answers = [stream(event(1, "a")), stream(event(2, "session_deleted"))];
+  answers = [silent(event(1, "a")), silent(event(2, "session_deleted"))];
   const seen = [];
   let isDone = false;
   const reading = (async () => {
@@ -153,7 +154,8 @@ test("a stream that is silent for a minute is read anew", async () => {
     isDone = true;
   })();
   const from = Date.now();
-  while (!isDone) {
+  for (let n = 0; !isDone; n++) {
+    assert.ok(n < 10_000, "the silent stream was not given up");
     await new Promise(setImmediate);
     mock.timers.tick(100);
   }
@@ -168,6 +170,55 @@ test("a stream that is silent for a minute is read anew", async () => {
   );
   assert.ok(seen[1][1] - from >= 60_000);
   mock.timers.reset();
+});
+
+const stream = (...events) => {
+  const text = events.map((event) => `data: ${JSON.stringify({ turn: null, ...event })}\n\n`).join("");
+  return new Response(text, { headers: { "Content-Type": "text/event-stream" } });
+};
+
+test("a call that another program answered, and an answer that is refused", { timeout: 60_000 }, async () => {
+  const meerkat = new Meerkat({ token: TOKEN });
+  const definition = { name: "pay", description: "Pays.", input_schema: { type: "object" } };
+  let endsLate = false;
+  const serve = async (...refusals) => {
+    const sent = [];
+    let received;
+    const isReceived = new Promise((resolve) => {
+      received = resolve;
+    });
+    answers = [
+      async ({ method, body, signal }) => {
+        const { url } = requests.at(-1);
+        if (url.endsWith("/calls")) return json({ items: [{ call_id: "c", name: "pay", arguments: {} }] });
+        if (method === "POST") {
+          sent.push(JSON.parse(body));
+          const refusal = refusals.shift();
+          if (refusals.length === 0) received();
+          return refusal ?? json({ seq: 2 });
+        }
+        if (!url.endsWith("/events")) return json({ last_seq: 1 });
+        await isReceived;
+        // What follows from an answer has its time.
+        for (let n = 0; n < 100; n++) await new Promise(setImmediate);
+        if (endsLate) await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+        return stream({ after: 1, type: "session_deleted" });
+      },
+    ];
+    await meerkat.session("1").answerCalls([tool(definition, () => "paid")]);
+    return sent;
+  };
+  const paid = { outcome: "succeeded", content: [{ type: "text", text: "paid" }] };
+  assert.deepEqual(await serve(refused("IDEMPOTENCY_CONFLICT", false, 409)), [paid]);
+  assert.deepEqual(await serve(refused("ITEM_NOT_FOUND", false, 404)), [paid]);
+  // The answer is sent until it is received.
+  assert.deepEqual(await serve(refused("STORE_FAILED", true), page(503), json({ seq: 2 })), [paid, paid, paid]);
+  // What cannot be an answer becomes a failure that the model reads.
+  const [first, second] = await serve(refused("PAYLOAD_TOO_LARGE", false, 413), json({ seq: 2 }));
+  assert.deepEqual(first, paid);
+  assert.deepEqual([second.outcome, second.content[0].text], ["failed", "PAYLOAD_TOO_LARGE: No."]);
+  endsLate = true;
+  await assert.rejects(serve(refused("FORBIDDEN_ORIGIN", false, 403)), { code: "FORBIDDEN_ORIGIN" });
 });
 
 test("an answer that is not meerkat's keeps its status and its beginning", async () => {

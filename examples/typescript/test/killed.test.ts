@@ -103,7 +103,7 @@ test("calls that wait are served until the program stops", async () => {
     return { amount: 5, receipt: `R-${paid.length}` };
   });
   const serving = meerkat.session(session.id).answerCalls([pay], { signal: stop.signal });
-  // A second one is slower.
+  // A second one never answers.
   const other = tool(definition, () => new Promise(() => {}));
   const slow = meerkat.session(session.id).answerCalls([other], { signal: stop.signal });
   for await (const event of session.follow()) if (event.type === "turn_completed") break;
@@ -137,7 +137,26 @@ test("a call for another program's tool is left alone", async () => {
   expect(outputs.map((event) => event.output)).toEqual(["from here", "from elsewhere"]);
 });
 
-test("an interrupt stops the functions of its turn", async () => {
+test("a function is stopped when its call is over", async () => {
+  const input_schema = { type: "object" } as const;
+  let stopped = () => {};
+  const isStopped = new Promise<void>((resolve) => {
+    stopped = resolve;
+  });
+  // The deadline passes, and the turn goes on.
+  const slow = tool({ name: "slow", description: "Waits.", input_schema, timeout_ms: 100 }, async (_, { signal }) => {
+    await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    stopped();
+  });
+  const next = tool({ name: "next", description: "Waits for the other one.", input_schema }, async () => {
+    await isStopped;
+    return "stopped";
+  });
+  const result = await session.run("@call slow {} @step @call next {} @echo last_result", { tools: [slow, next] });
+  expect(result.text).toBe("last_result: stopped");
+});
+
+test("a function is stopped when its turn is interrupted", async () => {
   let reason: unknown;
   const wait = tool(
     { name: "wait", description: "Waits.", input_schema: { type: "object" } },
