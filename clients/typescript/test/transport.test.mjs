@@ -180,7 +180,6 @@ const stream = (...events) => {
 test("a call that another program answered, and an answer that is refused", { timeout: 60_000 }, async () => {
   const meerkat = new Meerkat({ token: TOKEN });
   const definition = { name: "pay", description: "Pays.", input_schema: { type: "object" } };
-  let endsLate = false;
   const serve = async (...refusals) => {
     const sent = [];
     let received;
@@ -201,7 +200,7 @@ test("a call that another program answered, and an answer that is refused", { ti
         await isReceived;
         // What follows from an answer has its time.
         for (let n = 0; n < 100; n++) await new Promise(setImmediate);
-        if (endsLate) await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+        signal.throwIfAborted();
         return stream({ after: 1, type: "session_deleted" });
       },
     ];
@@ -217,7 +216,6 @@ test("a call that another program answered, and an answer that is refused", { ti
   const [first, second] = await serve(refused("PAYLOAD_TOO_LARGE", false, 413), json({ seq: 2 }));
   assert.deepEqual(first, paid);
   assert.deepEqual([second.outcome, second.content[0].text], ["failed", "PAYLOAD_TOO_LARGE: No."]);
-  endsLate = true;
   await assert.rejects(serve(refused("FORBIDDEN_ORIGIN", false, 403)), { code: "FORBIDDEN_ORIGIN" });
 });
 
