@@ -30,7 +30,7 @@ echo "== TypeScript"
 rm -rf "$work"/{clients,examples}/typescript/{src,test,scripts,build,dist}
 mkdir -p "$work"/{docs,clients/typescript,examples/typescript}
 cp docs/openapi.json "$work/docs"
-cp -r clients/typescript/{.npmrc,*.json,src,test,scripts} "$work/clients/typescript"
+cp -r clients/typescript/{.npmrc,*.json,README.md,src,test,scripts} "$work/clients/typescript"
 cp -r examples/typescript/{.npmrc,*.json,src,test} "$work/examples/typescript"
 packages() { cmp -s package-lock.json node_modules/installed || { npm ci && cp package-lock.json node_modules/installed; }; }
 had() {
