@@ -35,19 +35,27 @@ else
 fi
 
 echo "== TypeScript"
-# A copy, so that nothing is written beside the sources.
-rm -rf "$work"/examples/typescript/{src,test}
-mkdir -p "$work/docs" "$work/examples"
+# A copy, so that nothing is written beside the sources. The examples get the package as it is packed for others.
+rm -rf "$work"/{clients,examples}/typescript/{src,test,scripts,build,dist}
+mkdir -p "$work"/{docs,clients/typescript,examples/typescript}
 cp docs/openapi.json "$work/docs"
-cp -r examples/typescript "$work/examples"
-cd "$work/examples/typescript"
-had() { cmp -s package-lock.json node_modules/installed || { npm ci && cp package-lock.json node_modules/installed; }; }
+cp -r clients/typescript/{.npmrc,*.json,README.md,src,test,scripts} "$work/clients/typescript"
+cp -r examples/typescript/{.npmrc,*.json,src,test} "$work/examples/typescript"
+packages() { cmp -s package-lock.json node_modules/installed || { npm ci && cp package-lock.json node_modules/installed; }; }
+had() {
+  cd "$work/clients/typescript" && packages && cd "$work/examples/typescript" && packages
+}
 if had; then
-  npm run types
-  npm run check
+  cd "$work/clients/typescript"
+  package=$(npm pack --silent --pack-destination "$work")
+  npm test
+  cd "$work/examples/typescript"
+  rm -rf node_modules/meerkat-client
+  npm install --no-save --no-package-lock --offline --silent "$work/$package"
+  [ ! -L node_modules/meerkat-client ] || { echo "the examples do not use the packed package"; exit 1; }
   npm test
 else
-  echo "npm, or the packages of examples/typescript, cannot be had here"
+  echo "npm, or the packages of clients/typescript and examples/typescript, cannot be had here"
   status=3
 fi
 exit $status

@@ -1,126 +1,153 @@
-// What a client does with meerkat, one function each.
-import { EventSourceParserStream } from "eventsource-parser/stream";
-import { again, begin, type Meerkat, MeerkatError, type MeerkatEvent, runTurn, sent } from "./meerkat.js";
+// What a program does with meerkat, one function each.
+import { file, image, type Meerkat, MeerkatError, type MeerkatEvent, type Session, tool } from "meerkat-client";
 
-/** Creates a session and returns its id. */
-export async function create(meerkat: Meerkat, title: string): Promise<string> {
-  const created = await sent(meerkat.POST("/v1/sessions", { body: { title, labels: { app: "tour" } } }));
-  return created.session_id;
+/** Creates a session. */
+export async function create(meerkat: Meerkat, title: string): Promise<Session> {
+  const session = await meerkat.session({ title, labels: { app: "tour" } });
+  return session;
 }
 
-/** Runs a turn, yields its text while the model says it, and returns the kind of the event that ended it. After a lost
- * connection it continues in the middle of the sentence. */
-export async function* streamed(meerkat: Meerkat, session: string, prompt: string): AsyncGenerator<string, string> {
-  const shown = new Map<string, number>();
-  let last = "";
-  for await (const event of runTurn(meerkat, session, { prompt })) {
-    last = event.type;
-    yield* freshTexts(event, shown);
+/** Runs a turn, and waits for its end. A turn that failed is a result, too: its request succeeded. */
+export async function ask(session: Session, prompt: string): Promise<string> {
+  const result = await session.run(prompt);
+  if (result.status !== "completed") throw new Error(result.error?.message);
+  return result.text;
+}
+
+/** Shows the text while the model says it. */
+export async function streamed(session: Session, prompt: string, show: (piece: string) => void): Promise<string> {
+  const result = await session.run(prompt, { onText: show });
+  return result.status;
+}
+
+/** Reads a turn's events as they happen, and then its result. */
+export async function watch(session: Session, prompt: string): Promise<string[]> {
+  const seen: string[] = [];
+  const stream = session.stream(prompt);
+  for await (const event of stream) {
+    if (event.type === "tool_finished") seen.push(`${event.name} ${event.outcome}`);
+    if (event.type === "turn_completed") seen.push(event.stop_reason);
   }
-  return last;
+  seen.push(stream.result!.text);
+  return seen;
 }
 
-/** Yields what an event says behind what was shown before. */
-function* freshTexts(event: MeerkatEvent, shown: Map<string, number>): Generator<string> {
-  for (const { block, offset, text } of texts(event)) {
-    const known = shown.get(block) ?? 0;
-    // A follower that comes back gets the block from its beginning: only the rest of it is new.
-    const fresh = offset <= known ? Buffer.from(text).subarray(known - offset) : Buffer.of();
-    shown.set(block, known + fresh.length);
-    if (fresh.length > 0) yield fresh.toString();
-  }
+/** A tool: a name, a description and a schema for the model, and a function. The schema gives the arguments their
+ * types. */
+export const weather = tool(
+  {
+    name: "get_weather",
+    description: "Weather of a city, now.",
+    input_schema: {
+      type: "object",
+      properties: { city: { type: "string" }, unit: { enum: ["celsius", "fahrenheit"] } },
+      required: ["city"],
+    },
+    effect: "read_only",
+  },
+  async ({ city, unit = "celsius" }, { signal }) => {
+    if (city === "Atlantis") throw new Error("There is no weather station.");
+    signal.throwIfAborted();
+    return { city, [unit]: unit === "celsius" ? 21 : 70 };
+  },
+);
+
+/** Runs a turn whose calls this program answers. */
+export async function withTools(session: Session, prompt: string): Promise<string> {
+  const result = await session.run(prompt, { tools: [weather] });
+  return result.text;
 }
 
-/** Returns the texts in an event with their block and their offset in it, in bytes. A live delta is a piece of a text;
- * the stored message has the whole of each, even if its deltas were missed. */
-function texts(event: MeerkatEvent): { block: string; offset: number; text: string }[] {
-  if (event.type === "text_delta") {
-    return [{ block: `${event.step}/${event.block}`, offset: event.offset, text: event.text }];
-  }
-  if (event.type !== "assistant_message") return [];
-  return event.blocks
-    .filter((block) => block.type === "text" || block.type === "reasoning")
-    .map(({ type, text }, number) => ({ block: `${event.step}/${number}`, offset: 0, type, text }))
-    .flatMap(({ block, offset, type, text }) =>
-      // A text that is too large for an event is an object with a `blob` to read; here its beginning will do.
-      type === "text" && text ? [{ block, offset, text: typeof text === "string" ? text : text.head }] : [],
-    );
+/** Shows the model a picture and a file. */
+export async function look(session: Session, picture: string, notes: string): Promise<string> {
+  const result = await session.run(["@echo blocks", await image(picture), await file(notes)]);
+  return result.text;
 }
 
-/** Runs a turn in one request, whose answer is the stream, and yields its text as the model produces it. */
-export async function* atOnce(meerkat: Meerkat, session_id: string, prompt: string): AsyncGenerator<string> {
-  const stream = await sent(
-    meerkat.POST("/v1/sessions/{session_id}/turns", {
-      params: { path: { session_id } },
-      headers: { Accept: "text/event-stream" },
-      body: { prompt },
-      parseAs: "stream",
-    }),
-  );
-  const frames = stream!.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
-  const shown = new Map<string, number>();
-  for await (const frame of frames) {
-    if (frame.event === "failure") throw new MeerkatError(JSON.parse(frame.data));
-    // The last one has the turn's result, as the answer without a stream would.
-    if (frame.event === "result") return;
-    yield* freshTexts(JSON.parse(frame.data), shown);
-  }
+/** Asks for JSON by a schema, and gets it with the schema's type. */
+export async function extract(session: Session, prompt: string): Promise<{ city: string; people: number } | null> {
+  const { output } = await session.run(prompt, {
+    output: {
+      type: "object",
+      properties: { city: { type: "string" }, people: { type: "integer" } },
+      required: ["city", "people"],
+    },
+  });
+  return output;
 }
 
-/** Reads what happened since a cursor that was kept, and returns the new seqs. `follow` would wait for more. */
-export async function reconnect(meerkat: Meerkat, session_id: string, cursor: number): Promise<number[]> {
-  const params = { path: { session_id }, query: { since_seq: cursor } };
-  const page = await sent(meerkat.GET("/v1/sessions/{session_id}/events", { params }));
+/** Decides each call that asks. Return nothing to leave it to another program. */
+export async function approve(session: Session, prompt: string, decision: "approve" | "deny"): Promise<string[]> {
+  const asked: string[] = [];
+  await session.run(prompt, {
+    onApproval: ({ name, arguments: what }) => {
+      asked.push(`${name} ${what}`);
+      return decision;
+    },
+  });
+  return asked;
+}
+
+/** Says how the model is asked, and what the turn may cost. */
+export async function careful(session: Session, prompt: string): Promise<string> {
+  const result = await session.run(prompt, {
+    options: { temperature: 0.2, max_output_tokens: 500 },
+    budgets: { steps: 5, wall_ms: 60_000 },
+  });
+  return `${result.text} ${result.usage.output_tokens} tokens, ${result.cost?.amount ?? "unknown"}`;
+}
+
+/** Adds a text to the running turn: the model reads it before its next step. */
+export async function steer(session: Session, prompt: string): Promise<string> {
+  const result = await session.run(prompt, { policy: "steer" });
+  return result.text;
+}
+
+/** Runs the same turn twice, as a program that starts again does, and returns how many turns the session has. */
+export async function twice(session: Session): Promise<number> {
+  await session.run("@say Once.", { key: "order-17" });
+  await session.run("@say Once.", { key: "order-17" });
+  return (await session.read()).turn_count;
+}
+
+/** Reads what happened since a cursor that was kept, and returns the new seqs. */
+export async function since(session: Session, cursor: number): Promise<number[]> {
+  const page = await session.events({ since_seq: cursor });
   return page.items.map((event) => event.seq);
 }
 
-/** Sends the same turn twice, as after a lost answer, and returns how many turns the session has. */
-export async function retry(meerkat: Meerkat, session_id: string): Promise<number> {
-  const key = crypto.randomUUID();
-  await begin(meerkat, session_id, { prompt: "@say Once." }, key);
-  await begin(meerkat, session_id, { prompt: "@say Once." }, key);
-  const view = await sent(meerkat.GET("/v1/sessions/{session_id}", { params: { path: { session_id } } }));
-  return view.turn_count;
-}
-
-/** Runs a turn and decides every call that asks. `attended` says that somebody is there: otherwise a call that asks is
- * refused at once. */
-export async function approve(
-  meerkat: Meerkat,
-  session_id: string,
-  prompt: string,
-  decision: "approve" | "deny",
-): Promise<string[]> {
-  const outcomes = [];
-  for await (const event of runTurn(meerkat, session_id, { prompt, attended: true })) {
-    if (event.type === "approval_requested") {
-      const params = { path: { session_id, call_id: event.call_id } };
-      await sent(meerkat.POST("/v1/sessions/{session_id}/approvals/{call_id}", { params, body: { decision } }));
-    }
-    if (event.type === "tool_finished") outcomes.push(event.outcome);
-  }
-  return outcomes;
+/** Reads events for ever: what was, and what comes. */
+export async function follow(session: Session, cursor: number, see: (event: MeerkatEvent) => void): Promise<void> {
+  for await (const event of session.follow(cursor)) see(event);
 }
 
 /** Ends a turn, and returns false if it had ended already. */
-export async function interrupt(meerkat: Meerkat, session_id: string, turn: number): Promise<boolean> {
-  const params = { path: { session_id } };
-  const { error } = await meerkat.POST("/v1/sessions/{session_id}/interrupt", { params, body: { turn } });
-  if (error && error.code !== "SESSION_NOT_RUNNING") throw new MeerkatError(error);
-  return !error;
+export async function interrupt(session: Session, turn: number): Promise<boolean> {
+  try {
+    await session.interrupt({ turn });
+    return true;
+  } catch (error) {
+    if (MeerkatError.is(error, "SESSION_NOT_RUNNING")) return false;
+    throw error;
+  }
 }
 
 /** Makes a session that shares the beginning of another one, up to the end of a turn. */
-export async function fork(meerkat: Meerkat, session_id: string, turn: number): Promise<string> {
-  const params = { path: { session_id }, query: { turn } };
-  return (await sent(meerkat.POST("/v1/sessions/{session_id}/fork", { params }))).session_id;
+export async function fork(meerkat: Meerkat, session: Session, turn: number): Promise<Session> {
+  const { session_id } = await session.fork({ turn });
+  return meerkat.session(session_id);
 }
 
 /** Searches the answers in all sessions, and returns the texts that fit best. */
 export async function search(meerkat: Meerkat, query: string): Promise<string[]> {
-  const params = { query: { query, role: "assistant", limit: 3 } } as const;
-  const found = await again(() => sent(meerkat.GET("/v1/memory/search", { params })));
+  const found = await meerkat.searchMemory({ query, role: "assistant", limit: 3 });
   return found.items.map((hit) => hit.text);
+}
+
+/** Reads what was said. */
+export async function said(session: Session): Promise<string[]> {
+  const { items } = await session.history({ limit: 100 });
+  return items.map((item) => item.role);
 }
 
 /** Chooses what to do by an error's code. The codes are in docs/ERRORS.md; a misspelt one does not compile. */
@@ -132,6 +159,8 @@ export function explain(error: MeerkatError): string {
       return "A turn is running: wait, interrupt it, or queue this one.";
     case "UNAUTHENTICATED":
       return "The token is wrong.";
+    case "UNREACHABLE":
+      return "The server does not answer.";
     default:
       return error.retryable ? "Try again later." : error.message;
   }

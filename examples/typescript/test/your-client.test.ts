@@ -1,35 +1,35 @@
 // Tests of a client against scripts: each prompt says what the model will do.
+import { Meerkat, type MeerkatEvent } from "meerkat-client";
 import { beforeAll, expect, test } from "vitest";
-import { connect, type Meerkat, type MeerkatEvent, runTurn } from "../src/meerkat.js";
-import { create, interrupt } from "../src/tour.js";
 import { meerkatServer } from "./meerkat-server.js";
 
 const server = meerkatServer();
 let meerkat: Meerkat;
 beforeAll(() => {
-  meerkat = connect(server.url, server.token);
+  meerkat = new Meerkat(server);
 });
 
 async function ended(prompt: string): Promise<MeerkatEvent[]> {
   const events = [];
-  for await (const event of runTurn(meerkat, await create(meerkat, "A test"), { prompt })) events.push(event);
+  const session = await meerkat.session();
+  for await (const event of session.stream(prompt)) events.push(event);
   return events;
 }
 
 test("an answer", async () => {
-  const events = await ended("@say Lima. @usage in=12 out=2");
-  expect(events.at(-1)).toMatchObject({ type: "turn_completed", totals: { usage: { output_tokens: 2 } } });
+  const result = await (await meerkat.session()).run("@say Lima. @usage in=12 out=2");
+  expect(result).toMatchObject({ status: "completed", text: "Lima.", usage: { output_tokens: 2 } });
 });
 
 test("a rate limit that passes", async () => {
   // The model is asked again twice, and says how often it was asked before.
-  const events = await ended("@fail rate_limited retry_after_ms=50 times=2 @echo attempt");
-  expect(events.at(-2)).toMatchObject({ blocks: [{ text: "attempt: 2" }] });
+  const result = await (await meerkat.session()).run("@fail rate_limited retry_after_ms=50 times=2 @echo attempt");
+  expect(result.text).toBe("attempt: 2");
 });
 
 test("a rate limit that stays", async () => {
-  const events = await ended("@fail rate_limited retry_after_ms=1");
-  expect(events.at(-1)).toMatchObject({ type: "turn_failed", error: { code: "MODEL_RATE_LIMITED" } });
+  const result = await (await meerkat.session()).run("@fail rate_limited retry_after_ms=1");
+  expect(result).toMatchObject({ status: "failed", error: { code: "MODEL_RATE_LIMITED", retryable: true } });
 });
 
 test("a cut stream", async () => {
@@ -46,11 +46,14 @@ test("a tool call", async () => {
 
 test("a slow answer", async () => {
   // One character at a time, and then nothing: the client must not wait for ever.
-  const session = await create(meerkat, "A test");
+  const session = await meerkat.session();
+  let isStopped = false;
   let last = "";
-  for await (const event of runTurn(meerkat, session, { prompt: "@chunks 1 @say Wait @stall" })) {
+  for await (const event of session.stream("@chunks 1 @say Wait @stall")) {
     last = event.type;
-    if (event.type === "text_delta") await interrupt(meerkat, session, event.turn!);
+    if (event.type !== "text_delta" || isStopped) continue;
+    isStopped = true;
+    await session.interrupt({ turn: event.turn! });
   }
   expect(last).toBe("turn_interrupted");
 });
