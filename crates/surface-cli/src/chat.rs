@@ -359,7 +359,7 @@ impl<'a> Chat<'a> {
         turn.wait = self.app.out.is_json;
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
-        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, false).await));
+        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, Some(false)).await));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
-    follow::turn::{FollowedTurn, TurnStep, whole},
+    follow::turn::{FollowedTurn, TurnStep, record_at, whole},
     model::StopReason,
     options::Budgets,
     service::{Decision, OpenCall, PendingApproval, Scope, TurnHandle, TurnResult},
@@ -99,14 +99,14 @@ impl Call {
 
 impl RunningTurn {
     /// Begins the turn. Events after `since` are shown, or those after the session's last one. Of a turn that
-    /// `hides_text` only the JSON of its answer is shown.
+    /// `hides_text` only the JSON of its answer is shown; `None` if the turn may have begun before, and its beginning says it.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
         begin: impl Future<Output = Result<TurnHandle, SessionError>>,
         since: Option<Seq>,
         show: Show,
-        hides_text: bool,
+        hides_text: Option<bool>,
     ) -> Self {
         let service = app.service.clone();
         // A session that cannot be followed can run no turn either, and the turn's answer says why.
@@ -122,6 +122,10 @@ impl RunningTurn {
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
         let view = match number {
             Some(_) if app.out.can_ask => service.read(&session_id).await.ok(),
+        let hides_text = match (hides_text, &begun) {
+            (None, Ok(begun)) => has_schema(service.as_ref(), &begun.accepted).await,
+            (known, _) => known.unwrap_or(false),
+        };
             _ => None,
         };
         let is_before = |asked: &PendingApproval| Some(asked.turn) == number && asked.seq <= since;
@@ -293,6 +297,17 @@ impl RunningTurn {
 /// Remarks on an answer that its text does not show.
 fn remarks(result: &TurnResult, budgets: Budgets) -> Vec<String> {
     if result.error.is_some() {
+/// Returns true if the answer of a turn is JSON, also of one that was steered, or whose call was answered.
+async fn has_schema(service: &dyn SessionService, accepted: &TurnAccepted) -> bool {
+    let event = async |seq| Some(record_at(service, accepted.session_id, seq).await.ok()??.event);
+    let begun = match event(accepted.seq).await {
+        Some(Event::TurnSteered(steered)) => event(steered.started).await,
+        Some(Event::CallAnswered(answered)) => event(answered.started).await,
+        begun => begun,
+    };
+    matches!(begun, Some(Event::TurnStarted(started)) if started.output.is_some())
+}
+
         return Vec::new();
     }
     if !result.calls.is_empty() {

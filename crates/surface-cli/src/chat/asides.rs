@@ -114,7 +114,7 @@ impl Chat<'_> {
         let (app, service, followed) = (self.app, self.app.service.clone(), accepted.clone());
         let result = async move { result(service.as_ref(), followed).await }.boxed();
         let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
-        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text, false).await;
+        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text, None).await;
         self.turns.push((0, running));
     }
 

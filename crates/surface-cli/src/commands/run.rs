@@ -8,8 +8,10 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
+    follow::turn::{answered, handle},
+    options::Policy,
     output::OutputSpec,
-    service::{Prompt, ResumeTurn, SessionCreated, StartTurn, TurnHandle},
+    service::{AnswerCall, Prompt, ResumeTurn, SessionCreated, StartTurn, TurnHandle},
     session::message::RawJson,
     wire::encode,
 };
@@ -96,7 +98,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         }
     };
     let turn = wire::turn(session_id, prompt, &flags, &args.delivery, configured);
-    let hides_text = output.is_some();
+    let hides_text = (turn.policy != Policy::Steer).then_some(output.is_some());
     let begin = app.service.begin_turn(StartTurn { output, ..turn });
     if args.delivery.detach {
         return detached(app, Operation::StartTurn, begin).await;
@@ -158,7 +160,7 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
-    let hides_text = output.is_some();
+    let hides_text = Some(output.is_some());
     let turn = ResumeTurn { output, ..wire::resume(prompt, &args.turn, &args.delivery, configured) };
     let begin = app.service.begin_resume(&session_id, turn);
     if args.delivery.detach {
@@ -198,6 +200,15 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
     let mut lines: Option<Lines> = None;
     let mut questions = Questions::default();
     let (mut is_interrupted, mut is_closing) = (false, false);
+/// Answers a call, and shows its turn up to its end, or until it waits for its caller again.
+pub(super) async fn answer(app: &App, streams: Streams, request: AnswerCall) -> Result<u8, CliError> {
+    streams.interrupts.listen();
+    let (session_id, service) = (request.session_id, app.service.clone());
+    let begin = async { Ok(handle(service.clone(), answered(service.as_ref(), request).await?)) };
+    let show = if app.out.is_json { Show::Nothing } else { Show::Text };
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, None).await).await
+}
+
     loop {
         tokio::select! {
             progress = turn.next() => match progress? {
