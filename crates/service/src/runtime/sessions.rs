@@ -31,11 +31,14 @@ use crate::{
         supervise::supervise,
     },
     capability::Capability,
+    cost::Cost,
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
     prompt,
-    service::{Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
+    service::{
+        Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, SessionSummary, StartTurn, TurnHandle,
+    },
     session::{
         ApplyError, Session, View,
         event::{ClientToolsChanged, Event, Key, Record, SessionCreated as Created},
@@ -416,9 +419,11 @@ impl Sessions {
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
         let limit = Some(self.engine().options.limits.page_items);
         let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
-        // A turn brings one prompt, and more only if it was answered: a name that was misspelt once must not stay.
-        let answered = page.items.into_iter().filter(|session| session.message_count > session.turn_count);
-        let mut models = answered.map(|session| session.model);
+        // A name that was misspelt once must not stay. The cost of an answer without a bill is not known, and never 0.
+        let is_answered = |session: &SessionSummary| {
+            session.usage.total() > 0 || session.cost.is_none_or(|cost| cost > Cost::default())
+        };
+        let mut models = page.items.into_iter().filter(is_answered).map(|session| session.model);
         Ok(models.find(|model| model != self.engine().models.default_model()))
     }
 
