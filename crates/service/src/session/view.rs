@@ -121,12 +121,18 @@ impl View {
 impl SessionFields {
     /// Refuses what this turn excludes; the message says what the turn waits for.
     pub(crate) fn busy_with(&self, turn: TurnNumber) -> SessionError {
-        let waits = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);
-        waits.map_or(SessionError::Busy { turn }, |PendingApproval { name, call_id, .. }| SessionError::Undecided {
-            turn,
-            name,
-            call_id,
-        })
+        let undecided = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);
+        if let Some(PendingApproval { name, call_id, .. }) = undecided {
+            return SessionError::Undecided { turn, name, call_id };
+        }
+        let open = self.open_turn.as_ref().filter(|open| open.turn == turn);
+        match open.and_then(|open| open.requested().next()) {
+            Some(requested) => {
+                let (name, call_id) = (requested.call.name.clone(), requested.call.call_id.clone());
+                SessionError::Unanswered { turn, name, call_id }
+            }
+            None => SessionError::Busy { turn },
+        }
     }
 
     /// The calls and the questions of servers that wait for a decision.
