@@ -238,7 +238,8 @@ fn totals(totals: &TurnTotals) -> String {
     format!("{steps}, {calls}, {} tokens in, {} out", usage.input_tokens, usage.output_tokens)
 }
 
-fn count(number: u64, noun: &str) -> String {
+/// A number with its noun.
+pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -140,7 +140,7 @@ fn a_rule_for_no_tool_is_refused_with_the_nearest_name() {
     let rule = |name: &str| cli(&["run", "x"]).env(&format!("MEERKAT_TOOLS__APPROVAL__{name}"), "deny").run();
     let ran = rule("TEST_ECO");
     ran.refused(ErrorCode::ConfigInvalid, "tools.approval.test_eco (variable MEERKAT_TOOLS__APPROVAL__TEST_ECO)");
-    assert!(ran.err.contains("did you mean \"test_echo\"?"), "{}", ran.err);
+    assert!(ran.err.contains("hold for nothing (did you mean \"test_echo\"?).\n"), "{}", ran.err);
     assert!(!rule("FROB").err.contains("did you mean"));
     assert_eq!(rule("TEST_ECHO").code, 0, "a tool of another configuration may wait for its rule");
 }
