@@ -17,8 +17,8 @@ use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::{FollowedTurn, TurnStep, record_at, whole},
     model::StopReason,
-    options::Budgets,
-    service::{Decision, OpenCall, PendingApproval, Scope, TurnHandle, TurnResult},
+    options::{Budgets, Effort},
+    service::{Decision, OpenCall, PendingApproval, Scope, TurnAccepted, TurnHandle, TurnResult},
     session::{
         event::{ApprovalRequested, Event, Record},
         message::Block,
@@ -74,6 +74,8 @@ pub(crate) struct RunningTurn {
     number: Option<TurnNumber>,
     /// Budgets of the turn.
     budgets: Budgets,
+    /// How long its model thinks, if that was said.
+    pub(crate) effort: Option<Effort>,
     /// Tokens of the last request that was answered, and the window of its model if that is known.
     pub(crate) fill: Option<(u64, Option<u64>)>,
     /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
@@ -99,7 +101,8 @@ impl Call {
 
 impl RunningTurn {
     /// Begins the turn. Events after `since` are shown, or those after the session's last one. Of a turn that
-    /// `hides_text` only the JSON of its answer is shown; `None` if the turn may have begun before, and its beginning says it.
+    /// `hides_text` only the JSON of its answer is shown; `None` if that has to be read, since the turn may have begun
+    /// before.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
@@ -120,12 +123,12 @@ impl RunningTurn {
         };
         let begun = begin.await;
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
-        let view = match number {
-            Some(_) if app.out.can_ask => service.read(&session_id).await.ok(),
         let hides_text = match (hides_text, &begun) {
             (None, Ok(begun)) => has_schema(service.as_ref(), &begun.accepted).await,
             (known, _) => known.unwrap_or(false),
         };
+        let view = match number {
+            Some(_) if app.out.can_ask => service.read(&session_id).await.ok(),
             _ => None,
         };
         let is_before = |asked: &PendingApproval| Some(asked.turn) == number && asked.seq <= since;
@@ -144,6 +147,7 @@ impl RunningTurn {
             since,
             number,
             budgets: Budgets::default(),
+            effort: None,
             fill: None,
             given: BTreeMap::new(),
             view,
@@ -220,7 +224,7 @@ impl RunningTurn {
             return Ok(None);
         }
         if let Event::TurnStarted(started) = &record.event {
-            self.budgets = started.budgets;
+            (self.budgets, self.effort) = (started.budgets, started.options.effort);
         }
         self.view.durable(&record.event)?;
         if matches!(
@@ -294,9 +298,6 @@ impl RunningTurn {
     }
 }
 
-/// Remarks on an answer that its text does not show.
-fn remarks(result: &TurnResult, budgets: Budgets) -> Vec<String> {
-    if result.error.is_some() {
 /// Returns true if the answer of a turn is JSON, also of one that was steered, or whose call was answered.
 async fn has_schema(service: &dyn SessionService, accepted: &TurnAccepted) -> bool {
     let event = async |seq| Some(record_at(service, accepted.session_id, seq).await.ok()??.event);
@@ -308,6 +309,9 @@ async fn has_schema(service: &dyn SessionService, accepted: &TurnAccepted) -> bo
     matches!(begun, Some(Event::TurnStarted(started)) if started.output.is_some())
 }
 
+/// Remarks on an answer that its text does not show.
+fn remarks(result: &TurnResult, budgets: Budgets) -> Vec<String> {
+    if result.error.is_some() {
         return Vec::new();
     }
     if !result.calls.is_empty() {

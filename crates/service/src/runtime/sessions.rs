@@ -363,7 +363,15 @@ impl Sessions {
         // An unknown session is said before the end of the service. With a key it is also said before wrong values: the
         // turn may have run already.
         let session_id = request.session_id;
-        self.check_exists(session_id).await?;
+        match (self.check_exists(session_id).await, &request.model) {
+            (Err(error @ SessionError::NotFound(_)), Some(model)) => {
+                // Wrong values are said first. A session that there is may have other options beside these.
+                let options = self.engine().options.turn.capped(request.options.clone());
+                check_options(&options, &self.engine().models.resolve(model)?)?;
+                return Err(error);
+            }
+            (exists, _) => exists?,
+        }
         let hash = request
             .idempotency_key
             .as_ref()

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     SessionError,
     clock::Timestamp,
+    options::ModelOptions,
     ids::{Seq, SessionId, TurnNumber},
     tool::ClientTools,
 };
@@ -62,6 +63,8 @@ pub struct View {
     pub tools: Option<Arc<[String]>>,
     /// Its part in the project's memory.
     pub memory: SessionMemory,
+    /// How its turns ask the model.
+    pub options: ModelOptions,
     /// True if its context names a blob.
     pub has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
@@ -91,6 +94,7 @@ impl View {
             workspace: session.workspace.clone(),
             tools: session.tools.clone(),
             memory: session.memory,
+            options: session.options.clone(),
             has_blobs: session.context.has_blobs(),
             found_tools: session.found_tools.clone(),
             allowed_rules: session.allowed_rules.clone(),
@@ -113,6 +117,7 @@ impl View {
             allowed_rules: self.allowed_rules.to_vec(),
             workspace: self.workspace.clone(),
             memory: self.memory,
+            options: self.options.clone(),
             ..SessionSummary::clone(&self.summary).view(ContextView { messages, estimated_tokens, window_tokens })
         }
     }

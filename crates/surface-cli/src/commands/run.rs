@@ -126,7 +126,12 @@ pub(crate) async fn check(
     output: Option<&OutputSpec>,
 ) -> Result<(), SessionError> {
     let trial = wire::turn(NO_SESSION.parse()?, prompt.clone(), turn, delivery, app.config.values.compaction);
-    match app.service.begin_turn(StartTurn { output: output.cloned(), ..trial }).await {
+    try_turn(app, StartTurn { output: output.cloned(), ..trial }).await
+}
+
+/// Checks the values of a turn for a session without options, and starts none: no session has the id.
+pub(crate) async fn try_turn(app: &App, trial: StartTurn) -> Result<(), SessionError> {
+    match app.service.begin_turn(StartTurn { session_id: NO_SESSION.parse()?, ..trial }).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
@@ -195,11 +200,6 @@ pub(super) fn refuse_detached(app: &App, is_detached: bool) -> Result<(), Sessio
     Ok(())
 }
 
-/// Shows a turn up to its end, asks about its calls, and passes on Ctrl-C.
-async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result<u8, CliError> {
-    let mut lines: Option<Lines> = None;
-    let mut questions = Questions::default();
-    let (mut is_interrupted, mut is_closing) = (false, false);
 /// Answers a call, and shows its turn up to its end, or until it waits for its caller again.
 pub(super) async fn answer(app: &App, streams: Streams, request: AnswerCall) -> Result<u8, CliError> {
     streams.interrupts.listen();
@@ -209,6 +209,11 @@ pub(super) async fn answer(app: &App, streams: Streams, request: AnswerCall) -> 
     drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, None).await).await
 }
 
+/// Shows a turn up to its end, asks about its calls, and passes on Ctrl-C.
+async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result<u8, CliError> {
+    let mut lines: Option<Lines> = None;
+    let mut questions = Questions::default();
+    let (mut is_interrupted, mut is_closing) = (false, false);
     loop {
         tokio::select! {
             progress = turn.next() => match progress? {
