@@ -15,9 +15,7 @@ use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
     ids::{Seq, SessionId},
-    service::{
-        AnswerCall, AnsweredCall, ReadBlob, ReadEvents, SessionService, TurnAccepted, TurnHandle, TurnResult,
-    },
+    service::{AnswerCall, AnsweredCall, ReadBlob, ReadEvents, SessionService, TurnAccepted, TurnHandle, TurnResult},
     session::{
         TurnEnd, TurnFold,
         event::{Event, Record},

@@ -27,8 +27,8 @@ use crate::{
         ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
         Page, Pin, PinFact, ProjectionRebuilt, QueueItem, ReadBlob, ReadEvents, ReadHistory, ReaderView, RecordPage,
         Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery, SessionState,
-        SessionSummary, SessionView, ToolServerView, ToolView, TurnHandle, TurnStatus,
-        UndoCompaction, Unpin, UpdateSession, WaitReader,
+        SessionSummary, SessionView, ToolServerView, ToolView, TurnHandle, TurnStatus, UndoCompaction, Unpin,
+        UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,

@@ -18,8 +18,8 @@ use super::{
 use crate::{
     SessionError,
     clock::Timestamp,
-    options::ModelOptions,
     ids::{Seq, SessionId, TurnNumber},
+    options::ModelOptions,
     tool::ClientTools,
 };
 

@@ -23,7 +23,12 @@ use meerkat_service::{
 use serde_json::json;
 
 use super::{ask::require, list::all, names::resolve};
-use crate::{app::App, args::ExportArgs, output::Progress, render::{receipt::count, size}};
+use crate::{
+    app::App,
+    args::ExportArgs,
+    output::Progress,
+    render::{receipt::count, size},
+};
 
 /// Bytes of a piece that is handed to the service.
 const PIECE_BYTES: u64 = 1024 * 1024;

@@ -92,8 +92,11 @@ fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
     assert_ne!(real(&dir, "http://127.0.0.1:1/v1").code, 0, "nobody listens there");
     let prompted_again = cli(&["resume", "last", "hello"]).in_dir(&dir);
     assert_ne!(with_key(prompted_again, "http://127.0.0.1:1/v1").code, 0);
-    std::fs::write(dir.path().join("said.json"), r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#)
-        .unwrap();
+    std::fs::write(
+        dir.path().join("said.json"),
+        r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#,
+    )
+    .unwrap();
     let given = cli(&["run", "--history", dir.path().join("said.json").to_str().unwrap(), "hello"]).in_dir(&dir);
     assert_ne!(with_key(given, "http://127.0.0.1:1/v1").code, 0);
     // It never answered, and may have been a slip. What was said elsewhere is no answer of it.

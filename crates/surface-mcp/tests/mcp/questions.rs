@@ -179,7 +179,11 @@ async fn a_request_that_answers_a_call_and_waits_asks_about_what_comes_later() {
         let given = answer(ElicitationAction::Accept, json!({ "decision": "approve" }));
         let client = Client::connect(&agent, way, &version, given).await;
         let result = soon(client.running.call_tool(params("turn_answer", arguments))).await.unwrap();
-        assert_eq!((&structured(&result)["text"], result.is_error), (&json!("Done."), Some(false)), "{way:?} {version}");
+        assert_eq!(
+            (&structured(&result)["text"], result.is_error),
+            (&json!("Done."), Some(false)),
+            "{way:?} {version}"
+        );
         assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
         assert_eq!(decided(&agent, &session).await, ("succeeded".into(), Value::Null), "{way:?} {version}");
     }
