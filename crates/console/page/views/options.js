@@ -26,7 +26,8 @@ export function options(id) {
     });
     return el("label.facts", {}, text, " ", input);
   };
-  const effort = el("select", {}, el("option", { value: "" }, "the session's"), EFFORTS.map((level) => el("option", { value: level }, level)));
+  const effort = el("select", {}, el("option", { value: "" }, "the session's"),
+    EFFORTS.map((level) => el("option", { value: level }, level)));
   const numbers = { type: "number", placeholder: "the session's" };
   const node = el("details.options", {}, heading, el("div.actions", {},
     field("effort", "Effort", effort, String),

@@ -7,7 +7,7 @@ import { follow, onList, sessions as listed } from "../follow.js";
 import { show as compare } from "./compare.js";
 import { show as context } from "./context.js";
 import { show as events } from "./events.js";
-import { options } from "./options.js";
+import { options as fields } from "./options.js";
 import { show as tokens } from "./tokens.js";
 import { transcript } from "./transcript.js";
 
@@ -124,7 +124,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   const keep = () => (prompt.value ? drafts.set(id, prompt.value) : drafts.delete(id));
   prompt.addEventListener("input", keep);
   const attached = attachments(prompt);
-  const asked = options(id);
+  const asked = fields(id);
   const send = (policy) => async () => {
     const text = prompt.value;
     if (!text.trim() && attached.isEmpty()) return;
@@ -136,7 +136,8 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     try {
       const blocks = await files.blocks();
       // A running turn goes on as it was started.
-      await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy, policy === "steer" ? undefined : asked.values());
+      const options = policy === "steer" ? undefined : asked.values();
+      await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy, options);
     } catch (failure) {
       files.back();
       const written = [text, drafts.get(id)].filter(Boolean).join("\n");

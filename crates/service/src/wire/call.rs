@@ -22,8 +22,8 @@ use meerkat_words::{
     reply::{Reply as _, encode},
 };
 
-/// Keys of a session's creation and of a turn, all objects together: twenty for each message of the longest history. The
-/// tools of a caller fit both.
+/// Keys of a session's creation and of a turn, all objects together: twenty for each message of the longest history.
+/// The tools of a caller fit both.
 const LONG_KEYS_MAX: usize = 20 * MESSAGES_MAX;
 
 /// Decodes parameters.

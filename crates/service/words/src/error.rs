@@ -112,7 +112,9 @@ session_errors! {
         call_id: String,
     } = SessionBusy ["turn" = *turn, "call_id" = call_id.clone()];
     /// The session's running turn waits for its caller, which excludes the request.
-    #[error("Turn {turn} waits for the answer to call {call_id} of tool {name}; answer that call, or interrupt the turn.")]
+    #[error(
+        "Turn {turn} waits for the answer to call {call_id} of tool {name}; answer that call, or interrupt the turn."
+    )]
     Unanswered {
         /// The running turn.
         turn: TurnNumber,

@@ -25,8 +25,8 @@ use crate::{
 const COPY_BYTES_MAX: usize = 56_000;
 
 impl Chat<'_> {
-    /// Prints one line about where the chat is after an answer: its model, its effort, how full that model's window was, the
-    /// session, and the cost of the turn.
+    /// Prints one line about where the chat is after an answer: its model, its effort, how full that model's window
+    /// was, the session, and the cost of the turn.
     pub(super) fn status(&self, result: &TurnResult, turn: &RunningTurn) {
         let used = match turn.fill {
             Some((used, Some(window))) => format!("{} of {} tokens, ", short(used), short(window)),
@@ -73,8 +73,8 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// Returns the model and the effort of the next turn: these, or the session's. If they are new, it is checked that the
-    /// model takes them together with the session's options.
+    /// Returns the model and the effort of the next turn: these, or the session's. If they are new, it is checked that
+    /// the model takes them together with the session's options.
     async fn next_terms(
         &self,
         model: Option<String>,

@@ -224,7 +224,8 @@ fn a_command_that_steers_asks_about_what_waits_already() {
     assert!(home.path().join("asked").exists(), "{screen}");
 }
 
-/// A session made by this command, with a tool that its caller runs. Its turn waits until a call of the tool is answered.
+/// A session made by this command, with a tool that its caller runs. Its turn waits until a call of the tool is
+/// answered.
 fn waits_for_its_caller(home: &TempDir, more: &[&str], prompt: &str) -> [String; 2] {
     let run = |args: &[&str]| -> Value {
         let ran = ran(meerkat(home, args).env("MEERKAT_TOOLS__TEST_DIR", home.path()));

@@ -16,7 +16,8 @@ use crate::{
     service::{CreateSession, InterruptTurn, SessionService as _, StartTurn, TurnResult, TurnStatus},
 };
 
-/// Each token of output costs two and a half millionths of a dollar, and input next to nothing. Cached input has no price.
+/// Each token of output costs two and a half millionths of a dollar, and input next to nothing. Cached input has no
+/// price.
 fn price() -> Price {
     serde_json::from_value(json!({ "model": "scripted", "input": "0.000001", "output": "2.5" })).unwrap()
 }
