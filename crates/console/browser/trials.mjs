@@ -222,7 +222,8 @@ const trials = {
     await prompt.press("Enter");
     await page.locator(".answer", { hasText: "Never." }).waitFor();
     const { items } = await api("GET", `sessions/${id}/turns`);
-    assert.deepEqual(items.map(({ options }) => options), [{ max_output_tokens: 300, temperature: 0.5, effort: "high" }, undefined]);
+    // The newest is the first.
+    assert.deepEqual(items.map(({ options }) => options), [undefined, { max_output_tokens: 300, temperature: 0.5, effort: "high" }]);
   },
   async "a fork goes its own way from a turn"() {
     const id = await session({ title: "Parent" });
