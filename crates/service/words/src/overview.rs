@@ -196,7 +196,7 @@ pub struct TurnView {
     pub options: ModelOptions,
     /// What its answer has to fit; left out if that was not asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "written::<Option<OutputSpec>>")]
+    #[schemars(schema_with = "written::<OutputSpec>")]
     pub output: Option<OutputSpec>,
 }
 
