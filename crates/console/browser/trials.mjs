@@ -193,6 +193,38 @@ const trials = {
     assert.equal(await shown.getByText("Image: image/png").count(), 1);
     assert.equal(await page.locator(".attached p").count(), 0);
   },
+  async "a turn says how its model is asked, and what the model does not have is refused by its name"() {
+    const id = await session({ title: "Asked" });
+    await open(`sessions/${id}`);
+    const prompt = page.getByLabel("Prompt");
+    await page.locator("summary", { hasText: "Options" }).click();
+    await page.getByLabel("Effort").selectOption("high");
+    await page.getByLabel("Most tokens of an answer").fill("300");
+    await page.getByLabel("Temperature").fill("0.5");
+    await text("Options: effort high, max_output_tokens 300, temperature 0.5").waitFor();
+    await accessible("options of a turn");
+    await picture("options");
+    await prompt.fill("@echo options");
+    await page.keyboard.press("Enter");
+    await page.locator(".answer", { hasText: '"effort":"high"' }).waitFor();
+    // They are there for the next turn, and in another view.
+    await page.getByRole("link", { name: "Events" }).click();
+    await page.getByRole("link", { name: "Live" }).click();
+    await text("Options: effort high, max_output_tokens 300, temperature 0.5").waitFor();
+    await page.locator("summary", { hasText: "Options" }).click();
+    await page.getByLabel("Most tokens of an answer").fill("4000000");
+    await prompt.fill("@say Never.");
+    await prompt.press("Enter");
+    await page.locator(".failure", { hasText: "options.max_output_tokens" }).waitFor();
+    assert.equal(await prompt.inputValue(), "@say Never.");
+    for (const field of ["Most tokens of an answer", "Temperature"]) await page.getByLabel(field).fill("");
+    await page.getByLabel("Effort").selectOption("");
+    await prompt.press("Enter");
+    await page.locator(".answer", { hasText: "Never." }).waitFor();
+    const { items } = await api("GET", `sessions/${id}/turns`);
+    // The newest is the first.
+    assert.deepEqual(items.map(({ options }) => options), [undefined, { max_output_tokens: 300, temperature: 0.5, effort: "high" }]);
+  },
   async "a fork goes its own way from a turn"() {
     const id = await session({ title: "Parent" });
     await say(id, "@say First.");

@@ -59,8 +59,8 @@ export const capabilities = {};
 export const learnCapabilities = async () => Object.assign(capabilities, await get("capabilities"));
 
 /** Starts a turn and waits only for its acceptance. The key lets a request that was lost be sent again. */
-export const startTurn = (session, prompt, policy) =>
-  post(`sessions/${session}/turns`, { prompt, policy, attended: true }, {
+export const startTurn = (session, prompt, policy, options) =>
+  post(`sessions/${session}/turns`, { prompt, policy, options, attended: true }, {
     headers: { prefer: "respond-async", "idempotency-key": crypto.getRandomValues(new Uint32Array(4)).join("-") },
   });
 

@@ -53,6 +53,7 @@ files![
     ("/console/views/events.js", "views/events.js", SCRIPT),
     ("/console/views/health.js", "views/health.js", SCRIPT),
     ("/console/views/memory.js", "views/memory.js", SCRIPT),
+    ("/console/views/options.js", "views/options.js", SCRIPT),
     ("/console/views/session.js", "views/session.js", SCRIPT),
     ("/console/views/sessions.js", "views/sessions.js", SCRIPT),
     ("/console/views/sign_in.js", "views/sign_in.js", SCRIPT),

@@ -11,7 +11,7 @@ use meerkat_service::{
     compaction::{CompactionConfig, messages_measured},
     model::{StaticModels, scripted::ScriptedModel},
     options::{EngineOptions, Overflow},
-    service::{NamedReader, ReadEvents, SessionCreated},
+    service::{NamedReader, ReadEvents, SessionCreated, StartTurn},
     store::{MemoryBlobStore, MemoryEventStore, MemoryIndex, MemoryReaders, MemorySessionStore, Stores},
     wire::events_encoded,
 };
@@ -31,8 +31,14 @@ struct Counts {
 }
 
 async fn count(agent: &Agent, session: &SessionCreated) -> Counts {
+    count_of(agent, session, None).await
+}
+
+/// Counts a turn, which may have an idempotency key.
+async fn count_of(agent: &Agent, session: &SessionCreated, idempotency_key: Option<String>) -> Counts {
+    let turn = StartTurn { idempotency_key, ..StartTurn::new(session.session_id, "@chunks 4096 @long 2048") };
     let (encoded, measured, region) = (events_encoded(), messages_measured(), Region::new(ALLOCATOR));
-    let result = agent.turn(session, "@chunks 4096 @long 2048").await.unwrap();
+    let result = agent.service().start_turn(turn).await.unwrap();
     let (encodes, allocations) = (events_encoded() - encoded, region.change().allocations);
     let measured = messages_measured() - measured;
     let request = ReadEvents::new(session.session_id, result.seq - 3);
@@ -44,9 +50,13 @@ async fn count(agent: &Agent, session: &SessionCreated) -> Counts {
 
 /// The least of several turns: now and then a vector grows, and pays for many turns at once.
 async fn least(agent: &Agent, session: &SessionCreated) -> Counts {
-    let mut counts = count(agent, session).await;
+    least_of(agent, session, || None).await
+}
+
+async fn least_of(agent: &Agent, session: &SessionCreated, mut key: impl FnMut() -> Option<String>) -> Counts {
+    let mut counts = count_of(agent, session, key()).await;
     for _ in 0..7 {
-        let again = count(agent, session).await;
+        let again = count_of(agent, session, key()).await;
         assert_eq!(
             (again.encodes, again.events, again.event_bytes, again.measured),
             (counts.encodes, counts.events, counts.event_bytes, counts.measured)
@@ -98,6 +108,23 @@ async fn a_reader_costs_a_turn_nothing() {
     assert_eq!(least(&agent, &session).await, without);
 }
 
+/// A key costs a turn the same however many keys there are.
+async fn a_key_costs_the_same_at_every_length() {
+    let agent = stored();
+    let session = agent.create_session().await.unwrap();
+    let mut keys = (0..).map(|n| format!("key-{n:06}"));
+    for _ in 0..30 {
+        count_of(&agent, &session, keys.next()).await;
+    }
+    let early = least_of(&agent, &session, || keys.next()).await;
+    for _ in 0..2_000 {
+        count_of(&agent, &session, keys.next()).await;
+    }
+    let late = least_of(&agent, &session, || keys.next()).await;
+    assert_eq!((early.encodes, early.events), (3, 3));
+    assert_eq!(late, early);
+}
+
 /// What is asked before each model call costs the same however long the context is: nothing of it walks over messages.
 async fn a_compactor_costs_the_same_at_every_length() {
     let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 1 << 40);
@@ -146,5 +173,6 @@ async fn a_turn_costs_what_it_adds() {
     }
     assert_eq!(events_encoded() - encoded, 3, "fifty followers, and each event was encoded once");
     a_reader_costs_a_turn_nothing().await;
+    a_key_costs_the_same_at_every_length().await;
     a_compactor_costs_the_same_at_every_length().await;
 }

@@ -14,6 +14,7 @@ use futures::{
 use meerkat_errors::ErrorBody;
 use meerkat_service::{
     Operation, SessionError, SessionId,
+    options::Effort,
     service::{SessionCreated, TurnResult},
     wire::encode,
 };
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     app::{App, Streams},
     args::{
-        ChatArgs, Delivery, SessionCommand, SessionFlags, Target, TurnFlags,
+        ChatArgs, Delivery, ModelFlags, SessionCommand, SessionFlags, Target, TurnFlags,
         chat::{SlashCommand, parse, words},
     },
     attach::{self, Named},
@@ -89,8 +90,9 @@ struct Answer {
 struct Chat<'a> {
     app: &'a App,
     session_id: SessionId,
-    /// Model to use instead of the session's.
+    /// Model and effort to use instead of the session's.
     model: Option<String>,
+    effort: Option<Effort>,
     /// Number of the last line, from 1; 0 is none.
     line: u64,
     held: VecDeque<WaitingLine>,
@@ -130,6 +132,7 @@ pub(crate) async fn chat(app: &App, mut streams: Streams, args: &ChatArgs) -> Re
         app,
         session_id,
         model: None,
+        effort: None,
         line: 0,
         held: VecDeque::new(),
         turns: Vec::new(),
@@ -352,14 +355,15 @@ impl<'a> Chat<'a> {
         for path in &named.files {
             self.app.out.note(&format!("The model is shown {}.", path.display()));
         }
-        let flags = TurnFlags { model: self.model.clone(), ..TurnFlags::default() };
+        let options = ModelFlags { effort: self.effort, ..ModelFlags::default() };
+        let flags = TurnFlags { model: self.model.clone(), options, ..TurnFlags::default() };
         let delivery = Delivery { attended: self.attended(), ..Delivery::default() };
         let mut turn = wire::turn(self.session_id, prompt, &flags, &delivery, self.app.config.values.compaction);
         // A person sees the turn go on when its calls are answered; a script answers them itself.
         turn.wait = self.app.out.is_json;
         let show = if self.app.out.is_json { Show::Nothing } else { Show::Text };
         let begin = self.app.service.begin_turn(turn);
-        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, false).await));
+        self.turns.push((line, RunningTurn::start(self.app, self.session_id, begin, None, show, Some(false)).await));
         Ok(())
     }
 
@@ -371,6 +375,7 @@ impl<'a> Chat<'a> {
     async fn begin(&mut self, line: u64, mut command: SlashCommand) -> Result<(), CliError> {
         if let SlashCommand::New(args) = &mut command {
             args.turn.model = args.turn.model.take().or_else(|| self.model.clone());
+            args.turn.options.effort = args.turn.options.effort.or(self.effort);
         }
         let (app, configured) = (self.app, self.app.config.values.compaction);
         let here = self.session_id.to_string();
@@ -388,6 +393,7 @@ impl<'a> Chat<'a> {
             }
             SlashCommand::Open { words } => return self.open(line, words).await,
             SlashCommand::Model { name } => return self.take_model(line, name.clone()).await,
+            SlashCommand::Effort { level } => return self.take_effort(line, *level).await,
             SlashCommand::Compact(how) => {
                 let request = wire::compact(how, &here, configured);
                 self.compacting = (request.0 == Operation::Compact).then(CancellationToken::new);
@@ -485,7 +491,7 @@ impl<'a> Chat<'a> {
                 if let Some(error) = turn.finish(&result)? {
                     self.app.out.error(&error);
                 }
-                self.status(&result, turn.fill);
+                self.status(&result, &turn);
                 self.answer = Some(result.text).filter(|text| !text.is_empty()).or(self.answer.take());
                 Ok(())
             }

@@ -68,7 +68,8 @@ pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
         }
         Err(error) => {
             // Arguments that cannot be parsed may still say how to answer.
-            out.is_json = args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+            let has = |flag: &str| args.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
+            (out.is_json, out.is_quiet) = (has("--json"), has("-q") || has("--quiet"));
             match error::help(&error) {
                 Some(help) => out.text(&help).map(|()| 0).map_err(CliError::from),
                 None => {

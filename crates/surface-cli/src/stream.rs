@@ -15,10 +15,10 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
-    follow::turn::{FollowedTurn, TurnStep, whole},
+    follow::turn::{FollowedTurn, TurnStep, record_at, whole},
     model::StopReason,
-    options::Budgets,
-    service::{Decision, OpenCall, PendingApproval, Scope, TurnHandle, TurnResult},
+    options::{Budgets, Effort},
+    service::{Decision, OpenCall, PendingApproval, Scope, TurnAccepted, TurnHandle, TurnResult},
     session::{
         event::{ApprovalRequested, Event, Record},
         message::Block,
@@ -74,6 +74,8 @@ pub(crate) struct RunningTurn {
     number: Option<TurnNumber>,
     /// Budgets of the turn.
     budgets: Budgets,
+    /// How long its model thinks, if that was said.
+    pub(crate) effort: Option<Effort>,
     /// Tokens of the last request that was answered, and the window of its model if that is known.
     pub(crate) fill: Option<(u64, Option<u64>)>,
     /// Arguments of the last message's calls, by the calls' ids. A question has only a part of long ones.
@@ -99,14 +101,15 @@ impl Call {
 
 impl RunningTurn {
     /// Begins the turn. Events after `since` are shown, or those after the session's last one. Of a turn that
-    /// `hides_text` only the JSON of its answer is shown.
+    /// `hides_text` only the JSON of its answer is shown; `None` if that has to be read, since the turn may have begun
+    /// before.
     pub(crate) async fn start(
         app: &App,
         session_id: SessionId,
         begin: impl Future<Output = Result<TurnHandle, SessionError>>,
         since: Option<Seq>,
         show: Show,
-        hides_text: bool,
+        hides_text: Option<bool>,
     ) -> Self {
         let service = app.service.clone();
         // A session that cannot be followed can run no turn either, and the turn's answer says why.
@@ -120,6 +123,10 @@ impl RunningTurn {
         };
         let begun = begin.await;
         let number = begun.as_ref().ok().map(|begun| begun.accepted.turn);
+        let hides_text = match (hides_text, &begun) {
+            (None, Ok(begun)) => has_schema(service.as_ref(), &begun.accepted).await,
+            (known, _) => known.unwrap_or(false),
+        };
         let view = match number {
             Some(_) if app.out.can_ask => service.read(&session_id).await.ok(),
             _ => None,
@@ -140,6 +147,7 @@ impl RunningTurn {
             since,
             number,
             budgets: Budgets::default(),
+            effort: None,
             fill: None,
             given: BTreeMap::new(),
             view,
@@ -216,7 +224,7 @@ impl RunningTurn {
             return Ok(None);
         }
         if let Event::TurnStarted(started) = &record.event {
-            self.budgets = started.budgets;
+            (self.budgets, self.effort) = (started.budgets, started.options.effort);
         }
         self.view.durable(&record.event)?;
         if matches!(
@@ -288,6 +296,17 @@ impl RunningTurn {
         }
         Ok(result.error.clone().map(|error| explained(error, self.session_id)))
     }
+}
+
+/// Returns true if the answer of a turn is JSON, also of one that was steered, or whose call was answered.
+async fn has_schema(service: &dyn SessionService, accepted: &TurnAccepted) -> bool {
+    let event = async |seq| Some(record_at(service, accepted.session_id, seq).await.ok()??.event);
+    let begun = match event(accepted.seq).await {
+        Some(Event::TurnSteered(steered)) => event(steered.started).await,
+        Some(Event::CallAnswered(answered)) => event(answered.started).await,
+        begun => begun,
+    };
+    matches!(begun, Some(Event::TurnStarted(started)) if started.output.is_some())
 }
 
 /// Remarks on an answer that its text does not show.

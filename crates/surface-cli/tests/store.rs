@@ -345,7 +345,7 @@ fn somebody_at_a_terminal_sees_how_far_it_is_and_is_asked() {
     let ran = stage.on_terminal(&["run", "@long 1200000"], "");
     assert_eq!(ran.code, 0, "{}", ran.err);
     let ran = stage.on_terminal(&["sessions", "export", "last", "-o", "one.tar"], "");
-    assert!(ran.err.contains("] 0 of 1 sessions, 1.0 MiB") && ran.err.ends_with(" \r"), "{}", ran.err);
+    assert!(ran.err.contains("] 0 of 1 session, 1.0 MiB") && ran.err.ends_with(" \r"), "{}", ran.err);
     assert!(ran.out.contains("one.tar"), "{}", ran.out);
     let ran = stage.on_terminal(&["sessions", "import", "one.tar", "--new-ids"], "");
     assert!(ran.err.contains("#---] 1.0 MiB of 1."), "{}", ran.err);

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use meerkat_service::{
     Operation, SessionError,
     capability::Capability,
-    service::{SessionQuery, TurnStatus},
+    follow::turn::{answered, handle},
+    service::{AnswerCall, SessionQuery},
     wire as service_wire,
     wire::Room,
 };
@@ -22,8 +23,6 @@ use rmcp::{
     },
     service::{NotificationContext, RequestContext},
 };
-
-use serde_json::json;
 
 use crate::{
     McpServer, error,
@@ -68,12 +67,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, SessionError> {
         let (answer, room) = self.answers.call(self.service.as_ref(), operation, params).await?.into_parts();
-        let mut result = wire::result(&answer);
-        if let (Ok(result), Operation::AnswerCall) = (&mut result, operation) {
-            // The turn that it waited for may have failed.
-            let status = result.structured_content.as_ref().map(|answer| &answer["status"]);
-            result.is_error = Some(status.is_some_and(|status| *status == json!(TurnStatus::Failed)));
-        }
+        let result = wire::result(&answer);
         keep(room, context);
         result
     }
@@ -88,7 +82,10 @@ impl McpServer {
         let service = self.service.as_ref();
         let request = self.cancellations.begin(context, &self.ending);
         let begun = match (rounds.as_ref().and_then(|rounds| rounds.resumed.as_ref()), operation) {
-            (Some(place), _) => stream::go_on(self.service.clone(), place.accepted.clone()),
+            (Some(place), _) => handle(self.service.clone(), place.accepted.clone()),
+            (None, Operation::AnswerCall) => {
+                handle(self.service.clone(), answered(service, service_wire::decode_params(params)?).await?)
+            }
             (None, Operation::Resume) => service_wire::begin_resume(service, params).await?,
             (None, _) => service_wire::begin_turn(service, params).await?,
         };
@@ -146,6 +143,9 @@ impl ServerHandler for McpServer {
             }
             match operation {
                 Operation::StartTurn | Operation::Resume => self.turn(operation, &params, rounds, &context).await,
+                Operation::AnswerCall if service_wire::decode_params::<AnswerCall>(&params)?.wait => {
+                    self.turn(operation, &params, rounds, &context).await
+                }
                 Operation::Compact => self.compact(&params, &context).await.map(Into::into),
                 // A long poll ends with its client.
                 Operation::Events | Operation::Changes => tokio::select! {

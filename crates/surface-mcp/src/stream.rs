@@ -7,19 +7,18 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::pending,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use ::http::request::Parts;
-use futures::FutureExt as _;
 use meerkat_service::{
     SessionError, SessionService,
     follow::{
         FollowedLine,
-        turn::{FollowedTurn, TurnStep, result_or_calls},
+        turn::{FollowedTurn, TurnStep, record_at},
     },
-    service::{CancelQueued, CompactSession, InterruptTurn, ReadEvents, TurnAccepted, TurnHandle, TurnStatus},
+    service::{CancelQueued, CompactSession, InterruptTurn, TurnAccepted, TurnHandle, TurnStatus},
     session::event::Event,
     wire,
 };
@@ -147,13 +146,6 @@ pub(crate) enum Answer {
     Ask(InputRequiredResult),
 }
 
-/// The turn of an earlier call, which the client waits for.
-pub(crate) fn go_on(service: Arc<dyn SessionService>, accepted: TurnAccepted) -> TurnHandle {
-    let of = accepted.clone();
-    let result = async move { result_or_calls(service.as_ref(), of, true).await }.boxed();
-    TurnHandle { accepted, wait: true, result }
-}
-
 /// Answers for a turn: at once, or when it has ended and its events are sent, or when a person has to be asked.
 pub(crate) async fn answer(
     service: &dyn SessionService,
@@ -263,14 +255,11 @@ pub(crate) async fn compact(
 }
 
 /// Ends a turn in any state: a queued one leaves the queue, a running one is interrupted. A request that only steered a
-/// turn does not end it; if it cannot be found out what the request did, nothing ends.
+/// turn or answered its call does not end it; if it cannot be found out what the request did, nothing ends.
 async fn stop(service: &dyn SessionService, turn: &TurnAccepted) {
     let TurnAccepted { session_id, turn, seq } = *turn;
-    let acceptance = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
-    let line = service.events(acceptance).await.ok().and_then(|page| page.items.into_iter().next());
-    let line = line.and_then(|line| String::from_utf8(line.to_vec()).ok());
-    let record = line.and_then(|line| wire::decode_event(&line).ok());
-    if record.is_none_or(|record| matches!(record.event, Event::TurnSteered(_))) {
+    let record = record_at(service, session_id, seq).await.ok().flatten();
+    if record.is_none_or(|record| matches!(record.event, Event::TurnSteered(_) | Event::CallAnswered(_))) {
         return;
     }
     if service.cancel_queued(CancelQueued { session_id, turn }).await.is_ok() {

@@ -15,7 +15,7 @@ use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError,
     service::{OneSession, ReadBlob, ResumeParams, ResumeTurn, StartTurn},
-    wire::{create_session, decode_params, encode, span_of, within},
+    wire::{create_session, decode_params, decode_turn, encode, span_of, within},
 };
 
 use crate::{
@@ -93,7 +93,7 @@ async fn dispatch(
                     (waits, service.begin_resume(&session_id, ResumeTurn { wait, ..request }).await?)
                 }
                 _ => {
-                    let request: StartTurn = decode_params(text)?;
+                    let request = decode_turn(text)?;
                     let (waits, wait) = (request.wait, request.wait && !is_stream);
                     (waits, service.begin_turn(StartTurn { wait, ..request }).await?)
                 }

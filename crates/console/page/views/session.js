@@ -7,6 +7,7 @@ import { follow, onList, sessions as listed } from "../follow.js";
 import { show as compare } from "./compare.js";
 import { show as context } from "./context.js";
 import { show as events } from "./events.js";
+import { options as fields } from "./options.js";
 import { show as tokens } from "./tokens.js";
 import { transcript } from "./transcript.js";
 
@@ -123,6 +124,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   const keep = () => (prompt.value ? drafts.set(id, prompt.value) : drafts.delete(id));
   prompt.addEventListener("input", keep);
   const attached = attachments(prompt);
+  const asked = fields(id);
   const send = (policy) => async () => {
     const text = prompt.value;
     if (!text.trim() && attached.isEmpty()) return;
@@ -133,7 +135,9 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     const files = attached.take();
     try {
       const blocks = await files.blocks();
-      await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy);
+      // A running turn goes on as it was started.
+      const options = policy === "steer" ? undefined : asked.values();
+      await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy, options);
     } catch (failure) {
       files.back();
       const written = [text, drafts.get(id)].filter(Boolean).join("\n");
@@ -180,7 +184,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   listeners.push(drawControls);
   const composer = el("form.composer", { "aria-label": "Next turn", onsubmit: (event) => event.preventDefault() }, queue,
     session().archived && el("p.hint", {}, "This session is archived. Unarchive it to go on."), prompt,
-    attached.node, el("div.line", {}, buttons, link));
+    attached.node, !session().archived && asked.node, el("div.line", {}, buttons, link));
   body.append(...[earlier, none, shown.node, composer].filter(Boolean));
   drawControls();
 

@@ -20,13 +20,15 @@ use super::{
     decide::{Action, Control, PROCESS_ENDED, Rules, decide},
     perform::{Effect, Outcome, allowed},
     registry::{MAILBOX_MAX, Passage, Registry},
+    render::request_bytes,
     shared::Shared,
 };
 use crate::{
     SessionError,
     compaction::SharedCompactor,
+    cost::Cost,
     ids::{Seq, TurnNumber},
-    model::ModelAnswer,
+    model::{ModelAnswer, Usage},
     options::{Budgets, StoreOptions, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
@@ -113,6 +115,8 @@ pub(super) struct Running {
     pub(super) summary: Summary,
     /// Tokens of the summary so far.
     pub(super) summary_bill: Bill,
+    /// Tokens of the turn's last request that were in the vendor's cache behind it.
+    pub(super) cached_tokens: u64,
     /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -154,6 +158,7 @@ impl Running {
             asked: None,
             summary: Summary::None,
             summary_bill: Bill::default(),
+            cached_tokens: 0,
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
@@ -332,6 +337,7 @@ impl Actor {
         if let (true, Some(open)) = (self.is_drained(), self.session.open_turn()) {
             self.control.interrupt.get_or_insert((open.turn, "shutting_down"));
         }
+        self.control.next_cost = self.next_cost().unwrap_or_default();
         let options = &self.ports.options;
         let (tools, max_parallel) = (&self.running.tools, options.tools.max_parallel);
         let wants_compaction = &|| self.wants_compaction();
@@ -342,6 +348,17 @@ impl Actor {
         let unattended = options.approval.unattended;
         let rules = Rules { turn: &options.turn, max_parallel, tools, unattended, wants_compaction, check_priced };
         decide(&self.session, &self.control, &rules)
+    }
+
+    /// Estimates what the input of the turn's next model call costs; `None` if its cost is not limited, or not known.
+    /// What the answer will cost is not known before.
+    fn next_cost(&self) -> Option<Cost> {
+        let open = self.session.open_turn().filter(|open| open.terms.budgets.cost.is_some())?;
+        let model = self.answering().ok()?;
+        let input_tokens = request_bytes(&self.session, &model, &self.ports.tools_of(&self.session)) / 4;
+        let cached_tokens = self.running.cached_tokens.min(input_tokens);
+        let usage = Usage { input_tokens, cached_tokens, ..Usage::default() };
+        model.cost(usage, open.terms.options.cache, self.ports.world.clock.now())
     }
 
     /// Rests until something is asked, or until it leaves.
@@ -538,6 +555,7 @@ impl Actor {
     pub(super) fn turn_begins(&mut self) {
         self.turn_goes_on();
         self.control.plans.clear();
+        self.running.cached_tokens = 0;
         self.control.window_exceeded = None;
         self.control.is_prepared = false;
         self.control.is_turn_held = false;

@@ -64,6 +64,8 @@ pub(crate) struct Control {
     pub(crate) is_approval_expired: bool,
     /// The time, if calls wait for their caller.
     pub(crate) now: Timestamp,
+    /// What the input of the next model call costs, by estimate. 0 if the turn's cost is not limited.
+    pub(crate) next_cost: Cost,
 }
 
 /// The next thing to do.
@@ -223,9 +225,11 @@ pub(crate) fn decide(session: &Session, control: &Control, rules: &Rules<'_>) ->
     for &budget in Budget::ALL {
         let Some(limit) = budgets.limit(budget) else { continue };
         let used = used(open, control, budget);
-        // The last tool call may be used: `over_budget` refuses the one after it.
-        if used.units() >= limit.units() && budget != Budget::ToolCalls {
-            return Action::End(Ending::Failed(exhausted(budget, used, limit)));
+        if is_used_up(open, control, budget) {
+            return Action::End(Ending::Failed(match budget {
+                Budget::Cost if used.units() < limit.units() => unaffordable(used, limit, control.next_cost),
+                _ => exhausted(budget, used, limit),
+            }));
         }
         let is_nearly = u128::from(used.units()) * 5 >= u128::from(limit.units()) * 4;
         if is_nearly && used.units() > 0 && !open.warned.contains(&budget) {
@@ -266,13 +270,21 @@ fn misfit(errors: &[OutputError]) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::OutputInvalid, message).detail("paths", paths)
 }
 
-/// Returns true if no budget is left for another model call. The last tool call may be used.
+/// Returns true if no budget is left for another model call.
 fn is_spent(open: &OpenTurn, control: &Control) -> bool {
-    let is_spent = |budget| {
-        let limit = open.terms.budgets.limit(budget);
-        limit.is_some_and(|limit| used(open, control, budget).units() >= limit.units())
-    };
-    Budget::ALL.iter().any(|&budget| budget != Budget::ToolCalls && is_spent(budget))
+    Budget::ALL.iter().any(|&budget| is_used_up(open, control, budget))
+}
+
+/// Returns true if a budget leaves no room for another model call.
+fn is_used_up(open: &OpenTurn, control: &Control, budget: Budget) -> bool {
+    let Some(limit) = open.terms.budgets.limit(budget) else { return false };
+    let used = used(open, control, budget).units();
+    match budget {
+        Budget::Tokens | Budget::Steps | Budget::WallMs => used >= limit.units(),
+        // The last tool call may be used: `over_budget` refuses the one after it.
+        Budget::ToolCalls => false,
+        Budget::Cost => used >= limit.units() || used.saturating_add(control.next_cost.micros()) > limit.units(),
+    }
 }
 
 /// The ending that nothing of the turn can put off.
@@ -540,7 +552,20 @@ fn used(open: &OpenTurn, control: &Control, budget: Budget) -> Amount {
 }
 
 fn exhausted(budget: Budget, used: Amount, limit: Amount) -> ErrorBody {
-    let message = format!("The turn's budget of {} is used up.", limit.named(budget));
+    out_of_budget(format!("The turn's budget of {} is used up.", limit.named(budget)), budget, used, limit)
+}
+
+/// The failure of a turn whose next model call costs more than its budget has left.
+fn unaffordable(used: Amount, limit: Amount, next: Cost) -> ErrorBody {
+    let limit_text = limit.named(Budget::Cost);
+    let message = format!(
+        "The turn's budget of {limit_text} has no room for the next model call: {used} is used, and the call's input \
+         alone costs about {next}."
+    );
+    out_of_budget(message, Budget::Cost, used, limit).detail("next", Amount::Money(next))
+}
+
+fn out_of_budget(message: String, budget: Budget, used: Amount, limit: Amount) -> ErrorBody {
     ErrorBody::with_message(ErrorCode::BudgetExhausted, message)
         .detail("budget", budget.name())
         .detail("used", used)

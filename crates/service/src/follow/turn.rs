@@ -4,7 +4,7 @@
 //! [`result`] is for callers that know an accepted turn but not the process that runs it. It sends no request that must
 //! not be repeated.
 
-use std::{collections::BTreeSet, future::ready};
+use std::{collections::BTreeSet, future::ready, sync::Arc};
 
 use futures::{
     FutureExt as _,
@@ -14,9 +14,13 @@ use futures::{
 use super::{FollowedLine, Follower};
 use crate::{
     SessionError,
-    ids::SessionId,
-    service::{ReadBlob, SessionService, TurnAccepted, TurnHandle, TurnResult},
-    session::{TurnEnd, TurnFold, event::Event, message::Body},
+    ids::{Seq, SessionId},
+    service::{AnswerCall, AnsweredCall, ReadBlob, ReadEvents, SessionService, TurnAccepted, TurnHandle, TurnResult},
+    session::{
+        TurnEnd, TurnFold,
+        event::{Event, Record},
+        message::Body,
+    },
     wire::decode_event,
 };
 
@@ -120,6 +124,44 @@ pub async fn from_acceptance(service: &dyn SessionService, accepted: &TurnAccept
 /// failed during the turn, like for callers in the process that runs it.
 pub async fn result(service: &dyn SessionService, accepted: TurnAccepted) -> Result<TurnResult, SessionError> {
     result_or_calls(service, accepted, false).await
+}
+
+/// Answers a call, without waiting for its turn; returns the turn, whose acceptance is the answer.
+///
+/// # Errors
+/// Those of the operation; `HISTORY_PRUNED` if the answer was given so long ago that its record was dropped.
+pub async fn answered(service: &dyn SessionService, request: AnswerCall) -> Result<TurnAccepted, SessionError> {
+    let session_id = request.session_id;
+    let AnsweredCall::Recorded(changed) = service.answer_call(AnswerCall { wait: false, ..request }).await? else {
+        return Err(SessionError::Internal("an answer that does not wait has waited".to_owned()));
+    };
+    let answer = record_at(service, session_id, changed.seq).await?;
+    let turn = answer.and_then(|record| record.turn).ok_or(SessionError::HistoryPruned)?;
+    Ok(TurnAccepted { session_id, turn, seq: changed.seq })
+}
+
+/// Reads one record of a session; `None` if it was dropped.
+///
+/// # Errors
+/// Those of reading events.
+pub async fn record_at(
+    service: &dyn SessionService,
+    session_id: SessionId,
+    seq: Seq,
+) -> Result<Option<Record>, SessionError> {
+    let read = ReadEvents { limit: Some(1), ..ReadEvents::new(session_id, seq.saturating_sub(1)) };
+    let page = service.events(read).await?;
+    let line = page.items.first().map(|line| str::from_utf8(line).map_err(unreadable)).transpose()?;
+    let record = line.map(|line| decode_event(line).map_err(unreadable)).transpose()?;
+    Ok(record.filter(|record| record.seq == seq))
+}
+
+/// Makes the handle of an accepted turn, for a caller that waits for its end or until it waits for its caller.
+#[must_use]
+pub fn handle(service: Arc<dyn SessionService>, accepted: TurnAccepted) -> TurnHandle {
+    let of = accepted.clone();
+    let result = async move { result_or_calls(service.as_ref(), of, true).await }.boxed();
+    TurnHandle { accepted, wait: true, result }
 }
 
 /// Waits for the end of an accepted turn; if its caller `answers_calls`, also until the turn waits for that after its

@@ -28,14 +28,14 @@ use crate::{
         ImportBundle, Imported, InterruptTurn, JournalCompactionReport, ListTools, MemoryScope, NamedReader, OpenCall,
         Page, Pieces, Pin, PinFact, ProjectionRebuilt, PutBlob, QueueItem, ReadBlob, ReadEvents, ReadHistory,
         ReaderView, RecordPage, Reindexed, Remind, Reminder, Retain, Retained, SearchHit, SearchMemory, SessionQuery,
-        SessionService as _, SessionState, SessionSummary, SessionView, StoredBlob, ToolServerView, ToolView,
-        TurnAccepted, TurnHandle, TurnStatus, UndoCompaction, Unpin, UpdateSession, WaitReader,
+        SessionState, SessionSummary, SessionView, StoredBlob, ToolServerView, ToolView, TurnHandle, TurnStatus,
+        UndoCompaction, Unpin, UpdateSession, WaitReader,
     },
     session::{
         QueuedTurn, TurnEnd,
         event::{Decision, Event, ReminderSet},
     },
-    store::{ReadLimit, restore::decode},
+    store::ReadLimit,
     tool::{ListedSession, Offer, ToolScope, is_copy},
     upkeep::{
         bundle,
@@ -176,15 +176,8 @@ impl Admitted<'_> {
 
     /// Answers a call of a session that another node has. No letter waits for a turn: its events say here how it goes on.
     async fn answer_elsewhere(&self, request: &AnswerCall) -> Result<AnsweredCall, SessionError> {
-        let answered = self.0.answer_call(AnswerCall { wait: false, ..request.clone() }).await?;
-        let (AnsweredCall::Recorded(Changed { session_id, seq }), events) = (answered, &self.0.engine().events) else {
-            return Err(SessionError::Internal("an answer that does not wait has waited".to_owned()));
-        };
-        let page = events.read(session_id, seq - 1, ReadLimit::frames(1)).await?;
-        let page = page.ok_or(SessionError::NotFound(session_id))?;
-        let frame = page.frames.first().filter(|frame| frame.seq == seq).ok_or(SessionError::HistoryPruned)?;
-        let turn = decode(frame)?.turn.ok_or(SessionError::HistoryPruned)?;
-        let result = turn::result_or_calls(self.0, TurnAccepted { session_id, turn, seq }, true).await?;
+        let accepted = turn::answered(self.0, request.clone()).await?;
+        let result = turn::result_or_calls(self.0, accepted, true).await?;
         Ok(AnsweredCall::Turn(Box::new(result)))
     }
 

@@ -2,7 +2,10 @@
 //!
 //! Steps and turns are read from the journal's end, piece by piece: a long session costs no more than a short one.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use super::{admit::Admitted, sessions::Sessions, validate};
 use crate::{
@@ -389,6 +392,7 @@ impl Turns {
                     tool_calls: counts.tool_calls,
                     budgets: started.budgets,
                     options: started.options,
+                    output: started.output.map(Arc::unwrap_or_clone),
                 }));
             }
             _ => {}

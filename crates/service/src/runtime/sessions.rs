@@ -31,11 +31,14 @@ use crate::{
         supervise::supervise,
     },
     capability::Capability,
+    cost::Cost,
     engine::Engine,
     follow::turn,
     ids::{Seq, SessionId},
     prompt,
-    service::{Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, StartTurn, TurnHandle},
+    service::{
+        Changed, ClientTool, CreateSession, SessionCreated, SessionQuery, SessionSummary, StartTurn, TurnHandle,
+    },
     session::{
         ApplyError, Session, View,
         event::{ClientToolsChanged, Event, Key, Record, SessionCreated as Created},
@@ -365,7 +368,15 @@ impl Sessions {
         // An unknown session is said before the end of the service. With a key it is also said before wrong values: the
         // turn may have run already.
         let session_id = request.session_id;
-        self.check_exists(session_id).await?;
+        match (self.check_exists(session_id).await, &request.model) {
+            (Err(error @ SessionError::NotFound(_)), Some(model)) => {
+                // Wrong values are said first. A session that there is may have other options beside these.
+                let options = self.engine().options.turn.capped(request.options.clone());
+                check_options(&options, &self.engine().models.resolve(model)?)?;
+                return Err(error);
+            }
+            (exists, _) => exists?,
+        }
         let hash = request
             .idempotency_key
             .as_ref()
@@ -421,9 +432,11 @@ impl Sessions {
     async fn earlier_model(&self) -> Result<Option<String>, SessionError> {
         let limit = Some(self.engine().options.limits.page_items);
         let page = self.list_page(SessionQuery { limit, ..SessionQuery::default() }).await?;
-        // A turn brings one prompt, and more only if it was answered: a name that was misspelt once must not stay.
-        let answered = page.items.into_iter().filter(|session| session.message_count > session.turn_count);
-        let mut models = answered.map(|session| session.model);
+        // A name that was misspelt once must not stay. The cost of an answer without a bill is not known, and never 0.
+        let is_answered = |session: &SessionSummary| {
+            session.usage.total() > 0 || session.cost.is_none_or(|cost| cost > Cost::default())
+        };
+        let mut models = page.items.into_iter().filter(is_answered).map(|session| session.model);
         Ok(models.find(|model| model != self.engine().models.default_model()))
     }
 

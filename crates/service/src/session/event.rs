@@ -365,7 +365,11 @@ pub struct SessionForked {
 /// The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller runs, no
 /// rules that allow calls, and no call that a person decided on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionImported {}
+pub struct SessionImported {
+    /// True if there were tools that its caller runs: they are gone, and no call that waited for the caller ran.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub had_client_tools: bool,
+}
 
 /// The session has another title or other labels. Both are complete, even if only one has changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -9,7 +9,10 @@ use meerkat_words::calls::CallOutcome;
 use serde_json::Value;
 
 use super::{
-    event::{ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, ToolOutcome, TurnTotals},
+    event::{
+        ApprovalRequested, Decision, Event, LiveEvent, Pruned, PrunedReason, Scope, SessionImported, ToolOutcome,
+        TurnTotals,
+    },
     message::{Attached, Block, Body, Message},
 };
 use crate::{
@@ -32,7 +35,14 @@ impl Event {
         line(match self {
             Self::SessionCreated(created) => format!("session created with {}", created.model),
             Self::SessionForked(forked) => format!("forked from {} after event {}", forked.parent, forked.at),
-            Self::SessionImported(_) => "imported: no workspace and no allowed rules any more".to_owned(),
+            Self::SessionImported(SessionImported { had_client_tools: false }) => {
+                "imported: no workspace and no allowed rules any more".to_owned()
+            }
+            Self::SessionImported(SessionImported { had_client_tools: true }) => {
+                "imported: no workspace, allowed rules or tools of its caller any more; calls that waited for it did \
+                 not run"
+                    .to_owned()
+            }
             Self::SessionUpdated(updated) => {
                 let title = updated.title.as_deref().map_or("no title", first);
                 format!("session updated: {title}, {}", count(updated.labels.len() as u64, "label"))
@@ -228,7 +238,8 @@ fn totals(totals: &TurnTotals) -> String {
     format!("{steps}, {calls}, {} tokens in, {} out", usage.input_tokens, usage.output_tokens)
 }
 
-fn count(number: u64, noun: &str) -> String {
+/// A number with its noun.
+pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

@@ -32,18 +32,18 @@ impl SessionFields {
     pub(crate) fn import_record(&self, session_id: SessionId, last: Seq, now: Timestamp) -> Option<Record> {
         let has_rules =
             !self.allowed_rules.is_empty() || self.queue.iter().any(|queued| !queued.terms.allow.is_empty());
+        let had_client_tools = self.client_tools.is_some() || !self.tools_of_queue.is_empty();
         let may_run = self.workspace.is_some()
             || has_rules
-            || self.client_tools.is_some()
-            || !self.tools_of_queue.is_empty()
+            || had_client_tools
             || self.open_turn.as_ref().is_some_and(OpenTurn::outlives_its_process);
-        let event = Event::SessionImported(SessionImported {});
+        let event = Event::SessionImported(SessionImported { had_client_tools });
         may_run.then_some(Record { session_id, seq: last + 1, turn: None, time: now, event })
     }
 
     /// Makes the record that a fork after `at` needs to stay imported; it follows the fork's `first`.
     pub(crate) fn fork_import_record(&self, at: Seq, first: &Record) -> Option<Record> {
-        let event = Event::SessionImported(SessionImported {});
+        let event = Event::SessionImported(SessionImported { had_client_tools: false });
         (at < self.imported_at).then_some(Record { seq: first.seq + 1, event, ..first.clone() })
     }
 }

@@ -12,7 +12,7 @@ mod entries;
 mod follows;
 mod fork;
 mod history;
-mod human;
+pub(crate) mod human;
 mod imported;
 mod lost;
 mod outcome;

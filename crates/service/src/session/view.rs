@@ -19,6 +19,7 @@ use crate::{
     SessionError,
     clock::Timestamp,
     ids::{Seq, SessionId, TurnNumber},
+    options::ModelOptions,
     tool::ClientTools,
 };
 
@@ -62,6 +63,8 @@ pub struct View {
     pub tools: Option<Arc<[String]>>,
     /// Its part in the project's memory.
     pub memory: SessionMemory,
+    /// How its turns ask the model.
+    pub options: ModelOptions,
     /// True if its context names a blob.
     pub has_blobs: bool,
     /// Servers' tools that it found or called, the newest last.
@@ -91,6 +94,7 @@ impl View {
             workspace: session.workspace.clone(),
             tools: session.tools.clone(),
             memory: session.memory,
+            options: session.options.clone(),
             has_blobs: session.context.has_blobs(),
             found_tools: session.found_tools.clone(),
             allowed_rules: session.allowed_rules.clone(),
@@ -113,6 +117,7 @@ impl View {
             allowed_rules: self.allowed_rules.to_vec(),
             workspace: self.workspace.clone(),
             memory: self.memory,
+            options: self.options.clone(),
             ..SessionSummary::clone(&self.summary).view(ContextView { messages, estimated_tokens, window_tokens })
         }
     }
@@ -121,12 +126,18 @@ impl View {
 impl SessionFields {
     /// Refuses what this turn excludes; the message says what the turn waits for.
     pub(crate) fn busy_with(&self, turn: TurnNumber) -> SessionError {
-        let waits = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);
-        waits.map_or(SessionError::Busy { turn }, |PendingApproval { name, call_id, .. }| SessionError::Undecided {
-            turn,
-            name,
-            call_id,
-        })
+        let undecided = self.pending_approvals().into_iter().find(|asked| asked.turn == turn);
+        if let Some(PendingApproval { name, call_id, .. }) = undecided {
+            return SessionError::Undecided { turn, name, call_id };
+        }
+        let open = self.open_turn.as_ref().filter(|open| open.turn == turn);
+        match open.and_then(|open| open.requested().next()) {
+            Some(requested) => {
+                let (name, call_id) = (requested.call.name.clone(), requested.call.call_id.clone());
+                SessionError::Unanswered { turn, name, call_id }
+            }
+            None => SessionError::Busy { turn },
+        }
     }
 
     /// The calls and the questions of servers that wait for a decision.

@@ -96,7 +96,7 @@ impl ToolRegistry {
         let optional = OPTIONAL_TOOLS.iter().chain(&TEST_TOOLS).map(|&name| name.to_owned());
         let nearest = self.tools.keys().cloned().chain(optional).filter(|other| likeness(other) >= LIKENESS_MIN);
         let nearest = nearest.max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-        let hint = nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest:?}?"));
+        let hint = nearest.map_or_else(String::new, |nearest| format!(" (did you mean {nearest:?}?)"));
         Err(format!("there is no tool {name:?}, so its rule would hold for nothing{hint}"))
     }
 

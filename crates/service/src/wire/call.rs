@@ -22,8 +22,9 @@ use meerkat_words::{
     reply::{Reply as _, encode},
 };
 
-/// Keys of a session's creation, all objects together: twenty for each message of the longest history.
-const CREATE_KEYS_MAX: usize = 20 * MESSAGES_MAX;
+/// Keys of a session's creation and of a turn, all objects together: twenty for each message of the longest history.
+/// The tools of a caller fit both.
+const LONG_KEYS_MAX: usize = 20 * MESSAGES_MAX;
 
 /// Decodes parameters.
 ///
@@ -38,7 +39,15 @@ pub fn decode_params<T: DeserializeOwned>(params: &str) -> Result<T, SessionErro
 /// # Errors
 /// Those of [`decode_params`].
 pub fn decode_create(params: &str) -> Result<CreateSession, SessionError> {
-    decode_within(params, CREATE_KEYS_MAX)
+    decode_within(params, LONG_KEYS_MAX)
+}
+
+/// Decodes the parameters of a `start_turn`, which may have the tools of its caller among them.
+///
+/// # Errors
+/// Those of [`decode_params`].
+pub fn decode_turn(params: &str) -> Result<StartTurn, SessionError> {
+    decode_within(params, LONG_KEYS_MAX)
 }
 
 /// Decodes what was said before a new session: its messages as a JSON array.
@@ -46,7 +55,7 @@ pub fn decode_create(params: &str) -> Result<CreateSession, SessionError> {
 /// # Errors
 /// Those of [`decode_params`].
 pub fn decode_history(history: &str) -> Result<Vec<GivenMessage>, SessionError> {
-    decode_within(history, CREATE_KEYS_MAX)
+    decode_within(history, LONG_KEYS_MAX)
 }
 
 fn decode_within<T: DeserializeOwned>(params: &str, keys_max: usize) -> Result<T, SessionError> {
@@ -172,7 +181,7 @@ pub async fn create_session(service: &dyn SessionService, params: &str) -> Resul
 /// # Errors
 /// Those of the operation.
 pub async fn begin_turn(service: &dyn SessionService, params: &str) -> Result<TurnHandle, SessionError> {
-    service.begin_turn(decode_params(params)?).await
+    service.begin_turn(decode_turn(params)?).await
 }
 
 /// Begins the turn of a `resume`.
@@ -198,5 +207,5 @@ pub async fn begin_for_command(
         let (session_id, request) = decode_params::<ResumeParams>(params)?.request();
         return service.begin_resume(&session_id, ResumeTurn { search_path, ..request }).await;
     }
-    service.begin_turn(StartTurn { search_path, ..decode_params(params)? }).await
+    service.begin_turn(StartTurn { search_path, ..decode_turn(params)? }).await
 }

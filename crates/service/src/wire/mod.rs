@@ -15,6 +15,7 @@ mod tests;
 pub use budget::{Answer, Answers, Room};
 pub use call::{
     begin_for_command, begin_resume, begin_turn, call, create_session, decode_create, decode_history, decode_params,
+    decode_turn,
 };
 pub use event::{decode_event, decode_live, encode_event, encode_live, events_encoded, words};
 pub(crate) use event::{decode_outline, type_of};

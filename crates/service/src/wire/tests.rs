@@ -44,6 +44,28 @@ fn a_creation_may_have_the_keys_of_a_whole_history() {
     assert_eq!(decode_create(r#"{"budgets":{"steps":2.0}}"#).unwrap().budgets.steps, Some(2));
 }
 
+/// A session's creation and a turn take the same tools, and the refusal of more says the bound.
+#[test]
+fn a_turn_may_have_the_keys_of_all_tools_that_a_creation_takes() {
+    let schema = |keys: usize| {
+        let fields = (0..keys).map(|n| (format!("k{n}"), json!({}))).collect::<Map<_, _>>();
+        json!({ "type": "object", "properties": fields })
+    };
+    let tool = |keys| json!({ "name": "look", "description": "Looks.", "input_schema": schema(keys) });
+    for (tools, keys, is_taken) in [(128, 100, true), (19, 9_990, true), (21, 9_990, false)] {
+        let mut params = json!({ "client_tools": vec![tool(keys); tools] });
+        let created = decode_create(&params.to_string()).map(|request| request.client_tools.unwrap().len());
+        (params["session_id"], params["prompt"]) = (json!(session_id()), json!("Go."));
+        let begun = decode_turn(&params.to_string()).map(|request| request.client_tools.unwrap().len());
+        for read in [created, begun] {
+            match is_taken {
+                true => assert_eq!(read.unwrap(), tools),
+                false => assert!(read.unwrap_err().to_string().contains("more than 200000 keys")),
+            }
+        }
+    }
+}
+
 /// A model wrote them, whatever else has to be read again.
 #[test]
 fn arguments_in_a_history_stay_as_they_were_written() {

@@ -143,6 +143,14 @@ async fn each_vendors_bill_costs_what_its_price_list_says() {
     let plain = r#"{"prompt_tokens":1500,"completion_tokens":420,"total_tokens":1920}"#;
     let compatible = billed(&COMPATIBLE, &[(CHAT_BILL, plain)]).await;
 
+    let long = Usage {
+        input_tokens: 300_000,
+        cached_tokens: 200_000,
+        cache_write_tokens: 50_000,
+        output_tokens: 1_000,
+        reasoning_tokens: 0,
+    };
+
     let (sonnet, haiku) = ("anthropic/claude-sonnet-5-5", "anthropic/claude-haiku-5-5");
     for (wire, model, usage, cache, day, expected) in [
         // 200 × 2 + 1000 × 0.20 + 300 × 2.50 + 420 × 10 = 400 + 200 + 750 + 4200
@@ -167,8 +175,16 @@ async fn each_vendors_bill_costs_what_its_price_list_says() {
         (&GEMINI, "gemini/gemini-3.8-flash", gemini, Short, "2027-01-01", Some(5_400)),
         // 1500 × 0.30 + 420 × 2.50 = 450 + 1050
         (&GEMINI, "gemini/gemini-3.5-flash-lite", gemini, Short, "2026-11-30", Some(1_500)),
-        // What its cached input costs is not known.
-        (&GEMINI, "gemini/gemini-3.8-flash", gemini_cached, Short, "2026-11-30", None),
+        // 500 × 0.75 + 1000 × 0.075 + 420 × 3.75 = 375 + 75 + 1575
+        (&GEMINI, "gemini/gemini-3.8-flash", gemini_cached, Short, "2026-11-30", Some(2_025)),
+        // 500 × 1.50 + 1000 × 0.15 + 420 × 7.50 = 750 + 150 + 3150
+        (&GEMINI, "gemini/gemini-3.8-flash", gemini_cached, Short, "2027-01-01", Some(4_050)),
+        // 500 × 1.50 + 1000 × 0.15 + 420 × 9 = 750 + 150 + 3780
+        (&GEMINI, "gemini/gemini-3.5-flash", gemini_cached, Short, "2026-11-30", Some(4_680)),
+        // 500 × 0.30 + 1000 × 0.03 + 420 × 2.50 = 150 + 30 + 1050
+        (&GEMINI, "gemini/gemini-3.5-flash-lite", gemini_cached, Short, "2026-11-30", Some(1_230)),
+        // 50,000 × 4 + 200,000 × 0.40 + 50,000 × 5 + 1000 × 18 = 200,000 + 80,000 + 250,000 + 18,000
+        (&RESPONSES, "openai/gpt-5.6-terra", long, Short, "2026-11-30", Some(548_000)),
         (&COMPATIBLE, "local/qwen/qwen-max", compatible, Short, "2026-11-30", None),
     ] {
         assert_eq!(micros(wire, model, None, usage, cache, day), expected, "{model} {cache:?} {day}");

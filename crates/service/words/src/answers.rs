@@ -16,6 +16,8 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     message::{Attached, Body, Message, RawJson},
     model::{StopReason, Usage},
+    options::ModelOptions,
+    overview::written,
     requests::SessionMemory,
     tool::{Approval, Effect, Form},
 };
@@ -238,6 +240,10 @@ macro_rules! session_answers {
             /// Its part in the project's memory; left out if it is the default.
             #[serde(default, skip_serializing_if = "SessionMemory::is_default")]
             pub memory: SessionMemory,
+            /// How its turns ask the model, unless they say it themselves; left out if nothing is said.
+            #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
+            #[schemars(schema_with = "written::<ModelOptions>")]
+            pub options: ModelOptions,
         }
 
         /// Session in a list.
@@ -257,10 +263,10 @@ macro_rules! session_answers {
             pub fn view(self, context: ContextView) -> SessionView {
                 let Self { $( $field, )+ usage, cost, $( $later, )+ } = self;
                 let (reminders, pins, queue, pending_approvals) = Default::default();
-                let (allowed_rules, workspace, memory) = Default::default();
+                let (allowed_rules, workspace, memory, options) = Default::default();
                 SessionView {
                     $( $field, )+ context, usage, cost, reminders, pins, queue, pending_approvals, allowed_rules,
-                    $( $later, )+ workspace, memory,
+                    $( $later, )+ workspace, memory, options,
                 }
             }
         }

@@ -111,6 +111,18 @@ session_errors! {
         /// The call, or the server's question.
         call_id: String,
     } = SessionBusy ["turn" = *turn, "call_id" = call_id.clone()];
+    /// The session's running turn waits for its caller, which excludes the request.
+    #[error(
+        "Turn {turn} waits for the answer to call {call_id} of tool {name}; answer that call, or interrupt the turn."
+    )]
+    Unanswered {
+        /// The running turn.
+        turn: TurnNumber,
+        /// The tool.
+        name: String,
+        /// The call.
+        call_id: String,
+    } = SessionBusy ["turn" = *turn, "unanswered" = call_id.clone()];
     /// The session compacts its context, which excludes the request.
     #[error("The session is compacting its context; wait for it, interrupt it, or use the policy queue or interrupt.")]
     Compacting = SessionBusy [];

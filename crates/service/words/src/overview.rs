@@ -11,6 +11,7 @@ use crate::{
     ids::{Seq, SessionId, TurnNumber},
     model::Usage,
     options::{Budgets, ModelOptions},
+    output::OutputSpec,
 };
 
 /// Request of `changes`.
@@ -193,9 +194,13 @@ pub struct TurnView {
     #[serde(default, skip_serializing_if = "ModelOptions::is_default")]
     #[schemars(schema_with = "written::<ModelOptions>")]
     pub options: ModelOptions,
+    /// What its answer has to fit; left out if that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "written::<OutputSpec>")]
+    pub output: Option<OutputSpec>,
 }
 
 /// Describes a value in place: a request's bounds what may be sent, under the same name.
-fn written<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+pub(crate) fn written<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     T::json_schema(generator)
 }

@@ -1,9 +1,12 @@
 //! The `/` lines of `chat`: what people type in one. Every operation is a line of `/call`.
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
-use meerkat_service::service::Scope;
+use meerkat_service::{options::Effort, service::Scope};
 
-use super::{CallArgs, CompactHow, SessionFlags, TurnFlags, flags::scope};
+use super::{
+    CallArgs, CompactHow, SessionFlags, TurnFlags,
+    flags::{named, scope},
+};
 
 /// Text of `chat --help` after the flags.
 pub(super) const PROTOCOL: &str = "\
@@ -47,6 +50,12 @@ pub(crate) enum SlashCommand {
     Model {
         /// The model's name
         name: Option<String>,
+    },
+    /// Let the model think this long from the next turn on, or show how long it does
+    Effort {
+        /// none, low, medium or high
+        #[arg(value_name = "LEVEL", value_parser = named::<Effort>(&["none", "low", "medium", "high"]))]
+        level: Option<Effort>,
     },
     /// Compact the live context
     Compact(CompactHow),

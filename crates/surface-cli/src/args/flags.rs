@@ -155,7 +155,7 @@ pub(crate) struct Delivery {
 }
 
 /// Reads a value by its name on the wire.
-fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+pub(super) fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(names).try_map(|name| serde_json::from_value(json!(name)))

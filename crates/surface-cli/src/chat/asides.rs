@@ -1,18 +1,20 @@
-//! What a chat does beside turns and operations: its status line, `/undo`, `/copy`, `/open`, `/model`.
+//! What a chat does beside turns and operations: its status line, `/undo`, `/copy`, `/open`, `/model`,
+//! `/effort`.
 
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use meerkat_errors::ErrorCode;
 use meerkat_service::{
     Operation, Seq, SessionError, SessionId, SessionService, TurnNumber,
     follow::turn::result,
-    service::{ReadHistory, TurnAccepted, TurnHandle, TurnResult},
+    options::{Effort, ModelOptions},
+    service::{ReadHistory, StartTurn, TurnAccepted, TurnHandle, TurnResult},
 };
 
 use super::Chat;
 use crate::{
-    args::{Delivery, TurnFlags},
-    commands::{confirm::is_yes, files, open, run::check, show::print_message},
+    commands::{confirm::is_yes, files, open, run::try_turn, show::print_message},
     error::CliError,
     input::Line,
     render::ending,
@@ -23,41 +25,76 @@ use crate::{
 const COPY_BYTES_MAX: usize = 56_000;
 
 impl Chat<'_> {
-    /// Prints one line about where the chat is after an answer: its model, how full that model's window was (`fill`), the
-    /// session, and the cost of the turn.
-    pub(super) fn status(&self, result: &TurnResult, fill: Option<(u64, Option<u64>)>) {
-        let used = match fill {
+    /// Prints one line about where the chat is after an answer: its model, its effort, how full that model's window
+    /// was, the session, and the cost of the turn.
+    pub(super) fn status(&self, result: &TurnResult, turn: &RunningTurn) {
+        let used = match turn.fill {
             Some((used, Some(window))) => format!("{} of {} tokens, ", short(used), short(window)),
             Some((used, None)) => format!("{} tokens, ", short(used)),
             None => String::new(),
         };
         let cost = result.cost.map_or_else(String::new, |cost| format!(", {cost}"));
-        self.app.out.status(&format!("{}, {used}session {}{cost}", result.model, ending(&result.session_id)));
+        let effort = turn.effort.map_or_else(String::new, |effort| format!("effort {}, ", effort.name()));
+        let (model, session) = (&result.model, ending(&result.session_id));
+        self.app.out.status(&format!("{model}, {effort}{used}session {session}{cost}"));
     }
 
     /// `/model`: takes another model if it can be used, or says which one answers.
     pub(super) async fn take_model(&mut self, line: u64, name: Option<String>) -> Result<(), CliError> {
-        if name.is_some() {
-            let flags = TurnFlags { model: name.clone(), ..TurnFlags::default() };
-            if let Err(error) = check(self.app, &"hello".into(), &flags, &Delivery::default(), None).await {
-                return self.refuse(line, &error.body());
-            }
-        }
         let is_new = name.is_some();
-        self.model = name.or(self.model.take());
-        let own = async || self.app.service.read(&self.session_id).await.map(|view| view.model);
-        let model = match &self.model {
-            Some(model) => model.clone(),
-            None => match own().await {
-                Ok(model) => model,
-                Err(error) => return self.refuse(line, &error.body()),
-            },
+        let asked = self.next_terms(name.or_else(|| self.model.clone()), self.effort, is_new).await;
+        let (model, _) = match asked {
+            Ok(asked) => asked,
+            Err(error) => return self.refuse(line, &error.body()),
         };
         self.app.out.note(&match is_new {
             true => format!("From here on {model} answers."),
             false => format!("{model} answers; /model NAME takes another."),
         });
+        if is_new {
+            self.model = Some(model);
+        }
         Ok(())
+    }
+
+    /// `/effort`: takes another effort if the model has it, or says which one is asked for.
+    pub(super) async fn take_effort(&mut self, line: u64, level: Option<Effort>) -> Result<(), CliError> {
+        let asked = self.next_terms(self.model.clone(), level.or(self.effort), level.is_some()).await;
+        let (model, effort) = match asked {
+            Ok(asked) => asked,
+            Err(error) => return self.refuse(line, &error.body()),
+        };
+        self.effort = level.or(self.effort);
+        self.app.out.note(&match (level, effort) {
+            (Some(level), _) => format!("From here on the effort of {model} is {}.", level.name()),
+            (None, Some(effort)) => format!("The effort of {model} is {}; /effort LEVEL takes another.", effort.name()),
+            (None, None) => format!("The effort of {model} is its vendor's choice; /effort LEVEL takes another."),
+        });
+        Ok(())
+    }
+
+    /// Returns the model and the effort of the next turn: these, or the session's. If they are new, it is checked that
+    /// the model takes them together with the session's options.
+    async fn next_terms(
+        &self,
+        model: Option<String>,
+        effort: Option<Effort>,
+        is_new: bool,
+    ) -> Result<(String, Option<Effort>), SessionError> {
+        // Without a store no session is read; then the turn says what does not fit.
+        let (own, given) = match self.app.service.read(&self.session_id).await {
+            Ok(view) => (Some(view.model), view.options),
+            Err(error) if error.code() == ErrorCode::SessionPersistenceDisabled => (None, ModelOptions::default()),
+            Err(error) => return Err(error),
+        };
+        let options = ModelOptions { effort: effort.or(given.effort), ..given };
+        let effort = options.effort;
+        if is_new {
+            let model = model.clone().or_else(|| own.clone());
+            let trial = StartTurn { model, options, ..StartTurn::new(self.session_id, "hello") };
+            try_turn(self.app, trial).await?;
+        }
+        Ok((model.or(own).unwrap_or_else(|| "the session's model".to_owned()), effort))
     }
 
     /// `/open`: goes on with another session.
@@ -114,7 +151,7 @@ impl Chat<'_> {
         let (app, service, followed) = (self.app, self.app.service.clone(), accepted.clone());
         let result = async move { result(service.as_ref(), followed).await }.boxed();
         let begin = async { Ok(TurnHandle { accepted, wait: true, result }) };
-        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text, false).await;
+        let running = RunningTurn::start(app, session_id, begin, Some(seq.saturating_sub(1)), Show::Text, None).await;
         self.turns.push((0, running));
     }
 

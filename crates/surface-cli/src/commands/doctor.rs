@@ -14,6 +14,7 @@ use crate::{
     config::Config,
     error::CliError,
     output::{Environment, Output, clean},
+    render::receipt::count,
 };
 
 /// Exit code if something is lost or unusable, and was not mended.
@@ -103,7 +104,9 @@ pub(crate) fn render(diagnosis: &Diagnosis) -> String {
             _ = writeln!(text, "  {}", clean(&finding.remedy));
         }
     }
-    let looked = format!("{} sessions with {} records were checked", diagnosis.sessions, diagnosis.records);
+    let were = if diagnosis.sessions == 1 { "was" } else { "were" };
+    let (sessions, records) = (count(diagnosis.sessions, "session"), count(diagnosis.records, "record"));
+    let looked = format!("{sessions} with {records} {were} checked");
     let beside = match diagnosis.owner_pid {
         Some(pid) => format!(" while the process {pid} owns them, except its index"),
         None => String::new(),

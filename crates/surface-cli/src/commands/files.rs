@@ -280,10 +280,12 @@ pub(crate) async fn plan(app: &App, name: &str, turn: TurnNumber, except: &[Stri
 
 /// Why a file cannot be compared or put back, without the field that the whole refusal names.
 fn reason(error: SessionError) -> String {
-    match error {
+    let why = match error {
         SessionError::InvalidRequest { message, .. } => message,
         error => error.to_string(),
-    }
+    };
+    // The sentence goes on.
+    why.trim_end_matches('.').to_owned()
 }
 
 /// Follows the changes of a file back from its content now, the newest first.

@@ -23,7 +23,12 @@ use meerkat_service::{
 use serde_json::json;
 
 use super::{ask::require, list::all, names::resolve};
-use crate::{app::App, args::ExportArgs, output::Progress, render::size};
+use crate::{
+    app::App,
+    args::ExportArgs,
+    output::Progress,
+    render::{receipt::count, size},
+};
 
 /// Bytes of a piece that is handed to the service.
 const PIECE_BYTES: u64 = 1024 * 1024;
@@ -62,7 +67,7 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
             file.file.write_all(&piece).map_err(refused)?;
             bytes += piece.len() as u64;
             let (done, of) = (written.len() as u64, ids.len() as u64);
-            progress.show(done, of, &format!("{done} of {of} sessions, {}", size(bytes)));
+            progress.show(done, of, &format!("{done} of {}, {}", count(of, "session"), size(bytes)));
             if after.is_none() {
                 written.push(*id);
                 if !lost.is_empty() {
@@ -96,9 +101,10 @@ pub(crate) async fn export(app: &App, args: &ExportArgs, session: &str) -> Resul
             encode(&answer)
         }
         Some((ids, error)) => {
-            let (file, count) = (path.display(), written.len());
+            let (file, sessions) = (path.display(), count(written.len() as u64, "session"));
+            let are = if left_out == 1 { "is" } else { "are" };
             let message = format!(
-                "{file} has {count} sessions, but {left_out} are damaged and not in it: {ids}. Run `meerkat doctor`."
+                "{file} has {sessions}, but {left_out} {are} damaged and not in it: {ids}. Run `meerkat doctor`."
             );
             Err(SessionError::Failed(Box::new(ErrorBody::with_message(error.code(), message))))
         }

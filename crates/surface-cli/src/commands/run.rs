@@ -8,8 +8,10 @@ use std::{
 use meerkat_errors::{ErrorBody, ErrorCode};
 use meerkat_service::{
     Operation, SessionError, SessionId,
+    follow::turn::{answered, handle},
+    options::Policy,
     output::OutputSpec,
-    service::{Prompt, ResumeTurn, SessionCreated, StartTurn, TurnHandle},
+    service::{AnswerCall, Prompt, ResumeTurn, SessionCreated, StartTurn, TurnHandle},
     session::message::RawJson,
     wire::encode,
 };
@@ -96,7 +98,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
         }
     };
     let turn = wire::turn(session_id, prompt, &flags, &args.delivery, configured);
-    let hides_text = output.is_some();
+    let hides_text = (turn.policy != Policy::Steer).then_some(output.is_some());
     let begin = app.service.begin_turn(StartTurn { output, ..turn });
     if args.delivery.detach {
         return detached(app, Operation::StartTurn, begin).await;
@@ -126,7 +128,12 @@ pub(crate) async fn check(
     let trial = wire::turn(NO_SESSION.parse()?, prompt.clone(), turn, delivery, app.config.values.compaction);
     // Of a session that is not there yet only this command knows the model.
     let model = trial.model.clone().or_else(|| app.known_model.clone());
-    match app.service.begin_turn(StartTurn { output: output.cloned(), model, ..trial }).await {
+    try_turn(app, StartTurn { output: output.cloned(), model, ..trial }).await
+}
+
+/// Checks the values of a turn for a session without options, and starts none: no session has the id.
+pub(crate) async fn try_turn(app: &App, trial: StartTurn) -> Result<(), SessionError> {
+    match app.service.begin_turn(StartTurn { session_id: NO_SESSION.parse()?, ..trial }).await {
         Err(error) if error.code() != ErrorCode::SessionNotFound => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
@@ -160,7 +167,7 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
     let name = args.target.session.as_deref().unwrap_or_default();
     let session_id: SessionId = resolve(&app.service, name).await?;
     let configured = app.config.values.compaction;
-    let hides_text = output.is_some();
+    let hides_text = Some(output.is_some());
     let turn = ResumeTurn { output, ..wire::resume(prompt, &args.turn, &args.delivery, configured) };
     let begin = app.service.begin_resume(&session_id, turn);
     if args.delivery.detach {
@@ -193,6 +200,15 @@ pub(super) fn refuse_detached(app: &App, is_detached: bool) -> Result<(), Sessio
         return Err(SessionError::invalid("--detach", message));
     }
     Ok(())
+}
+
+/// Answers a call, and shows its turn up to its end, or until it waits for its caller again.
+pub(super) async fn answer(app: &App, streams: Streams, request: AnswerCall) -> Result<u8, CliError> {
+    streams.interrupts.listen();
+    let (session_id, service) = (request.session_id, app.service.clone());
+    let begin = async { Ok(handle(service.clone(), answered(service.as_ref(), request).await?)) };
+    let show = if app.out.is_json { Show::Nothing } else { Show::Text };
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, None).await).await
 }
 
 /// Shows a turn up to its end, asks about its calls, and passes on Ctrl-C.

@@ -15,13 +15,12 @@ use serde_json::{Value, json};
 
 use super::{
     ask::{self, require},
-    call::end_of_turn,
     confirm::is_confirmed,
     files,
     list::pages,
     names::resolve,
     operators,
-    run::create,
+    run::{self, create},
     show::{message, print_message},
 };
 use crate::{
@@ -83,11 +82,13 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             }
             planned = Some(plan);
         }
+        SessionCommand::Answer { value, wait: true, .. } => {
+            return run::answer(app, streams, answer(app, request.1, value.as_deref()).await?).await;
+        }
         SessionCommand::Export(_) => streams.interrupts.listen(),
         _ => {}
     }
     let operation = request.0;
-    let mut code = 0;
     tokio::select! {
         answer = perform(app, command, request, planned) => {
             let answer = answer?;
@@ -95,14 +96,11 @@ pub(crate) async fn run(app: &App, mut streams: Streams, command: &SessionComman
             print_message(app, operation, &answer, text.as_deref())?;
             // The decision comes first: without the rule it allows less than was meant, never more.
             kept.map_or(Ok(()), |rule| app.remember_rule(&rule))?;
-            if operation == Operation::AnswerCall {
-                code = end_of_turn(app, &answer)?;
-            }
         }
         // An incomplete file is removed.
         () = streams.interrupts.next() => return Ok(exit_code_of_leaving()),
     }
-    Ok(code)
+    Ok(0)
 }
 
 /// `sessions list --all-projects`: no data directory is opened, so that no other process is disturbed.
@@ -165,7 +163,9 @@ async fn perform(
             }
             encode(&create(app, &args.create, &args.turn).await?)
         }
-        SessionCommand::Answer { value: Some(value), .. } => answer(app, params, value).await,
+        SessionCommand::Answer { value, .. } => {
+            app.service.answer_call(answer(app, params, value.as_deref()).await?).await?.write()
+        }
         SessionCommand::History { all, full, .. } if *all || *full => history(&app.service, params, *all, *full).await,
         SessionCommand::Export(args) => operators::export(app, args, &session).await,
         SessionCommand::Import { file, new_ids, keep_scope } => {
@@ -179,12 +179,14 @@ async fn perform(
     }
 }
 
-/// Answers a call with JSON as it was written: a tree of values would change its numbers.
-async fn answer(app: &App, mut params: Value, value: &str) -> Result<Vec<u8>, SessionError> {
+/// Makes the answer to a call, with JSON as it was written: a tree of values would change its numbers.
+async fn answer(app: &App, mut params: Value, value: Option<&str>) -> Result<AnswerCall, SessionError> {
     params["session_id"] = json!(resolve(&app.service, params["session_id"].as_str().unwrap_or_default()).await?);
     let mut request: AnswerCall = decode_params(&params.to_string())?;
-    request.content.push(CallContent::Json(RawJson::parse(value)?));
-    app.service.answer_call(request).await?.write()
+    if let Some(value) = value {
+        request.content.push(CallContent::Json(RawJson::parse(value)?));
+    }
+    Ok(request)
 }
 
 /// Reads a page of a history, or all pages from there on, if needed with complete bodies.

@@ -21,7 +21,7 @@ use crate::{
     database::Database,
     error::CliError,
     output::{Environment, Output},
-    render::table,
+    render::{receipt::count, table},
     telemetry::Telemetry,
 };
 
@@ -112,7 +112,7 @@ pub(crate) fn store_copy(out: &Output, env: &Environment, config: &Config, args:
     let bar = Mutex::new(out.progress());
     let progress = |done, of| {
         if let Ok(mut bar) = bar.lock() {
-            bar.show(done, of, &format!("{done} of {of} sessions"));
+            bar.show(done, of, &format!("{done} of {}", count(of, "session")));
         }
     };
     let copied = runtime()?.block_on(async {
@@ -144,10 +144,16 @@ fn runtime() -> std::io::Result<Runtime> {
 fn described(copied: &Copied) -> String {
     let Copied { sessions, copied, records, blobs, damaged_blobs } = copied;
     let mut text = match copied {
-        0 => format!("Nothing to copy: all {sessions} sessions are there already, with the same records.\n"),
-        _ => format!(
-            "Copied {copied} of {sessions} sessions, with {records} records and {blobs} blobs; they read back equal.\n"
-        ),
+        0 => {
+            let are = if *sessions == 1 { "is" } else { "are" };
+            let sessions = count(*sessions, "session");
+            format!("Nothing to copy: {sessions} {are} there already, with the same records.\n")
+        }
+        _ => {
+            let (sessions, records, blobs) =
+                (count(*sessions, "session"), count(*records, "record"), count(*blobs, "blob"));
+            format!("Copied {copied} of {sessions}, with {records} and {blobs}; everything reads back equal.\n")
+        }
     };
     if *damaged_blobs > 0 {
         text += &format!("Left out {damaged_blobs} damaged blobs; `meerkat doctor` names them.\n");

@@ -69,7 +69,8 @@ pub(crate) fn undone(compaction: Seq, receipt: Option<&CompactionReceipt>) -> St
     text + ".\n"
 }
 
-fn count(number: u64, name: &str) -> String {
+/// A number with the name of what it counts.
+pub(crate) fn count(number: u64, name: &str) -> String {
     format!("{number} {name}{}", if number == 1 { "" } else { "s" })
 }
 

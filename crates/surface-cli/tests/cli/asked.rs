@@ -224,6 +224,75 @@ fn a_command_that_steers_asks_about_what_waits_already() {
     assert!(home.path().join("asked").exists(), "{screen}");
 }
 
+/// A session made by this command, with a tool that its caller runs. Its turn waits until a call of the tool is
+/// answered.
+fn waits_for_its_caller(home: &TempDir, more: &[&str], prompt: &str) -> [String; 2] {
+    let run = |args: &[&str]| -> Value {
+        let ran = ran(meerkat(home, args).env("MEERKAT_TOOLS__TEST_DIR", home.path()));
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let tools = r#"client_tools:=[{"name":"look","description":"Looks.","input_schema":{"type":"object"}}]"#;
+    let id = run(&["call", "--json", "session/create", tools])["session_id"].as_str().unwrap().to_owned();
+    let (session, prompt) = (format!("session_id={id}"), format!("prompt={prompt}"));
+    let turn = run(&[&["call", "--json", "turn/start", &session, &prompt, "attended:=true"][..], more].concat());
+    [id, turn["calls"][0]["call_id"].as_str().unwrap().to_owned()]
+}
+
+/// Broken once: it asked nobody, and the turn waited until the decision came from elsewhere.
+#[test]
+fn a_command_that_answers_a_call_and_waits_asks_about_what_comes_later() {
+    let home = meerkat_testkit::folder();
+    let prompt = r#"@call look {} @step @call test_ask {"name":"asked","line":"x"} @say After."#;
+    let [id, call_id] = waits_for_its_caller(&home, &[], prompt);
+    let mut command = meerkat(&home, &["sessions", "answer", &id, &call_id, "Seen.", "--wait"]);
+    command.env("MEERKAT_TOOLS__TEST_DIR", home.path());
+    let mut typed = Typed::begin(command, home);
+    typed.question();
+    assert!(!typed.folder().join("asked").exists());
+    typed.keys("y\r");
+    let (screen, home) = typed.end();
+    assert!(screen.contains("After."), "{screen}");
+    assert!(home.path().join("asked").exists(), "{screen}");
+}
+
+const SCHEMA: &str = r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#;
+
+/// Broken once: an answer that the schema refuses was shown while it came.
+#[test]
+fn a_command_that_answers_a_call_shows_only_the_json_of_the_turns_answer() {
+    let home = meerkat_testkit::folder();
+    let output = format!(r#"output:={{"schema":{SCHEMA}}}"#);
+    let prompt = r#"@call look {} @step @echo attempt @step @json {"n":2}"#;
+    let [id, call_id] = waits_for_its_caller(&home, &[&output], prompt);
+    let shown = ran(&mut meerkat(&home, &["sessions", "answer", &id, &call_id, "Seen.", "--wait"]));
+    assert_eq!((shown.code, shown.out.as_str()), (0, "{\"n\":2}\n"), "{}", shown.err);
+}
+
+/// Broken once: an answer that the schema refuses was shown while it came.
+#[test]
+fn a_command_that_steers_shows_only_the_json_of_the_turns_answer() {
+    let home = meerkat_testkit::folder();
+    fs::write(home.path().join("schema.json"), SCHEMA).unwrap();
+    let command = |home: &TempDir, args: &[&str]| {
+        let mut command = meerkat(home, args);
+        command.env("MEERKAT_TOOLS__TEST_DIR", home.path());
+        command
+    };
+    let schema = home.path().join("schema.json").to_str().unwrap().to_owned();
+    let asks = r#"@call test_ask {"name":"asked","line":"x"} @json {"n":1}"#;
+    let mut typed = Typed::begin(command(&home, &["run", asks, "--output-schema", &schema]), home);
+    typed.question();
+    let home = typed.killed();
+    let steer = ["run", "--session", "last", "--policy", "steer", r#"@echo attempt @step @json {"n":2}"#];
+    let mut typed = Typed::begin(command(&home, &steer), home);
+    typed.question();
+    typed.keys("y\r");
+    let (screen, _home) = typed.end();
+    assert!(screen.contains("\n{\"n\":2}"), "{screen}");
+    assert!(!screen.contains("attempt: "), "{screen}");
+}
+
 /// Broken once: what followed was shown as a staircase, the dead question again, and the next line was not taken.
 #[test]
 fn an_interrupt_at_a_question_ends_it_and_the_next_line_is_a_prompt() {

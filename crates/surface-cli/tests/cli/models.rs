@@ -92,7 +92,14 @@ fn where_a_real_model_answered_the_scripted_one_does_not_stand_in() {
     assert_ne!(real(&dir, "http://127.0.0.1:1/v1").code, 0, "nobody listens there");
     let prompted_again = cli(&["resume", "last", "hello"]).in_dir(&dir);
     assert_ne!(with_key(prompted_again, "http://127.0.0.1:1/v1").code, 0);
-    // It never answered, and may have been a slip.
+    std::fs::write(
+        dir.path().join("said.json"),
+        r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]"#,
+    )
+    .unwrap();
+    let given = cli(&["run", "--history", dir.path().join("said.json").to_str().unwrap(), "hello"]).in_dir(&dir);
+    assert_ne!(with_key(given, "http://127.0.0.1:1/v1").code, 0);
+    // It never answered, and may have been a slip. What was said elsewhere is no answer of it.
     let again = run(&dir).run();
     assert!(again.out.contains("scripted") && again.err.contains("The scripted model answers"), "{}", again.err);
     let answered = real(&dir, &format!("http://{}/v1", Server::ollama().host));
@@ -136,7 +143,7 @@ fn a_rule_for_no_tool_is_refused_with_the_nearest_name() {
     let rule = |name: &str| cli(&["run", "x"]).env(&format!("MEERKAT_TOOLS__APPROVAL__{name}"), "deny").run();
     let ran = rule("TEST_ECO");
     ran.refused(ErrorCode::ConfigInvalid, "tools.approval.test_eco (variable MEERKAT_TOOLS__APPROVAL__TEST_ECO)");
-    assert!(ran.err.contains("did you mean \"test_echo\"?"), "{}", ran.err);
+    assert!(ran.err.contains("hold for nothing (did you mean \"test_echo\"?).\n"), "{}", ran.err);
     assert!(!rule("FROB").err.contains("did you mean"));
     assert_eq!(rule("TEST_ECHO").code, 0, "a tool of another configuration may wait for its rule");
 }

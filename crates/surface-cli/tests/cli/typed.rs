@@ -255,6 +255,18 @@ fn a_paste_of_three_lines_is_one_prompt() {
 
 /// A text may have been copied from anywhere: a path in it shows no file without an `@`.
 #[test]
+fn the_status_line_has_the_effort() {
+    let mut typed = Typed::start();
+    typed.prompt();
+    typed.keys("/effort high\r");
+    typed.wait("From here on the effort of scripted is high.");
+    typed.prompt();
+    typed.keys("@say Hi.\r");
+    typed.wait("scripted, effort high, ");
+    typed.leave();
+}
+
+#[test]
 fn a_chat_says_which_files_the_model_is_shown() {
     let mut typed = Typed::start();
     let path = typed.folder().join("notes.txt");

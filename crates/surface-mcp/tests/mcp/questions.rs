@@ -7,7 +7,7 @@ use meerkat_service::{
     Agent, AgentBuildConfig,
     clock::SystemClock,
     model::ToolSpec,
-    service::{SessionCreated, StartTurn},
+    service::{CreateSession, SessionCreated, StartTurn},
     session::message::RawJson,
     tool::{Invocation, OutputSink, Plan, Question, Tool, ToolError, test_tools::test_tools},
 };
@@ -152,6 +152,40 @@ async fn a_request_that_steers_asks_about_what_waits_already() {
         assert_eq!(structured(&result)["text"], "Steered.", "{way:?} {version}");
         assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
         assert!(client.asked.lock().await.try_recv().is_err(), "it is asked about once");
+    }
+}
+
+/// A session whose turn waits until its caller answers a call. Then it asks about another one.
+async fn waits_for_its_caller(agent: &Agent) -> (SessionCreated, Value) {
+    let spec = json!({ "name": "weather", "description": "The weather.", "input_schema": { "type": "object" } });
+    let client_tools = Some(vec![serde_json::from_value(spec).unwrap()]);
+    let session = agent.service().create_session(CreateSession { client_tools, ..CreateSession::default() });
+    let session = session.await.unwrap();
+    let prompt = "@call weather {} @step @call hold {} @say Done.";
+    let turn = StartTurn { attended: true, ..StartTurn::new(session.session_id, prompt) };
+    let waiting = soon(agent.service().start_turn(turn)).await.unwrap();
+    let arguments = json!({
+        "session_id": session.session_id, "call_id": waiting.calls[0].call_id, "outcome": "succeeded", "wait": true,
+    });
+    (session, arguments)
+}
+
+/// What is asked about after the answer, the answer's client is asked.
+#[tokio::test]
+async fn a_request_that_answers_a_call_and_waits_asks_about_what_comes_later() {
+    for (way, version) in everywhere() {
+        let agent = agent();
+        let (session, arguments) = waits_for_its_caller(&agent).await;
+        let given = answer(ElicitationAction::Accept, json!({ "decision": "approve" }));
+        let client = Client::connect(&agent, way, &version, given).await;
+        let result = soon(client.running.call_tool(params("turn_answer", arguments))).await.unwrap();
+        assert_eq!(
+            (&structured(&result)["text"], result.is_error),
+            (&json!("Done."), Some(false)),
+            "{way:?} {version}"
+        );
+        assert_eq!(client.asked().await["message"], "The tool hold waits for approval:\n{}");
+        assert_eq!(decided(&agent, &session).await, ("succeeded".into(), Value::Null), "{way:?} {version}");
     }
 }
 

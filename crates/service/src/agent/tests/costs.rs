@@ -16,9 +16,10 @@ use crate::{
     service::{CreateSession, InterruptTurn, SessionService as _, StartTurn, TurnResult, TurnStatus},
 };
 
-/// A dollar for a million tokens, so that each token costs a millionth of a dollar. Cached input has no price.
+/// Each token of output costs two and a half millionths of a dollar, and input next to nothing. Cached input has no
+/// price.
 fn price() -> Price {
-    serde_json::from_value(json!({ "model": "scripted", "input": "1", "output": "1" })).unwrap()
+    serde_json::from_value(json!({ "model": "scripted", "input": "0.000001", "output": "2.5" })).unwrap()
 }
 
 fn budget(micros: u64) -> Budgets {
@@ -57,7 +58,7 @@ async fn turn(bench: &Bench, prompt: &str, budgets: Budgets) -> TurnResult {
     bench.subject.service.start_turn(request).await.unwrap()
 }
 
-/// Calls of 10 tokens, and an answer of 10 behind them.
+/// Calls that cost ten millionths each, and an answer of the same cost.
 fn calls_of_ten(calls: usize) -> String {
     let call = |n| format!("@call test_echo {{\"text\":\"{n}\"}} @usage in=6 out=4 @step ");
     (0..calls).map(call).collect::<String>() + "@say Done. @usage in=6 out=4"
@@ -91,6 +92,61 @@ async fn no_model_call_begins_once_the_budget_is_spent() {
         assert_eq!(warnings.len(), usize::from(is_warned), "{limit}: {warnings:?}");
         assert!(warnings.iter().all(|it| it["budget"] == "cost" && it["limit"] == limit_written), "{warnings:?}");
     }
+}
+
+/// A session whose requests have 10,000 tokens and at most half as many again: a system prompt of 40,000 bytes, and the
+/// test's tools. Each token of input costs a millionth of a dollar, and ten tokens from the cache do.
+async fn large() -> Bench {
+    let row = json!({ "model": "scripted", "input": "1", "output": "1", "cached_input": "0.1", "cache_write": "2" });
+    let price: Price = serde_json::from_value(row).unwrap();
+    let models = StaticModels::new("scripted", Arc::new(ScriptedModel), 100_000).priced("scripted", vec![price]);
+    let mut bench = Bench::new(|rig| rig.models = Arc::new(models)).await;
+    let create = CreateSession { system_prompt: Some("x".repeat(40_000)), ..CreateSession::default() };
+    bench.subject.session_id = bench.subject.service.create_session(create).await.unwrap().session_id;
+    bench
+}
+
+/// The input's cost is known by estimate, as the window's use is; the answer's is not.
+#[tokio::test]
+async fn a_call_whose_input_costs_more_than_is_left_is_not_made() {
+    for (limit, first, steps) in [
+        (9_999, "in=1 out=1", 0),
+        (20_000, "in=1 out=1", 2),
+        // 10,001 and 10,000 more are one too many.
+        (20_000, "in=10000 out=1", 1),
+        (40_000, "in=10000 out=1", 2),
+        // 10,500 is used. What the vendor has in its cache costs a tenth.
+        (20_000, "in=10000 out=500", 1),
+        (20_000, "in=15000 out=8500 cached=15000", 2),
+        (20_000, "in=4750 out=1000 written=4750", 2),
+    ] {
+        let bench = large().await;
+        let prompt = format!("@call test_echo {{\"text\":\"a\"}} @usage {first} @step @say Done. @usage in=1 out=1");
+        let result = turn(&bench, &prompt, budget(limit)).await;
+        assert_eq!((result.steps, result.error.is_some()), (steps, steps < 2), "{limit} {first}: {result:?}");
+        let Some(error) = result.error else { continue };
+        assert_eq!(error.code, ErrorCode::BudgetExhausted, "{limit} {first}");
+        let amount = |name: &str| serde_json::from_value::<Cost>(error.details[name].clone()).unwrap();
+        let (used, next) = (amount("used"), amount("next"));
+        assert_eq!((error.details["budget"].as_str(), amount("limit").micros()), (Some("cost"), limit));
+        assert_eq!(Some(used), result.cost);
+        assert!((10_000..15_000).contains(&next.micros()), "{next}");
+        assert!(error.message.contains(&next.to_string()) && error.message.contains("no room"), "{}", error.message);
+    }
+}
+
+/// A text that comes too late to be paid for does not spoil the turn's answer. It is there for the next turn.
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_given_if_a_steered_text_cannot_be_paid_for() {
+    let bench = large().await;
+    let (service, session_id) = (&bench.subject.service, bench.subject.session_id);
+    let prompt = "@stall times=1 @say Done. @usage in=10000 out=1";
+    let first = service.begin_turn(StartTurn { budgets: budget(20_000), ..StartTurn::new(session_id, prompt) }).await;
+    let first = first.unwrap();
+    let steer = StartTurn { policy: Policy::Steer, ..StartTurn::new(session_id, "@say Too dear.") };
+    assert_eq!(service.accept_turn(steer).await.unwrap().turn, 0);
+    let result = first.result.await.unwrap();
+    assert_eq!((result.status, result.text.as_str(), result.steps), (TurnStatus::Completed, "Done.", 1));
 }
 
 /// The answer is there and paid: it is given.

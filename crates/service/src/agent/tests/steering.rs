@@ -15,12 +15,16 @@ use crate::{
     ErrorCode, SessionError, SessionId,
     follow::turn,
     options::{Budgets, ModelOptions, Policy},
+    output::OutputSpec,
     runtime::PersistentSessionService,
     service::{
         CreateSession, DecideApproval, ForkSession, InterruptTurn, ReadHistory, ResumeTurn, SessionService as _,
         StartTurn, TurnResult, TurnStatus,
     },
-    session::{event::Decision, message::Message},
+    session::{
+        event::Decision,
+        message::{Message, RawJson},
+    },
     store::{EventStore, MemoryEventStore, MemoryIndex, MemorySessionStore, SessionStore},
     tool::{Approval, Effect},
 };
@@ -180,11 +184,16 @@ async fn terms_beside_a_steered_text_are_refused_and_nothing_is_recorded() {
             "model" => turn.model = Some("scripted".to_owned()),
             "budgets" => turn.budgets = Budgets { steps: Some(3), ..Budgets::default() },
             "options" => turn.options = ModelOptions { stop: Some(vec!["x".to_owned()]), ..ModelOptions::default() },
+            "output" => {
+                turn.prompt = "@json {}".into();
+                turn.output = Some(OutputSpec::new(RawJson::parse(r#"{"type":"object"}"#).unwrap()));
+            }
+            "client_tools" => turn.client_tools = Some(Vec::new()),
             _ => turn.allow = vec!["test_ask".to_owned()],
         }
         turn
     };
-    let fields = ["model", "budgets", "options", "allow"];
+    let fields = ["model", "budgets", "options", "output", "client_tools", "allow"];
     bench.asks(r#"@call test_ask {"name":"log","line":"x"} @say Never."#).await;
     let before = bench.subject.events().await;
     for field in fields {
@@ -201,7 +210,8 @@ async fn terms_beside_a_steered_text_are_refused_and_nothing_is_recorded() {
     // Without a running turn it is a turn, with all its terms.
     for field in fields {
         let result = service.start_turn(terms(field)).await.unwrap();
-        assert_eq!((result.status, result.text.as_str()), (TurnStatus::Completed, "Hello."), "{field}");
+        let text = if field == "output" { "{}" } else { "Hello." };
+        assert_eq!((result.status, result.text.as_str()), (TurnStatus::Completed, text), "{field}");
     }
 }
 

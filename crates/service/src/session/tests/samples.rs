@@ -135,7 +135,7 @@ pub(crate) fn sample(kind: EventKind, with: &Filling) -> Sample {
             key,
         }),
         EventKind::SessionForked => Event::SessionForked(SessionForked { parent: session_id(), at: number, key }),
-        EventKind::SessionImported => Event::SessionImported(SessionImported {}),
+        EventKind::SessionImported => Event::SessionImported(SessionImported { had_client_tools: is_full }),
         EventKind::SessionUpdated => Event::SessionUpdated(SessionUpdated {
             title: when_full(&text),
             labels: is_full.then(|| (text.clone(), text)).into_iter().collect(),

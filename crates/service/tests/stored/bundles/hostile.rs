@@ -4,6 +4,7 @@ use meerkat_service::{
     ErrorCode,
     options::Unattended,
     service::{CreateSession, PinFact, ReadHistory, StartTurn},
+    wire,
 };
 use meerkat_testkit::in_time;
 use serde_json::{Value, json};
@@ -301,6 +302,31 @@ fn a_bundle_brings_nothing_that_lets_a_tool_run() {
             }
         });
         assert!(!here.dir.path().join("tools/log").exists(), "new ids: {new_ids}");
+    }
+}
+
+/// Who imports a session reads that its caller's tools are gone, if it had any.
+#[test]
+fn an_import_says_that_the_tools_of_the_sessions_caller_are_gone() {
+    for has_tools in [false, true] {
+        let folder = meerkat_testkit::folder();
+        let workspace = folder.path().to_str().map(str::to_owned);
+        let tool = json!({ "name": "look", "description": "Looks.", "input_schema": { "type": "object" } });
+        let client_tools = has_tools.then(|| vec![serde_json::from_value(tool).unwrap()]);
+        let bundle = Place::new().process(true, async |process| {
+            let request = CreateSession { workspace, client_tools, ..CreateSession::default() };
+            let session_id = process.service.create_session(request).await.unwrap().session_id;
+            process.turn(session_id, "hello").await.unwrap();
+            process.export(session_id, false).await
+        });
+        Place::new().process(true, async |process| {
+            let session_id = process.takes(&bundle, false).await;
+            let imported = process.events(session_id).await.pop().unwrap();
+            assert_eq!(imported["type"], "session_imported");
+            assert_eq!(imported.get("had_client_tools"), has_tools.then_some(&json!(true)));
+            let line = wire::decode_event(&imported.to_string()).unwrap().event.human_line();
+            assert_eq!(line.contains("tools of its caller"), has_tools, "{line}");
+        });
     }
 }
 

@@ -47,6 +47,22 @@ async fn a_follower_of_a_text_that_was_steered_gets_the_calls_that_wait() {
     assert_eq!((followed.status, followed.calls[0].call_id.as_str()), (TurnStatus::Waiting, "call_4_0"));
 }
 
+/// Who finds the session busy reads what to do about it.
+#[tokio::test(start_paused = true)]
+async fn a_turn_beside_one_that_waits_for_its_caller_is_refused_with_the_call() {
+    let place = Place::new([calls([("order", OSLO), ("look", BERGEN)]), says("Done.")]);
+    let subject = place.subject().await;
+    let waiting = subject.turn("Go.").await.unwrap();
+    let refused = subject.turn("And then?").await.unwrap_err().body();
+    assert_eq!(refused.code, ErrorCode::SessionBusy);
+    let says = "Turn 0 waits for the answer to call call_4_0 of tool order; answer that call, or interrupt the turn.";
+    assert_eq!(refused.message, says);
+    assert_eq!(serde_json::to_value(&refused.details).unwrap(), json!({ "turn": 0, "unanswered": "call_4_0" }));
+    subject.tell("call_4_0", "ordered").await.unwrap();
+    let refused = subject.turn("And then?").await.unwrap_err().body();
+    assert_eq!(refused.details["unanswered"], waiting.calls[1].call_id);
+}
+
 /// One has answered a call and waits; another streams the turn, which waits for a person.
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_for_a_turn_are_answered_when_the_service_ends() {

@@ -13,6 +13,7 @@ use super::{Doctor, Journal, NEXT_START, ensure};
 use crate::{
     consumers::projection::{ANOTHERS, ANOTHERS_REMEDY, Projection, READER},
     ids::{Seq, SessionId},
+    session::human::count as counted,
     store::{
         Registration, SessionIndex as _, StoreError,
         directory::{
@@ -186,7 +187,10 @@ impl Doctor {
         if count + gone_count == 0 {
             return;
         }
-        let what = format!("the index is behind the journals of {count} sessions and lists {gone_count} that are gone");
+        let what = format!(
+            "the index is behind the journals of {} and lists {gone_count} that are gone",
+            counted(count as u64, "session")
+        );
         let stale: Vec<SessionId> = behind.into_iter().chain(gone).collect();
         if !marks.is_whole || stale.iter().all(|id| marks.active.contains(id)) {
             let what = format!("{what}: a process had them in memory when it ended");
@@ -216,8 +220,9 @@ impl Doctor {
             }
             if late > 0 && registration.created_at.as_millis() < self.old_before_ms {
                 let what = format!(
-                    "reader `{reader}` has not acknowledged records of {late} sessions that are older than 7 days; no \
-                     journal is compacted behind where it is"
+                    "reader `{reader}` has not acknowledged records of {} that are older than 7 days; no journal is \
+                     compacted behind where it is",
+                    counted(late as u64, "session")
                 );
                 let remedy = "`meerkat call reader/list` says how far it is behind; `meerkat call reader/delete` forgets \
                               one that is not used any more.";
@@ -274,7 +279,7 @@ impl Doctor {
         };
         let stale = journals.iter().filter(is_stale).count();
         if stale > 0 {
-            let what = format!("{} is behind the journals of {stale} sessions", dir.display());
+            let what = format!("{} is behind the journals of {}", dir.display(), counted(stale as u64, "session"));
             self.find(Check::Projection, Severity::Warning, None, what, BEHIND);
         }
     }
