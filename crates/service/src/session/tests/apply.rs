@@ -23,10 +23,10 @@ use crate::{
     session::{
         TurnFold, View,
         event::{
-            AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
-            CompactionUndone, ContextRebuilt, Event, HistoryGiven, Key, PartialText, Record, SessionForked,
-            SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
-            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            AssistantMessage, BudgetWarning, ClientToolsChanged, CompactionCompleted, CompactionFailed,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Event, HistoryGiven, Key, PartialText, Record,
+            SessionForked, SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted,
+            TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
         message::Message,
@@ -522,6 +522,29 @@ fn a_session_begins_with_its_creation() {
     assert!(Session::begin(&pinned(1, "x")).is_err());
     assert!(Session::begin(&record(2, None, created())).is_err());
     assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq, 1);
+}
+
+/// Nobody here runs them.
+#[test]
+fn an_import_takes_the_tools_of_a_caller_away() {
+    let tool = json!({ "name": "look", "description": "Looks.", "input_schema": { "type": "object" } });
+    for queued in [None, Some(false), Some(true)] {
+        let changed = queued.map(|queued| {
+            let tools = Some(vec![serde_json::from_value(tool.clone()).unwrap()]);
+            record(
+                2,
+                None,
+                Event::ClientToolsChanged(ClientToolsChanged { hash: "h".into(), tools, defined: None, queued }),
+            )
+        });
+        let mut records: Vec<Record> = std::iter::once(record(1, None, created())).chain(changed).collect();
+        let session = fold(&records);
+        let imported = session.import_record(session.id, session.last_seq, Timestamp::from_millis(0));
+        assert_eq!(imported.is_some(), queued.is_some(), "{queued:?}");
+        records.extend(imported);
+        let session = fold(&records);
+        assert!(session.client_tools.is_none() && session.tools_of_queue.is_empty(), "{queued:?}");
+    }
 }
 
 /// A bundle may hold anything; what it says was given has to be what a request can give.
