@@ -259,6 +259,16 @@ async fn all_calls_of_a_message_are_requested_together_between_those_that_run_he
     assert_eq!(texts, ["worked", "sunny", "worked", "ordered"], "in call order");
 }
 
+/// Also those that could run beside others.
+#[tokio::test(start_paused = true)]
+async fn calls_that_run_here_end_before_the_calls_behind_them_are_requested() {
+    let place = Place::new([calls([("peek", "{}"), ("look", OSLO)])]);
+    let peek = does("peek", Effect::ReadOnly, |_, output| Box::pin(async { output.write("seen").await }));
+    let subject = created(place.process(|rig| rig.tools.push(Arc::new(peek))), Some(weather())).await;
+    subject.turn("Go.").await.unwrap();
+    assert_eq!(subject.types_after(4).await, ["tool_started", "tool_finished", "call_requested"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_same_answer_again_is_the_first_one_and_another_one_is_refused() {
     let place = Place::new([calls([("order", OSLO), ("work", "{}")]), says("Done."), says("Next."), says("Next.")]);
