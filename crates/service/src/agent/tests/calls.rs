@@ -194,6 +194,7 @@ async fn a_call_waits_for_its_caller_and_the_model_reads_the_answer() {
     assert_eq!((&finished["outcome"], &finished["output"]), (&json!("succeeded"), &json!("Sunny, 21 degrees.")));
     let answered = subject.event("call_answered").await;
     assert!(!answered.to_string().contains("Sunny"), "a text is in one event: {answered}");
+    assert_eq!(answered["started"], subject.event("turn_started").await["seq"]);
     check_journal(&subject.events().await);
 }
 
@@ -256,6 +257,16 @@ async fn all_calls_of_a_message_are_requested_together_between_those_that_run_he
     assert_eq!(subject.types_after(8).await, events);
     let texts: Vec<String> = results(&place.model).into_iter().map(|(text, _)| text).collect();
     assert_eq!(texts, ["worked", "sunny", "worked", "ordered"], "in call order");
+}
+
+/// Also those that could run beside others.
+#[tokio::test(start_paused = true)]
+async fn calls_that_run_here_end_before_the_calls_behind_them_are_requested() {
+    let place = Place::new([calls([("peek", "{}"), ("look", OSLO)])]);
+    let peek = does("peek", Effect::ReadOnly, |_, output| Box::pin(async { output.write("seen").await }));
+    let subject = created(place.process(|rig| rig.tools.push(Arc::new(peek))), Some(weather())).await;
+    subject.turn("Go.").await.unwrap();
+    assert_eq!(subject.types_after(4).await, ["tool_started", "tool_finished", "call_requested"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,6 +374,8 @@ async fn time_in_which_a_turn_waits_for_its_caller_is_not_that_of_its_budget() {
     assert_eq!(ended.error.unwrap().code, ErrorCode::BudgetExhausted);
     let expected = ["call_answered", "tool_finished", "turn_failed"];
     assert_eq!(subject.types_after(before).await, expected);
+    let took_ms = subject.event("tool_finished").await["duration_ms"].as_i64().unwrap();
+    assert!((3_600_000..3_601_000).contains(&took_ms), "the call took that time: {took_ms}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,9 +386,12 @@ async fn a_large_answer_is_in_a_blob_and_secrets_are_in_none() {
     });
     let mut tools = weather();
     tools[0].description = "Needs hunter2\"x to work.".to_owned();
-    let subject = created(service, Some(tools)).await;
-    let calls = subject.turn("Go.").await.unwrap().calls;
+    let subject = created(service, Some(tools.clone())).await;
     let session_id = subject.session_id;
+    // Other tools, which the turn brings.
+    tools.reverse();
+    let turn = StartTurn { client_tools: Some(tools), ..StartTurn::new(session_id, "Go.") };
+    let calls = subject.service.start_turn(turn).await.unwrap().calls;
     let json = r#"{"pass":"hunter2\"x","big":12345678901234567890123}"#;
     let content = vec![
         CallContent::Text("It is hunter2\"x.".to_owned()),

@@ -27,7 +27,8 @@ use crate::{
     options::Policy,
     runtime::EphemeralSessionService,
     service::{
-        CreateSession, EditQueued, InterruptTurn, PinFact, PromptBlock, SessionService as _, StartTurn, TurnStatus,
+        AnswerCall, CreateSession, EditQueued, InterruptTurn, PinFact, PromptBlock, SessionService as _, StartTurn,
+        TurnStatus,
     },
     session::{
         event::Record,
@@ -395,6 +396,8 @@ async fn a_store_that_stays_broken_leaves_the_session_readable() {
         assert_eq!(failed.code(), code_of(fault), "{failed:?}");
         let refused = subject.turn("@say Two.").await.unwrap_err();
         assert_eq!(refused.code().as_str(), "SESSION_CORRUPTED");
+        let answer = AnswerCall::text(subject.session_id, "call_2_0", "x");
+        assert_eq!(subject.service.answer_call(answer).await.unwrap_err().code(), ErrorCode::SessionCorrupted);
         assert_eq!(subject.events().await.len(), 2, "the creation and the turn's start can be read");
         tokio::time::sleep(Duration::from_secs(100)).await;
         subject.service.create_session(CreateSession::default()).await.unwrap();

@@ -21,15 +21,15 @@ use crate::{
     options::{Amount, Budget, Budgets, ModelOptions, Policy},
     service::SessionState,
     session::{
-        TurnFold, View,
+        Answered, CallProgress, CallState, OpenTurn, TurnFold, View,
         event::{
-            AssistantMessage, BudgetWarning, CompactionCompleted, CompactionFailed, CompactionStarted,
-            CompactionUndone, ContextRebuilt, Event, HistoryGiven, Key, PartialText, Record, SessionForked,
-            SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
-            TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
+            AssistantMessage, BudgetWarning, ClientToolsChanged, CompactionCompleted, CompactionFailed,
+            CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, PartialText,
+            Record, SessionForked, SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted,
+            TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
         },
         human::heading_of,
-        message::Message,
+        message::{Message, RawJson, ToolCall},
         reminder::{Pin, Reminder},
     },
     wire::{decode_event, encode_event},
@@ -522,6 +522,42 @@ fn a_session_begins_with_its_creation() {
     assert!(Session::begin(&pinned(1, "x")).is_err());
     assert!(Session::begin(&record(2, None, created())).is_err());
     assert_eq!(Session::begin(&record(1, None, created())).unwrap().last_seq, 1);
+}
+
+/// Whether it has had its effect is unknown, whatever else was decided.
+#[test]
+fn a_turn_with_a_call_that_runs_does_not_outlive_its_process() {
+    let call = |progress| {
+        let (call_id, name) = ("call_3_0".to_owned(), "look".to_owned());
+        CallState { call: ToolCall { call_id, name, arguments: RawJson::empty_object(), opaque: None }, progress }
+    };
+    let decided = || CallProgress::Decided(Answered { decision: Decision::Approve, reason: None, preview: None });
+    let open = |calls| OpenTurn { calls, ..OpenTurn::default() };
+    assert!(open(vec![call(decided()), call(CallProgress::Proposed)]).outlives_its_process());
+    assert!(!open(vec![call(decided()), call(CallProgress::Started)]).outlives_its_process());
+}
+
+/// Nobody here runs them.
+#[test]
+fn an_import_takes_the_tools_of_a_caller_away() {
+    let tool = json!({ "name": "look", "description": "Looks.", "input_schema": { "type": "object" } });
+    for queued in [None, Some(false), Some(true)] {
+        let changed = queued.map(|queued| {
+            let tools = Some(vec![serde_json::from_value(tool.clone()).unwrap()]);
+            record(
+                2,
+                None,
+                Event::ClientToolsChanged(ClientToolsChanged { hash: "h".into(), tools, defined: None, queued }),
+            )
+        });
+        let mut records: Vec<Record> = std::iter::once(record(1, None, created())).chain(changed).collect();
+        let session = fold(&records);
+        let imported = session.import_record(session.id, session.last_seq, Timestamp::from_millis(0));
+        assert_eq!(imported.is_some(), queued.is_some(), "{queued:?}");
+        records.extend(imported);
+        let session = fold(&records);
+        assert!(session.client_tools.is_none() && session.tools_of_queue.is_empty(), "{queued:?}");
+    }
 }
 
 /// A bundle may hold anything; what it says was given has to be what a request can give.

@@ -37,6 +37,7 @@ async fn a_call_that_no_caller_answers_in_time_is_unknown_if_it_happens_once() {
         } else {
             place.clock.ahead(11 * MINUTE_MS);
             tokio::time::sleep(Duration::from_secs(61)).await;
+            assert_eq!(outcomes(&subject).await.len(), 1, "it does not wait until it is asked");
         }
         assert_eq!(subject.tell("call_4_1", "late").await.unwrap_err().code(), ErrorCode::ItemNotFound);
         ticks(100).await;
