@@ -54,17 +54,15 @@ pub const fn spelling(operation: Operation) -> Spelling {
         Operation::EditQueued => tool("turn_edit", "Change the prompt of a queued turn, or its place in the queue."),
         Operation::Events => tool(
             "session_events",
-            "Read the events of a session after the cursor `since_seq`. If there are none yet, wait for the first one, at \
-             most `wait_ms`. The answer may be empty. Continue with `next_seq`.",
+            "Read the events of a session after the cursor `since_seq`. Wait at most `wait_ms` for the first one. Continue \
+             with `next_seq`.",
         ),
         Operation::Remind => {
             tool("session_remind", "Set a system reminder of a session. It replaces the former one of its kind.")
         }
         Operation::Reminders => tool("session_reminders", "List the system reminders of a session."),
         Operation::ClearReminder => tool("session_clear_reminder", "Remove a system reminder from a session."),
-        Operation::Pin => {
-            tool("session_pin", "Pin a fact, which a session then keeps word for word when it is compacted.")
-        }
+        Operation::Pin => tool("session_pin", "Pin a fact that a session keeps word for word."),
         Operation::Pins => tool("session_pins", "List the pinned facts of a session."),
         Operation::Unpin => tool("session_unpin", "Remove a pinned fact from a session."),
         Operation::Resume => tool(
@@ -76,24 +74,21 @@ pub const fn spelling(operation: Operation) -> Spelling {
             tool("session_read", "Show the state, context, usage, reminders, pins and queue of a session.")
         }
         Operation::History => tool("session_history", "Read all messages of a session, in pages."),
-        Operation::Steps => tool(
-            "session_steps",
-            "List the model calls of a session with the tokens in their windows, and its compactions, the newest first.",
-        ),
+        Operation::Steps => {
+            tool("session_steps", "List the model calls and compactions of a session, the newest first.")
+        }
         Operation::Turns => {
             tool("session_turns", "List the turns of a session with the tokens they used, the newest first.")
         }
         Operation::Blob => tool("session_blob", "Read a piece of a large text of a session, in base64."),
-        Operation::PutBlob => tool("session_put_blob", "Store an image or a file; a prompt names it by its `blob`."),
+        Operation::PutBlob => tool("session_put_blob", "Store an image or a file for a prompt."),
         Operation::List => tool("session_list", "List sessions by time, labels and archive, the last changed first."),
         Operation::Changes => tool(
             "session_changes",
-            "Read the changes of the list of sessions after `cursor`, at first the whole list. If there are none yet, wait for \
-             the first one, at most `wait_ms`. Continue with `next_cursor`.",
+            "Read the changes of the list of sessions after `cursor`, at first the whole list. Wait at most `wait_ms` for the \
+             first one. Continue with `next_cursor`.",
         ),
-        Operation::Approvals => {
-            tool("turn_approvals", "List the calls of all sessions that wait for a person or for their caller.")
-        }
+        Operation::Approvals => tool("turn_approvals", "List all calls that wait for a person or their caller."),
         Operation::Update => tool("session_update", "Change the title and the labels of a session."),
         Operation::Archive => tool("session_archive", "Archive a session."),
         Operation::Unarchive => tool("session_unarchive", "Restore an archived session."),
@@ -122,7 +117,7 @@ pub const fn spelling(operation: Operation) -> Spelling {
         | Operation::ToolServers => OPERATORS_ONLY,
         Operation::Tools => tool("tool_list", "List the tools that the model of a session is offered next."),
         Operation::Capabilities => tool("capabilities", "Show the version, the build and its capabilities."),
-        Operation::Errors => tool("errors", "List the error codes and their meanings, or show what to do about one."),
+        Operation::Errors => tool("errors", "List the error codes, or show what to do about one."),
     }
 }
 
