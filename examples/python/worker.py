@@ -19,7 +19,7 @@ def pay_back(order: str, call: Call) -> str:
 
 
 def bank(order: str, reference: str) -> str:
-    """Stands for a slow bank: it pays when the file `open` is there."""
+    """Plays a slow bank, which pays when the file `open` is there."""
     with open("asked", "a") as asked:
         asked.write(f"{os.getpid()} {reference}\n")
     while not os.path.exists("open"):

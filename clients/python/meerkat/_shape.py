@@ -81,7 +81,7 @@ class Shapes:
         raise TypeError(f"{where}: there is no JSON Schema for {hint!r}. {known}, or give the schema yourself.")
 
     def union(self, arguments: tuple[Any, ...], where: str) -> tuple[Schema, Load]:
-        """A value that may be of several types: JSON itself must say which, so at most one of them is a class."""
+        """A value that may be of several types: its JSON must say which, so at most one of them is a class."""
         parts = [self.of(one, where) for one in arguments]
         loads = [
             load
@@ -99,11 +99,11 @@ class Shapes:
     def fields(self, hint: Any, where: str) -> tuple[Schema, Load]:
         """A TypedDict or a dataclass: an object with these properties and no others."""
         if hint in self.open:
-            raise TypeError(f"{where}: {hint.__name__} contains itself. Give the schema yourself.")
+            raise TypeError(f"{where}: {hint.__name__} is a part of its own parts. Give the schema yourself.")
         self.open.append(hint)
         hints = get_type_hints(hint, include_extras=True)
         if is_typeddict(hint):
-            # With `from __future__ import annotations` the class itself does not know which are `NotRequired`.
+            # With `from __future__ import annotations` the class does not know which are `NotRequired`.
             required = [
                 name
                 for name, one in hints.items()

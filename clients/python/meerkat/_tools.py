@@ -26,7 +26,7 @@ TEXTS = ("application/json", "application/xml", "application/yaml", "application
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call that the model made. A tool with a parameter of this type gets it; it is no argument for the model."""
+    """A call that the model made. A tool with a parameter of this type gets it; the model does not see it."""
 
     session_id: str
     turn: int
@@ -114,7 +114,7 @@ def image(source: str | Path | bytes) -> types.PromptBlockImage:
     media_type = next((kind for magic, kind in IMAGES.items() if data.startswith(magic)), None)
     if media_type is None:
         name = "the bytes" if isinstance(source, bytes) else str(source)
-        raise ValueError(f"{name}: this is no PNG, JPEG, GIF or WebP image")
+        raise ValueError(f"{name}: this is not a PNG, JPEG, GIF or WebP image")
     return {"type": "image", "media_type": media_type, "data": base64.b64encode(data).decode()}
 
 
