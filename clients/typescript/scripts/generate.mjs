@@ -6,7 +6,14 @@ import openapiTS, { astToString } from "openapi-typescript";
 const here = new URL("../src/generated/", import.meta.url);
 const api = JSON.parse(await readFile(new URL("../../../docs/openapi.json", import.meta.url), "utf8"));
 // Safe to repeat, although their methods do not say so: the second time nothing more changes.
-const SETTLES = ["turn_approve", "turn_answer", "session_archive", "session_unarchive", "reader_create"];
+const SETTLES = [
+  "turn_approve",
+  "turn_answer",
+  "session_archive",
+  "session_unarchive",
+  "session_put_blob",
+  "reader_create",
+];
 
 const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
 const upper = (name) => name[0].toUpperCase() + name.slice(1);

@@ -82,8 +82,13 @@ export class Transport {
     // An interrupt without a turn might meet the next one.
     const interrupts = operation.path.endsWith("/interrupt") && fields.get("turn") != null;
     const isRepeatable = operation.isKeyed || operation.isRepeatable || interrupts;
-    // What waits for a turn, or looks through the whole store, has no bound.
-    const isQuick = isRepeatable && operation.kind === "json" && !fields.get("wait") && path !== "/v1/diagnosis";
+    // What waits for a turn, sends a file, or looks through the whole store has no bound.
+    const isQuick =
+      isRepeatable &&
+      !operation.isBinary &&
+      operation.kind === "json" &&
+      !fields.get("wait") &&
+      path !== "/v1/diagnosis";
     const limit = SILENCE + Number(query.get("wait_ms"));
 
     const repeats = new Repeats(() => this.#patienceOf(options), options.signal);
