@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, Uri, header};
 use meerkat_service::{ErrorBody, ErrorCode};
-use meerkat_surface_rest::stream_bytes_max;
 use subtle::ConstantTimeEq as _;
 
 /// A page for people, as far as the guard must know it.
@@ -32,8 +31,8 @@ pub(crate) struct Guard {
     pub(crate) page: Option<Arc<dyn Page>>,
     /// Most bytes of a body.
     pub(crate) body_bytes_max: u64,
-    /// Most bytes of a bundle.
-    pub(crate) bundle_bytes_max: u64,
+    /// Most bytes of a body at a path where it is handed on in pieces and never held as a whole; `None` elsewhere.
+    pub(crate) streamed_bytes_max: Box<dyn Fn(&str) -> Option<u64> + Send + Sync>,
 }
 
 /// Name of this server.
@@ -115,9 +114,7 @@ impl Guard {
             self.check_token(headers)?;
         }
         check_head(uri, headers)?;
-        // A body that is handed on in pieces is never held in memory completely.
-        let streamed = stream_bytes_max(uri.path(), self.bundle_bytes_max);
-        check_size(headers, streamed.unwrap_or(self.body_bytes_max))
+        check_size(headers, (self.streamed_bytes_max)(uri.path()).unwrap_or(self.body_bytes_max))
     }
 
     /// Returns true for a file of the page, or the place where a browser signs in.
@@ -259,7 +256,7 @@ mod tests {
             token,
             page: None,
             body_bytes_max: 1000,
-            bundle_bytes_max: 2000,
+            streamed_bytes_max: Box::new(|path| meerkat_surface_rest::stream_bytes_max(path, 2000)),
         }
     }
 

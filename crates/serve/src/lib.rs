@@ -257,13 +257,14 @@ impl Server {
         }
         let ending = Ending::default();
         let console = options.has_rest.then(|| Arc::new(Console::new(options.token.as_ref(), local.port())));
+        let bundle_bytes = limits.bundle_bytes;
         let guard = Guard {
             hosts: hosts(local, listener.has_localhost, &options.allowed_hosts, public.as_ref())?,
             origins: listed.iter().cloned().chain(public.map(|public| public.origin)).collect(),
             token: options.token.clone(),
             page: console.clone().map(|console| console as Arc<dyn Page>),
             body_bytes_max: limits.body_bytes,
-            bundle_bytes_max: limits.bundle_bytes,
+            streamed_bytes_max: Box::new(move |path| meerkat_surface_rest::stream_bytes_max(path, bundle_bytes)),
         };
         let front = Front {
             guard,

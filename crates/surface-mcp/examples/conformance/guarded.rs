@@ -47,7 +47,7 @@ pub(crate) async fn serve(listener: TcpListener, port: u16, service: McpHttpServ
         token: None,
         page: None,
         body_bytes_max,
-        bundle_bytes_max: body_bytes_max,
+        streamed_bytes_max: Box::new(|_| None),
     });
     let returned = Arc::new(Notify::new());
     loop {
