@@ -79,6 +79,8 @@ const LINES: &[(&str, &str, Here)] = &[
     ("docs/deploy.md", "curl -s", Here::Not("the name is an example's; the test of proxies asks through one")),
     ("docs/conformance.md", "crates/", Here::Not("needs programs of others; .ci/run has it")),
     ("docs/compaction.md", "meerkat compact last --preview", Here::After(LONG)),
+    ("docs/rust.md", "chat=", Here::Not("asks the page's program, which its own test starts")),
+    ("docs/rust.md", "curl -s", Here::Not("asks the page's program, which its own test starts")),
 ];
 
 /// Makes three turns in a new session, of which the last one changes a file.
