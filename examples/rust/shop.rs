@@ -3,26 +3,25 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program says where it listens")]
 
-use std::{env, sync::Arc};
+use std::{collections::BTreeMap, env, sync::Arc, time::Duration};
 
 use axum::{Json, Router, extract, http::StatusCode, routing::post};
 use meerkat_client::Client;
-use meerkat_service::{output::OutputSpec, prelude::*, service::*};
+use meerkat_service::{cost::Cost, output::OutputSpec, prelude::*, service::*};
 use serde_json::{Map, Value, json};
 
 type Meerkat = extract::State<Arc<Client>>;
-type Answer = Result<Json<Value>, (StatusCode, Json<ErrorBody>)>;
+type Answer<T> = Result<Json<T>, (StatusCode, Json<ErrorBody>)>;
 
 const ITEM: &str = r#"{"type":"object","properties":{"item":{"type":"string"}},"required":["item"]}"#;
 const PRICE: &str = r#"{"type":"object","properties":{"euros":{"type":"number"}},"required":["euros"]}"#;
 
 /// Begins a chat. Its model has one tool.
-async fn create(extract::State(meerkat): Meerkat) -> Answer {
+async fn create(extract::State(meerkat): Meerkat) -> Answer<Value> {
     let (name, description) = ("price".to_owned(), "Looks up the price of an item.".to_owned());
     let input_schema = RawJson::parse(ITEM).map_err(refused)?;
     let price = ClientTool { name, description, input_schema, effect: Effect::ReadOnly, timeout_ms: None };
-    let labels = [("app".to_owned(), "shop".to_owned())].into();
-    let chat = CreateSession { labels, client_tools: Some(vec![price]), ..CreateSession::default() };
+    let chat = CreateSession { labels: labels(), client_tools: Some(vec![price]), ..CreateSession::default() };
     let chat = meerkat.create_session(chat).await.map_err(refused)?.session_id;
     tokio::spawn(answer_calls(meerkat, chat));
     Ok(Json(json!({ "chat": chat })))
@@ -36,9 +35,21 @@ struct Message {
     key: String,
 }
 
-/// Runs a turn.
-async fn say(meerkat: Meerkat, extract::Path(chat): extract::Path<SessionId>, message: Json<Message>) -> Answer {
+/// What a web page gets. The answer has its numbers as the model wrote them.
+#[derive(serde::Serialize)]
+struct Said {
+    status: TurnStatus,
+    answer: Option<RawJson>,
+    cost: Option<Cost>,
+    error: Option<ErrorBody>,
+}
+
+/// Runs a turn. Only the chats of this program are open to its pages: other sessions of the server are not.
+async fn say(meerkat: Meerkat, extract::Path(chat): extract::Path<SessionId>, message: Json<Message>) -> Answer<Said> {
     let Json(Message { text, picture, key }) = message;
+    if meerkat.read(&chat).await.map_err(refused)?.labels != labels() {
+        return Err(refused(SessionError::NotFound(chat)));
+    }
     let mut prompt = vec![PromptBlock::Text { text }];
     let image = |data| PromptBlock::Image { media_type: "image/png".to_owned(), data: Some(data), blob: None };
     prompt.extend(picture.map(image));
@@ -51,13 +62,25 @@ async fn say(meerkat: Meerkat, extract::Path(chat): extract::Path<SessionId>, me
         ..StartTurn::new(chat, prompt)
     };
     let result = meerkat.begin_turn(turn).await.map_err(refused)?.result.await.map_err(refused)?;
-    Ok(Json(json!({ "status": result.status, "answer": result.output, "cost": result.cost, "error": result.error })))
+    let TurnResult { status, output: answer, cost, error, .. } = result;
+    Ok(Json(Said { status, answer, cost, error }))
+}
+
+/// The mark of this program's sessions.
+fn labels() -> BTreeMap<String, String> {
+    [("app".to_owned(), "shop".to_owned())].into()
 }
 
 /// Answers the calls of a chat: those that wait already, and those that come.
 async fn answer_calls(meerkat: Arc<Client>, chat: SessionId) {
-    let Err(error) = meerkat.tools(chat, |call| async move { price(call.arguments.as_str()).await }).await;
-    eprintln!("{chat}: {error}");
+    loop {
+        let Err(error) = meerkat.tools(chat, |call| async move { price(call.arguments.as_str()).await }).await;
+        eprintln!("{chat}: {error}");
+        if error.code() == ErrorCode::SessionNotFound {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
 }
 
 /// The tool. The model also reads its errors.
@@ -78,7 +101,7 @@ fn refused(error: SessionError) -> (StatusCode, Json<ErrorBody>) {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let meerkat = Arc::new(Client::connect(&env::var("MEERKAT_URL")?, &env::var("MEERKAT_TOKEN")?).await?);
     // Calls may have come while this program did not run.
-    let mut query = SessionQuery { labels: [("app".to_owned(), "shop".to_owned())].into(), ..SessionQuery::default() };
+    let mut query = SessionQuery { labels: labels(), ..SessionQuery::default() };
     loop {
         let page = meerkat.list(query.clone()).await?;
         for chat in page.items {

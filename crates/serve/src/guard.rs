@@ -32,8 +32,11 @@ pub(crate) struct Guard {
     /// Most bytes of a body.
     pub(crate) body_bytes_max: u64,
     /// Most bytes of a body at a path where it is handed on in pieces and never held as a whole; `None` elsewhere.
-    pub(crate) streamed_bytes_max: Box<dyn Fn(&str) -> Option<u64> + Send + Sync>,
+    pub(crate) streamed_bytes_max: StreamedMax,
 }
+
+/// Tells the bound of a path's body, if it has one of its own.
+pub(crate) type StreamedMax = Box<dyn Fn(&str) -> Option<u64> + Send + Sync>;
 
 /// Name of this server.
 #[derive(Clone, Debug, PartialEq, Eq)]

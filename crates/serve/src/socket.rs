@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::{
@@ -159,37 +158,45 @@ impl<S: AsyncRead + Unpin> Socket<S> {
 }
 
 /// Body of a request, which says if it was left before its end.
-pub(super) struct Received {
-    body: Incoming,
+pub(super) struct Received<B: Body = Incoming> {
+    body: B,
+    /// Whether all of it was read. A chunked body itself does not say so.
+    has_ended: bool,
     is_unfinished: Arc<AtomicBool>,
 }
 
-impl Received {
-    pub(super) fn new(body: Incoming, is_unfinished: Arc<AtomicBool>) -> Self {
-        is_unfinished.store(false, Ordering::Relaxed);
-        Self { body, is_unfinished }
+impl<B: Body> Received<B> {
+    pub(super) fn new(body: B, is_unfinished: Arc<AtomicBool>) -> Self {
+        is_unfinished.store(true, Ordering::Relaxed);
+        Self { body, has_ended: false, is_unfinished }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended || self.body.is_end_stream()
     }
 }
 
-impl Drop for Received {
+impl<B: Body> Drop for Received<B> {
     fn drop(&mut self) {
-        self.is_unfinished.store(!self.body.is_end_stream(), Ordering::Relaxed);
+        self.is_unfinished.store(!self.has_ended(), Ordering::Relaxed);
     }
 }
 
-impl Body for Received {
-    type Data = Bytes;
-    type Error = hyper::Error;
+impl<B: Body + Unpin> Body for Received<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.has_ended |= frame.is_none();
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.has_ended()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -268,6 +275,34 @@ mod tests {
         assert_eq!((ended, started.elapsed().as_secs()), ([io::ErrorKind::TimedOut; 2], 30));
         drop(near);
         assert_eq!(room.available_permits(), 1);
+    }
+
+    /// A body that does not know where it ends.
+    struct Chunked(Option<bytes::Bytes>);
+
+    impl Body for Chunked {
+        type Data = bytes::Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<bytes::Bytes>, io::Error>>> {
+            Poll::Ready(self.0.take().map(|piece| Ok(Frame::data(piece))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_was_read_to_its_end_is_finished_however_it_came() {
+        let is_unfinished = Arc::<AtomicBool>::default();
+        for (read, expected) in [(0, true), (1, true), (2, false)] {
+            let mut body = Received::new(Chunked(Some("piece".into())), is_unfinished.clone());
+            for _ in 0..read {
+                let _read = http_body_util::BodyExt::frame(&mut body).await;
+            }
+            drop(body);
+            assert_eq!(is_unfinished.load(Ordering::Relaxed), expected, "{read}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
