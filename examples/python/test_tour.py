@@ -217,7 +217,7 @@ def test_a_tool_gets_its_call(session: Session) -> None:
 
 def test_a_picture(session: Session) -> None:
     assert tour.describe(session, DOT, "@echo blocks").startswith("blocks: [Image 1: image/png, 2 x 1 pixels, ")
-    with pytest.raises(ValueError, match="not a PNG"):
+    with pytest.raises(MeerkatError, match="not a PNG"):
         tour.describe(session, b"text", "@echo blocks")
 
 
