@@ -12,7 +12,7 @@ TOKEN = "the-token-of-every-test"
 
 
 class MeerkatServer:
-    """A `meerkat serve` with a folder of its own. Its sessions survive `kill` and `start`; each start takes a free port.
+    """A `meerkat serve` with a folder of its own. Its sessions survive `kill` and `start`; its port does not.
 
     hosts: Further addresses under which it is called, such as that of a proxy.
     """

@@ -12,8 +12,9 @@ from meerkat_testing import MeerkatServer
 
 
 class Proxy:
-    """Passes bytes on to a server, whose address may change, but only so many of each answer: `limits` has a number for each next connection, and then it
-    passes on everything. With a number below zero the request does not arrive either."""
+    """Passes bytes on to a server, whose address may change, but only so many of each answer: `limits` has a number for
+    each next connection, and then it passes on everything. With a number below zero the request does not arrive
+    either."""
 
     def __init__(self, address: str = "127.0.0.1:0"):
         self.address = address

@@ -246,7 +246,7 @@ def test_cost(meerkat: Meerkat, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("decision", "outcome"), [("approve", "succeeded"), ("deny", "not_run")])
-def test_approve(meerkat_server: MeerkatServer, session: Session, decision: str, outcome: str) -> None:
+def test_approve(meerkat_server: MeerkatServer, session: Session, decision: types.Decision, outcome: str) -> None:
     prompt = f'@call test_ask {{"name":"{decision}","line":"milk"}} @say Done.'
     assert tour.approve(session, prompt, decision) == [outcome]
     assert (meerkat_server.folder / "tools" / decision).exists() == (decision == "approve")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Generator, Callable, Mapping
 from contextlib import closing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from .. import types
 from .._shape import Load
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Output = TypeVar("Output")
 Event = types.AnyEvent
 # What `on_approval` returns, or what may be awaited for it.
-Decided = Literal["approve", "deny"] | Mapping[str, Any]
+Decided = types.Decision | Mapping[str, Any]
 OnApproval = Callable[[types.ApprovalRequestedEvent], Decided]
 OnText = Callable[[str], object]
 ENDS = ("turn_completed", "turn_failed", "turn_interrupted", "turn_dequeued")
