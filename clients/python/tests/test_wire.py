@@ -4,6 +4,7 @@ import json
 import math
 import random
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -64,6 +65,23 @@ def test_each_character_is_shown_once() -> None:
             at += size
         said += shown.fresh(0, 0, 0, text)
         assert said == text
+
+
+@pytest.mark.parametrize("came", range(5))
+def test_a_message_has_what_was_missed_of_each_run(came: int) -> None:
+    """Live pieces count runs of text and of reasoning; a message has each block, and calls between them."""
+    blocks = [("text", "Ä"), ("text", "B"), ("tool_call", ""), ("text", "C"), ("reasoning", "H"), ("reasoning", "I")]
+    blocks += [("text", ""), ("text", "D")]
+    live = [(0, 0, "Ä"), (0, 2, "B"), (0, 3, "C"), (2, 0, "D")]
+    events: list[Any] = [
+        {"type": "text_delta", "step": 0, "block": block, "offset": offset, "text": text}
+        for block, offset, text in live[:came]
+    ]
+    said = [{"type": kind, "text": text} if kind != "tool_call" else {"type": kind} for kind, text in blocks]
+    events.append({"type": "assistant_message", "step": 0, "blocks": said})
+    with Meerkat("http://127.0.0.1:7670", "a-token-of-some-length") as meerkat:
+        turn = meerkat.session("01900000-0000-7000-8000-000000000001").stream("Hello.")
+        assert "".join(piece for event in events for piece in turn._fresh(event)) == "ÄBCD"
 
 
 def answer(status: int, body: str, kind: str = "application/json") -> httpx.Response:
