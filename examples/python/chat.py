@@ -42,7 +42,7 @@ async def opened(chat: UUID | str) -> AsyncSession:
 
 
 def answer_calls(session: AsyncSession) -> None:
-    """Runs the calls of a chat's tools while a turn of it runs, whoever reads along."""
+    """Runs the calls of a chat's tools while a turn of it runs, whether a page reads it or not."""
     task = asyncio.create_task(session.answer_calls(until_idle=True))
     answering.add(task)
     task.add_done_callback(answering.discard)

@@ -291,7 +291,7 @@ def test_a_client_that_is_closed_says_so(meerkat: Meerkat, meerkat_server: Meerk
     here.interrupt()
 
 
-def test_a_tool_of_another_program_is_told_once(meerkat: Meerkat, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_of_another_program_is_named_once(meerkat: Meerkat, caplog: pytest.LogCaptureFixture) -> None:
     def ours(session_id: str) -> str:
         """Answers the other program's call."""
         session = meerkat.session(session_id)
