@@ -95,8 +95,9 @@ async def passed_on(session: AsyncSession, after: int) -> AsyncIterator[str]:
     async with aclosing(session.follow(after)) as events:
         async for event in events:
             if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
+                later = (await session.events(since_seq=event["seq"]))["items"]
                 # Only the newest turn can be continued. With this key it is once, however many pages follow it.
-                if (await session.read())["turn_count"] - 1 == event["turn"]:
+                if all(one["type"] != "turn_started" for one in later):
                     await session.resume_turn(key=f"after-{event['seq']}")
                     answer_calls(session)
             # A live event has no seq, and does not move the cursor.

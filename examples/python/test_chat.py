@@ -136,6 +136,27 @@ def test_a_page_sees_every_event_once_though_processes_are_killed(
     assert session.read()["last_seq"] == seen[-1]["seq"]
 
 
+def test_a_turn_is_continued_before_the_messages_that_waited(steady_server: SteadyServer, backend: Backend) -> None:
+    chat = backend.post("/chats")["chat"]
+    sleep = '@call test_sleep {"ms":600000}'
+    backend.post(f"/chats/{chat}/messages", "one", prompt=f"{sleep} @step {sleep} @say First.")
+    backend.post(f"/chats/{chat}/messages", "two", prompt='@call order_status {"number":"17"} @echo last_result')
+    seen: list[Any] = []
+    # Twice: the turn that continues it is cut off, too, while the message still waits.
+    for event in backend.follow(chat):
+        seen.append(event)
+        kinds = [one["type"] for one in seen]
+        if event["type"] == "tool_started":
+            steady_server.kill()
+            steady_server.start()
+        if kinds.count("turn_completed") == 2:
+            break
+    blocks = [block for one in seen if one["type"] == "assistant_message" for block in one["blocks"]]
+    texts = [block["text"] for block in blocks if block["type"] == "text"]
+    assert texts == ["First.", "last_result: It arrives on Friday."]
+    assert [one["type"] for one in seen].count("turn_interrupted") == 2
+
+
 def test_a_tool_a_picture_and_a_ticket(meerkat: Meerkat, backend: Backend) -> None:
     chat = backend.post("/chats")["chat"]
     prompt = '@call order_status {"number":"17"} @echo last_result @echo blocks'
