@@ -289,6 +289,8 @@ def without_async(source: str) -> str:
     source = re.sub(r"\ba(close|closing|iter_bytes|read)\b", r"\1", source)
     source = re.sub(r"\bStopAsyncIteration\b", "StopIteration", source)
     source = re.sub(r"\bAsyncGenerator\[(.+), None\]", r"Generator[\1, None, None]", source)
+    source = re.sub(r"\bAwaitable, | \| Awaitable\[\w+\]", "", source)
+    source = re.sub(r"\bAwaitable\[(types\.Page\[Item\])\]", r"\1", source)
     source = re.sub(r"\bAsync(?=[A-Z])", "", source).replace("asynchronous", "plain")
     return source if HEAD in source else source.replace('"""\n\n', f'"""\n\n{HEAD}\n', 1)
 

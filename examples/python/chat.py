@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -34,23 +34,26 @@ class Message(BaseModel):
 
 
 meerkat = AsyncMeerkat()
-answering: dict[UUID, asyncio.Task[None]] = {}
+answering = set[asyncio.Task[None]]()
 
 
-async def opened(chat: UUID) -> AsyncSession:
-    """Opens a chat. From now on this program runs the calls of its tools, and first those that wait already."""
-    session = await meerkat.session(str(chat), tools=[order_status])
-    if chat not in answering or answering[chat].done():
-        answering[chat] = asyncio.create_task(session.answer_calls())
-    return session
+async def opened(chat: UUID | str) -> AsyncSession:
+    return await meerkat.session(str(chat), tools=[order_status])
+
+
+def answer_calls(session: AsyncSession) -> None:
+    """Runs the calls of a chat's tools while a turn of it runs, whether a page reads it or not."""
+    task = asyncio.create_task(session.answer_calls(until_idle=True))
+    answering.add(task)
+    task.add_done_callback(answering.discard)
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     """Answers the calls that an earlier run of this program has left open."""
-    for waiting in (await meerkat.approvals())["items"]:
-        if waiting["kind"] == "call":
-            await opened(UUID(waiting["session_id"]))
+    async for waiting in meerkat.each(meerkat.approvals):
+        if waiting["approval"]["name"] == order_status.name:
+            answer_calls(await opened(waiting["session_id"]))
     yield
     await meerkat.aclose()
 
@@ -66,9 +69,11 @@ async def create() -> dict[str, str]:
 @app.post("/chats/{chat}/messages")
 async def say(chat: UUID, message: Message, idempotency_key: Annotated[str, Header()]) -> Any:
     """Starts a turn. The browser makes the key, and sends its message again under it until there is an answer."""
-    blocks: list[PromptBlock] = [image(message.picture)] if message.picture else []
-    blocks.append({"type": "text", "text": message.prompt})
-    return await (await opened(chat)).start_turn(blocks, policy="queue", key=idempotency_key)
+    session, picture = await opened(chat), [image(message.picture)] if message.picture else []
+    prompt: list[PromptBlock] = [*picture, {"type": "text", "text": message.prompt}]
+    begun = await session.start_turn(prompt, policy="queue", key=idempotency_key)
+    answer_calls(session)
+    return begun
 
 
 @app.post("/chats/{chat}/ticket")
@@ -80,28 +85,27 @@ async def ticket(chat: UUID, prompt: str = "Write a ticket for this chat.") -> T
 @app.get("/chats/{chat}/events")
 async def events(chat: UUID, last_event_id: Annotated[int, Header()] = 0) -> Response:
     session = await opened(chat)
-    try:
-        await session.read()
-    except MeerkatError as error:
-        # Without meerkat the stream begins all the same: a browser gives up at an error.
-        if not error.retryable:
-            raise
+    # A chat that is not there is an error, and no stream. While meerkat is down, this waits for it.
+    await session.read()
     return StreamingResponse(passed_on(session, last_event_id), media_type="text/event-stream")
 
 
 async def passed_on(session: AsyncSession, after: int) -> AsyncIterator[str]:
     """Passes events on, and continues a turn that was cut off when meerkat was killed."""
-    async for event in session.follow(after):
-        if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
-            if (await session.read())["turn_count"] - 1 == event["turn"]:
-                # No turn came after it. With this key it continues once, however many pages follow it.
-                await session.resume_turn(key=f"after-{event['seq']}")
-        # A live event has no seq, and does not move the cursor.
-        after = event["seq"] if "seq" in event else after
-        yield f"id: {after}\ndata: {json.dumps(event)}\n\n"
+    async with aclosing(session.follow(after)) as events:
+        async for event in events:
+            if event["type"] == "turn_interrupted" and event["reason"] == "process_ended":
+                later = (await session.events(since_seq=event["seq"]))["items"]
+                # Only the newest turn can be continued. With this key it is once, however many pages follow it.
+                if all(one["type"] != "turn_started" for one in later):
+                    await session.resume_turn(key=f"after-{event['seq']}")
+                    answer_calls(session)
+            # A live event has no seq, and does not move the cursor.
+            after = event["seq"] if "seq" in event else after
+            yield f"id: {after}\ndata: {json.dumps(event)}\n\n"
 
 
 @app.exception_handler(MeerkatError)
 async def refused(_: Request, error: MeerkatError) -> JSONResponse:
-    body = {"code": error.code, "message": error.message, "retryable": error.retryable, "details": error.details}
-    return JSONResponse(body, error.status or 503)
+    status = error.status or (503 if error.retryable else 400)
+    return JSONResponse({"code": error.code, "message": error.message}, status)

@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,18 @@ TOKEN = "the-token-of-every-test"
 
 
 class MeerkatServer:
-    """A `meerkat serve` with a folder of its own. Its sessions survive `kill` and `start`."""
+    """A `meerkat serve` with a folder of its own. Its sessions survive `kill` and `start`; its port does not.
 
-    def __init__(self, folder: Path):
-        self.folder, self.token, self.address = folder, TOKEN, "127.0.0.1:0"
+    hosts: Further addresses under which it is called, such as that of a proxy.
+    """
+
+    def __init__(self, folder: Path, hosts: Sequence[str] = ()):
+        self.folder, self.token, self.hosts = folder, TOKEN, [*hosts]
         (folder / "tools").mkdir()
         self.start()
 
     def start(self) -> None:
-        """Starts the server and waits until it listens. The first time it takes a free port, then the same again."""
+        """Starts the server and waits until it listens."""
         # Nothing else of this environment: a vendor's key in it would make the tests cost money.
         environment = {
             "PATH": os.environ["PATH"],
@@ -28,8 +31,9 @@ class MeerkatServer:
             "MEERKAT_MODEL__NAME": "scripted",
             "MEERKAT_TOKEN": self.token,
             "MEERKAT_TOOLS__TEST_DIR": str(self.folder / "tools"),
+            "MEERKAT_SERVE__ALLOWED_HOSTS": json.dumps(self.hosts),
         }
-        command = [os.environ.get("MEERKAT", "meerkat"), "serve", "--rest", "--json", "--listen", self.address]
+        command = [os.environ.get("MEERKAT", "meerkat"), "serve", "--rest", "--json", "--listen", "127.0.0.1:0"]
         command += ["--data-dir", str(self.folder / "data")]
         with open(self.folder / "log", "a") as log:
             self.process = subprocess.Popen(

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,19 +12,22 @@ from meerkat_testing import MeerkatServer
 
 
 class Proxy:
-    """Passes bytes on, but only so many of each answer: `limits` has a number for each next connection, and then it
-    passes on everything. With a number below zero the request does not arrive either."""
+    """Passes bytes on to a server, whose address may change, but only so many of each answer: `limits` has a number for
+    each next connection, and then it passes on everything. With a number below zero the request does not arrive
+    either."""
 
-    def __init__(self, address: str):
-        host, port = address.split(":")
-        self.server = (host, int(port))
+    def __init__(self, address: str = "127.0.0.1:0"):
+        self.address = address
         self.limits: Iterator[int] = iter(())
         self.connections = 0
         self.client: socket.socket | None = None
         self.muted: socket.socket | None = None
         self.left = threading.Event()
+        # A connection came while the server was not there.
+        self.missed = threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.host = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.url = f"http://{self.host}"
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self) -> None:
@@ -38,7 +42,13 @@ class Proxy:
             if limit is not None and limit < 0:
                 client.close()
                 continue
-            server = socket.create_connection(self.server)
+            host, port = self.address.split(":")
+            try:
+                server = socket.create_connection((host, int(port)))
+            except OSError:
+                client.close()
+                self.missed.set()
+                continue
             threading.Thread(target=self.forward, args=(client, server, None), daemon=True).start()
             threading.Thread(target=self.forward, args=(server, client, limit), daemon=True).start()
 
@@ -72,6 +82,26 @@ class Proxy:
 
     def close(self) -> None:
         self.listener.close()
+
+
+class SteadyServer(MeerkatServer):
+    """A server for a test that kills it: its proxy's address stays, and each start has a free port."""
+
+    def __init__(self, folder: Path):
+        self.front = Proxy()
+        super().__init__(folder, [self.front.host])
+
+    def start(self) -> None:
+        super().start()
+        self.front.address, self.url = self.address, self.front.url
+
+
+@pytest.fixture
+def steady_server(tmp_path: Path) -> Iterator[SteadyServer]:
+    server = SteadyServer(tmp_path)
+    yield server
+    server.kill()
+    server.front.close()
 
 
 @pytest.fixture

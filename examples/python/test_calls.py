@@ -10,9 +10,9 @@ import pytest
 
 from meerkat import AsyncMeerkat, Meerkat, Session, image, tool, types
 from meerkat_testing import TOKEN, MeerkatServer
-from proxy import Proxy, proxy, through
+from proxy import Proxy, SteadyServer, proxy, steady_server, through
 
-__all__ = ["proxy"]
+__all__ = ["proxy", "steady_server"]
 
 DOT = Path(__file__).with_name("dot.png")
 
@@ -184,18 +184,18 @@ def until(session: Session, kind: str) -> list[types.CallAnsweredEvent]:
     raise AssertionError(f"the session was deleted before {kind}")
 
 
-def test_calls_are_answered_after_a_restart_of_the_server(meerkat: Meerkat, meerkat_server: MeerkatServer) -> None:
+def test_calls_are_answered_after_a_restart_of_the_server(steady_server: SteadyServer) -> None:
     def ours() -> str:
         """Is ours."""
         return "ours"
 
-    session = meerkat.session(tools=[ours])
-    other = Meerkat(meerkat_server.url, TOKEN, patience=0)
+    session = Meerkat(steady_server.url, TOKEN).session(tools=[ours])
+    other = Meerkat(steady_server.url, TOKEN, patience=0)
     threading.Thread(target=other.session(session.session_id, tools=[ours]).answer_calls, daemon=True).start()
     session.start_turn("@call ours @say Done.")
     until(session, "turn_completed")
-    meerkat_server.kill()
-    meerkat_server.start()
+    steady_server.kill()
+    steady_server.start()
     session.start_turn("@call ours @say Done.")
     end = time.monotonic() + 60
     while session.read()["state"] != "idle" and time.monotonic() < end:

@@ -13,9 +13,9 @@ import pytest
 import tour
 from meerkat import Meerkat, MeerkatError, Session, tool, types
 from meerkat_testing import MeerkatServer
-from proxy import Proxy, proxy, through
+from proxy import Proxy, SteadyServer, proxy, steady_server, through
 
-__all__ = ["proxy"]
+__all__ = ["proxy", "steady_server"]
 
 # Three steps, with text before and after a call.
 PROMPT = (
@@ -141,7 +141,8 @@ def test_text_that_comes_again_is_not_shown_again(
     assert proxy.connections == 3
 
 
-def test_follow_continues_when_the_server_was_killed(meerkat_server: MeerkatServer, session: Session) -> None:
+def test_follow_continues_when_the_server_was_killed(steady_server: SteadyServer) -> None:
+    session = Meerkat(steady_server.url, steady_server.token).session()
     kinds: list[str] = []
     turn = session.stream('@call test_sleep {"ms":600000} @say Done.')
     for event in turn:
@@ -149,8 +150,8 @@ def test_follow_continues_when_the_server_was_killed(meerkat_server: MeerkatServ
         if "seq" in event:
             kinds.append(event["type"])
         if event["type"] == "tool_started":
-            meerkat_server.kill()
-            meerkat_server.start()
+            steady_server.kill()
+            steady_server.start()
     assert kinds[-3:] == ["tool_started", "tool_finished", "turn_interrupted"]
     assert turn.result.status == "interrupted"
 
@@ -217,7 +218,7 @@ def test_a_tool_gets_its_call(session: Session) -> None:
 
 def test_a_picture(session: Session) -> None:
     assert tour.describe(session, DOT, "@echo blocks").startswith("blocks: [Image 1: image/png, 2 x 1 pixels, ")
-    with pytest.raises(ValueError, match="not a PNG"):
+    with pytest.raises(MeerkatError, match="not a PNG"):
         tour.describe(session, b"text", "@echo blocks")
 
 
@@ -245,7 +246,7 @@ def test_cost(meerkat: Meerkat, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("decision", "outcome"), [("approve", "succeeded"), ("deny", "not_run")])
-def test_approve(meerkat_server: MeerkatServer, session: Session, decision: str, outcome: str) -> None:
+def test_approve(meerkat_server: MeerkatServer, session: Session, decision: types.Decision, outcome: str) -> None:
     prompt = f'@call test_ask {{"name":"{decision}","line":"milk"}} @say Done.'
     assert tour.approve(session, prompt, decision) == [outcome]
     assert (meerkat_server.folder / "tools" / decision).exists() == (decision == "approve")

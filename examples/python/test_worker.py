@@ -10,6 +10,7 @@ import pytest
 
 from meerkat import Meerkat
 from meerkat_testing import MeerkatServer
+from proxy import SteadyServer
 
 PROMPT = '@say Wait. @call pay_back {"order":"17"} @echo last_result'
 
@@ -33,7 +34,7 @@ def asked(folder: Path, times: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("killed", ["program", "server", "both"])
 def test_a_killed_program_goes_on(tmp_path: Path, killed: str) -> None:
-    server = MeerkatServer(tmp_path)
+    server = SteadyServer(tmp_path)
     program = begun(tmp_path, server)
     asked(tmp_path, 1)
     if killed != "server":
@@ -64,7 +65,7 @@ def test_a_killed_program_goes_on(tmp_path: Path, killed: str) -> None:
 
 def test_a_turn_that_a_killed_server_cut_off_is_continued(tmp_path: Path) -> None:
     """The server dies while a tool of its own runs: the program sees the turn's end, and goes on with it."""
-    server = MeerkatServer(tmp_path)
+    server = SteadyServer(tmp_path)
     with Meerkat(server.url, server.token) as meerkat:
         session = meerkat.session()
         turn = session.stream('@call test_sleep {"ms":600000} @say At last.')

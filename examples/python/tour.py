@@ -78,10 +78,10 @@ def carefully(session: Session, prompt: str) -> str:
     return result.completed().text
 
 
-def approve(session: Session, prompt: str, decision: str) -> list[str]:
+def approve(session: Session, prompt: str, decision: types.Decision) -> list[str]:
     """Runs a turn and decides every call that asks."""
 
-    def decide(event: types.ApprovalRequestedEvent) -> str:
+    def decide(event: types.ApprovalRequestedEvent) -> types.Decision:
         print("may it?", event["name"], event.get("preview") or event["arguments"])
         return decision
 

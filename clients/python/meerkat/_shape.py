@@ -83,6 +83,7 @@ class Shapes:
     def union(self, arguments: tuple[Any, ...], where: str) -> tuple[Schema, Load]:
         """A value that may be of several types: its JSON must say which, so at most one of them is a class."""
         parts = [self.of(one, where) for one in arguments]
+        given = [load for one, (_, load) in zip(arguments, parts, strict=True) if one not in (None, type(None))]
         loads = [
             load
             for one, (_, load) in zip(arguments, parts, strict=True)
@@ -90,6 +91,9 @@ class Shapes:
         ]
         if len(loads) > 1 or (loads and any(one not in (None, type(None)) and one in PLAIN for one in arguments)):
             raise TypeError(f"{where}: which of {arguments} a value is cannot be seen in it. Give the schema yourself.")
+
+        if len(given) == 1:
+            loads = given
 
         def load(value: Any) -> Any:
             return loads[0](value) if loads and value is not None else value
@@ -138,13 +142,25 @@ def shape(hint: Any, where: str) -> tuple[Schema, Load]:
     return Shapes().root(hint, where)
 
 
-def parameters(function: Callable[..., Any], name: str, special: type) -> tuple[Schema, Load, str | None]:
-    """The schema of a function's arguments, what makes them from JSON, and the parameter of the type `special`."""
+def parameters(
+    function: Callable[..., Any], name: str, special: type, given: Schema | None
+) -> tuple[Schema, Load, str | None]:
+    """The schema of a function's arguments, what makes them from JSON, and the parameter of the type `special`.
+
+    given: The schema, if it is not to be made of the type hints: JSON is then passed as it is.
+    """
     hints, required, taken = get_type_hints(function, include_extras=True), [], None
-    found = {}
+    found, is_open = {}, False
     for parameter in inspect.signature(function).parameters.values():
+        if given is not None and parameter.kind == parameter.VAR_KEYWORD:
+            is_open = True
+            continue
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"the tool {name}: {parameter} cannot be passed by its name. Write it as a usual argument.")
+        if parameter.name == "self":
+            raise TypeError(f"the tool {name} is a method: decorate the bound method, as in `tool(object.{name})`.")
+        if given is not None:
+            hints.setdefault(parameter.name, Any)
         if parameter.name not in hints:
             raise TypeError(f"the tool {name}: {parameter.name} has no type. Write one, as in `{parameter.name}: str`.")
         if hints[parameter.name] is special:
@@ -153,6 +169,17 @@ def parameters(function: Callable[..., Any], name: str, special: type) -> tuple[
         found[parameter.name] = hints[parameter.name]
         if parameter.default is parameter.empty:
             required.append(parameter.name)
+    if given is not None:
+        properties = given.get("properties", {})
+        for one in properties:
+            if one not in found and not is_open:
+                raise TypeError(f"the tool {name}: its schema has {one!r}, so the function needs a parameter {one!r}.")
+        for one in required:
+            if one not in properties:
+                raise TypeError(
+                    f"the tool {name}: {one!r} is no property of its schema. Each property is a keyword argument."
+                )
+        return given, dict, taken
     shapes = Shapes()
     schema, load = shapes.properties(found, required, f"the tool {name}")
     return schema | ({"$defs": shapes.definitions} if shapes.definitions else {}), load, taken

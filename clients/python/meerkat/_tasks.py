@@ -1,6 +1,7 @@
 """What runs beside a stream, once with `async` and once with threads: the only code that is written twice."""
 
 import asyncio
+import contextvars
 import inspect
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ._tools import Tool, Tools, tools_of
+from ._wire import log
 
 
 class AsyncTasks:
@@ -31,10 +33,37 @@ class AsyncTasks:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Runs a function to its end: one that is not `async` in a thread, as it may take long."""
+        """Runs a function to its end: one that is not `async` in a thread of its own, as it may take long."""
         if inspect.iscoroutinefunction(function):
             return await function(*arguments, **named)
-        return await asyncio.to_thread(function, *arguments, **named)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+        def work() -> None:
+            try:
+                outcome: tuple[Any, BaseException | None] = function(*arguments, **named), None
+            except BaseException as error:
+                outcome = None, error
+            try:
+                loop.call_soon_threadsafe(give, outcome)
+            except RuntimeError:
+                log.warning("the program's loop ended while %s ran", function)
+
+        def give(outcome: tuple[Any, BaseException | None]) -> None:
+            if not done.cancelled():
+                done.set_result(outcome)
+
+        # Not of a pool: functions may wait for each other, and one that runs must not keep the program from its end.
+        threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
+        answer, error = await done
+        if error:
+            raise error
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def is_end(self, error: BaseException) -> bool:
+        """Is the task at its end, and not only its function? A task that the function waits for may be cancelled."""
+        task = asyncio.current_task()
+        return isinstance(error, KeyboardInterrupt | GeneratorExit) or bool(task and task.cancelling())
 
     def close(self) -> None:
         """Ends what runs."""
@@ -61,10 +90,19 @@ class Tasks:
         return tools
 
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Calls a function."""
-        return function(*arguments, **named)
+        """Calls a function, which is not `async`."""
+        answer = function(*arguments, **named)
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if inspect.isawaitable(answer):
+            raise TypeError(f"{function} is async: use AsyncMeerkat, or write it without async")
+        return answer
 
     run = call
+
+    def is_end(self, error: BaseException) -> bool:
+        """Whatever a function raises in its thread is an error of the function."""
+        return False
 
     def close(self) -> None:
         """Lets what runs go on: a thread cannot be ended."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import logging
+import enum
+import json
 import mimetypes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from ._wire import MeerkatError
 P = ParamSpec("P")
 R = TypeVar("R")
 Output = TypeVar("Output")
-log = logging.getLogger("meerkat")
 
 IMAGES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
 # A text in UTF-8, with the types that the server takes for one.
@@ -51,18 +51,14 @@ class Tool(Generic[P, R]):
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
         self.__doc__ = function.__doc__
-        self.load: Load = dict
-        self.takes_call: str | None = None
-        derived: Schema = {}
-        if not schema:
-            derived, self.load, self.takes_call = parameters(function, self.name, Call)
+        derived, self.load, self.takes_call = parameters(function, self.name, Call, schema)
         described = description or function.__doc__
         if not described:
             raise TypeError(f"the tool {self.name} needs a docstring, which tells the model what it does.")
         self.definition: types.ClientTool = {
             "name": self.name,
             "description": "\n".join(line.strip() for line in described.strip().splitlines()),
-            "input_schema": schema or derived,
+            "input_schema": derived,
         }
         if effect:
             self.definition["effect"] = effect
@@ -93,7 +89,8 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
 
     name: The tool's name for the model; the function's if left out.
     description: In place of the docstring.
-    schema: A JSON Schema of the arguments, in place of one from the type hints. The function gets the JSON.
+    schema: A JSON Schema of the arguments, in place of one from the type hints. Its properties are the
+        function's keyword arguments, as JSON.
     effect: What running a call again does: `read_only`, `idempotent` or `once`, which is the default.
     timeout_ms: How long a call waits for its answer; a day if left out.
     """
@@ -105,6 +102,13 @@ Tools = Sequence[Tool[..., Any] | Callable[..., Any]]
 
 def tools_of(given: Tools) -> list[Tool[..., Any]]:
     """The tools; a function that is none becomes one."""
+    if isinstance(given, Tool | str) or callable(given):
+        raise TypeError("`tools` is a list: write tools=[f] for a function f")
+    for one in given:
+        if not callable(one):
+            raise TypeError(
+                f"`tools` has {one!r}: it takes functions. `server_tools` takes names of the server's tools."
+            )
     return [one if isinstance(one, Tool) else Tool(one) for one in given]
 
 
@@ -114,7 +118,7 @@ def image(source: str | Path | bytes) -> types.PromptBlockImage:
     media_type = next((kind for magic, kind in IMAGES.items() if data.startswith(magic)), None)
     if media_type is None:
         name = "the bytes" if isinstance(source, bytes) else str(source)
-        raise ValueError(f"{name}: this is not a PNG, JPEG, GIF or WebP image")
+        raise MeerkatError("INVALID_REQUEST", f"{name}: this is not a PNG, JPEG, GIF or WebP image.")
     return {"type": "image", "media_type": media_type, "data": base64.b64encode(data).decode()}
 
 
@@ -138,6 +142,10 @@ def prompt_of(prompt: Prompt) -> types.Prompt:
     """The prompt as the server takes it: texts between images are blocks, too."""
     if isinstance(prompt, str):
         return prompt
+    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Sequence):
+        raise TypeError(
+            f"a prompt is a text, or a list of texts, image(…) and file(…), and not {type(prompt).__name__}"
+        )
     return [{"type": "text", "text": block} if isinstance(block, str) else block for block in prompt]
 
 
@@ -151,11 +159,33 @@ def content_of(returned: Any) -> list[types.CallContent]:
         return [cast(types.CallContent, returned)]
     if isinstance(returned, list) and any(map(is_block, returned)):
         return [part for one in returned for part in content_of(one)]
-    if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
-        return [{"type": "json", "value": dataclasses.asdict(returned)}]
-    if hasattr(returned, "model_dump"):
-        return [{"type": "json", "value": returned.model_dump(mode="json")}]
-    return [{"type": "json", "value": returned}]
+    return [{"type": "json", "value": plain(returned)}]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it, with the fields of dataclasses and pydantic models."""
+
+    def fields(one: Any) -> Any:
+        if isinstance(one, enum.Enum):
+            return one.value
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+        if hasattr(one, "model_dump"):
+            return one.model_dump(mode="json")
+        raise TypeError(f"a {type(one).__name__} is in it")
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=fields))
+    except (TypeError, ValueError, RecursionError) as error:
+        name = type(value).__name__
+        raise TypeError(
+            f"a {name} was returned that is not JSON ({error}): return a text, JSON, a dataclass or a picture"
+        ) from error
+
+
+def cleaned(text: str) -> str:
+    """A text that can be sent, and that does not fill the model's context."""
+    return text[:8000].encode(errors="replace").decode()
 
 
 def is_block(one: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import random
 import re
@@ -19,6 +21,11 @@ import httpx
 SILENCE = 60.0
 # An operation such as a compaction sends nothing until it is done.
 WORK = 600.0
+# A stream that lived so long was not refused, though it may have had no events.
+ALIVE = 5.0
+# Where nothing has ever answered, the server was not started or the address is wrong.
+START = 5.0
+log = logging.getLogger("meerkat")
 # Nothing of the request has reached the server.
 UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
@@ -26,9 +33,9 @@ UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Uns
 class MeerkatError(Exception):
     """A request that was refused, or that got no answer. Branch on `code`; the message is for people and may change.
 
-    The codes are those of docs/ERRORS.md, and three of this package: `UNREACHABLE` if there is no answer,
-    `NOT_MEERKAT` if the answer is not from a meerkat server, and `NOT_CONFIGURED` if the address or the token is
-    missing. `status` is the HTTP status, if there was an answer.
+    The codes are those of docs/ERRORS.md, and four of this package: `UNREACHABLE` if there is no answer,
+    `NOT_MEERKAT` if the answer is not from a meerkat server, `NOT_CONFIGURED` if the address or the token is missing,
+    and `CLIENT_CLOSED` if this program has closed the client. `status` is the HTTP status, if there was an answer.
     """
 
     __module__ = "meerkat"
@@ -52,10 +59,18 @@ class MeerkatError(Exception):
         return cls(body["code"], body["message"], retryable=body["retryable"], details=body["details"], status=status)
 
 
+def closed() -> MeerkatError:
+    """The error of a client that was closed."""
+    message = "The client was closed. A turn that runs goes on: run it again under its key, or follow its session."
+    return MeerkatError("CLIENT_CLOSED", message)
+
+
 def settings(url: str | None, token: str | None) -> dict[str, Any]:
     """The arguments of the HTTP client for a server, from the environment if there are none."""
     url = (url or os.environ.get("MEERKAT_URL") or "http://127.0.0.1:7670").rstrip("/")
     token = token or os.environ.get("MEERKAT_TOKEN")
+    if not isinstance(token, str | None):
+        raise MeerkatError("NOT_CONFIGURED", f"The token is a text, and not of the type {type(token).__name__}.")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise MeerkatError("NOT_CONFIGURED", f"{url!r} is not an address: write it as http://127.0.0.1:7670.")
     if not token:
@@ -84,7 +99,9 @@ def refusal(answer: httpx.Response) -> MeerkatError:
     except (ValueError, KeyError, TypeError):
         return stranger(answer)
     if error.code == "UNAUTHENTICATED":
-        error.args = (f"{error} Type `export MEERKAT_TOKEN=$(meerkat token)` in the folder of the server.",)
+        url = answer.url.copy_with(path="/", query=None)
+        message = f"The token is wrong for {url}. Type `export MEERKAT_TOKEN=$(meerkat token)` in the server's folder."
+        return MeerkatError(error.code, message, details=error.details, status=status)
     return error
 
 
@@ -117,25 +134,37 @@ class Patience:
     """Says how long to wait before a request is sent again, or that it is not sent again."""
 
     def __init__(self, seconds: float):
-        self.seconds = seconds
-        self.begin()
+        self.seconds, self.pause = seconds, 0.1
+        self.since: float | None = time.monotonic()
 
     def begin(self) -> None:
-        """Begins again: the server has answered."""
-        self.pause, self.end = 0.1, time.monotonic() + self.seconds
+        """Begins again with the next error: the server has answered."""
+        self.pause, self.since = 0.1, None
 
-    def after(self, error: httpx.TransportError | MeerkatError, is_repeatable: bool, url: httpx.URL) -> float:
+    def after(
+        self, error: httpx.TransportError | MeerkatError, is_repeatable: bool, url: httpx.URL, is_reached: bool = True
+    ) -> float:
         """Returns the seconds to wait, or raises the error if the request must not be sent again."""
+        seconds = self.seconds
         if isinstance(error, MeerkatError):
+            is_passing = error.retryable
+            if seconds == math.inf and is_reached and (error.code == "NOT_MEERKAT" or error.status in (401, 403)):
+                # What must arrive in the end outlasts a proxy's refusal and a change of the token.
+                is_passing = True
+                log.warning("sent again: %s", error)
             # Who waits for the running turn says so by the policy.
-            may_repeat, ours = error.retryable and error.code != "SESSION_BUSY" and is_repeatable, error
+            may_repeat, ours = is_passing and error.code != "SESSION_BUSY" and is_repeatable, error
         else:
+            if isinstance(error, httpx.ConnectError) and not is_reached and seconds != math.inf:
+                seconds = min(seconds, START)
             may_repeat = is_repeatable or isinstance(error, UNSENT)
             message = f"{url} does not answer ({error or type(error).__name__}). Is the server running? "
             message += "`meerkat serve --rest` starts one; MEERKAT_URL names another address."
             ours = MeerkatError("UNREACHABLE", message, retryable=True)
         wait = self.pause * random.uniform(0.5, 1)
-        if not may_repeat or time.monotonic() + wait > self.end:
+        now = time.monotonic()
+        self.since = now if self.since is None else self.since
+        if not may_repeat or now + wait > self.since + seconds:
             raise ours from (None if ours is error else error)
         self.pause = min(self.pause * 2, 5.0)
         return wait

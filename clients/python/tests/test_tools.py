@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 from pydantic import BaseModel
 
-from meerkat import Call, file, image, tool
+from meerkat import Call, MeerkatError, file, image, tool
 from meerkat._shape import shape
-from meerkat._tools import content_of, prompt_of, wanted
+from meerkat._tools import content_of, prompt_of, tools_of, wanted
 
 
 @dataclass
@@ -24,6 +25,10 @@ class Point:
 class Named(TypedDict):
     name: str
     at: NotRequired[Point]
+
+
+class Color(Enum):
+    RED = "red"
 
 
 class Inner(BaseModel):
@@ -63,6 +68,7 @@ POINT = OBJECT | {
         (Literal["a", 2], {"enum": ["a", 2]}, 2, 2),
         (Annotated[int, "How many."], {"type": "integer", "description": "How many."}, 1, 1),
         (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, None),
+        (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3.0, 3),
         (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": 1}),
         (Point, POINT, {"x": 1}, Point(1.0)),
         (list[Point], {"type": "array", "items": POINT}, [{"x": 1}], [Point(1.0)]),
@@ -136,6 +142,57 @@ def test_a_tool_with_a_schema_of_its_own_gets_the_json() -> None:
     assert function.named(call) == {"when": "now"}
 
 
+def test_a_schema_and_its_function_fit() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+    @tool(schema=schema)
+    def with_a_call(x, call: Call):  # type: ignore[no-untyped-def]
+        """Does."""
+
+    call = Call("s", 0, "call_1", "with_a_call", {"x": 1})
+    assert with_a_call.named(call) == {"x": 1, "call": call}
+
+    def takes_a_dict(arguments: dict[str, Any]) -> None:
+        """Does."""
+
+    def takes_nothing() -> None:
+        """Does."""
+
+    for function, what in ((takes_a_dict, "'x'"), (takes_nothing, "'x'")):
+        with pytest.raises(TypeError, match=f"needs a parameter {what}"):
+            tool(schema=schema)(function)
+    with pytest.raises(TypeError, match="'arguments' is no property"):
+        tool(schema={"type": "object"})(takes_a_dict)
+    # The server says what is wrong with it.
+    assert tool(schema={})(takes_nothing).definition["input_schema"] == {}
+
+
+def test_a_method_is_decorated_when_it_is_bound() -> None:
+    class Shop:
+        def price(self, number: int) -> int:
+            """Price of a thing."""
+            return number
+
+    with pytest.raises(TypeError, match=r"tool\(object.price\)"):
+        tool(Shop.price)
+    assert tool(Shop().price).definition["input_schema"]["required"] == ["number"]
+
+
+def test_wrong_inputs_say_what_to_pass() -> None:
+    def one() -> None:
+        """Does."""
+
+    for given, what in ((one, r"tools=\[f\]"), (tool(one), r"tools=\[f\]"), (["one"], "server_tools")):
+        with pytest.raises(TypeError, match=what):
+            tools_of(given)  # type: ignore[arg-type]
+    for prompt in (None, b"abc", 5, {"type": "text"}):
+        with pytest.raises(TypeError, match="a prompt is a text"):
+            prompt_of(prompt)  # type: ignore[arg-type]
+    with pytest.raises(MeerkatError) as refused:
+        image(b"a text")
+    assert refused.value.code == "INVALID_REQUEST"
+
+
 def test_a_call_is_no_argument_for_the_model() -> None:
     @tool
     def note(text: str, call: Call) -> None:
@@ -170,7 +227,14 @@ def test_what_a_tool_returns() -> None:
     assert content_of({"type": "text", "text": "a", "more": 1}) == [
         {"type": "json", "value": {"type": "text", "text": "a", "more": 1}}
     ]
-    assert content_of(Point(1)) == [{"type": "json", "value": {"x": 1, "y": 0.0, "tags": []}}]
+    point = {"x": 1, "y": 0.0, "tags": []}
+    assert content_of(Point(1)) == [{"type": "json", "value": point}]
+    assert content_of([Point(1)]) == [{"type": "json", "value": [point]}]
+    parts = {"a": Point(1), "b": (Inner(n=1), Color.RED)}
+    assert content_of(parts) == [{"type": "json", "value": {"a": point, "b": [{"n": 1}, "red"]}}]
+    for wrong in ({1, 2}, float("nan"), {(1, 2): 3}, [object()]):
+        with pytest.raises(TypeError, match="not JSON.*: return a text"):
+            content_of(wrong)
 
 
 def test_prompts() -> None:

@@ -1,7 +1,10 @@
 """What goes over the wire: frames of a stream, pieces of a text, errors, and when a request is sent again."""
 
 import json
+import math
 import random
+import time
+from typing import Any
 
 import httpx
 import pytest
@@ -64,6 +67,23 @@ def test_each_character_is_shown_once() -> None:
         assert said == text
 
 
+@pytest.mark.parametrize("came", range(5))
+def test_a_message_has_what_was_missed_of_each_run(came: int) -> None:
+    """Live pieces count runs of text and of reasoning; a message has each block, and calls between them."""
+    blocks = [("text", "Ä"), ("text", "B"), ("tool_call", ""), ("text", "C"), ("reasoning", "H"), ("reasoning", "I")]
+    blocks += [("text", ""), ("text", "D")]
+    live = [(0, 0, "Ä"), (0, 2, "B"), (0, 3, "C"), (2, 0, "D")]
+    events: list[Any] = [
+        {"type": "text_delta", "step": 0, "block": block, "offset": offset, "text": text}
+        for block, offset, text in live[:came]
+    ]
+    said = [{"type": kind, "text": text} if kind != "tool_call" else {"type": kind} for kind, text in blocks]
+    events.append({"type": "assistant_message", "step": 0, "blocks": said})
+    with Meerkat("http://127.0.0.1:7670", "a-token-of-some-length") as meerkat:
+        turn = meerkat.session("01900000-0000-7000-8000-000000000001").stream("Hello.")
+        assert "".join(piece for event in events for piece in turn._fresh(event)) == "ÄBCD"
+
+
 def answer(status: int, body: str, kind: str = "application/json") -> httpx.Response:
     request = httpx.Request("GET", "http://127.0.0.1:7670/v1/sessions?secret=1")
     return httpx.Response(status, text=body, headers={"content-type": kind}, request=request)
@@ -117,6 +137,70 @@ def test_pauses_grow_and_patience_ends() -> None:
     assert isinstance(over.value.__cause__, httpx.ConnectError)
 
 
+def test_where_nothing_ever_was_patience_is_short() -> None:
+    absent = httpx.ConnectError("refused")
+
+    def repeats(seconds: float, after: float, is_reached: bool) -> bool:
+        patience = Patience(seconds)
+        patience.since = time.monotonic() - after
+        try:
+            return patience.after(absent, True, URL, is_reached) > 0
+        except MeerkatError as error:
+            assert "meerkat serve --rest" in error.message
+            return False
+
+    assert repeats(60, 1, False) and not repeats(60, 10, False)
+    assert repeats(60, 10, True) and repeats(math.inf, 10, False)
+
+
+def test_what_must_arrive_outlasts_a_proxys_refusal() -> None:
+    refused = MeerkatError("NOT_MEERKAT", "", status=403)
+    assert Patience(math.inf).after(refused, True, URL, True) > 0
+    for seconds, is_reached in ((60, True), (math.inf, False)):
+        with pytest.raises(MeerkatError):
+            Patience(seconds).after(refused, True, URL, is_reached)
+
+
+@pytest.mark.parametrize("event", ['{"type":"text_delta"}', ""])
+def test_a_stream_that_fails_at_once_ends_patience(event: str) -> None:
+    body = '{"code":"STORE_FAILED","message":"m","retryable":true,"details":{}}'
+    stream = f": a comment\n\ndata: {event}\n\nevent: failure\ndata: {body}\n\n"
+    connections = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        connections.append(request)
+        assert len(connections) < 100
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, text=stream)
+
+    meerkat = Meerkat("http://127.0.0.1:7670", "a-token-of-some-length", patience=0.5)
+    meerkat.http = httpx.Client(base_url=URL, transport=httpx.MockTransport(answer))
+    with pytest.raises(MeerkatError) as failed:
+        list(meerkat.session("01900000-0000-7000-8000-000000000001").follow())
+    assert failed.value.code == "STORE_FAILED" and len(connections) > 1
+
+
+def test_a_stream_whose_stored_events_move_on_keeps_its_patience() -> None:
+    seqs = iter(range(1, 12))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        kind = "pinned" if (seq := next(seqs)) < 11 else "session_deleted"
+        stream = f'data: {{"seq":{seq},"type":"{kind}"}}\n\n'
+        assert request.headers["Last-Event-ID"] == str(seq - 1)
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, text=stream)
+
+    # One pause fits into this patience, and ten do not.
+    meerkat = Meerkat("http://127.0.0.1:7670", "a-token-of-some-length", patience=0.2)
+    meerkat.http = httpx.Client(base_url=URL, transport=httpx.MockTransport(answer))
+    assert len(list(meerkat.session("01900000-0000-7000-8000-000000000001").follow())) == 11
+
+
+def test_a_wrong_token_says_where_the_right_one_is() -> None:
+    body = '{"code":"UNAUTHENTICATED","message":"Send the token.","retryable":false,"details":{}}'
+    error = refusal(answer(401, body))
+    assert error.message.startswith("The token is wrong for http://127.0.0.1:7670/. Type `export")
+    assert str(error) == f"UNAUTHENTICATED: {error.message}" and error.status == 401
+
+
 def test_queries() -> None:
     assert query_of({"a": None, "b": True, "c": 7, "labels": {"x": "y"}}) == {"b": "true", "c": "7", "labels[x]": "y"}
 
@@ -128,6 +212,8 @@ def test_a_client_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         Meerkat()
     with pytest.raises(MeerkatError, match="blank"):
         Meerkat(token="two words")
+    with pytest.raises(MeerkatError, match="is a text"):
+        Meerkat(token=5)  # type: ignore[arg-type]
     for url in ("127.0.0.1:7670", "ftp://localhost", "http://"):
         with pytest.raises(MeerkatError, match="is not an address"):
             Meerkat(url, "a-token-of-some-length")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 import httpx
 
@@ -12,6 +13,7 @@ from .. import types
 from .._tasks import AsyncTasks
 from .._tools import Tools
 from .._wire import (
+    ALIVE,
     SILENCE,
     WORK,
     Begun,
@@ -19,6 +21,7 @@ from .._wire import (
     MeerkatError,
     Patience,
     body_of,
+    closed,
     new_key,
     query_of,
     refusal,
@@ -29,13 +32,16 @@ from .._wire import (
 from .operations import AsyncServerOperations
 from .session import AsyncSession
 
+Item = TypeVar("Item")
+
 
 class AsyncMeerkat(AsyncServerOperations):
     """A meerkat server. It has a method for each operation on the server, and `session` for those on a session.
 
     url: The server's address; that of the variable MEERKAT_URL, or http://127.0.0.1:7670.
     token: The server's token; that of the variable MEERKAT_TOKEN.
-    patience: The seconds for which a request is sent again while the server does not answer.
+    patience: The seconds for which a request is sent again while the server does not answer: five at most if nothing
+        was ever there.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, patience: float = 60.0):
@@ -43,6 +49,7 @@ class AsyncMeerkat(AsyncServerOperations):
         self.patience = patience
         self.tasks = AsyncTasks()
         self.begun = Begun()
+        self.is_reached = False
 
     async def aclose(self) -> None:
         """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""
@@ -85,6 +92,18 @@ class AsyncMeerkat(AsyncServerOperations):
             )
         return AsyncSession(self, session_id, own)
 
+    async def each(
+        self, operation: Callable[..., Awaitable[types.Page[Item]]], **fields: Any
+    ) -> AsyncGenerator[Item, None]:
+        """Yields each item of a list, page after page: `meerkat.each(meerkat.list, labels={…})`."""
+        while True:
+            page = await operation(**fields)
+            for item in page["items"]:
+                yield item
+            if page["next_cursor"] is None:
+                return
+            fields["cursor"] = page["next_cursor"]
+
     async def _call(
         self,
         method: str,
@@ -109,15 +128,19 @@ class AsyncMeerkat(AsyncServerOperations):
         is_quick = method == "GET" or key or patience
         timeout = httpx.Timeout(SILENCE + wait / 1000 if is_quick else WORK, connect=10)
         again = Patience(self.patience if patience is None else patience)
-        while True:
+        while not self.http.is_closed:
             try:
-                return result_of(
+                returned = result_of(
                     await self.http.request(
                         method, path, params=query_of(query or {}), content=content, headers=headers, timeout=timeout
                     )
                 )
+                self.is_reached = True
+                return returned
             except (httpx.TransportError, MeerkatError) as error:
-                await self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
+                may_repeat = is_repeatable or key is not None
+                await self.tasks.sleep(again.after(error, may_repeat, self.http.base_url, self.is_reached))
+        raise closed()
 
     async def _stream(
         self, path: str, after: int, patience: float | None = None
@@ -131,12 +154,15 @@ class AsyncMeerkat(AsyncServerOperations):
                     if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                         await answer.aread()
                         raise stranger(answer) if answer.is_success else refusal(answer)
-                    frames = Frames()
+                    self.is_reached, opened, frames = True, time.monotonic(), Frames()
                     async for piece in answer.aiter_bytes():
-                        again.begin()
+                        if time.monotonic() > opened + ALIVE:
+                            again.begin()
                         for event in frames.feed(piece):
                             # A live event has no seq, and does not move the cursor.
-                            after = event.get("seq", after)
+                            if "seq" in event:
+                                after = event["seq"]
+                                again.begin()
                             yield cast(types.AnyEvent, event)
                             if event["type"] == "session_deleted":
                                 return
@@ -144,4 +170,4 @@ class AsyncMeerkat(AsyncServerOperations):
                             return
                 raise httpx.RemoteProtocolError("the stream ended early")
             except (httpx.TransportError, MeerkatError) as error:
-                await self.tasks.sleep(again.after(error, True, self.http.base_url))
+                await self.tasks.sleep(again.after(error, True, self.http.base_url, self.is_reached))

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Generator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 import httpx
 
@@ -14,6 +15,7 @@ from .. import types
 from .._tasks import Tasks
 from .._tools import Tools
 from .._wire import (
+    ALIVE,
     SILENCE,
     WORK,
     Begun,
@@ -21,6 +23,7 @@ from .._wire import (
     MeerkatError,
     Patience,
     body_of,
+    closed,
     new_key,
     query_of,
     refusal,
@@ -31,13 +34,16 @@ from .._wire import (
 from .operations import ServerOperations
 from .session import Session
 
+Item = TypeVar("Item")
+
 
 class Meerkat(ServerOperations):
     """A meerkat server. It has a method for each operation on the server, and `session` for those on a session.
 
     url: The server's address; that of the variable MEERKAT_URL, or http://127.0.0.1:7670.
     token: The server's token; that of the variable MEERKAT_TOKEN.
-    patience: The seconds for which a request is sent again while the server does not answer.
+    patience: The seconds for which a request is sent again while the server does not answer: five at most if nothing
+        was ever there.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, patience: float = 60.0):
@@ -45,6 +51,7 @@ class Meerkat(ServerOperations):
         self.patience = patience
         self.tasks = Tasks()
         self.begun = Begun()
+        self.is_reached = False
 
     def close(self) -> None:
         """Closes all connections, and ends what follows a session. Turns go on: they belong to the server."""
@@ -87,6 +94,16 @@ class Meerkat(ServerOperations):
             )
         return Session(self, session_id, own)
 
+    def each(self, operation: Callable[..., types.Page[Item]], **fields: Any) -> Generator[Item, None, None]:
+        """Yields each item of a list, page after page: `meerkat.each(meerkat.list, labels={…})`."""
+        while True:
+            page = operation(**fields)
+            for item in page["items"]:
+                yield item
+            if page["next_cursor"] is None:
+                return
+            fields["cursor"] = page["next_cursor"]
+
     def _call(
         self,
         method: str,
@@ -111,15 +128,19 @@ class Meerkat(ServerOperations):
         is_quick = method == "GET" or key or patience
         timeout = httpx.Timeout(SILENCE + wait / 1000 if is_quick else WORK, connect=10)
         again = Patience(self.patience if patience is None else patience)
-        while True:
+        while not self.http.is_closed:
             try:
-                return result_of(
+                returned = result_of(
                     self.http.request(
                         method, path, params=query_of(query or {}), content=content, headers=headers, timeout=timeout
                     )
                 )
+                self.is_reached = True
+                return returned
             except (httpx.TransportError, MeerkatError) as error:
-                self.tasks.sleep(again.after(error, is_repeatable or key is not None, self.http.base_url))
+                may_repeat = is_repeatable or key is not None
+                self.tasks.sleep(again.after(error, may_repeat, self.http.base_url, self.is_reached))
+        raise closed()
 
     def _stream(self, path: str, after: int, patience: float | None = None) -> Generator[types.AnyEvent, None, None]:
         """Yields the events after a cursor. Over lost connections no stored event is lost, and none comes twice."""
@@ -131,12 +152,15 @@ class Meerkat(ServerOperations):
                     if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                         answer.read()
                         raise stranger(answer) if answer.is_success else refusal(answer)
-                    frames = Frames()
+                    self.is_reached, opened, frames = True, time.monotonic(), Frames()
                     for piece in answer.iter_bytes():
-                        again.begin()
+                        if time.monotonic() > opened + ALIVE:
+                            again.begin()
                         for event in frames.feed(piece):
                             # A live event has no seq, and does not move the cursor.
-                            after = event.get("seq", after)
+                            if "seq" in event:
+                                after = event["seq"]
+                                again.begin()
                             yield cast(types.AnyEvent, event)
                             if event["type"] == "session_deleted":
                                 return
@@ -144,4 +168,4 @@ class Meerkat(ServerOperations):
                             return
                 raise httpx.RemoteProtocolError("the stream ended early")
             except (httpx.TransportError, MeerkatError) as error:
-                self.tasks.sleep(again.after(error, True, self.http.base_url))
+                self.tasks.sleep(again.after(error, True, self.http.base_url, self.is_reached))

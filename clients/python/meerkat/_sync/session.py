@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from .. import types
 from .._shape import Load
-from .._tools import Call, Prompt, Result, Tool, Tools, content_of, log, prompt_of, wanted
-from .._wire import MeerkatError, Shown, new_key, quoted
+from .._tools import Call, Prompt, Result, Tool, Tools, cleaned, content_of, plain, prompt_of, wanted
+from .._wire import MeerkatError, Shown, closed, log, new_key, quoted
 from .operations import SessionOperations
 
 if TYPE_CHECKING:
@@ -21,21 +21,27 @@ if TYPE_CHECKING:
 
 Output = TypeVar("Output")
 Event = types.AnyEvent
-OnApproval = Callable[[types.ApprovalRequestedEvent], Any]
+# What `on_approval` returns, or what may be awaited for it.
+Decided = types.Decision | Mapping[str, Any]
+OnApproval = Callable[[types.ApprovalRequestedEvent], Decided]
 OnText = Callable[[str], object]
 ENDS = ("turn_completed", "turn_failed", "turn_interrupted", "turn_dequeued")
+# After one of these, no work of the session may be left.
+IDLE = (*ENDS, "compaction_completed", "compaction_failed")
 # Another program was quicker, or the call is over: its outcome is known.
 KNOWN = ("ITEM_NOT_FOUND", "IDEMPOTENCY_CONFLICT", "SESSION_NOT_FOUND")
+# It will never be taken as it is.
+REFUSED = ("INVALID_REQUEST", "PAYLOAD_TOO_LARGE")
 
 
 class Session(SessionOperations):
     """A session of a server. It has a method for each operation on a session; `run` and `stream` begin a turn."""
 
-    def __init__(self, meerkat: Meerkat, session_id: str, tools: list[Tool[..., Any]]):
-        self.meerkat, self.session_id, self.tools = meerkat, session_id, tools
+    def __init__(self, meerkat: Meerkat, session_id: str, tools: list[Tool[..., Any]], patience: float | None = None):
+        self.meerkat, self.session_id, self.tools, self.patience = meerkat, session_id, tools, patience
 
     def _call(self, method: str, path: str, **request: Any) -> Any:
-        return self.meerkat._call(method, path, **request)
+        return self.meerkat._call(method, path, **{"patience": self.patience} | request)
 
     @overload
     def run(
@@ -103,20 +109,49 @@ class Session(SessionOperations):
     def follow(self, after: int = 0) -> Generator[Event, None, None]:
         """Yields the session's events after a cursor: the stored ones first, and then new ones as they happen. A lost
         connection is made again; no stored event is lost, and none comes twice."""
-        return self._follow(after)
+        return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after, self.patience)
 
-    def _follow(self, after: int, patience: float | None = None) -> Generator[Event, None, None]:
-        return self.meerkat._stream(f"/v1/sessions/{quoted(self.session_id)}/events", after, patience)
-
-    def answer_calls(self, tools: Tools | None = None) -> None:
+    def answer_calls(self, tools: Tools | None = None, *, until_idle: bool = False) -> None:
         """Runs the calls of the session's tools and answers them, until the session is deleted or the client is
-        closed: those that wait, and those that come. It waits for a server that is down as long as that takes."""
-        answers = _Answers(self, self.tools if tools is None else self.meerkat.tasks.tools(tools))
-        # First: what comes later is seen, and what came before is in the list of calls.
-        view = self._view()
-        answers.begin()
-        for event in self._follow(view["last_seq"] if view else 0, math.inf):
-            answers.saw(event)
+        closed: those that wait, and those that come. It waits for a server that is down as long as that takes.
+
+        until_idle: Only until no turn runs or waits.
+        """
+        own = self.tools if tools is None else self.meerkat.tasks.tools(tools)
+        session = Session(self.meerkat, self.session_id, own, math.inf)
+        answers = _Answers(session, own)
+        try:
+            # First: what comes later is seen, and what came before is in the list of calls.
+            view = session._view()
+            answers.begin()
+            if until_idle and view and view["state"] == "idle":
+                return
+            with closing(session.follow(view["last_seq"] if view else 0)) as events:
+                for event in events:
+                    answers.saw(event)
+                    if until_idle and event["type"] in IDLE and (session.read())["state"] == "idle":
+                        return
+        except MeerkatError as error:
+            if error.code != "CLIENT_CLOSED":
+                raise
+
+    def _settle(self, path: str, body: Mapping[str, Any], refused: Callable[[str], Mapping[str, Any]]) -> None:
+        """Sends an answer until it is received, for as long as the client is open. If it is refused for what is in it,
+        then one that says so, and at last one that has nothing in it but a code."""
+        path = f"/v1/sessions/{quoted(self.session_id)}/{path}"
+        for text in ("message", "code", None):
+            try:
+                self._call("POST", path, body=body, is_repeatable=True, patience=math.inf)
+            except MeerkatError as error:
+                if text and error.code in REFUSED:
+                    log.warning("the answer to %s was refused: %s", path, error)
+                    body = refused(cleaned(getattr(error, text)))
+                    continue
+                if error.code == "CLIENT_CLOSED":
+                    log.warning("%s was not answered: the client was closed", path)
+                elif error.code not in KNOWN:
+                    raise
+            return
 
     def _view(self) -> types.SessionView | None:
         """The session, or `None` at a server that stores none: what happened there is short."""
@@ -154,32 +189,30 @@ class _Answers:
         for call in (self.session.calls())["items"]:
             tool = self.tools.get(call["name"])
             if tool is None:
-                log.warning("%s waits for a program that has the tool %s", call["call_id"], call["name"])
+                if meerkat.begun.add("other", session_id, call["call_id"]):
+                    log.warning("%s waits for a program that has the tool %s", call["call_id"], call["name"])
             elif meerkat.begun.add("call", session_id, call["call_id"]):
                 made = Call(session_id, call["turn"], call["call_id"], call["name"], call["arguments"])
                 meerkat.tasks.start(self.run, tool, made)
 
     def run(self, tool: Tool[..., Any], call: Call) -> None:
         """Runs a call and answers it."""
-        try:
-            returned = self.session.meerkat.tasks.run(tool.function, **tool.named(call))
-            self.answer(call, "succeeded", content_of(returned))
-        except Exception as error:
-            log.warning("the tool %s failed (%s)", call.name, call.call_id, exc_info=True)
-            self.answer(call, "failed", [{"type": "text", "text": str(error) or type(error).__name__}])
 
-    def answer(self, call: Call, outcome: types.CallOutcome, content: list[types.CallContent]) -> None:
-        """Sends an answer until it is received, for as long as the client is open: the function has done its work."""
-        if self.session.meerkat.http.is_closed:
-            log.warning("%s was not answered: the client was closed while %s ran", call.call_id, call.name)
-            return
-        path = f"/v1/sessions/{quoted(call.session_id)}/calls/{quoted(call.call_id)}"
-        body = {"outcome": outcome, "content": content}
+        def failed(why: str) -> dict[str, Any]:
+            return {"outcome": "failed", "content": [{"type": "text", "text": why}]}
+
+        tasks = self.session.meerkat.tasks
         try:
-            self.session._call("POST", path, body=body, is_repeatable=True, patience=math.inf)
-        except MeerkatError as error:
-            if error.code not in KNOWN:
+            returned = tasks.run(tool.function, **tool.named(call))
+            answer: dict[str, Any] = {"outcome": "succeeded", "content": content_of(returned)}
+        except BaseException as error:
+            if tasks.is_end(error):
                 raise
+            log.warning("the tool %s failed (%s)", call.name, call.call_id, exc_info=True)
+            answer = failed(cleaned(str(error) or type(error).__name__))
+        # Not within `try`: the function has done its work, whatever happens to its answer.
+        path = f"calls/{quoted(call.call_id)}"
+        self.session._settle(path, answer, lambda why: failed(f"The tool ran; its answer was refused: {why}"))
 
 
 class Turn(Generic[Output]):
@@ -236,9 +269,10 @@ class Turn(Generic[Output]):
 
     def texts(self) -> Generator[str, None, None]:
         """Yields the answer's text in pieces, as the model says it: each character once."""
-        for event in self:
-            for piece in self._fresh(event):
-                yield piece
+        with self:
+            for event in self:
+                for piece in self._fresh(event):
+                    yield piece
 
     def _events(self) -> Generator[Event, None, None]:
         # The turn belongs to the server: it is begun, and then followed by a cursor like everything else. The same
@@ -262,19 +296,34 @@ class Turn(Generic[Output]):
                 yield event
                 if event["type"] in ENDS:
                     return
+        if meerkat.http.is_closed:
+            raise closed()
+        raise MeerkatError("SESSION_NOT_FOUND", "The session was deleted while the turn ran.")
 
     def _decide(self, on_approval: OnApproval, event: types.ApprovalRequestedEvent) -> None:
         """Asks the program about a call that still waits, and sends its decision."""
         view = self.session._view()
         if view and all(one["call_id"] != event["call_id"] for one in view["pending_approvals"]):
             return
-        decided = self.session.meerkat.tasks.run(on_approval, event)
+
+        def denied(why: str) -> dict[str, Any]:
+            return {"decision": "deny", "reason": f"The program could not decide: {why}"}
+
+        tasks = self.session.meerkat.tasks
         try:
-            fields = {"decision": decided} if isinstance(decided, str) else decided
-            self.session.decide_approval(event["call_id"], **fields)
-        except MeerkatError as error:
-            if error.code not in KNOWN:
+            decided = tasks.run(on_approval, event)
+            fields = plain({"decision": decided} if isinstance(decided, str) else decided)
+            if not isinstance(fields, dict) or fields.get("decision") not in ("approve", "deny"):
+                raise TypeError(
+                    f"on_approval returned {decided!r}: return 'approve', 'deny' or a dictionary with the `decision`"
+                )
+        except BaseException as error:
+            if tasks.is_end(error):
                 raise
+            # A turn that waits for a decision would not end.
+            log.warning("on_approval failed, so %s is denied", event["call_id"], exc_info=True)
+            fields = denied(cleaned(str(error) or type(error).__name__))
+        self.session._settle(f"approvals/{quoted(event['call_id'])}", fields, denied)
 
     def _fresh(self, event: Event) -> list[str]:
         """The pieces of an event's texts that were not shown. A stored message has the whole of each text, so what was
@@ -284,9 +333,15 @@ class Turn(Generic[Output]):
             return [piece] if piece else []
         pieces = []
         if event["type"] == "assistant_message":
-            blocks = [block for block in event["blocks"] if block["type"] in ("text", "reasoning")]
-            for number, block in enumerate(blocks):
-                if block["type"] == "text" and (body := block.get("text")):
+            # Live pieces count runs: neighbours of one kind are one, whatever calls are between them.
+            number, offset, last = -1, 0, ""
+            for block in event["blocks"]:
+                if block["type"] not in ("text", "reasoning") or not (body := block.get("text")):
+                    continue
+                if block["type"] != last:
+                    number, offset, last = number + 1, 0, block["type"]
+                if block["type"] == "text":
                     whole = self.session.text(body)
-                    pieces.append(self.shown.fresh(event["step"], number, 0, whole))
+                    pieces.append(self.shown.fresh(event["step"], number, offset, whole))
+                    offset += len(whole.encode())
         return [piece for piece in pieces if piece]
