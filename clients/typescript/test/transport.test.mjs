@@ -246,7 +246,8 @@ test("what a tool returns, or throws, can be sent", { timeout: 60_000 }, async (
     assert.equal(outcome, "failed");
     return content[0].text;
   };
-  assert.equal(await failure(await file(Buffer.from("x"), "a.txt")), "A tool returns text, images or JSON, but no files.");
+  const files = await failure(await file(Buffer.from("x"), "a.txt"));
+  assert.equal(files, "A tool returns text, images or JSON, but no files.");
   assert.equal(await failure(new Error("a\ud800b")), "a\ufffdb");
   assert.equal((await failure(new Error("x".repeat(1_000_000)))).length, 4_000);
 });
@@ -259,8 +260,9 @@ test("an approval that was decided elsewhere", { timeout: 60_000 }, async () => 
 });
 
 test("many calls are looked up together", { timeout: 60_000 }, async () => {
-  let events = Array.from({ length: 20 }, (_, n) => ({ seq: n + 1, turn: 0, type: "call_requested", call_id: `c${n}` }));
-  events = [...events, { seq: 21, turn: 0, type: "turn_completed" }];
+  const type = "call_requested";
+  const events = Array.from({ length: 21 }, (_, n) => ({ seq: n + 1, turn: 0, type, call_id: `c${n}` }));
+  events[20].type = "turn_completed";
   let lists = 0;
   const ran = [];
   let answered;
@@ -284,11 +286,11 @@ test("many calls are looked up together", { timeout: 60_000 }, async () => {
       const encoder = new TextEncoder();
       const body = new ReadableStream({
         async start(controller) {
-          const send = (event) => controller.enqueue(encoder.encode(`id: ${event.seq}\ndata: ${JSON.stringify(event)}\n\n`));
-          events.slice(0, 20).forEach(send);
+          const send = (text) => controller.enqueue(encoder.encode(`${text}\n\n`));
+          for (const event of events.slice(0, 20)) send(`id: ${event.seq}\ndata: ${JSON.stringify(event)}`);
           await areAnswered;
-          send(events[20]);
-          controller.enqueue(encoder.encode('event: result\ndata: {"status":"completed"}\n\n'));
+          send(`data: ${JSON.stringify(events[20])}`);
+          send('event: result\ndata: {"status":"completed"}');
         },
       });
       return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
@@ -317,10 +319,13 @@ test("an upload has its time", async () => {
 
   mock.timers.enable({ apis: ["setTimeout", "Date"] });
   let answer;
-  answers = [({ signal }) => new Promise((resolve, reject) => {
-    answer = resolve;
-    signal.addEventListener("abort", () => reject(signal.reason));
-  })];
+  answers = [
+    ({ signal }) =>
+      new Promise((resolve, reject) => {
+        answer = resolve;
+        signal.addEventListener("abort", () => reject(signal.reason));
+      }),
+  ];
   requests = [];
   const running = session.run("x".repeat(10_000_000));
   for (let n = 0; n < 1_000; n++) {
@@ -328,7 +333,8 @@ test("an upload has its time", async () => {
     mock.timers.tick(1_000);
   }
   assert.equal(requests.length, 1);
-  answer(new Response('event: result\ndata: {"text":"done"}\n\n', { headers: { "Content-Type": "text/event-stream" } }));
+  const headers = { "Content-Type": "text/event-stream" };
+  answer(new Response('event: result\ndata: {"text":"done"}\n\n', { headers }));
   assert.equal((await running).text, "done");
 });
 
