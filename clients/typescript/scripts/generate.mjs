@@ -15,6 +15,11 @@ const SETTLES = [
   "reader_create",
 ];
 
+// An interrupt without a turn might meet the next one.
+const SETTLES_WITH = { turn_interrupt: "turn" };
+// Looks through the whole store.
+const SLOW = ["store_diagnose"];
+
 const camel = (name) => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase());
 const upper = (name) => name[0].toUpperCase() + name.slice(1);
 const types = [];
@@ -43,6 +48,8 @@ for (const [path, methods] of Object.entries(api.paths)) {
       ...(isKeyed ? ["isKeyed: true"] : []),
       ...(isAsync ? ["isAsync: true"] : []),
       ...(isRepeatable ? ["isRepeatable: true"] : []),
+      ...(SETTLES_WITH[operation.operationId] ? [`repeatsWith: "${SETTLES_WITH[operation.operationId]}"`] : []),
+      ...(SLOW.includes(operation.operationId) ? ["isSlow: true"] : []),
     ];
     const status = isAsync ? 202 : operation.responses[200] ? 200 : 201;
     const result = {

@@ -69,17 +69,31 @@ function binary(bytes: Uint8Array): string {
 
 export function promptOf(prompt: PromptInput): string | PromptBlock[] {
   if (typeof prompt === "string") return prompt;
+  if (!Array.isArray(prompt)) throw new TypeError("a prompt is a text, or a list of texts, images and files");
   return prompt.map((part) => (typeof part === "string" ? { type: "text", text: part } : part));
 }
 
 /** What a tool returned, as the model gets it: a string is text, blocks are themselves, everything else is JSON. */
 export function contentOf(value: unknown): CallContent[] {
   if (value === undefined) return [];
-  if (typeof value === "string") return [{ type: "text", text: value }];
-  const blocks = Array.isArray(value) ? value : [value];
-  if (blocks.length > 0 && blocks.every(isBlock)) return blocks;
-  if (JSON.stringify(value) === undefined) throw new TypeError("The tool returned neither a text, JSON nor blocks.");
-  return [{ type: "json", value }];
+  const parts: unknown[] = Array.isArray(value) ? value : [value];
+  if (parts.some(isFile)) throw new TypeError("A tool returns text, images or JSON, but no files.");
+  const isMixed = parts.some(isBlock) && parts.every((part) => typeof part === "string" || isBlock(part));
+  if (typeof value === "string" || isMixed) {
+    const blocks = parts.map((part) => (typeof part === "string" ? { type: "text", text: part } : part));
+    return blocks.map((block) => JSON.parse(jsonOf(block)!));
+  }
+  const json = jsonOf(value);
+  if (json === undefined) throw new TypeError("The tool returned neither a text, JSON nor blocks.");
+  return [{ type: "json", value: JSON.parse(json) }];
+}
+
+/** Half a character cannot be sent. */
+const jsonOf = (value: unknown): string | undefined =>
+  JSON.stringify(value, (_, each) => (typeof each === "string" ? each.toWellFormed() : each));
+
+function isFile(value: unknown): boolean {
+  return typeof value === "object" && value !== null && (value as FileBlock).type === "file" && "media_type" in value;
 }
 
 function isBlock(value: unknown): value is CallContent {

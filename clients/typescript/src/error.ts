@@ -46,7 +46,14 @@ export function lost(url: string, cause: unknown): MeerkatError {
 
 /** The connection was never there, so nothing was done. */
 export function isUnsent(error: unknown): boolean {
-  return MeerkatError.is(error, "UNREACHABLE") && error.details.reason === "ECONNREFUSED";
+  const reasons = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "bad port"];
+  return MeerkatError.is(error, "UNREACHABLE") && reasons.includes(String(error.details.reason));
+}
+
+/** There was no answer, or a proxy's in its place: the request may have been done or not. */
+export function isLost(error: unknown): error is MeerkatError {
+  if (MeerkatError.is(error, "UNREACHABLE")) return true;
+  return MeerkatError.is(error, "UNEXPECTED_ANSWER") && [502, 503, 504].includes(error.status!);
 }
 
 /** An answer that is not meerkat's: a proxy's page, for example. */

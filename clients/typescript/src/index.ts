@@ -18,7 +18,7 @@ export {
   type TurnOptions,
   TurnStream,
 } from "./session.js";
-export { type FromSchema, type ObjectSchema, type Tool, type ToolCall, tool } from "./tool.js";
+export { type FromSchema, type ObjectSchema, type Tool, type ToolCall, type ToolOutput, tool } from "./tool.js";
 export type { MeerkatOptions } from "./transport.js";
 
 /** A meerkat server. It has a method for each operation, and holds nothing that a restart needs. */

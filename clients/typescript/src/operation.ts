@@ -16,6 +16,10 @@ export interface Operation {
   isAsync?: boolean;
   /** Doing it twice is like doing it once. */
   isRepeatable?: boolean;
+  /** With this field, doing it twice is like doing it once. */
+  repeatsWith?: string;
+  /** It may take long. */
+  isSlow?: boolean;
 }
 
 /** What any request may say beside its fields. */

@@ -1,13 +1,13 @@
 // A session: its turns, its events, its tools.
-import { Answering, Calls, type OnApproval } from "./answering.js";
+import { Answering, type OnApproval } from "./answering.js";
 import { type PromptInput, promptOf } from "./content.js";
 import { MeerkatError } from "./error.js";
 import type { Body, Event, LiveEvent, OutputSpec, TurnResult } from "./generated/api.js";
 import { SessionOperations, type StartTurnRequest } from "./generated/operations.js";
 import type { CallOptions, Operation } from "./operation.js";
-import { Texts } from "./texts.js";
+import { decoded, Texts } from "./texts.js";
 import type { FromSchema, ObjectSchema, Tool } from "./tool.js";
-import type { StreamRequest, Transport } from "./transport.js";
+import { segment, type StreamRequest, type Transport } from "./transport.js";
 
 const TURN_ENDS = ["turn_completed", "turn_failed", "turn_interrupted", "turn_dequeued"];
 
@@ -18,12 +18,12 @@ export type MeerkatEvent = Event | LiveEvent;
 export type Result<Output = unknown> = Omit<TurnResult, "output"> & { output: Output | null };
 
 /** Everything a turn may have beside its prompt. */
-export interface TurnOptions<S = unknown>
+export interface TurnOptions<S = object>
   extends CallOptions, Omit<StartTurnRequest, "session_id" | "prompt" | "client_tools" | "output"> {
   /** Tools that the model may call, and that this program runs. They replace the session's. */
   tools?: readonly Tool[];
   /** JSON Schema of the answer, or the schema with its `name` and `repairs`. */
-  output?: S | OutputSpec;
+  output?: S | (Omit<OutputSpec, "schema"> & { schema: S }) | OutputSpec;
   /** Decides calls that ask. The turn is then `attended`. */
   onApproval?: OnApproval;
   /** Gets the model's text as it comes, each character once. */
@@ -61,11 +61,12 @@ export class TurnStream<Output = unknown> implements AsyncIterable<MeerkatEvent>
 export class Session extends SessionOperations {
   readonly id: string;
   readonly #transport: Transport;
-  readonly #calls = new Calls();
+  readonly #path: string;
 
   constructor(id: string, transport: Transport) {
     super();
     this.id = id;
+    this.#path = `/v1/sessions/${segment(id)}`;
     this.#transport = transport;
   }
 
@@ -81,12 +82,12 @@ export class Session extends SessionOperations {
   /** Runs a turn and yields its events. The turn begins with the first event that is asked for, and goes on if the
    * stream is closed. With the `key` of a turn that was started before, it is that turn, from its beginning. */
   stream<const S extends ObjectSchema>(prompt: PromptInput, options: TurnOptions<S> = {}): TurnStream<FromSchema<S>> {
-    return this.#stream(`/v1/sessions/${this.id}/turns`, { prompt: promptOf(prompt) }, options);
+    return this.#stream(`${this.#path}/turns`, { prompt: promptOf(prompt) }, options);
   }
 
   /** Continues an interrupted turn and waits for its end. */
   resume<const S extends ObjectSchema>(options: TurnOptions<S> = {}): Promise<Result<FromSchema<S>>> {
-    return this.#stream<FromSchema<S>>(`/v1/sessions/${this.id}/resume`, {}, options).finished();
+    return this.#stream<FromSchema<S>>(`${this.#path}/resume`, {}, options).finished();
   }
 
   #stream<Output>(path: string, prompt: object, options: TurnOptions): TurnStream<Output> {
@@ -98,21 +99,24 @@ export class Session extends SessionOperations {
       ...(output !== undefined && { output: specOf(output) }),
       ...(onApproval && { attended: options.attended ?? true }),
     };
-    // The same request with the same key is the same turn.
-    return new TurnStream((done) => this.#events(path, fields, key ?? crypto.randomUUID(), options, done));
+    // The same request with the same key is the same turn. If its events come again, its text is not shown again.
+    const once = key ?? crypto.randomUUID();
+    const texts = new Texts();
+    return new TurnStream((done) => this.#events(path, fields, once, texts, options, done));
   }
 
   async *#events(
     path: string,
     fields: object,
     key: string,
+    texts: Texts,
     options: TurnOptions,
     done: (result: TurnResult) => void,
   ): AsyncGenerator<MeerkatEvent, void, undefined> {
     const stop = new AbortController();
     const signal = options.signal ? AbortSignal.any([stop.signal, options.signal]) : stop.signal;
-    const answering = new Answering(this, this.#calls, options, stop);
-    const texts = new Texts((body) => this.text(body, { signal }));
+    const answering = new Answering(this, this.#transport.calls, options, stop);
+    const whole = (body: Body) => this.text(body, { signal, patience: options.patience });
     const body = JSON.stringify(fields);
     let last = 0;
     let turn: number | null | undefined;
@@ -127,8 +131,8 @@ export class Session extends SessionOperations {
     };
     try {
       for await (const { event: kind, data } of this.#transport.stream(request, { ...options, signal })) {
-        if (kind === "result") return done(JSON.parse(data));
-        const event: MeerkatEvent = JSON.parse(data);
+        if (kind === "result") return done(data);
+        const event: MeerkatEvent = data;
         if ("seq" in event) {
           last = event.seq;
           // The first one says that the turn was accepted.
@@ -137,7 +141,7 @@ export class Session extends SessionOperations {
         // Another turn may run before this one.
         if (event.turn !== turn) continue;
         answering.see(event);
-        if (options.onText) for await (const piece of texts.fresh(event)) options.onText(piece);
+        if (options.onText) for await (const piece of texts.fresh(event, whole)) options.onText(piece);
         yield event;
         hasEnded ||= TURN_ENDS.includes(event.type);
         if (hasEnded && !isFirst) break;
@@ -150,7 +154,7 @@ export class Session extends SessionOperations {
   }
 
   #following(after: number): StreamRequest {
-    return { method: "GET", path: `/v1/sessions/${this.id}/events`, headers: { "Last-Event-ID": String(after) } };
+    return { method: "GET", path: `${this.#path}/events`, headers: { "Last-Event-ID": String(after) } };
   }
 
   /** Yields the session's events after a cursor, the `seq` of an event: old ones first, then new ones as they happen,
@@ -158,7 +162,7 @@ export class Session extends SessionOperations {
    * twice. */
   async *follow(after = 0, options: Omit<CallOptions, "key"> = {}): AsyncGenerator<MeerkatEvent, void, undefined> {
     for await (const { data } of this.#transport.stream(() => this.#following(after), options)) {
-      const event: MeerkatEvent = JSON.parse(data);
+      const event: MeerkatEvent = data;
       // A live event has no seq, and does not move the cursor.
       if ("seq" in event) after = event.seq;
       yield event;
@@ -171,7 +175,7 @@ export class Session extends SessionOperations {
   async answerCalls(tools: readonly Tool[], options: AnswerOptions = {}): Promise<void> {
     const stop = new AbortController();
     const signal = options.signal ? AbortSignal.any([stop.signal, options.signal]) : stop.signal;
-    const answering = new Answering(this, this.#calls, { ...options, tools }, stop);
+    const answering = new Answering(this, this.#transport.calls, { ...options, tools }, stop);
     try {
       // First: what comes later is seen, and what came before is in the list of calls.
       const after = await this.#lastSeq({ ...options, signal });
@@ -204,11 +208,10 @@ export class Session extends SessionOperations {
       offset += piece.length;
       if (piece.length === 0) throw new RangeError(`the text ends at ${offset} of ${bytes.length} bytes`);
     }
-    return new TextDecoder().decode(bytes);
+    return decoded(bytes);
   }
 }
 
 function specOf(output: unknown): unknown {
-  const isSpec = typeof output === "object" && output !== null && "schema" in output && !("type" in output);
-  return isSpec ? output : { schema: output };
+  return typeof output === "object" && output !== null && "schema" in output ? output : { schema: output };
 }

@@ -2,6 +2,8 @@
 export interface Frame {
   event: string;
   data: string;
+  /** The newest id so far. */
+  id: string;
 }
 
 /** Reads frames from bytes that may be split anywhere. A frame without its end is dropped. */
@@ -9,6 +11,7 @@ export async function* frames(chunks: AsyncIterable<Uint8Array>): AsyncGenerator
   const decoder = new TextDecoder();
   let rest = "";
   let endsWithCr = false;
+  let id = "";
   let frame = { event: "", data: [] as string[] };
   for await (const chunk of chunks) {
     let text = decoder.decode(chunk, { stream: true });
@@ -20,7 +23,7 @@ export async function* frames(chunks: AsyncIterable<Uint8Array>): AsyncGenerator
     rest = lines.pop()!;
     for (const line of lines) {
       if (line === "") {
-        if (frame.data.length > 0) yield { event: frame.event || "message", data: frame.data.join("\n") };
+        if (frame.data.length > 0) yield { event: frame.event || "message", data: frame.data.join("\n"), id };
         frame = { event: "", data: [] };
         continue;
       }
@@ -29,6 +32,7 @@ export async function* frames(chunks: AsyncIterable<Uint8Array>): AsyncGenerator
       const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
       if (name === "data") frame.data.push(value);
       if (name === "event") frame.event = value;
+      if (name === "id") id = value;
     }
   }
 }

@@ -52,17 +52,20 @@ export interface ToolCall {
   signal: AbortSignal;
 }
 
+/** What a tool returns: a text, JSON, or blocks, also in a list with texts. */
+export type ToolOutput = string | number | boolean | object | null | undefined | void;
+
 /** A tool of the program. */
 export interface Tool extends ClientTool {
   /** Returns a text, JSON, or blocks such as `image` makes; if it throws, the model reads the error's message. */
-  readonly run: (input: never, call: ToolCall) => unknown;
+  readonly run: (input: never, call: ToolCall) => ToolOutput | Promise<ToolOutput>;
 }
 
 /** Makes a tool of a function. `effect` says what a second run of a call would do: `once` (the default) is a call that
  * must not run twice. */
 export function tool<const S extends ObjectSchema>(
   definition: Omit<ClientTool, "input_schema"> & { input_schema: S },
-  run: (input: FromSchema<S>, call: ToolCall) => unknown,
+  run: (input: FromSchema<S>, call: ToolCall) => ToolOutput | Promise<ToolOutput>,
 ): Tool {
   return { ...definition, run };
 }

@@ -1,13 +1,16 @@
 // Requests: what may be repeated is repeated until there is an answer, and a stream that breaks begins anew.
-import { isUnsent, lost, MeerkatError, refusal, unexpected } from "./error.js";
+import { Calls } from "./calls.js";
+import { isLost, isUnsent, lost, MeerkatError, refusal, unexpected } from "./error.js";
 import type { CallOptions, Operation } from "./operation.js";
-import { type Frame, frames } from "./sse.js";
+import { frames } from "./sse.js";
 
 /** Milliseconds for which a request is repeated, and those before the server has ever answered. */
 const PATIENCE = 60_000;
 const FIRST_PATIENCE = 5_000;
 /** Milliseconds without a sign of life, after which a connection counts as lost. A stream has one every 15 seconds. */
 const SILENCE = 60_000;
+/** Bytes that a slow line sends in a millisecond. */
+const SLOW = 10;
 const PAUSE_MIN = 50;
 const PAUSE_MAX = 2_000;
 
@@ -30,10 +33,25 @@ export interface StreamRequest {
   body?: string;
 }
 
+/** A frame of a stream, with its JSON, which depends on the stream. */
+interface Message {
+  event: string;
+  data: any;
+}
+
+/** Makes a part of a path. */
+export function segment(value: unknown): string {
+  const text = String(value);
+  if (["", ".", ".."].includes(text)) throw new TypeError(`${JSON.stringify(text)} is not an id or a name`);
+  return encodeURIComponent(text);
+}
+
 export class Transport {
   readonly url: string;
   readonly #token: string;
   readonly #patience: number | undefined;
+  /** The calls whose functions run in this program. */
+  readonly calls = new Calls();
   #hasAnswered = false;
 
   constructor(options: MeerkatOptions) {
@@ -61,7 +79,7 @@ export class Transport {
       fields.delete(name);
       return value;
     };
-    const path = operation.path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(String(taken(name))));
+    const path = operation.path.replace(/\{(\w+)\}/g, (_, name) => segment(taken(name)));
     const query = new URLSearchParams();
     for (const name of operation.query) {
       const value = taken(name) ?? null;
@@ -71,7 +89,8 @@ export class Transport {
     const headers: Record<string, string> = { Accept: "application/json, */*;q=0.5" };
     if (operation.isKeyed) headers["Idempotency-Key"] = options.key ?? crypto.randomUUID();
     if (operation.isAsync) headers.Prefer = "respond-async";
-    let body: RequestInit["body"] = null;
+    const repeats = operation.repeatsWith && fields.get(operation.repeatsWith) != null;
+    let body: string | Uint8Array<ArrayBuffer> | Blob | null = null;
     if (operation.isBinary) {
       headers["Content-Type"] = "application/octet-stream";
       body = fields.get("body");
@@ -79,19 +98,12 @@ export class Transport {
       headers["Content-Type"] = "application/json";
       body = JSON.stringify(Object.fromEntries(fields));
     }
-    // An interrupt without a turn might meet the next one.
-    const interrupts = operation.path.endsWith("/interrupt") && fields.get("turn") != null;
-    const isRepeatable = operation.isKeyed || operation.isRepeatable || interrupts;
-    // What waits for a turn, sends a file, or looks through the whole store has no bound.
-    const isQuick =
-      isRepeatable &&
-      !operation.isBinary &&
-      operation.kind === "json" &&
-      !fields.get("wait") &&
-      path !== "/v1/diagnosis";
-    const limit = SILENCE + Number(query.get("wait_ms"));
+    const isRepeatable = operation.isKeyed || operation.isRepeatable || repeats;
+    // What waits for a turn, or looks through the whole store, has no bound.
+    const isQuick = isRepeatable && operation.kind === "json" && !fields.get("wait") && !operation.isSlow;
+    const limit = SILENCE + Number(query.get("wait_ms")) + timeOf(body);
 
-    const repeats = new Repeats(() => this.#patienceOf(options), options.signal);
+    const pauses = new Repeats(() => this.#patienceOf(options), options.signal);
     for (;;) {
       try {
         const signals = [options.signal, isQuick ? AbortSignal.timeout(limit) : undefined];
@@ -100,12 +112,13 @@ export class Transport {
         return (await this.#answer(operation, target, { method: operation.method, headers, body, signal })) as T;
       } catch (error) {
         options.signal?.throwIfAborted();
-        if (isRepeatable || isUnsent(error)) await repeats.after(error);
-        else if (!MeerkatError.is(error, "UNREACHABLE")) throw error;
+        if (isRepeatable || isUnsent(error)) await pauses.after(error);
+        else if (!isLost(error)) throw error;
         else {
           const help = "the request may have been done or not, so look before you send it again";
-          const message = `the connection to ${this.url} was lost before the answer: ${help}`;
-          throw new MeerkatError({ code: "UNREACHABLE", message, retryable: false }, undefined, error);
+          const message = `the answer of ${this.url} was lost: ${help}`;
+          const { code, details, status } = error;
+          throw new MeerkatError({ code, message, retryable: false, details }, status, error);
         }
       }
     }
@@ -115,34 +128,35 @@ export class Transport {
     const response = await this.#fetched(target, init);
     if (operation.kind === "stream") return response.body;
     if (operation.kind === "bytes") return new Uint8Array(await this.#whole(() => response.arrayBuffer()));
-    const text = await this.#whole(() => response.text());
-    try {
-      return JSON.parse(text);
-    } catch {
-      throw unexpected(this.url, response.status, text);
-    }
+    return parsed(this.url, response.status, await this.#whole(() => response.text()));
   }
 
   /** Yields the frames of a stream. If it breaks, `request` says how to go on, or nothing if all of it was there. */
   async *stream(
     request: () => StreamRequest | undefined,
     options: CallOptions,
-  ): AsyncGenerator<Frame, void, undefined> {
+  ): AsyncGenerator<Message, void, undefined> {
     const repeats = new Repeats(() => this.#patienceOf(options), options.signal);
+    let last = "";
     for (let next = request(); next; next = request()) {
       const stop = new AbortController();
       try {
         const { path, ...init } = next;
         const signal = AbortSignal.any([stop.signal, ...(options.signal ? [options.signal] : [])]);
         const headers = { ...init.headers, Accept: "text/event-stream" };
-        const response = await timed(stop, () => this.#fetched(path, { ...init, headers, signal }));
+        const limit = SILENCE + timeOf(init.body ?? null);
+        const response = await timed(stop, limit, () => this.#fetched(path, { ...init, headers, signal }));
         if (!response.body || !response.headers.get("content-type")?.startsWith("text/event-stream")) {
           throw unexpected(this.url, response.status, await response.text());
         }
-        for await (const frame of frames(this.#chunks(response.body, stop))) {
-          if (frame.event === "failure") throw new MeerkatError(JSON.parse(frame.data));
-          repeats.restart();
-          yield frame;
+        const since = Date.now();
+        for await (const { event, data, id } of frames(this.#chunks(response.body, stop))) {
+          const value = parsed(this.url, response.status, data);
+          if (event === "failure") throw new MeerkatError(value);
+          // An event that comes again on each short connection is not a sign of life.
+          if ((id && id !== last) || Date.now() - since > PAUSE_MAX) repeats.restart();
+          last = id || last;
+          yield { event, data: value };
         }
         throw lost(this.url, "the stream ended");
       } catch (error) {
@@ -157,7 +171,7 @@ export class Transport {
   async *#chunks(body: ReadableStream<Uint8Array>, stop: AbortController): AsyncGenerator<Uint8Array> {
     const reader = body.getReader();
     for (;;) {
-      const { done, value } = await this.#whole(() => timed(stop, () => reader.read()));
+      const { done, value } = await this.#whole(() => timed(stop, SILENCE, () => reader.read()));
       if (done) return;
       yield value;
     }
@@ -187,9 +201,23 @@ export class Transport {
   }
 }
 
+/** Milliseconds that an upload may take. */
+function timeOf(body: string | Uint8Array | Blob | null): number {
+  const size = typeof body === "string" ? body.length : body instanceof Blob ? body.size : (body?.byteLength ?? 0);
+  return Math.ceil(size / SLOW);
+}
+
+function parsed(url: string, status: number, text: string): any {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw unexpected(url, status, text);
+  }
+}
+
 /** Gives a connection up that is silent for too long. */
-async function timed<T>(stop: AbortController, part: () => Promise<T>): Promise<T> {
-  const timer = setTimeout(() => stop.abort(new Error(`silent for ${SILENCE / 1000} s`)), SILENCE);
+async function timed<T>(stop: AbortController, limit: number, part: () => Promise<T>): Promise<T> {
+  const timer = setTimeout(() => stop.abort(new Error(`silent for ${limit / 1000} s`)), limit);
   try {
     return await part();
   } finally {

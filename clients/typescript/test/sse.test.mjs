@@ -18,8 +18,8 @@ const TEXT = [
   "event: result\ndata:one\ndata:  two\ndata\n\nevent: x\n\ndata: rest",
 ].join("");
 const FRAMES = [
-  { event: "message", data: '{"text":"ä€😀"}' },
-  { event: "result", data: "one\n two\n" },
+  { event: "message", data: '{"text":"ä€😀"}', id: "1" },
+  { event: "result", data: "one\n two\n", id: "1" },
 ];
 
 for (const [name, end] of [
@@ -49,6 +49,6 @@ test("a frame comes as soon as its last byte is there", async () => {
       assert.fail("it waited for more");
     }
     const { value } = await frames(chunks()).next();
-    assert.deepEqual(value, { event: "message", data: "now" });
+    assert.deepEqual(value, { event: "message", data: "now", id: "" });
   }
 });

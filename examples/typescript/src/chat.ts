@@ -1,7 +1,7 @@
 // A chat backend that keeps nothing: what was said is in meerkat.
 import { createServer } from "node:http";
 import { json } from "node:stream/consumers";
-import { image, Meerkat, MeerkatError, tool } from "meerkat-client";
+import { image, Meerkat, MeerkatError, type Result, type Session, tool } from "meerkat-client";
 
 const meerkat = new Meerkat();
 const orders: Record<string, string> = { "17": "sent on Monday", "18": "being packed" };
@@ -22,6 +22,13 @@ const SUMMARY = {
   required: ["title", "is_solved"],
 } as const;
 
+/** Only the last turn of a chat can go on. */
+async function canGoOn(session: Session, { error, seq }: Result, key: string): Promise<boolean> {
+  if (error?.details.reason !== "process_ended") return false;
+  const next = (await session.events({ since_seq: seq })).items.find((event) => event.type === "turn_started");
+  return !next || next.key?.key === key;
+}
+
 const server = createServer(async (request, response) => {
   const [, , chat, what] = request.url!.split("/");
   try {
@@ -30,21 +37,25 @@ const server = createServer(async (request, response) => {
     if (request.method === "GET") return response.end(JSON.stringify(await session.history()));
     // The page makes the key, and sends its message again under it until it has the whole answer.
     const { key, text, picture } = (await json(request)) as { key: string; text: string; picture?: string };
+    if (!key || !text) throw new TypeError("a message has a key and a text");
     if (what === "summary") {
       const { output, error } = await session.run(text, { key, policy: "queue", output: SUMMARY });
       return response.end(JSON.stringify(output ?? error));
     }
     const pictures = picture ? [await image(Buffer.from(picture, "base64"))] : [];
     const onText = (piece: string) => void response.write(piece);
-    let { error } = await session.run([text, ...pictures], { key, policy: "queue", tools: [findOrder], onText });
+    const options = { tools: [findOrder], onText };
+    let result: Result = await session.run([text, ...pictures], { key, policy: "queue", ...options });
     // If meerkat itself was killed in the middle of an answer, the turn goes on.
-    for (let n = 0; error?.details.reason === "process_ended"; n++) {
-      ({ error } = await session.resume({ key: `${key}/${n}`, tools: [findOrder], onText }));
+    for (let n = 0; await canGoOn(session, result, `${key}/${n}`); n++) {
+      result = await session.resume({ key: `${key}/${n}`, ...options });
     }
-    response.end(error ? `\n[${error.message}]` : "");
+    response.end(result.error ? `\n[${result.error.message}]` : "");
   } catch (error) {
-    if (!response.headersSent) response.writeHead((error instanceof MeerkatError && error.status) || 503);
-    response.end(String(error));
+    // The page sees that the answer broke off.
+    if (response.headersSent) return response.destroy();
+    const isRefused = error instanceof MeerkatError;
+    response.writeHead(isRefused ? (error.retryable ? 503 : (error.status ?? 500)) : 400).end(String(error));
   }
 });
 server.listen(Number(process.env.PORT ?? 8080), "127.0.0.1", () => {

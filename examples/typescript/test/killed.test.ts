@@ -58,6 +58,8 @@ test("an answer that the server cannot take yet is sent again", async () => {
   await program.line();
   await server.kill();
   program.write("R-2");
+  const answers = () => server.door.missed.filter((line) => /^POST .*\/calls\/call_/.test(line));
+  await expect.poll(answers, { timeout: 60_000 }).not.toEqual([]);
   await server.start();
   expect(await program.line()).toContain('completed last_result: {"amount":5,"receipt":"R-2"}');
   await expectOneAnswer("R-2");
@@ -103,9 +105,9 @@ test("calls that wait are served until the program stops", async () => {
     return { amount: 5, receipt: `R-${paid.length}` };
   });
   const serving = meerkat.session(session.id).answerCalls([pay], { signal: stop.signal });
-  // A second one never answers.
+  // A second program never answers.
   const other = tool(definition, () => new Promise(() => {}));
-  const slow = meerkat.session(session.id).answerCalls([other], { signal: stop.signal });
+  const slow = new Meerkat({ ...server }).session(session.id).answerCalls([other], { signal: stop.signal });
   for await (const event of session.follow()) if (event.type === "turn_completed") break;
   await expectOneAnswer("R-1");
 
@@ -168,6 +170,75 @@ test("a function is stopped when its turn is interrupted", async () => {
   );
   expect(await session.run("@call wait {}", { tools: [wait] })).toMatchObject({ status: "interrupted" });
   await expect.poll(() => reason, { timeout: 60_000 }).toBeDefined();
+});
+
+test("two streams of one program run a function once", async () => {
+  const prompt = "@call pay {} @echo last_result";
+  let runs = 0;
+  let release = () => {};
+  const isReleased = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const pay = tool({ name: "pay", description: "Pays.", input_schema: { type: "object" } }, async () => {
+    runs++;
+    await isReleased;
+    return `paid ${runs}`;
+  });
+  const both = [1, 2].map(() => meerkat.session(session.id).stream(prompt, { key: "k", tools: [pay] }));
+  let arrived = 0;
+  const results = both.map(async (stream) => {
+    for await (const event of stream) {
+      // When both have read the list of calls, the one that came later would have begun, too.
+      if (event.type === "call_requested" && ++arrived === 2) void session.calls().then(release);
+    }
+    return stream.result!.text;
+  });
+  expect(await Promise.all(results)).toEqual(["last_result: paid 1", "last_result: paid 1"]);
+  expect(runs).toBe(1);
+});
+
+test.each(["while its function runs", "before it runs again"])("a stream that is left %s", async (when) => {
+  const prompt = "@call pay {} @echo last_result";
+  let runs = 0;
+  let release = () => {};
+  const isReleased = new Promise<void>((resolve) => {
+    release = resolve;
+  });
+  const gone = new AbortController();
+  let begun = () => {};
+  const hasBegun = new Promise<void>((resolve) => {
+    begun = resolve;
+  });
+  const input_schema = { type: "object" } as const;
+  const pay = tool({ name: "pay", description: "Pays.", input_schema }, async (_, { signal }) => {
+    runs++;
+    begun();
+    const isStopped = new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    await Promise.race([isReleased, isStopped]);
+    return "paid";
+  });
+  const run = (signal?: AbortSignal) => session.run(prompt, { key: "k", tools: [pay], signal });
+  const first = expect(run(gone.signal)).rejects.toThrow("left");
+  await hasBegun;
+  if (when === "before it runs again") {
+    gone.abort(new Error("left"));
+    await first;
+    release();
+    expect((await run()).text).toBe("last_result: paid");
+    return expect(runs).toBe(2);
+  }
+  const stream = session.stream(prompt, { key: "k", tools: [pay] });
+  for await (const event of stream) {
+    if (event.type !== "call_requested") continue;
+    // The second stream has the call when it has read the list, which it asked for before this.
+    await session.calls();
+    await session.calls();
+    gone.abort(new Error("left"));
+    await first;
+    release();
+  }
+  expect(stream.result!.text).toBe("last_result: paid");
+  expect((await session.events()).items.filter((event) => event.type === "call_answered")).toHaveLength(1);
 });
 
 test("an approval outlives the program that asked", async () => {

@@ -15,9 +15,9 @@ export class Program {
   readonly #process: ChildProcess;
   readonly #lines: AsyncIterator<string>;
 
-  constructor(server: MeerkatServer, path: string, args: string[] = [], port = "0") {
+  constructor(server: MeerkatServer, path: string, args: string[] = []) {
     const file = new URL(`../build/${path}.js`, import.meta.url).pathname;
-    const env = { PATH: process.env.PATH, MEERKAT_URL: server.url, MEERKAT_TOKEN: server.token, PORT: port };
+    const env = { PATH: process.env.PATH, MEERKAT_URL: server.url, MEERKAT_TOKEN: server.token, PORT: "0" };
     this.#process = spawn(process.execPath, [file, ...args], { env, stdio: ["pipe", "pipe", "inherit"] });
     const lines: Interface = createInterface(this.#process.stdout!);
     this.#lines = lines[Symbol.asyncIterator]();

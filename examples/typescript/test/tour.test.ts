@@ -2,7 +2,7 @@
 import { existsSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { Meerkat, MeerkatError, type MeerkatEvent, type Session, tool } from "meerkat-client";
+import { Meerkat, MeerkatError, type MeerkatEvent, type Session, tool, type ToolOutput } from "meerkat-client";
 import { beforeEach, expect, test } from "vitest";
 import * as tour from "../src/tour.js";
 import { meerkatServer } from "./meerkat-server.js";
@@ -37,6 +37,39 @@ test("streamed text comes in pieces", async () => {
     if (said === "Wait for it.") void session.interrupt({ turn: 0 });
   });
   expect([status, said]).toEqual(["interrupted", "Wait for it."]);
+});
+
+test.each([
+  ["blocks of one kind", "@say A @say B @say C", "ABC"],
+  ["a call between texts", "@say A @say B @call nope {} @say C", "ABC"],
+  ["reasoning between texts", "@say A @think Hm. @say B @think Hm. @say C", "ABC"],
+  ["characters that mark a beginning", "@say \\u{feff}x @chunks 1 @say \\u{feff}y", "\ufeffx\ufeffy"],
+])("text comes once: %s", async (_, prompt, text) => {
+  let said = "";
+  await session.run(prompt, { onText: (piece) => (said += piece) });
+  expect(said).toBe(text);
+  // The stored texts are the same.
+  let stored = "";
+  for (const event of (await session.events()).items) {
+    if (event.type !== "assistant_message") continue;
+    for (const block of event.blocks) if (block.type === "text") stored += block.text;
+  }
+  expect(stored).toBe(text);
+});
+
+test("large text between small ones comes once", async () => {
+  let said = "";
+  await session.run("@say AAA @long 200000 @say ZZZ", { onText: (piece) => (said += piece) });
+  expect([said.length, said.slice(0, 3), said.slice(-3)]).toEqual([200_006, "AAA", "ZZZ"]);
+});
+
+test("text is not shown again when a stream that was left is finished", async () => {
+  let said = "";
+  const stream = session.stream("@say One. @stall", { onText: (piece) => (said += piece) });
+  for await (const event of stream) if (event.type === "text_delta" && said === "One.") break;
+  await session.interrupt({ turn: 0 });
+  expect((await stream.finished()).status).toBe("interrupted");
+  expect(said).toBe("One.");
 });
 
 test("watch", async () => {
@@ -74,7 +107,7 @@ test("calls of a message run beside each other", async () => {
 });
 
 test("what a tool returns", async () => {
-  const returns = async (value: unknown) => {
+  const returns = async (value: ToolOutput) => {
     const any = tool({ name: "any", description: "Any.", input_schema: { type: "object" } }, () => value);
     return (await session.run("@call any {} @echo last_result", { tools: [any] })).text;
   };
@@ -94,7 +127,7 @@ test("what a tool returns", async () => {
   );
   // The server refuses it, and the model reads why.
   expect(await returns({ type: "image", media_type: "image/png", data: "AAAA" })).toMatch(/INVALID_REQUEST.*content/);
-  expect(await returns(1n)).toContain("BigInt");
+  expect(await returns(1n as never)).toContain("BigInt");
 });
 
 test("a picture and a file", async () => {
@@ -121,6 +154,12 @@ test("a schema with a name, and without repairs", async () => {
   const schema = { type: "object", properties: { n: { type: "integer" } }, required: ["n"] };
   const output = { schema, name: "count", repairs: 0 };
   expect((await session.run("@echo output @json {}", { output })).text).toContain("count");
+  // The schema in it gives the output its type.
+  const typed = await session.run('@json {"n":1}', {
+    output: { schema: { type: "object", properties: { n: { type: "integer" } }, required: ["n"] }, repairs: 0 },
+  });
+  const n: number = typed.output!.n;
+  expect(n).toBe(1);
   const result = await session.run('@json {} @step @json {"n":1}', { output });
   expect(result).toMatchObject({ status: "failed", output: null, error: { code: "OUTPUT_INVALID" } });
 });
