@@ -112,6 +112,7 @@ def test_every_operation_on_a_session(meerkat: Meerkat) -> None:
     assert "retained" in call("compact", preview=True)
     refused("ITEM_NOT_FOUND", lambda: call("undo_compaction", 1))
     refused("ITEM_NOT_FOUND", lambda: call("blob", "0" * 64))
+    assert call("blob", call("put_blob", b"A note.")["blob"]) == b"A note."
     assert "dropped" in call("compact_journal", dry_run=True)
     assert call("export_session", redact=True)[257:262] == b"ustar"
     assert call("fork", turn=0)["session_id"] != session.session_id

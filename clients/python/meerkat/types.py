@@ -1029,6 +1029,7 @@ class SessionImportedEvent(TypedDict):
     """The session came here in a bundle, which may be anybody's: it has no workspace, no tools that its caller
     runs, no rules that allow calls, and no call that a person decided on."""
 
+    had_client_tools: NotRequired[bool]
     seq: int
     session_id: str
     time: str
@@ -1441,6 +1442,7 @@ class TurnView(TypedDict):
     ended_at: Timestamp | None
     model: str
     options: NotRequired[TurnViewOptions]
+    output: NotRequired[TurnViewOutput]
     seq: int
     started_at: Timestamp
     status: TurnStatus | None
@@ -1472,6 +1474,15 @@ class TurnViewOptions(TypedDict):
     stop: NotRequired[list[str] | None]
     temperature: NotRequired[float | None]
     top_p: NotRequired[float | None]
+
+
+@final
+class TurnViewOutput(TypedDict):
+    """What its answer has to fit; left out if that was not asked for."""
+
+    name: NotRequired[str | None]
+    repairs: int
+    schema: dict[str, Any]
 
 
 @final
@@ -1580,6 +1591,7 @@ class SessionView(TypedDict):
     memory: NotRequired[SessionMemory]
     message_count: int
     model: str
+    options: NotRequired[SessionViewOptions]
     pending_approvals: list[PendingApproval]
     pins: list[Pin]
     queue: list[QueueItem]
@@ -1591,6 +1603,27 @@ class SessionView(TypedDict):
     updated_at: Timestamp
     usage: Usage
     workspace: NotRequired[str | None]
+
+
+@final
+class SessionViewOptions(TypedDict):
+    """How its turns ask the model, unless they say it themselves; left out if nothing is said."""
+
+    cache: NotRequired[CacheTime | None]
+    effort: NotRequired[Effort | None]
+    max_output_tokens: NotRequired[int | None]
+    seed: NotRequired[int | None]
+    stop: NotRequired[list[str] | None]
+    temperature: NotRequired[float | None]
+    top_p: NotRequired[float | None]
+
+
+@final
+class StoredBlob(TypedDict):
+    """Answer of `put_blob`."""
+
+    blob: str
+    bytes: int
 
 
 @final

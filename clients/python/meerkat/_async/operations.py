@@ -736,6 +736,16 @@ class AsyncSessionOperations(AsyncCaller):
         )
         return returned
 
+    async def put_blob(self, content: bytes) -> types.StoredBlob:
+        """Stores an image or a file for a prompt of a session.
+
+        content: The bytes.
+        """
+        returned: types.StoredBlob = await self._call(
+            "POST", f"/v1/sessions/{quoted(self.session_id)}/blobs", content=content, is_repeatable=True
+        )
+        return returned
+
     async def update(self, *, labels: dict[str, str] | None = None, title: str | None = None) -> types.Changed:
         """Changes a session's title and labels.
 
