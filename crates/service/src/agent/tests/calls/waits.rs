@@ -179,6 +179,8 @@ async fn a_fault_at_every_write_of_a_turn_with_calls_an_approval_and_a_picture()
     for (fault, times) in [Fault::Failure, Fault::LostWrite, Fault::LostSync, Fault::Fenced, Fault::Panic]
         .into_iter()
         .flat_map(|fault| [(fault, 1), (fault, usize::MAX / 2)])
+        // A lease that is granted is not taken again and again.
+        .filter(|(fault, times)| *times == 1 || !matches!(fault, Fault::Fenced | Fault::Panic))
     {
         let (mut completed, mut at) = (0, 1);
         loop {
