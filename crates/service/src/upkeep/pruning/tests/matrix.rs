@@ -61,22 +61,26 @@ fn nothing_beyond_the_watermark_goes() {
 fn a_request_goes_once_it_has_its_result_and_its_grace_is_over() {
     let mut life = Life::new();
     life.start(None);
-    life.answer("", &["a", "b"]);
+    life.answer("", &["a", "b", "c"]);
     let asked = life.asks("a");
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), NOTHING);
     let decided = life.is_approved("a");
     let (ran, done) = (life.tool_starts("a"), life.tool_ends("a"));
     let (other_ran, other_done) = (life.tool_starts("b"), life.tool_ends("b"));
+    let ([called, answered], called_done) = (life.is_answered("c"), life.tool_ends("c"));
     life.answer("Done.", &[]);
     life.ends();
     life.remind(SystemReminderType::ClaudeMd, "last");
-    let due = [asked, ran, other_ran];
+    let due = [asked, ran, other_ran, called];
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), due);
     // A result above the watermark answers nothing yet.
     assert_eq!(dropped(&planned(&life.records, done - 1, HOUR_MS, STRICT, false)), [asked]);
     assert_eq!(dropped(&planned(&life.records, decided - 1, HOUR_MS, STRICT, false)), NOTHING);
     let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
-    assert!([decided, done, other_done].iter().all(|seq| plan.keep.contains(seq)), "results stay");
+    assert!(
+        [decided, done, other_done, answered, called_done].iter().all(|seq| plan.keep.contains(seq)),
+        "results stay"
+    );
     // The grace counts from the request.
     let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, graceful, false)), NOTHING);
@@ -304,19 +308,27 @@ fn the_open_turn_is_whole() {
 }
 
 #[test]
-fn a_turn_stays_as_long_as_its_key() {
-    let mut life = Life::new();
-    life.start(Some("k"));
-    life.answer("No.", &[]);
-    life.overflows();
-    life.start(None);
-    life.overflows();
-    assert_eq!(dropped(&planned(&life.records, 99, 23 * HOUR_MS, STRICT, true)), NOTHING);
-    let plan = planned(&life.records, 99, 24 * HOUR_MS, STRICT, true);
-    assert_eq!(dropped(&plan), [2, 3, 4]);
-    let history = plan.history.unwrap();
-    assert_eq!(history.pruned_to, 4);
-    assert!(history.keys_up_to >= life.records[1].time);
+fn a_turn_stays_as_long_as_its_key_or_its_answers() {
+    for is_answered in [false, true] {
+        let mut life = Life::new();
+        life.start((!is_answered).then_some("k"));
+        if is_answered {
+            life.answer("", &["a"]);
+            life.is_answered("a");
+            life.tool_ends("a");
+        }
+        life.answer("No.", &[]);
+        let end = life.overflows();
+        life.start(None);
+        life.overflows();
+        let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 24 * HOUR_MS, ..STRICT };
+        assert_eq!(dropped(&planned(&life.records, 99, 23 * HOUR_MS, graceful, true)), NOTHING);
+        let plan = planned(&life.records, 99, 24 * HOUR_MS, STRICT, true);
+        assert_eq!(dropped(&plan), (2..=end).collect::<Vec<_>>());
+        let history = plan.history.unwrap();
+        assert_eq!(history.pruned_to, end);
+        assert!(history.keys_up_to >= life.records[1].time);
+    }
 }
 
 /// Where a turn was interrupted, what it had said was in the context until the turn that went on with it left it.
