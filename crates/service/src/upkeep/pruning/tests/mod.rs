@@ -17,10 +17,10 @@ use crate::{
     session::{
         Session,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered,
-            CallRequested, CompactionCompleted, CompactionStarted, ContextRebuilt, Decision, Event, Key, Record,
-            ReminderCleared, ReminderSet, Scope, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed,
-            TurnStarted, TurnTotals,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
+            CompactionCompleted, CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared,
+            ReminderSet, Scope, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted,
+            TurnTotals,
         },
         message::{Block, RawJson, ToolCall},
         reminder::SystemReminderType,
