@@ -578,10 +578,12 @@ impl Actor {
         }
         // After another failure the session is loaded again, which finds out whose it is.
         let is_fenced = self.store_failure == Some(StoreError::Fenced);
+        let taken_over = SessionError::TakenOver(self.session.id);
         if is_fenced && self.ports.is_stored && self.departure.is_none() {
+            self.shared.failure.get_or_init(|| taken_over.clone());
             self.departure = self.registry.upgrade().map(|registry| registry.depart(&self.shared));
         }
-        SessionError::TakenOver(self.session.id)
+        taken_over
     }
 }
 

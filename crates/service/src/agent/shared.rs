@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) is_read_only: AtomicBool,
     /// The session was deleted.
     pub(crate) is_deleted: AtomicBool,
-    /// Error of the store for which the actor has left.
+    /// Why the actor has left or leaves, if that was not its wish: an error of the store, or another owner.
     pub(crate) failure: OnceLock<SessionError>,
 }
 

@@ -57,9 +57,7 @@ pub(crate) async fn supervise(mut actor: Box<Actor>) {
         }
         if let Some(error) = failed.filter(|_| actor.ports.is_stored) {
             // The store may recover: until then each request tries it again, and gets its error.
-            let error = SessionError::from(error);
-            actor.shared.failure.get_or_init(|| error.clone());
-            return actor.give_up(&error).await;
+            return actor.give_up(&error.into()).await;
         }
         tracing::error!(%session_id, seq, "the session is read-only now");
         actor.shared.is_read_only.store(true, Ordering::Release);
@@ -180,6 +178,7 @@ impl Actor {
 
     /// Leaves memory at once: the journal has everything durable, and the next caller loads the session.
     async fn give_up(&mut self, error: &SessionError) {
+        self.shared.failure.get_or_init(|| error.clone());
         // New callers that wait for a turn load the session again.
         self.departure = self.departure.take().or_else(|| Some(self.registry.upgrade()?.depart(&self.shared)));
         self.ports.events.give_up(self.lease).await;

@@ -215,7 +215,7 @@ impl Sessions {
             match self.live(session_id).await {
                 Ok(live) => drop(live.mailbox.send(Command::GoOn { turn }).await),
                 // An actor that has left, or that another node has, loads nothing here.
-                Err(SessionError::ShuttingDown | SessionError::HeldBy { .. }) => {}
+                Err(SessionError::ShuttingDown | SessionError::HeldBy { .. } | SessionError::TakenOver(_)) => {}
                 Err(error) => {
                     let tail = self.engine().durable(session_id).await.unwrap_or(since_seq);
                     self.inner.registry.hub(session_id).lose(tail, &error);

@@ -71,7 +71,7 @@ impl Sessions {
                     }
                 }
                 // Another node took it over just before.
-                Err(SessionError::HeldBy { .. }) => {}
+                Err(SessionError::HeldBy { .. } | SessionError::TakenOver(_)) => {}
                 // The next start goes on.
                 Err(SessionError::ShuttingDown) => return Err(SessionError::ShuttingDown),
                 Err(error) => tracing::error!(%session_id, %error, "could not load the session"),

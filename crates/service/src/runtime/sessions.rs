@@ -200,7 +200,7 @@ impl Sessions {
         is_settled.await.unwrap_or(Err(SessionError::StoreFailed))?;
         let shared = live.shared.clone();
         match (arrival.arrive(&self.inner.registry, live), shared.failure.get()) {
-            // A turn that goes on by itself may fail before its caller has come. Loaded again, it would fail again.
+            // The actor has left before its caller came. Loaded again at once, it might leave again, without end.
             (None, Some(error)) => Err(error.clone()),
             (arrived, _) => Ok(arrived),
         }

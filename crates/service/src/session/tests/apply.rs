@@ -23,7 +23,7 @@ use crate::{
     session::{
         Answered, CallProgress, CallState, OpenTurn, TurnFold, View,
         event::{
-            AssistantMessage, BudgetWarning, ClientToolsChanged, CompactionCompleted, CompactionFailed,
+            AssistantMessage, BudgetWarning, CallRequested, ClientToolsChanged, CompactionCompleted, CompactionFailed,
             CompactionStarted, CompactionUndone, ContextRebuilt, Decision, Event, HistoryGiven, Key, PartialText,
             Record, SessionForked, SessionUpdated, SteeringEntered, ToolFinished, ToolOutcome, ToolStarted,
             TurnCompleted, TurnFailed, TurnInterrupted, TurnQueued, TurnStarted, TurnSteered, TurnTotals,
@@ -329,15 +329,11 @@ fn assert_illegal_are_refused(session: &mut Session, walk: &Walk) {
     });
     for call_id in finished.chain(["unheard of".to_owned()]) {
         add(open, tool_finished(&call_id));
-        add(
-            open,
-            Event::ToolStarted(ToolStarted {
-                call_id,
-                name: "tool".to_owned(),
-                effect: crate::tool::Effect::Once,
-                files: Vec::new(),
-            }),
-        );
+        let (name, effect, files) = ("tool".to_owned(), crate::tool::Effect::Once, Vec::new());
+        let (arguments, deadline) = (RawJson::empty_object(), SeededIds::wall_time());
+        let requested = CallRequested { call_id: call_id.clone(), name: name.clone(), arguments, effect, deadline };
+        add(open, Event::CallRequested(requested));
+        add(open, Event::ToolStarted(ToolStarted { call_id, name, effect, files }));
     }
     for event in of_an_open_turn() {
         add(None, event.clone());

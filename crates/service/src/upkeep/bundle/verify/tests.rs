@@ -1,9 +1,12 @@
 //! Numbers that leave room for what follows.
 
 use super::{SEQ_MAX, TURN_MAX, is_possible};
-use crate::session::{
-    event::{Event, Record, SteeringEntered, TurnStarted, TurnSteered},
-    tests::pinned,
+use crate::{
+    service::CallOutcome,
+    session::{
+        event::{CallAnswered, ClientToolsChanged, Event, Record, SteeringEntered, TurnStarted, TurnSteered},
+        tests::pinned,
+    },
 };
 
 /// The next record of an imported session has a number, too.
@@ -23,12 +26,21 @@ fn a_turn_leaves_room_for_what_follows_it() {
 
 /// Broken once: the prompt of a text that entered was read before the first event.
 #[test]
-fn a_prompt_is_in_an_earlier_event() {
+fn what_an_event_names_is_earlier() {
     for (of, is_fine) in [(0, false), (1, true), (8, true), (9, false), (u64::MAX, false)] {
         let started = TurnStarted { queued: Some(of), ..TurnStarted::default() };
         let steered = TurnSteered { prompt: "x".into(), blocks: Vec::new(), started: of, key: None };
         let entered = SteeringEntered { steered: of };
-        for event in [Event::TurnStarted(started), Event::TurnSteered(steered), Event::SteeringEntered(entered)] {
+        let (call_id, outcome, answer_hash) = ("call_3_0".into(), CallOutcome::Succeeded, "h".into());
+        let answered = CallAnswered { call_id, outcome, answer_hash, started: of };
+        let changed = ClientToolsChanged { hash: "h".into(), tools: None, defined: Some(of), queued: false };
+        for event in [
+            Event::TurnStarted(started),
+            Event::TurnSteered(steered),
+            Event::SteeringEntered(entered),
+            Event::CallAnswered(answered),
+            Event::ClientToolsChanged(changed),
+        ] {
             let record = Record { turn: Some(0), event, ..pinned(9, "a") };
             assert_eq!(is_possible(&record), is_fine, "{record:?}");
         }

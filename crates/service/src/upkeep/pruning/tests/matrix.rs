@@ -61,22 +61,26 @@ fn nothing_beyond_the_watermark_goes() {
 fn a_request_goes_once_it_has_its_result_and_its_grace_is_over() {
     let mut life = Life::new();
     life.start(None);
-    life.answer("", &["a", "b"]);
+    life.answer("", &["a", "b", "c"]);
     let asked = life.asks("a");
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), NOTHING);
     let decided = life.is_approved("a");
     let (ran, done) = (life.tool_starts("a"), life.tool_ends("a"));
     let (other_ran, other_done) = (life.tool_starts("b"), life.tool_ends("b"));
+    let ([called, answered], called_done) = (life.is_answered("c"), life.tool_ends("c"));
     life.answer("Done.", &[]);
     life.ends();
     life.remind(SystemReminderType::ClaudeMd, "last");
-    let due = [asked, ran, other_ran];
+    let due = [asked, ran, other_ran, called];
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, STRICT, false)), due);
     // A result above the watermark answers nothing yet.
     assert_eq!(dropped(&planned(&life.records, done - 1, HOUR_MS, STRICT, false)), [asked]);
     assert_eq!(dropped(&planned(&life.records, decided - 1, HOUR_MS, STRICT, false)), NOTHING);
     let plan = planned(&life.records, 99, HOUR_MS, STRICT, false);
-    assert!([decided, done, other_done].iter().all(|seq| plan.keep.contains(seq)), "results stay");
+    assert!(
+        [decided, done, other_done, answered, called_done].iter().all(|seq| plan.keep.contains(seq)),
+        "results stay"
+    );
     // The grace counts from the request.
     let graceful = CompactionPolicy { keep_answered_request_ttl_ms: 2 * HOUR_MS, ..STRICT };
     assert_eq!(dropped(&planned(&life.records, 99, HOUR_MS, graceful, false)), NOTHING);

@@ -13,12 +13,14 @@ use crate::{
     ids::{Seq, TurnNumber},
     model::{StopReason, Usage},
     options::{Amount, Budget, Budgets},
+    service::CallOutcome,
     session::{
         Session,
         event::{
-            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CompactionCompleted,
-            CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared, ReminderSet, Scope,
-            ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted, TurnTotals,
+            ApprovalDecided, ApprovalRequested, AssistantMessage, BudgetWarning, CallAnswered, CallRequested,
+            CompactionCompleted, CompactionStarted, ContextRebuilt, Decision, Event, Key, Record, ReminderCleared,
+            ReminderSet, Scope, ToolFinished, ToolOutcome, ToolStarted, TurnCompleted, TurnFailed, TurnStarted,
+            TurnTotals,
         },
         message::{Block, RawJson, ToolCall},
         reminder::SystemReminderType,
@@ -130,6 +132,16 @@ impl Life {
                 form: None,
             }),
         )
+    }
+
+    /// The caller is asked to run a call, and answers it.
+    pub(super) fn is_answered(&mut self, call_id: &str) -> [Seq; 2] {
+        let (call_id, name, arguments) = (call_id.to_owned(), "tool".to_owned(), RawJson::empty_object());
+        let (effect, deadline) = (Effect::Once, Timestamp::from_millis(0));
+        let asked = CallRequested { call_id: call_id.clone(), name, arguments, effect, deadline };
+        let (outcome, answer_hash) = (CallOutcome::Succeeded, "h".to_owned());
+        let answered = CallAnswered { call_id, outcome, answer_hash, started: 2 };
+        [Event::CallRequested(asked), Event::CallAnswered(answered)].map(|event| self.add(Some(self.turn), event))
     }
 
     pub(super) fn is_approved(&mut self, call_id: &str) -> Seq {
