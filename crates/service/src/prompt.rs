@@ -20,6 +20,8 @@ const IMAGES_MAX: usize = 16;
 /// Bytes of a file, and of all images and files together: in base64 a request with them stays within what vendors take.
 pub(crate) const FILE_BYTES_MAX: usize = 20 * 1024 * 1024;
 const BYTES_MAX: u64 = FILE_BYTES_MAX as u64;
+/// Most bytes of all text files by `blob` of a prompt.
+const BLOB_TEXT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes of a text file that a model is sent; it is told of the rest.
 pub(crate) const FILE_TEXT_BYTES_MAX: u64 = 64 * 1024;
 /// Bytes of a file's name: file systems have no longer ones.
@@ -82,7 +84,7 @@ pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError
         match block {
             PromptBlock::Text { .. } => {}
             PromptBlock::Image { data, blob, .. } | PromptBlock::File { data, blob, .. } => match (data, blob) {
-                (Some(data), None) => check_content(at, block, &data.0)?,
+                (Some(data), None) => check_content((at, "data"), block, &data.0)?,
                 (None, Some(blob)) => validate::blob_hash(blob)?,
                 (None, None) | (Some(_), Some(_)) => {
                     return Err(invalid(at, "data", "give either `data` or `blob`"));
@@ -93,9 +95,18 @@ pub(crate) fn check(prompt: &Prompt, limits: &Limits) -> Result<(), SessionError
     Ok(())
 }
 
-/// Checks the bytes of all images and files of a prompt.
+/// Checks the bytes of all images and files of a prompt, but for its text files by `blob`.
 pub(crate) fn check_bytes(bytes: u64) -> Result<(), SessionError> {
-    let (what, limit) = ("sum of the images and files of a prompt", BYTES_MAX);
+    within(bytes, BYTES_MAX)
+}
+
+/// Checks the bytes of all text files by `blob` of a prompt: they are read while the session's other requests wait.
+pub(crate) fn check_text_bytes(bytes: u64) -> Result<(), SessionError> {
+    within(bytes, BLOB_TEXT_BYTES_MAX)
+}
+
+fn within(bytes: u64, limit: u64) -> Result<(), SessionError> {
+    let what = "sum of the images and files of a prompt";
     if bytes > limit { Err(SessionError::PayloadTooLarge { what, bytes, limit }) } else { Ok(()) }
 }
 
@@ -106,29 +117,30 @@ fn data(block: &PromptBlock) -> Option<&Data> {
     }
 }
 
-/// Checks the bytes of the block at this place. Its name and its type are checked before.
-pub(crate) fn check_content(at: usize, block: &PromptBlock, bytes: &[u8]) -> Result<(), SessionError> {
+/// Checks the bytes of the block at this place, which its field `data` or `blob` gives. Its name and its type are checked
+/// before.
+pub(crate) fn check_content((at, field): (usize, &str), block: &PromptBlock, bytes: &[u8]) -> Result<(), SessionError> {
     match block {
         PromptBlock::Text { .. } => Ok(()),
-        PromptBlock::Image { media_type, .. } => check_image(at, media_type, bytes),
+        PromptBlock::Image { media_type, .. } => check_image((at, field), media_type, bytes),
         PromptBlock::File { media_type, .. } if media_type == PDF => match begins_pdf(bytes) {
             true => Ok(()),
-            false => Err(invalid(at, "data", "it is not a PDF")),
+            false => Err(invalid(at, field, "it is not a PDF")),
         },
         PromptBlock::File { .. } => match std::str::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => Ok(()),
-            _ => Err(not_text(at)),
+            _ => Err(not_text(at, field)),
         },
     }
 }
 
 /// The refusal of a file at this place that is not a text.
-pub(crate) fn not_text(at: usize) -> SessionError {
-    invalid(at, "data", "it is not a text in UTF-8")
+pub(crate) fn not_text(at: usize, field: &str) -> SessionError {
+    invalid(at, field, "it is not a text in UTF-8")
 }
 
-fn check_image(at: usize, media_type: &str, bytes: &[u8]) -> Result<(), SessionError> {
-    let picture = Picture::of(bytes).map_err(|why| invalid(at, "data", why))?;
+fn check_image((at, field): (usize, &str), media_type: &str, bytes: &[u8]) -> Result<(), SessionError> {
+    let picture = Picture::of(bytes).map_err(|why| invalid(at, field, why))?;
     if picture.media_type == media_type {
         return Ok(());
     }

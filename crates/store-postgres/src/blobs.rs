@@ -40,7 +40,7 @@ impl BlobStore for PostgresBlobs {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.read_body((session_id, blob, false), offset, limit).await?)
+        Ok(self.read_body((session_id, blob, None), offset, limit).await?)
     }
 
     async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
@@ -65,25 +65,26 @@ impl BlobStore for PostgresBlobs {
         &self,
         session_id: SessionId,
         blob: &str,
+        since: Timestamp,
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.read_body((session_id, blob, true), offset, limit).await?)
+        Ok(self.read_body((session_id, blob, Some(since)), offset, limit).await?)
     }
 
-    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
-        let name = [(session_id.as_uuid() as _, Type::UUID), (&blob as _, Type::TEXT)];
-        let kept = "UPDATE meerkat.blobs SET uploaded = 0 WHERE session = $1 AND name = $2 AND uploaded > 0 \
-            AND NOT EXISTS (SELECT FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded = 0)";
-        if self.0.db.execute(kept, &name).await? > 0 {
-            return Ok(true);
-        }
-        let sql = "SELECT FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded = 0";
-        let is_there = self.0.db.query_opt(sql, &name).await?.is_some();
-        if is_there {
-            self.remove_in_transaction(session_id, "uploaded > 0 AND name = $2", &[(&blob, Type::TEXT)]).await?;
-        }
-        Ok(is_there)
+    async fn keep(&self, session_id: SessionId, blob: &str, since: Timestamp) -> Result<bool, StoreError> {
+        let mut connection = self.0.db.connection().await?;
+        let done = match connection.begin().await {
+            Ok(work) => keep(work, session_id, blob, since).await,
+            Err(trouble) => Err(trouble),
+        };
+        Ok(connection.end(done)?)
+    }
+
+    async fn uploads(&self, session_id: SessionId) -> Result<Vec<u64>, StoreError> {
+        let sql = "SELECT length FROM meerkat.blobs WHERE session = $1 AND uploaded > 0";
+        let rows = self.0.db.query(sql, &[(session_id.as_uuid(), Type::UUID)]).await?;
+        Ok(rows.iter().map(|row| unsigned(column(row, 0)?)).collect::<Result<_, Trouble>>()?)
     }
 
     async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
@@ -99,28 +100,30 @@ impl BlobStore for PostgresBlobs {
 }
 
 impl PostgresBlobs {
-    /// Reads a piece of a blob, or of an upload.
+    /// Reads a piece of a blob, or of an upload that is no older than a time.
     async fn read_body(
         &self,
-        (session_id, blob, is_upload): (SessionId, &str, bool),
+        (session_id, blob, since): (SessionId, &str, Option<Timestamp>),
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, Trouble> {
         let first = offset / PART_BYTES as u64;
         let last = offset.saturating_add(limit as u64).saturating_sub(1).max(offset) / PART_BYTES as u64;
+        let (first_time, last_time) = since.map_or((0, 0), |since| (since.as_millis().max(1), i64::MAX));
         let rows = self
             .0
             .db
             .query(
                 "SELECT b.length, p.part, p.data FROM meerkat.blobs b LEFT JOIN meerkat.blob_parts p \
                  ON p.body = b.body AND p.part BETWEEN $3 AND $4 \
-                 WHERE b.session = $1 AND b.name = $2 AND (b.uploaded > 0) = $5 ORDER BY p.part",
+                 WHERE b.session = $1 AND b.name = $2 AND b.uploaded BETWEEN $5 AND $6 ORDER BY p.part",
                 &[
                     (session_id.as_uuid(), Type::UUID),
                     (&blob, Type::TEXT),
                     (&signed(first), Type::INT8),
                     (&signed(last), Type::INT8),
-                    (&is_upload, Type::BOOL),
+                    (&first_time, Type::INT8),
+                    (&last_time, Type::INT8),
                 ],
             )
             .await?;
@@ -145,6 +148,30 @@ impl PostgresBlobs {
         let done = done.await;
         connection.end(done)
     }
+}
+
+/// Makes an upload a blob, in a transaction that has the session to itself as an upload and a removal have.
+async fn keep(work: Work<'_>, session_id: SessionId, blob: &str, since: Timestamp) -> Result<bool, Trouble> {
+    let session: Param<'_> = (session_id.as_uuid(), Type::UUID);
+    let name: Param<'_> = (&blob, Type::TEXT);
+    let first_time = since.as_millis().max(1);
+    work.query("SELECT FROM meerkat.sessions WHERE id = $1 FOR UPDATE", std::slice::from_ref(&session)).await?;
+    // Another may write a blob of the same bytes meanwhile, without the lock: the first one stays.
+    let copied = "INSERT INTO meerkat.blobs (session, name, length, body) SELECT session, name, length, body \
+        FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded >= $3 ON CONFLICT DO NOTHING";
+    if work.execute(copied, &[session.clone(), name.clone(), (&first_time, Type::INT8)]).await? > 0 {
+        let moved = "DELETE FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded > 0";
+        work.execute(moved, &[session, name]).await?;
+        work.commit().await?;
+        return Ok(true);
+    }
+    let sql = "SELECT FROM meerkat.blobs WHERE session = $1 AND name = $2 AND uploaded = 0";
+    let is_there = work.query_opt(sql, &[session, name.clone()]).await?.is_some();
+    if is_there {
+        remove(&work, session_id, "uploaded > 0 AND name = $2", &[name]).await?;
+    }
+    work.commit().await?;
+    Ok(is_there)
 }
 
 /// Removes a session's blobs in a transaction that has locked the session.

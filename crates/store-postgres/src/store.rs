@@ -97,9 +97,9 @@ impl Store {
     }
 
     /// Deletes the rows that nobody needs any more, by the database's clock: uploads that no prompt has used, parts of
-    /// blobs whose writer ended before they had a name, letters without an asker, places of what was removed, old keys except the newest, nodes that ended
-    /// long ago and have no session, and their readers. Then lists what is in no list. One that fails leaves the others
-    /// to the rest.
+    /// blobs whose writer ended before they had a name, letters without an asker, places of what was removed, old keys
+    /// except the newest, nodes that ended long ago and have no session, and their readers. Then lists what is in no
+    /// list. One that fails leaves the others to the rest.
     async fn sweep(&self) {
         let failed = |trouble| tracing::warn!(?trouble, "old rows stay in the database for now");
         for sql in [

@@ -109,8 +109,9 @@ async fn dispatch(
         Operation::ImportBundle => bundle::import(app, text, upload).await,
         Operation::PutBlob => {
             let OneSession { session_id } = decode_params(text)?;
+            let length = wire::length(&upload);
             let pieces = upload.into_data_stream().map_err(|_| wire::broken_off()).boxed();
-            encode(&app.service.put_blob_from(session_id, pieces).await?).map(wire::json)
+            encode(&app.service.put_blob_from(session_id, length, pieces).await?).map(wire::json)
         }
         Operation::CreateSession => wire::created(app, &create_session(service, text).await?),
         Operation::Blob => {

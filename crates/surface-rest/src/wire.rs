@@ -48,6 +48,11 @@ pub(crate) fn check_announced(body: &Body, limit: u64) -> Result<(), SessionErro
     within(body.size_hint().lower(), limit)
 }
 
+/// Returns the bytes of a body that announces them.
+pub(crate) fn length(body: &Body) -> Option<u64> {
+    body.size_hint().exact()
+}
+
 /// Refuses more bytes than the limit.
 pub(crate) fn within(bytes: u64, limit: u64) -> Result<(), SessionError> {
     if bytes > limit { Err(too_large(bytes, limit)) } else { Ok(()) }

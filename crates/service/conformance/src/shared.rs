@@ -45,6 +45,7 @@ promises! {
     a_key_has_one_session;
     pruning_waits_for_readers_of_either_handle;
     a_blob_is_one_for_both;
+    what_is_kept_beside_the_same_bytes_is_kept_once;
     an_upload_is_one_for_both_and_waits_to_be_kept;
     uploads_of_a_session_are_bounded;
     lists_keys_and_checkpoints_are_one_for_both;
@@ -232,6 +233,35 @@ async fn a_blob_is_one_for_both([one, other]: [Stores; 2]) -> Result<(), String>
     expect("a removed blob", said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?, None)
 }
 
+async fn what_is_kept_beside_the_same_bytes_is_kept_once([one, other]: [Stores; 2]) -> Result<(), String> {
+    fill(&one, 1, 1, SessionState::Idle).await?;
+    let finish = async || {
+        let mut writer = other.blobs.writer(id(1));
+        writer.write(b"a body").await?;
+        writer.finish().await
+    };
+    // Beside a second upload, and beside a blob that is written.
+    for round in 0..8 {
+        let name = said(upload(&one, b"a body", 10).await, "upload")?;
+        let keep = one.blobs.keep(id(1), &name, time(10));
+        let kept = if round % 2 == 0 {
+            let (kept, uploaded) = futures::join!(keep, upload(&other, b"a body", 20));
+            said(uploaded, "upload")?;
+            kept
+        } else {
+            let (kept, finished) = futures::join!(keep, finish());
+            said(finished, "finish")?;
+            kept
+        };
+        expect("what is kept", said(kept, "keep")?, true)?;
+        let read = said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?;
+        expect("a blob", read.as_deref(), Some(&b"a body"[..]))?;
+        said(one.blobs.remove(id(1), &BTreeSet::from([name])).await, "remove a blob")?;
+        said(one.blobs.expire(id(1), time(30)).await, "expire")?;
+    }
+    Ok(())
+}
+
 /// Uploads a body to session 1.
 async fn upload(stores: &Stores, body: &[u8], at: u64) -> Result<String, StoreError> {
     let mut writer = stores.blobs.writer(id(1));
@@ -249,12 +279,17 @@ async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::new())?;
     // The later time counts.
     said(one.blobs.expire(id(1), time(20)).await, "expire")?;
-    let read = said(other.blobs.read_upload(id(1), &name, 2, 9).await, "read an upload")?;
+    let read = said(other.blobs.read_upload(id(1), &name, time(20), 2, 9).await, "read an upload")?;
     expect("an upload", read.as_deref(), Some(&b"body"[..]))?;
-    let kept = async |stores: &Stores| said(stores.blobs.keep(id(1), &name).await, "keep");
+    let read = said(other.blobs.read_upload(id(1), &name, time(21), 2, 9).await, "read an upload")?;
+    expect("an upload that is too old", read, None)?;
+    expect("the lengths", said(one.blobs.uploads(id(1)).await, "list uploads")?, vec![6])?;
+    let too_old = said(one.blobs.keep(id(1), &name, time(21)).await, "keep")?;
+    expect("what is too old to be kept", too_old, false)?;
+    let kept = async |stores: &Stores| said(stores.blobs.keep(id(1), &name, time(20)).await, "keep");
     expect("what is kept", kept(&other).await?, true)?;
     expect("what is kept twice", kept(&one).await?, true)?;
-    expect("an upload", said(one.blobs.read_upload(id(1), &name, 0, 9).await, "read an upload")?, None)?;
+    expect("an upload", said(one.blobs.read_upload(id(1), &name, time(0), 0, 9).await, "read an upload")?, None)?;
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name.clone()]))?;
     // A blob that is uploaded, too, waits beside it.
     said(upload(&other, b"a body", 30).await, "upload")?;
@@ -266,8 +301,8 @@ async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2
     expect("a blob", read.as_deref(), Some(&b"body"[..]))?;
     let late = said(upload(&one, b"late", 40).await, "upload")?;
     said(other.blobs.expire(id(1), time(41)).await, "expire")?;
-    expect("an old upload", said(one.blobs.read_upload(id(1), &late, 0, 9).await, "read an upload")?, None)?;
-    expect("an old upload", said(one.blobs.keep(id(1), &late).await, "keep")?, false)?;
+    expect("an old upload", said(one.blobs.read_upload(id(1), &late, time(0), 0, 9).await, "read an upload")?, None)?;
+    expect("an old upload", said(one.blobs.keep(id(1), &late, time(0)).await, "keep")?, false)?;
     expect("the blobs", said(one.blobs.list(id(1)).await, "list blobs")?, BTreeSet::from([name]))
 }
 
@@ -280,13 +315,14 @@ async fn uploads_of_a_session_are_bounded([one, other]: [Stores; 2]) -> Result<(
     // Of two at once one is too many.
     let [first, second] = [body(100), body(200)];
     let both = futures::join!(upload(&one, &first, 10), upload(&other, &second, 10));
-    let full = Err(StoreError::UploadsFull { what: "unused uploads", limit: UPLOADS_MAX });
+    let (held, limit) = (UPLOADS_MAX as u64, UPLOADS_MAX as u64);
+    let full = Err(StoreError::UploadsFull { what: "unused uploads", held, limit });
     let (taken, refused) = if both.0.is_ok() { both } else { (both.1, both.0) };
     let taken = said(taken, "the last upload")?;
     expect("one upload too many", refused, full.clone())?;
     // One that is there already is none more, and one that is kept makes room.
     said(upload(&other, &body(1), 10).await, "the same upload")?;
-    expect("what is kept", said(one.blobs.keep(id(1), &taken).await, "keep")?, true)?;
+    expect("what is kept", said(one.blobs.keep(id(1), &taken, time(0)).await, "keep")?, true)?;
     said(upload(&one, &body(300), 10).await, "upload")?;
     expect("one upload too many", upload(&one, &body(400), 10).await, full)
 }

@@ -1,7 +1,7 @@
 //! Blobs: bodies too large for an event, each in a file of its session's directory, named by its hash.
 //!
 //! A blob is durable under its name before a record can name it. An upload is a blob that no record names yet. It is in a
-//! folder of its own, and its name has the time at which it goes, unless a prompt uses it before.
+//! folder of its own, and its name has the time at which it was uploaded.
 
 use std::{
     collections::BTreeSet,
@@ -163,6 +163,7 @@ impl BlobStore for FileBlobs {
         &self,
         session_id: SessionId,
         blob: &str,
+        since: Timestamp,
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
@@ -171,20 +172,29 @@ impl BlobStore for FileBlobs {
             .clone()
             .read(move || {
                 let disk = context.disk.as_ref();
-                let found = uploads(disk, session_id).map_err(failed)?.into_iter().find(|upload| upload.blob == blob);
-                found.map_or(Ok(None), |upload| piece(disk, &upload.path, offset, limit))
+                let is_it = |upload: &Upload| upload.blob == blob && upload.time >= since;
+                while let Some(upload) = uploads(disk, session_id).map_err(failed)?.into_iter().find(is_it) {
+                    if let Some(piece) = piece(disk, &upload.path, offset, limit)? {
+                        return Ok(Some(piece));
+                    }
+                    // Since it was listed it was uploaded once more, kept or deleted.
+                }
+                Ok(None)
             })
             .await
     }
 
-    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+    async fn keep(&self, session_id: SessionId, blob: &str, since: Timestamp) -> Result<bool, StoreError> {
+        if !is_name(blob) {
+            return Ok(false);
+        }
         let (context, blob) = (self.context.clone(), blob.to_owned());
         // While it is held, the session gets no other upload of this name.
         let mut naming = self.naming(session_id).lock_owned().await;
         on(self.context.executor.as_ref(), move || {
             let disk = context.disk.as_ref();
             let mut uploads = uploads(disk, session_id).map_err(failed)?;
-            uploads.retain(|upload| upload.blob == blob);
+            uploads.retain(|upload| upload.blob == blob && upload.time >= since);
             let dir = session_dir(session_id);
             let is_there = if_there(disk.len(&dir.join(BLOBS).join(&blob))).map_err(failed)?.is_some();
             let Some(upload) = uploads.first() else { return Ok(is_there) };
@@ -201,17 +211,30 @@ impl BlobStore for FileBlobs {
                 context.health.unsure(session_id, error)
             })?;
             *naming = Some(session_id);
-            // One that reappears after a power failure goes when its time has come.
+            // One that reappears after a power failure is deleted when its time has come.
             uploads.iter().for_each(|upload| drop(disk.remove(&upload.path)));
             Ok(true)
         })
         .await
     }
 
+    async fn uploads(&self, session_id: SessionId) -> Result<Vec<u64>, StoreError> {
+        let disk = self.context.disk.clone();
+        let lengths = move || {
+            let uploads = uploads(disk.as_ref(), session_id).map_err(failed)?;
+            // One may be kept or deleted meanwhile.
+            uploads.iter().filter_map(|upload| if_there(disk.len(&upload.path)).map_err(failed).transpose()).collect()
+        };
+        self.context.read(lengths).await
+    }
+
     /// Removes uploads, without a sync: one that reappears after a power failure is removed again.
     async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {
         let disk = self.context.disk.clone();
+        // None is deleted that is just being kept.
+        let naming = self.naming(session_id).lock_owned().await;
         let expire = move || {
+            let _naming = naming;
             let uploads = uploads(disk.as_ref(), session_id).map_err(failed)?;
             let mut expired = uploads.iter().filter(|upload| upload.time < before);
             expired.try_for_each(|upload| if_there(disk.remove(&upload.path)).map(drop).map_err(failed))

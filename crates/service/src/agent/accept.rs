@@ -99,43 +99,49 @@ impl Actor {
             let of_turn = self.session.context.entries().iter().rev().take_while(|entry| entry.turn == turn);
             of_turn.map(|entry| entry.message.attached()).try_for_each(|blocks| check_attached(blocks, &model))?;
         }
-        let blocks = self.check_blocks(&request.prompt, Some(&model)).await?;
         let running = self.session.open_turn().map(|open| open.turn);
+        let starts = self.check_turn(request.policy, is_continuation)?;
+        // Blobs are read only for a turn that is taken.
+        let blocks = self.check_blocks(&request.prompt, Some(&model)).await?;
+        if starts {
+            return self.start_now((request, blocks), continues.filter(|_| is_continuation), model, key).await;
+        }
+        let handle = self.enqueue((request, blocks), key).await?;
+        self.release_held();
+        if request.policy == Policy::Interrupt {
+            if let Some(turn) = running {
+                self.control.interrupt.get_or_insert((turn, "replaced"));
+            }
+            if let Some(asked) = &self.running.asked {
+                asked.cancel.cancel();
+            }
+        }
+        Ok((handle, None))
+    }
+
+    /// Refuses a turn that has no place. Returns true if it starts at once, false if it waits in the queue.
+    fn check_turn(&self, policy: Policy, is_continuation: bool) -> Result<bool, SessionError> {
+        let (running, is_compacting) = (self.session.open_turn(), self.running.asked.is_some());
         if is_continuation {
-            return match (running, continues) {
-                (Some(turn), _) => Err(self.session.busy_with(turn)),
-                _ if self.running.asked.is_some() => Err(SessionError::Compacting),
-                (None, None) => Err(SessionError::NothingToResume),
-                (None, continues) => self.start_now((request, blocks), continues, model, key).await,
+            let is_interrupted = self.session.last_end().is_some_and(|end| end.status == TurnStatus::Interrupted);
+            return match running {
+                Some(open) => Err(self.session.busy_with(open.turn)),
+                None if is_compacting => Err(SessionError::Compacting),
+                None if !is_interrupted => Err(SessionError::NothingToResume),
+                None => Ok(true),
             };
         }
-        let handle = match (running, request.policy) {
-            (None, _) if self.session.queue.is_empty() && self.running.asked.is_none() => {
-                return self.start_now((request, blocks), None, model, key).await;
-            }
-            (_, Policy::Reject) => {
-                let pending = self.session.pending_turn();
-                return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
-            }
-            // The running turn is steered above, unless it can only end; a compaction is waited for.
-            (_, Policy::Queue | Policy::Steer) => {
-                let handle = self.enqueue((request, blocks), key).await?;
-                self.release_held();
-                handle
-            }
-            (running, Policy::Interrupt) => {
-                let handle = self.enqueue((request, blocks), key).await?;
-                self.release_held();
-                if let Some(turn) = running {
-                    self.control.interrupt.get_or_insert((turn, "replaced"));
-                }
-                if let Some(asked) = &self.running.asked {
-                    asked.cancel.cancel();
-                }
-                handle
-            }
-        };
-        Ok((handle, None))
+        if running.is_none() && self.session.queue.is_empty() && !is_compacting {
+            return Ok(true);
+        }
+        if policy == Policy::Reject {
+            let pending = self.session.pending_turn();
+            return Err(pending.map_or(SessionError::Compacting, |turn| self.session.busy_with(turn)));
+        }
+        // The running turn is steered before, unless it can only end; a compaction is waited for.
+        let limit = self.ports.options.turn.max_queued;
+        let is_full = self.session.queue.len() >= limit;
+        if is_full { Err(SessionError::QueueFull { what: "turns", limit }) } else { Ok(false) }
     }
 
     /// The session takes anything to do at all.
@@ -240,10 +246,6 @@ impl Actor {
         (request, blocks): (&StartTurn, Vec<Checked>),
         key: Option<Key>,
     ) -> Result<TurnHandle, SessionError> {
-        let limit = self.ports.options.turn.max_queued;
-        if self.session.queue.len() >= limit {
-            return Err(SessionError::QueueFull { what: "turns", limit });
-        }
         let turn = self.session.next_turn;
         let blocks = self.attach(blocks).await?;
         let (client_tools, changed) = self.tools_of_request(request, true);

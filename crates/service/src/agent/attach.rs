@@ -1,7 +1,7 @@
 //! From the blocks of a prompt to blobs of the session. All of them are checked before the first is stored, and they are
 //! stored before the event that names them.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -83,6 +83,16 @@ impl<'a> Text<'a> {
     }
 }
 
+/// Text of a blob that is checked.
+struct CheckedText {
+    /// Its bytes, with its secrets.
+    read: u64,
+    /// Its bytes without them.
+    bytes: u64,
+    /// Whether it has none.
+    is_clean: bool,
+}
+
 impl Actor {
     /// Returns a prompt's text without secrets.
     pub(super) fn clean_text(&self, text: &str) -> Body {
@@ -97,6 +107,7 @@ impl Actor {
     ) -> Result<Vec<Checked>, SessionError> {
         model.map_or(Ok(()), |model| prompt::check_model(prompt, model))?;
         let (named, mut checked, mut bytes) = (self.named(), Vec::new(), 0);
+        let (mut texts, mut text_bytes) = (BTreeMap::new(), 0);
         for (at, block) in prompt.blocks().iter().enumerate() {
             let (data, blob) = match block {
                 PromptBlock::Text { .. } => continue,
@@ -104,7 +115,12 @@ impl Actor {
             };
             let content = match (data, blob, block) {
                 (None, Some(blob), PromptBlock::File { name, media_type, .. }) if media_type != PDF => {
-                    checked.push(named.check_text(at, (name, media_type), blob).await?);
+                    if !texts.contains_key(blob) {
+                        let text = named.check_text(at, blob, text_bytes).await?;
+                        text_bytes += text.read;
+                        texts.insert(blob, text);
+                    }
+                    checked.extend(texts.get(blob).map(|text| self.named_text((name, media_type), blob, text)));
                     continue;
                 }
                 (None, Some(blob), _) => named.piece(blob, 0, FILE_BYTES_MAX + 1).await?,
@@ -114,12 +130,21 @@ impl Actor {
             prompt::check_bytes(bytes)?;
             if blob.is_some() {
                 // What the request itself has is checked.
-                prompt::check_content(at, block, &content)?;
+                prompt::check_content((at, "blob"), block, &content)?;
             }
             let attached = prompt::attached(block, &content);
             checked.extend(attached.map(|attached| self.cleaned(attached, content, blob.clone())));
         }
         Ok(checked)
+    }
+
+    /// Returns a text file whose text is that of a blob.
+    fn named_text(&self, (name, media_type): (&str, &str), blob: &str, text: &CheckedText) -> Checked {
+        let name = self.ports.secrets.replace(name).into_owned();
+        let (media_type, bytes) = (media_type.to_owned(), text.bytes);
+        let stored_as = if text.is_clean { blob.to_owned() } else { String::new() };
+        let attached = Attached::File(AttachedFile { name, media_type, blob: stored_as, bytes, pages: None });
+        Checked { attached, content: if text.is_clean { Content::Named } else { Content::Unclean(blob.to_owned()) } }
     }
 
     /// Replaces secrets in a file's name, and in a text that the request itself has.
@@ -144,8 +169,7 @@ impl Actor {
     /// Stores images and files. They are durable with the event that names them. If one cannot be stored, nothing of the
     /// session has changed, and a turn that runs goes on.
     pub(super) async fn attach(&mut self, checked: Vec<Checked>) -> Result<Vec<Attached>, SessionError> {
-        let named = self.named();
-        let stored = try_join_all(checked.into_iter().map(|checked| named.store(checked))).await;
+        let stored = self.named().store_all(checked).await;
         stored.map_err(|trouble| match trouble {
             Trouble::Store(error @ StoreError::Fenced) => self.discard(&error),
             Trouble::Store(error) => Self::store_failed(&error),
@@ -168,49 +192,68 @@ impl Named {
     /// Reads a piece. Copies of files are not for prompts.
     async fn piece(&self, blob: &str, offset: u64, limit: usize) -> Result<Bytes, SessionError> {
         match offset == 0 && is_copy(self.ports.blobs.as_ref(), self.id, blob).await? {
-            true => Err(SessionError::ItemNotFound("blob")),
+            true => Err(gone()),
             false => uploads::read(&self.ports, self.id, blob, offset, limit).await,
         }
     }
 
-    /// Checks a text file of any length.
-    async fn check_text(
-        &self,
-        at: usize,
-        (name, media_type): (&str, &str),
-        blob: &str,
-    ) -> Result<Checked, SessionError> {
+    /// Checks a text file, beside others of so many bytes.
+    async fn check_text(&self, at: usize, blob: &str, others: u64) -> Result<CheckedText, SessionError> {
         let (mut text, mut bytes, mut hash) = (Text::of(self, blob), 0, Sha256::new());
-        while let Some(piece) = text.next(|| prompt::not_text(at)).await? {
+        while let Some(piece) = text.next(|| prompt::not_text(at, "blob")).await? {
+            prompt::check_text_bytes(others + text.read)?;
             bytes += piece.len() as u64;
             hash.update(&piece);
         }
-        let name = self.ports.secrets.replace(name).into_owned();
-        let (media_type, is_clean) = (media_type.to_owned(), hex(&hash.finalize()) == blob);
-        let stored_as = if is_clean { blob.to_owned() } else { String::new() };
-        let attached = Attached::File(AttachedFile { name, media_type, blob: stored_as, bytes, pages: None });
-        Ok(Checked { attached, content: if is_clean { Content::Named } else { Content::Unclean(blob.to_owned()) } })
+        Ok(CheckedText { read: text.read, bytes, is_clean: hex(&hash.finalize()) == blob })
     }
 
-    async fn store(&self, Checked { attached, content }: Checked) -> Result<Attached, Trouble> {
-        let (blobs, id) = (&self.ports.blobs, self.id);
-        let gone = || SessionError::ItemNotFound("blob");
-        let mut writer = blobs.writer(id);
-        writer.waits_for_room();
-        match content {
-            Content::Named if blobs.keep(id, attached.blob()).await? => return Ok(attached),
-            Content::Named => return Err(gone().into()),
-            Content::New(content) => writer.write(&content).await?,
-            Content::Unclean(blob) => {
-                let mut text = Text::of(self, &blob);
-                while let Some(piece) = text.next(gone).await? {
-                    writer.write(piece.as_bytes()).await?;
-                }
+    async fn store_all(&self, checked: Vec<Checked>) -> Result<Vec<Attached>, Trouble> {
+        let mut cleaned = BTreeMap::new();
+        for Checked { content, .. } in &checked {
+            if let Content::Unclean(blob) = content
+                && !cleaned.contains_key(blob)
+            {
+                cleaned.insert(blob.clone(), self.store_clean(blob).await?);
             }
         }
-        let (blob, _) = writer.finish().await?;
-        Ok(attached.stored_as(blob))
+        try_join_all(checked.into_iter().map(|checked| self.store(checked, &cleaned))).await
     }
+
+    async fn store(
+        &self,
+        Checked { attached, content }: Checked,
+        cleaned: &BTreeMap<String, String>,
+    ) -> Result<Attached, Trouble> {
+        let (blobs, id) = (&self.ports.blobs, self.id);
+        match content {
+            Content::Named if blobs.keep(id, attached.blob(), uploads::since(&self.ports)).await? => Ok(attached),
+            Content::Named => Err(gone().into()),
+            Content::Unclean(blob) => Ok(attached.stored_as(cleaned.get(&blob).cloned().unwrap_or_default())),
+            Content::New(content) => {
+                let mut writer = blobs.writer(id);
+                writer.waits_for_room();
+                writer.write(&content).await?;
+                let (blob, _) = writer.finish().await?;
+                Ok(attached.stored_as(blob))
+            }
+        }
+    }
+
+    /// Stores the text of a blob without its secrets; returns the name of that.
+    async fn store_clean(&self, blob: &str) -> Result<String, Trouble> {
+        let mut writer = self.ports.blobs.writer(self.id);
+        writer.waits_for_room();
+        let mut text = Text::of(self, blob);
+        while let Some(piece) = text.next(gone).await? {
+            writer.write(piece.as_bytes()).await?;
+        }
+        Ok(writer.finish().await?.0)
+    }
+}
+
+const fn gone() -> SessionError {
+    SessionError::ItemNotFound("blob")
 }
 
 /// Reason that an image or a file was not stored.

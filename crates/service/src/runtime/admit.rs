@@ -174,8 +174,13 @@ macro_rules! declare {
                 self.admit(Operation::ImportBundle).await?.import_until(request, Some(cancel)).await
             }
 
-            async fn put_blob_from(&self, session_id: SessionId, body: Pieces) -> Result<StoredBlob, SessionError> {
-                self.admit(Operation::PutBlob).await?.put_blob_from(session_id, body).await
+            async fn put_blob_from(
+                &self,
+                session_id: SessionId,
+                length: Option<u64>,
+                body: Pieces,
+            ) -> Result<StoredBlob, SessionError> {
+                self.admit(Operation::PutBlob).await?.put_blob_from(session_id, length, body).await
             }
 
             async fn memory_to_index(&self) -> Option<u64> {

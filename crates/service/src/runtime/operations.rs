@@ -294,11 +294,17 @@ impl Admitted<'_> {
 
     pub(super) async fn put_blob(&self, request: PutBlob) -> Result<StoredBlob, SessionError> {
         let PutBlob { session_id, data } = request;
-        self.put_blob_from(session_id, stream::iter([Ok(data.0)]).boxed()).await
+        let length = Some(data.0.len() as u64);
+        self.put_blob_from(session_id, length, stream::iter([Ok(data.0)]).boxed()).await
     }
 
-    pub(super) async fn put_blob_from(&self, session_id: SessionId, body: Pieces) -> Result<StoredBlob, SessionError> {
-        self.0.store_upload(session_id, body).await
+    pub(super) async fn put_blob_from(
+        &self,
+        session_id: SessionId,
+        length: Option<u64>,
+        body: Pieces,
+    ) -> Result<StoredBlob, SessionError> {
+        self.0.store_upload(session_id, length, body).await
     }
 
     pub(super) async fn list(&self, query: SessionQuery) -> Result<Page<SessionSummary>, SessionError> {

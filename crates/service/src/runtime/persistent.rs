@@ -3,10 +3,14 @@
 //! The journal is the truth: everything here reads it, or appends to it through an actor.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-use super::{indexed::SCANS, operations::PAGE_BYTES_MAX, sessions::Sessions};
+use super::{
+    indexed::SCANS,
+    operations::PAGE_BYTES_MAX,
+    sessions::{BODIES_MAX, Sessions},
+};
 use crate::{
     SessionError,
     agent::command::Command,
@@ -20,7 +24,7 @@ use crate::{
         ForkPoint, ForkedHistory, HistoryFold, Session,
         event::{Event, HistorySnapshot, Record},
     },
-    store::{ReadLimit, StoreError, UPLOADS_BYTES_MAX, restore::decode},
+    store::{ReadLimit, StoreError, UPLOADS_BYTES_MAX, check_uploads, restore::decode},
     upkeep::{bundle::piece, retention::doomed},
     uploads,
 };
@@ -211,23 +215,34 @@ impl Sessions {
     pub(super) async fn store_upload(
         &self,
         session_id: SessionId,
-        mut body: Pieces,
+        length: Option<u64>,
+        body: Pieces,
     ) -> Result<StoredBlob, SessionError> {
+        let full = |_| SessionError::Limit { what: "uploads", limit: BODIES_MAX as u64 };
+        let _room = self.inner.bodies.try_acquire().map_err(full)?;
         let engine = self.engine();
-        self.check_exists(session_id).await?;
+        if self.look(session_id).await?.summary.archived {
+            return Err(SessionError::Archived(session_id));
+        }
         engine.held.check_room()?;
         engine.events.room().await?;
-        uploads::expire(&engine.ports, session_id).await?;
-        let (mut writer, mut bytes) = (engine.blobs.writer(session_id), 0);
-        writer.waits_for_room();
-        while let Some(piece) = body.try_next().await? {
-            bytes += piece.len() as u64;
-            if bytes > UPLOADS_BYTES_MAX {
-                return Err(SessionError::PayloadTooLarge { what: "upload", bytes, limit: UPLOADS_BYTES_MAX });
+        uploads::expire(&engine.ports, session_id).await;
+        if let Some(length) = length {
+            let others = engine.blobs.uploads(session_id).await?;
+            // One of this length may be the same bytes, which take no more room.
+            if !others.contains(&length) {
+                check_uploads(others.len(), others.iter().sum(), length)?;
             }
-            writer.write(&piece).await?;
         }
+        let mut writer = engine.blobs.writer(session_id);
+        writer.waits_for_room();
+        uploads::write(writer.as_mut(), body, UPLOADS_BYTES_MAX).await?;
         let (blob, bytes) = writer.upload(engine.world.clock.now()).await?;
+        if let Err(gone @ SessionError::NotFound(_)) = self.check_exists(session_id).await {
+            // It was deleted meanwhile, perhaps before its blobs had this one.
+            engine.blobs.forget(session_id).await;
+            return Err(gone);
+        }
         Ok(StoredBlob { blob, bytes })
     }
 

@@ -1,5 +1,5 @@
 //! Reading of what is stored, slowly and again and again: a journal that nobody asks for may be damaged too, and is then
-//! found while a backup still has it. Old uploads go on the way. Databases have checks and sweeps of their own.
+//! found while a backup still has it. Old uploads are deleted on the way. Databases have checks and sweeps of their own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,9 +53,7 @@ impl Sessions {
         }
         match events.sessions(*session_id, 1).await.map(|ids| ids.first().copied()) {
             Ok(Some(next)) => {
-                if let Err(error) = uploads::expire(&self.engine().ports, next).await {
-                    tracing::warn!(session_id = %next, %error, "old uploads stay until the next round");
-                }
+                uploads::expire(&self.engine().ports, next).await;
                 (*session_id, *after) = (Some(next), 0);
                 Duration::ZERO
             }

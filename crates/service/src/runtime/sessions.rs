@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::FutureExt as _;
-use tokio::sync::{Mutex, OnceCell, RwLock, mpsc, oneshot};
+use tokio::sync::{Mutex, OnceCell, RwLock, Semaphore, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{creations::Creations, given, nodes::Others, validate};
@@ -51,6 +51,8 @@ use crate::{
 
 /// Number of locks that the journals share.
 const JOURNAL_LOCKS: usize = 64;
+/// Most bodies that are being stored as uploads of sessions at one time.
+pub(super) const BODIES_MAX: usize = 16;
 
 /// How often a command is sent to a session that changes hands.
 const SENT_MAX: u32 = 10;
@@ -76,6 +78,8 @@ pub(super) struct Inner {
     pub(super) creations: Arc<Creations>,
     pub(super) exports: Exports,
     pub(super) uploads: Uploads,
+    /// Room for bodies that are being stored as uploads of sessions.
+    pub(super) bodies: Semaphore,
     journals: [RwLock<u64>; JOURNAL_LOCKS],
     /// Set when the sessions that a former process left open are settled.
     pub(super) is_ready: OnceCell<()>,
@@ -106,6 +110,7 @@ impl Sessions {
             creations: Arc::default(),
             exports: Exports::default(),
             uploads: Uploads::default(),
+            bodies: Semaphore::new(BODIES_MAX),
             journals: std::array::from_fn(|_| RwLock::default()),
             is_ready: OnceCell::new(),
             schedule: std::sync::OnceLock::new(),

@@ -116,8 +116,14 @@ macro_rules! declare {
                 self.import_bundle(request).await
             }
 
-            /// Like [`Self::put_blob`], from the pieces of a body, none of which is kept.
-            async fn put_blob_from(&self, session_id: SessionId, body: Pieces) -> Result<StoredBlob, SessionError>;
+            /// Like [`Self::put_blob`], from the pieces of a body, none of which is kept. If its length is known, one
+            /// that the session has no room for is refused before the first piece.
+            async fn put_blob_from(
+                &self,
+                session_id: SessionId,
+                length: Option<u64>,
+                body: Pieces,
+            ) -> Result<StoredBlob, SessionError>;
 
             /// Counts the passages that a rebuild of the memory's index has not reached yet, if that is known here.
             async fn memory_to_index(&self) -> Option<u64> {

@@ -339,21 +339,31 @@ impl BlobStore for MemoryBlobStore {
         &self,
         session_id: SessionId,
         blob: &str,
+        since: Timestamp,
         offset: u64,
         limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
         let blobs = self.blobs();
         let upload = blobs.get(&session_id).and_then(|blobs| blobs.uploads.get(blob));
-        Ok(upload.map(|(_, bytes)| piece(bytes, offset, limit)))
+        Ok(upload.filter(|(time, _)| *time >= since).map(|(_, bytes)| piece(bytes, offset, limit)))
     }
 
-    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+    async fn keep(&self, session_id: SessionId, blob: &str, since: Timestamp) -> Result<bool, StoreError> {
         let mut blobs = self.blobs();
         let Some(blobs) = blobs.get_mut(&session_id) else { return Ok(false) };
-        let Some((_, bytes)) = blobs.uploads.remove(blob) else { return Ok(blobs.blobs.contains_key(blob)) };
+        if blobs.uploads.get(blob).is_none_or(|(time, _)| *time < since) {
+            return Ok(blobs.blobs.contains_key(blob));
+        }
+        let Some((_, bytes)) = blobs.uploads.remove(blob) else { return Ok(false) };
         let former = blobs.blobs.insert(blob.to_owned(), bytes);
         self.held.shrink(former.map_or(0, |former| former.len() as u64));
         Ok(true)
+    }
+
+    async fn uploads(&self, session_id: SessionId) -> Result<Vec<u64>, StoreError> {
+        let blobs = self.blobs();
+        let uploads = blobs.get(&session_id).into_iter().flat_map(|blobs| blobs.uploads.values());
+        Ok(uploads.map(|(_, bytes)| bytes.len() as u64).collect())
     }
 
     async fn expire(&self, session_id: SessionId, before: Timestamp) -> Result<(), StoreError> {

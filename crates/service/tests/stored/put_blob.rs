@@ -1,15 +1,26 @@
 //! Uploads: what a prompt names by its blob was uploaded to this session, within a day, and waits in no fork and no
 //! bundle until then.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
+use async_trait::async_trait;
 use bytes::Bytes;
-use futures::stream::{self, StreamExt as _};
+use futures::{
+    FutureExt as _,
+    stream::{self, StreamExt as _},
+};
 use meerkat_service::{
     ErrorCode, SessionError, SessionId,
     clock::Timestamp,
     service::{Data, PromptBlock, PutBlob, ReadBlob, StartTurn, StoredBlob, TurnResult},
-    store::UPLOADS_MAX,
+    store::{BlobStore, BlobWriter, StoreError, Stores, UPLOADS_MAX},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -69,7 +80,7 @@ fn names(place: &Place, session_id: SessionId, folder: &str) -> BTreeSet<String>
 }
 
 #[test]
-fn a_blob_is_found_where_it_was_uploaded_and_goes_with_what_names_it() {
+fn a_blob_is_found_where_it_was_uploaded_and_belongs_to_what_names_it() {
     let place = Place::pruned();
     let (one, other) = place.process(true, async |process| {
         let (one, other) = (process.create().await, process.create().await);
@@ -82,7 +93,7 @@ fn a_blob_is_found_where_it_was_uploaded_and_goes_with_what_names_it() {
         process.misses(one, &sha256(&png(3))).await;
         // It waits as it is, whatever becomes of the prompt that names it.
         let wrong = process.show(one, text(&blob)).await.unwrap_err().body();
-        assert_eq!(wrong.details["field"], "prompt[0].data");
+        assert_eq!(wrong.details["field"], "prompt[0].blob");
         assert_eq!(names(&place, one, "uploads").len(), 2);
 
         let shown = process.show(one, image(&blob)).await.unwrap();
@@ -138,8 +149,10 @@ fn an_upload_waits_a_day() {
     place.now = at(DAY_MS + 1);
     place.process(true, async |process| {
         process.misses(id, &first).await;
-        assert_eq!(names(&place, id, "uploads").len(), 1, "the bytes are gone too");
+        assert_eq!(names(&place, id, "uploads").len(), 2, "what reads deletes nothing");
         process.show(id, image(&second)).await.unwrap();
+        process.put(id, &png(4)).await.unwrap();
+        assert_eq!(names(&place, id, "uploads").len(), 1, "the next upload finds the old one deleted");
         process.show(id, image(&used)).await.unwrap();
     });
 }
@@ -155,7 +168,13 @@ fn a_session_has_so_many_uploads_and_so_many_bytes_of_them() {
         }
         let full = process.put(id, &number(64)).await.unwrap_err().body();
         assert_eq!(full.code, ErrorCode::QueueFull);
-        assert_eq!((&full.details["what"], &full.details["limit"]), (&"unused uploads".into(), &64.into()));
+        assert_eq!(
+            (&full.details["what"], &full.details["held"], &full.details["limit"]),
+            (&"unused uploads".into(), &64.into(), &64.into())
+        );
+        // By its length one is refused that nobody has begun to send, unless it may be there already.
+        let unsent = process.service.put_blob_from(id, Some(9), stream::pending().boxed());
+        assert_eq!(unsent.await.unwrap_err().code(), ErrorCode::QueueFull);
         process.put(id, &number(7)).await.unwrap();
         process.put(other, &number(64)).await.unwrap();
         // A prompt makes room.
@@ -179,7 +198,7 @@ fn a_text_of_any_length_is_taken_in_pieces_and_loses_its_secrets() {
         let id = process.create().await;
         let put = async |all: Vec<Bytes>| {
             let body = stream::iter(all.into_iter().map(Ok)).boxed();
-            process.service.put_blob_from(id, body).await
+            process.service.put_blob_from(id, None, body).await
         };
         let clean = pieces(24, b"The end.");
         let whole = clean.concat();
@@ -210,10 +229,10 @@ fn a_text_of_any_length_is_taken_in_pieces_and_loses_its_secrets() {
             let raw = [pieces(1, b"").concat(), bad.to_vec()].concat();
             put(vec![Bytes::from(raw.clone())]).await.unwrap();
             let refused = process.show(id, text(&sha256(&raw))).await.unwrap_err().body();
-            assert_eq!(refused.details["field"], "prompt[0].data", "{bad:?}");
+            assert_eq!(refused.details["field"], "prompt[0].blob", "{bad:?}");
         }
         let broken = stream::iter([Ok(Bytes::from_static(b"x")), Err(SessionError::StoreFailed)]).boxed();
-        assert_eq!(process.service.put_blob_from(id, broken).await.unwrap_err().code(), ErrorCode::StoreFailed);
+        assert_eq!(process.service.put_blob_from(id, None, broken).await.unwrap_err().code(), ErrorCode::StoreFailed);
         assert_eq!(process.got(id, &sha256(b"x")).await, Err(ErrorCode::ItemNotFound));
         id
     });
@@ -237,4 +256,121 @@ fn a_copy_of_a_file_is_no_file_of_a_prompt() {
             }
         },
     );
+}
+
+#[test]
+fn an_archived_session_takes_no_upload() {
+    let place = Place::new();
+    place.process(true, async |process| {
+        let session_id = process.create().await;
+        process.service.archive(&session_id).await.unwrap();
+        assert_eq!(process.put(session_id, &png(1)).await.unwrap_err().code(), ErrorCode::SessionArchived);
+        assert_eq!(names(&place, session_id, "uploads").len(), 0);
+        process.service.unarchive(&session_id).await.unwrap();
+        process.put(session_id, &png(1)).await.unwrap();
+    });
+}
+
+#[test]
+fn so_many_uploads_are_on_their_way_at_one_time() {
+    let place = Place::new();
+    place.process(true, async |process| {
+        let id = process.create().await;
+        let endless = || process.service.put_blob_from(id, None, stream::pending().boxed());
+        let mut waiting: Vec<_> = (0..16).map(|_| endless()).collect();
+        for upload in &mut waiting {
+            assert!(upload.now_or_never().is_none());
+        }
+        let refused = process.put(id, &png(1)).await.unwrap_err().body();
+        assert_eq!((refused.code, &refused.details["what"]), (ErrorCode::SessionLimit, &"uploads".into()));
+        // One that has left makes room.
+        waiting.pop();
+        process.put(id, &png(1)).await.unwrap();
+    });
+}
+
+/// Blobs that are read so often, the last time after the upload was made a blob.
+struct Moving(Arc<dyn BlobStore>, AtomicU64);
+
+#[async_trait]
+impl BlobStore for Moving {
+    fn writer(&self, session_id: SessionId) -> Box<dyn BlobWriter> {
+        self.0.writer(session_id)
+    }
+
+    async fn read(&self, id: SessionId, blob: &str, offset: u64, limit: usize) -> Result<Option<Bytes>, StoreError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read(id, blob, offset, limit).await
+    }
+
+    async fn read_upload(
+        &self,
+        id: SessionId,
+        blob: &str,
+        since: Timestamp,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        // A prompt takes it just before it is looked for.
+        self.keep(id, blob, since).await?;
+        self.0.read_upload(id, blob, since, offset, limit).await
+    }
+
+    async fn keep(&self, id: SessionId, blob: &str, since: Timestamp) -> Result<bool, StoreError> {
+        self.0.keep(id, blob, since).await
+    }
+
+    async fn list(&self, session_id: SessionId) -> Result<BTreeSet<String>, StoreError> {
+        self.0.list(session_id).await
+    }
+
+    async fn remove(&self, session_id: SessionId, names: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.0.remove(session_id, names).await
+    }
+
+    async fn forget(&self, session_id: SessionId) {
+        self.0.forget(session_id).await;
+    }
+}
+
+fn moving(stores: &mut Stores) -> Arc<Moving> {
+    let blobs = Arc::new(Moving(stores.blobs.clone(), AtomicU64::new(0)));
+    stores.blobs = blobs.clone();
+    blobs
+}
+
+#[test]
+fn an_upload_is_found_while_a_prompt_takes_it() {
+    Place::new().process_over(true, moving, async |process, _| {
+        let id = process.create().await;
+        let blob = process.put(id, &png(1)).await.unwrap().blob;
+        assert_eq!(process.got(id, &blob).await, Ok(png(1)));
+    });
+}
+
+#[test]
+fn a_prompts_texts_are_bounded_and_each_is_read_once() {
+    let place = Place::new();
+    place.process_over(true, moving, async |process, blobs| {
+        let id = process.create().await;
+        let put = async |last: &'static [u8]| {
+            let body = stream::iter(pieces(40, last).into_iter().map(Ok)).boxed();
+            process.service.put_blob_from(id, None, body).await.unwrap().blob
+        };
+        let ask = async |names: &[&String]| {
+            let prompt: Vec<_> = names.iter().map(|name| text(name)).collect();
+            process.service.start_turn(StartTurn::new(id, prompt)).await
+        };
+        let (one, other) = (put(b"one").await, put(b"other").await);
+        let before = blobs.1.load(Ordering::Relaxed);
+        ask(&[&one; 6]).await.unwrap();
+        // In pieces of a megabyte: once to check it, and its head for the model.
+        let reads = blobs.1.load(Ordering::Relaxed) - before;
+        assert!((40..100).contains(&reads), "{reads} reads");
+        let refused = ask(&[&one, &other]).await.unwrap_err().body();
+        assert_eq!(refused.code, ErrorCode::PayloadTooLarge);
+        assert_eq!(refused.details["what"], "images and files of a prompt together");
+        assert_eq!(refused.details["limit"], 64 * 1024 * 1024);
+        ask(&[&other]).await.unwrap();
+    });
 }

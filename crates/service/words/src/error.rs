@@ -187,12 +187,21 @@ session_errors! {
     /// A queue is full.
     #[error("The session already has {limit} {what}, which is its limit.")]
     QueueFull {
-        /// Full queue or set: `turns`, `steered texts`, `pins`, `reminders`, `interrupts`, `allowed rules`, `unused
-        /// uploads` or `bytes of unused uploads`.
+        /// Full queue or set: `turns`, `steered texts`, `pins`, `reminders`, `interrupts` or `allowed rules`.
         what: &'static str,
         /// Its capacity.
         limit: usize,
     } = QueueFull ["what" = *what, "limit" = *limit];
+    /// The session would have too many uploads that no prompt has used.
+    #[error("The session has {held} {what}; with this upload it would have more than {limit}, which is its limit.")]
+    UploadsFull {
+        /// `unused uploads` or `bytes of unused uploads`.
+        what: &'static str,
+        /// Those of its other uploads.
+        held: u64,
+        /// Their limit.
+        limit: u64,
+    } = QueueFull ["what" = *what, "held" = *held, "limit" = *limit];
     /// A key was used again for a different request.
     #[error("The same {what} was used with another request; use a new one.")]
     IdempotencyConflict {
@@ -394,7 +403,7 @@ impl From<StoreError> for SessionError {
             StoreError::FormatNewer(id) => Self::FormatNewer(id),
             StoreError::ReadOnly(why) => Self::StoreNotWritable { path: THE_STORE.to_owned(), why },
             StoreError::HeldBy { session_id, holder } => Self::HeldBy { session_id, holder },
-            StoreError::UploadsFull { what, limit } => Self::QueueFull { what, limit },
+            StoreError::UploadsFull { what, held, limit } => Self::UploadsFull { what, held, limit },
             StoreError::Fenced | StoreError::OutOfOrder | StoreError::Failed(_) => Self::StoreFailed,
         }
     }

@@ -132,7 +132,9 @@ macro_rules! operations {
             /// Stores an image or a file for a prompt of a session.
             ///
             /// A prompt names it by its hash within a day, else it is deleted.
-            PutBlob "session/put_blob" = put_blob(request: PutBlob) -> StoredBlob, PutBlob, SessionStore, Settles, [QueueFull];
+            PutBlob "session/put_blob" = put_blob(request: PutBlob) -> StoredBlob, PutBlob, SessionStore, Settles, [
+                QueueFull, SessionArchived, SessionLimit,
+            ];
             /// Lists sessions.
             List "session/list" = list(request: SessionQuery) -> Page<SessionSummary>, SessionQuery, SessionStore, Reads, [];
             /// Reads or follows the changes of the list.

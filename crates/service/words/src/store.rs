@@ -53,13 +53,15 @@ pub enum StoreError {
     /// The journal holds records that only a newer version understands: it can be read, but not written.
     #[error("the journal of session {0} was written by a newer version")]
     FormatNewer(SessionId),
-    /// The session has too many uploads that no prompt has used.
-    #[error("the session already has {limit} {what}")]
+    /// The session would have too many uploads that no prompt has used.
+    #[error("the session has {held} {what}, and with this one more than {limit}")]
     UploadsFull {
         /// `unused uploads` or `bytes of unused uploads`.
         what: &'static str,
+        /// Those of the other uploads.
+        held: u64,
         /// Their limit.
-        limit: usize,
+        limit: u64,
     },
     /// The store refuses writes since one could not be confirmed.
     #[error("the store is read-only: {0}")]
@@ -217,21 +219,28 @@ pub trait BlobStore: Send + Sync {
     /// Deletes the blobs of a session whose deletion does not, or whose creation failed.
     async fn forget(&self, session_id: SessionId);
 
-    /// Like [`Self::read`], but reads an upload. [`Self::read`] and [`Self::list`] find no upload.
+    /// Like [`Self::read`], but reads an upload that is no older than a time. [`Self::read`] and [`Self::list`] find no
+    /// upload. One that is kept meanwhile is found by neither: read the blob once more.
     async fn read_upload(
         &self,
         _session_id: SessionId,
         _blob: &str,
+        _since: Timestamp,
         _offset: u64,
         _limit: usize,
     ) -> Result<Option<Bytes>, StoreError> {
         Ok(None)
     }
 
-    /// Makes an upload a blob like any other, durably, before a record names it. Returns false if the session has
-    /// neither an upload nor a blob of this name.
-    async fn keep(&self, session_id: SessionId, blob: &str) -> Result<bool, StoreError> {
+    /// Makes an upload that is no older than a time a blob like any other, durably, before a record names it. Returns
+    /// false if the session has neither such an upload nor a blob of this name.
+    async fn keep(&self, session_id: SessionId, blob: &str, _since: Timestamp) -> Result<bool, StoreError> {
         Ok(self.read(session_id, blob, 0, 1).await?.is_some())
+    }
+
+    /// Returns the lengths of a session's uploads.
+    async fn uploads(&self, _session_id: SessionId) -> Result<Vec<u64>, StoreError> {
+        Ok(Vec::new())
     }
 
     /// Deletes a session's uploads from before a time.
@@ -268,11 +277,12 @@ pub trait BlobWriter: Send {
 /// [`StoreError::UploadsFull`] if it does not.
 pub fn check_uploads(others: usize, others_bytes: u64, bytes: u64) -> Result<(), StoreError> {
     if others >= UPLOADS_MAX {
-        return Err(StoreError::UploadsFull { what: "unused uploads", limit: UPLOADS_MAX });
+        let (held, limit) = (others as u64, UPLOADS_MAX as u64);
+        return Err(StoreError::UploadsFull { what: "unused uploads", held, limit });
     }
     if others_bytes.saturating_add(bytes) > UPLOADS_BYTES_MAX {
-        let limit = usize::try_from(UPLOADS_BYTES_MAX).unwrap_or(usize::MAX);
-        return Err(StoreError::UploadsFull { what: "bytes of unused uploads", limit });
+        let (held, limit) = (others_bytes, UPLOADS_BYTES_MAX);
+        return Err(StoreError::UploadsFull { what: "bytes of unused uploads", held, limit });
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ CREATE TABLE meerkat.blobs (
     name text NOT NULL,
     length bigint NOT NULL,
     body uuid NOT NULL,
-    -- Milliseconds of the time of an upload, which goes unless a prompt uses it; 0 if it is a blob.
+    -- Milliseconds of the time of an upload, which is deleted unless a prompt uses it; 0 if it is a blob.
     uploaded bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (session, name, uploaded)
 );

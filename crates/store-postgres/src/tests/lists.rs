@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use meerkat_service::{
     SessionId,
-    clock::{Clock as _, SystemClock},
+    clock::{Clock as _, SystemClock, Timestamp},
     store::{
         BlobStore as _, EventStore as _, JournalPruner as _, ReadLimit, ReaderStore as _, Registration,
         SessionIndex as _, StoreError,
@@ -126,7 +126,7 @@ async fn a_blob_is_read_in_any_pieces_and_a_fork_keeps_it() {
 }
 
 #[tokio::test]
-async fn an_upload_goes_with_its_session_or_its_day_and_is_in_no_fork() {
+async fn an_upload_is_deleted_with_its_session_or_after_its_day_and_is_in_no_fork() {
     let database = database!();
     let (a, b) = (node(&database, "a").await, node(&database, "b").await);
     let (here, there) = (PostgresBlobs(a.clone()), PostgresBlobs(b));
@@ -145,10 +145,10 @@ async fn an_upload_goes_with_its_session_or_its_day_and_is_in_no_fork() {
     upload(&there, "unused").await.unwrap();
     let (old, _) = upload(&here, "old").await.unwrap();
     assert_eq!(rows(), "3|3", "the same bytes take no more room");
-    assert_eq!(here.keep(id(1), &used).await, Ok(true));
+    assert_eq!(here.keep(id(1), &used, Timestamp::from_millis(0)).await, Ok(true));
     events(&a).fork(id(1), 2, &[record(2, 3)]).await.unwrap();
     assert_eq!(here.list(id(2)).await.unwrap(), BTreeSet::from([used.clone()]));
-    assert_eq!(here.keep(id(2), &unused).await, Ok(false));
+    assert_eq!(here.keep(id(2), &unused, Timestamp::from_millis(0)).await, Ok(false));
     // A day later by the database's clock a sweep finds what nobody asked for.
     for (name, hours) in [(&unused, 23), (&old, 25)] {
         let then = format!("(extract(epoch FROM now() - interval '{hours} hours') * 1000)::int8");
@@ -156,9 +156,11 @@ async fn an_upload_goes_with_its_session_or_its_day_and_is_in_no_fork() {
     }
     let _c = node(&database, "c").await;
     until_asked("the old one is swept", async || rows() == "3|3").await;
-    assert!(there.read_upload(id(1), &unused, 0, 9).await.unwrap().as_deref() == Some(b"unused"));
+    assert!(
+        there.read_upload(id(1), &unused, Timestamp::from_millis(0), 0, 9).await.unwrap().as_deref() == Some(b"unused")
+    );
     events(&a).delete(id(1)).await.unwrap();
-    assert_eq!(there.read_upload(id(1), &unused, 0, 9).await, Ok(None));
+    assert_eq!(there.read_upload(id(1), &unused, Timestamp::from_millis(0), 0, 9).await, Ok(None));
     assert!(there.read(id(2), &used, 0, 9).await.unwrap().as_deref() == Some(b"used"));
 }
 

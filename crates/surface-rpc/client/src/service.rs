@@ -139,9 +139,14 @@ macro_rules! declare {
             }
 
             /// Over a connection the body is one message, so there it is held whole.
-            async fn put_blob_from(&self, session_id: SessionId, mut body: Pieces) -> Result<StoredBlob, SessionError> {
+            async fn put_blob_from(
+                &self,
+                session_id: SessionId,
+                length: Option<u64>,
+                mut body: Pieces,
+            ) -> Result<StoredBlob, SessionError> {
                 if let Server::Here(service) = self.current().await? {
-                    return service.put_blob_from(session_id, body).await;
+                    return service.put_blob_from(session_id, length, body).await;
                 }
                 let mut data = BytesMut::new();
                 while let Some(piece) = body.try_next().await? {

@@ -126,7 +126,7 @@ fn upload(rig: &Rig, bytes: &[u8]) -> Result<String, StoreError> {
 /// The session's upload and its blob of this name.
 fn found(rig: &Rig, name: &str) -> [Option<Vec<u8>>; 2] {
     let blobs = rig.blobs();
-    let upload = rig.steps.drive(blobs.read_upload(session(1), name, 0, 99)).unwrap();
+    let upload = rig.steps.drive(blobs.read_upload(session(1), name, Timestamp::from_millis(7), 0, 99)).unwrap();
     let blob = rig.steps.drive(blobs.read(session(1), name, 0, 99)).unwrap();
     [upload, blob].map(|bytes| bytes.map(|bytes| bytes.to_vec()))
 }
@@ -158,7 +158,7 @@ fn an_upload_survives_a_crash_at_every_write_until_it_is_a_blob() {
             loop {
                 let rig = crashed(&rig, 1);
                 rig.disk.fail(kept_after, fault);
-                let kept = rig.steps.drive(rig.blobs().keep(session(1), &name));
+                let kept = rig.steps.drive(rig.blobs().keep(session(1), &name, Timestamp::from_millis(7)));
                 for seed in 0..8 {
                     let [upload, blob] = found(&crashed(&rig, seed), &name);
                     let place = format!("{fault:?} after {kept_after}, seed {seed}: {kept:?}");
@@ -170,7 +170,11 @@ fn an_upload_survives_a_crash_at_every_write_until_it_is_a_blob() {
                     break;
                 }
                 if fault != Fault::Crash {
-                    assert_eq!(rig.steps.drive(rig.blobs().keep(session(1), &name)), Ok(true), "a second time");
+                    assert_eq!(
+                        rig.steps.drive(rig.blobs().keep(session(1), &name, Timestamp::from_millis(7))),
+                        Ok(true),
+                        "a second time"
+                    );
                     assert_eq!(found(&crashed(&rig, 3), &name)[1], whole);
                 }
                 kept_after += 1;
@@ -189,7 +193,7 @@ fn a_fork_has_what_is_kept_and_no_upload() {
     let rig = Rig::new();
     rig.filled(session(1), 1);
     let (used, unused) = (upload(&rig, b"used").unwrap(), upload(&rig, b"unused").unwrap());
-    assert_eq!(rig.steps.drive(rig.blobs().keep(session(1), &used)), Ok(true));
+    assert_eq!(rig.steps.drive(rig.blobs().keep(session(1), &used, Timestamp::from_millis(7))), Ok(true));
     let bytes = rig.steps.drive(rig.store.bytes(session(1))).unwrap();
     let journal = rig.steps.drive(rig.store.journal_bytes(session(1))).unwrap();
     assert_eq!(bytes - journal, 4 + 6, "both take room");
@@ -197,6 +201,29 @@ fn a_fork_has_what_is_kept_and_no_upload() {
     let read = |name| rig.steps.drive(rig.blobs().read(session(2), name, 0, 9)).unwrap();
     assert_eq!(read(&used).as_deref(), Some(&b"used"[..]));
     assert_eq!(read(&unused), None);
-    assert_eq!(rig.steps.drive(rig.blobs().read_upload(session(2), &unused, 0, 9)), Ok(None));
-    assert_eq!(rig.steps.drive(rig.blobs().keep(session(2), &unused)), Ok(false));
+    assert_eq!(
+        rig.steps.drive(rig.blobs().read_upload(session(2), &unused, Timestamp::from_millis(7), 0, 9)),
+        Ok(None)
+    );
+    assert_eq!(rig.steps.drive(rig.blobs().keep(session(2), &unused, Timestamp::from_millis(7))), Ok(false));
+}
+
+#[test]
+fn an_upload_that_is_being_kept_is_not_deleted_as_too_old_meanwhile() {
+    let rig = Rig::new();
+    rig.filled(session(1), 1);
+    let name = upload(&rig, b"a body").unwrap();
+    let (keeper, sweeper) = (rig.blobs(), rig.blobs());
+    let mut keep = keeper.keep(session(1), &name, Timestamp::from_millis(7));
+    assert_eq!(Steps::peek(&mut keep), None);
+    // What is kept has its job to do: the deletion may only follow it.
+    let mut expire = sweeper.expire(session(1), Timestamp::from_millis(8));
+    assert_eq!(Steps::peek(&mut expire), None);
+    assert!(rig.steps.step());
+    assert!(!rig.steps.step(), "there is no second job beside it");
+    assert_eq!(rig.steps.drive(keep), Ok(true));
+    assert_eq!(rig.steps.drive(expire), Ok(()));
+    assert_eq!(found(&rig, &name), [None, Some(b"a body".to_vec())]);
+    let bad = "../".repeat(21) + "x";
+    assert_eq!(rig.steps.drive(keeper.keep(session(1), &bad, Timestamp::from_millis(0))), Ok(false));
 }
