@@ -254,7 +254,7 @@ async fn what_is_kept_beside_the_same_bytes_is_kept_once([one, other]: [Stores; 
             kept
         };
         expect("what is kept", said(kept, "keep")?, true)?;
-        let read = said(one.blobs.read(id(1), &name, 0, 9).await, "read a blob")?;
+        let read = said(other.blobs.read(id(1), &name, 0, 9).await, "read a blob")?;
         expect("a blob", read.as_deref(), Some(&b"a body"[..]))?;
         said(one.blobs.remove(id(1), &BTreeSet::from([name])).await, "remove a blob")?;
         said(one.blobs.expire(id(1), time(30)).await, "expire")?;

@@ -213,11 +213,11 @@ fn an_upload_that_is_being_kept_is_not_deleted_as_too_old_meanwhile() {
     let rig = Rig::new();
     rig.filled(session(1), 1);
     let name = upload(&rig, b"a body").unwrap();
-    let (keeper, sweeper) = (rig.blobs(), rig.blobs());
-    let mut keep = keeper.keep(session(1), &name, Timestamp::from_millis(7));
+    let blobs = rig.blobs();
+    let mut keep = blobs.keep(session(1), &name, Timestamp::from_millis(7));
     assert_eq!(Steps::peek(&mut keep), None);
     // What is kept has its job to do: the deletion may only follow it.
-    let mut expire = sweeper.expire(session(1), Timestamp::from_millis(8));
+    let mut expire = blobs.expire(session(1), Timestamp::from_millis(8));
     assert_eq!(Steps::peek(&mut expire), None);
     assert!(rig.steps.step());
     assert!(!rig.steps.step(), "there is no second job beside it");
@@ -225,5 +225,5 @@ fn an_upload_that_is_being_kept_is_not_deleted_as_too_old_meanwhile() {
     assert_eq!(rig.steps.drive(expire), Ok(()));
     assert_eq!(found(&rig, &name), [None, Some(b"a body".to_vec())]);
     let bad = "../".repeat(21) + "x";
-    assert_eq!(rig.steps.drive(keeper.keep(session(1), &bad, Timestamp::from_millis(0))), Ok(false));
+    assert_eq!(rig.steps.drive(blobs.keep(session(1), &bad, Timestamp::from_millis(0))), Ok(false));
 }
