@@ -131,20 +131,23 @@ fn a_text_steers_the_running_turn() {
 /// An effort holds from the next turn on, in new sessions, too, and beside the session's other options.
 #[test]
 fn an_effort_is_for_the_turns_that_follow() {
-    let lines = "/effort\n@echo options\n/effort high\n/effort\n@echo options\n/new\n@echo options\n/effort lots\n";
+    let lines = "/effort\n@echo options\n/effort high\n/effort\n@echo options\n/new\n@echo options\n/effort lots\n\
+                 /effort default\n@echo options\n";
     let ran = cli(&["chat", "--seed", "7"]).stdin(lines).run();
     let said: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("options: ")).collect();
     let (seed, both, high) = (r#"{"seed":7}"#, r#"{"seed":7,"effort":"high"}"#, r#"{"effort":"high"}"#);
-    assert_eq!(said, [seed, both, high].map(|options| format!("options: {options}")), "{}", ran.err);
+    // The new session has no options.
+    assert_eq!(said, [seed, both, high, "{}"].map(|options| format!("options: {options}")), "{}", ran.err);
     for note in [
         "The effort of scripted is its vendor's choice; /effort LEVEL takes another.",
         "From here on the effort of scripted is high.",
         "The effort of scripted is high; /effort LEVEL takes another.",
-        "possible values: none, low, medium, high",
+        "possible values: none, low, medium, high, default",
+        "From here on the effort of scripted is its vendor's choice.",
     ] {
         assert!(ran.err.contains(note), "{note}: {}", ran.err);
     }
-    assert_eq!(ran.err.matches("From here on").count(), 1, "{}", ran.err);
+    assert_eq!(ran.err.matches("From here on").count(), 2, "{}", ran.err);
 }
 
 /// What the model does not have is refused by its name, when it is chosen: the effort, and the session's options.
@@ -158,12 +161,17 @@ fn a_model_and_an_effort_that_do_not_fit_each_other_are_refused_when_they_are_ch
     for (args, lines, refusals, last) in [
         (&[][..], "/model gpt-4o\n/effort low\n/effort none\n/effort\n", 1, "The effort of gpt-4o is none;"),
         (&[], "/effort low\n/model gpt-4o\n/model\n", 1, "scripted answers;"),
+        (&[], "/effort low\n/model gpt-4o\n/effort default\n/model gpt-4o\n/model\n", 1, "gpt-4o answers;"),
+        (&["--effort", "low"], "/effort none\n/effort default\n/effort\n", 0, "The effort of scripted is low;"),
         (&["--effort", "low"], "/model gpt-4o\n/model\n", 1, "scripted answers;"),
         (&["--effort", "low"], "/effort none\n/model gpt-4o\n/model\n", 0, "gpt-4o answers;"),
     ] {
         let ran = chat(&[args, &["--model", "scripted"]].concat(), lines);
         assert_eq!((ran.code, ran.err.matches(refusal).count()), (0, refusals), "{lines}: {}", ran.err);
         assert!(ran.err.lines().last().is_some_and(|line| line.starts_with(last)), "{lines}: {}", ran.err);
+        // A choice of this chat can be taken back.
+        let says = ran.err.contains("; `/effort default` takes back the effort that you chose here");
+        assert_eq!(says, lines.starts_with("/effort low\n/model"), "{lines}: {}", ran.err);
     }
 }
 
