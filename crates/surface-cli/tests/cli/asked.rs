@@ -264,7 +264,7 @@ fn a_command_that_answers_a_call_can_be_left_and_the_turn_goes_on() {
         let [id, call_id] = waits_for_its_caller(&home, &[], "@call look {} @step @stall");
         let mut owner = cli(&["chat", &id, "--json"]).in_dir(&home).talk();
         owner.next();
-        let mut answer = meerkat(&home, &["sessions", "answer", &id, &call_id, "Seen.", "--wait"]);
+        let mut answer = meerkat(home.path(), &["sessions", "answer", &id, &call_id, "Seen.", "--wait"]);
         let mut answer = answer.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         owner.ask("/call session/subscribe since_seq=0 until=call_answered");
         signal(&answer, name);
