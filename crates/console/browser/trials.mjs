@@ -211,9 +211,18 @@ const trials = {
     await page.getByRole("link", { name: "Events" }).click();
     await page.getByRole("link", { name: "Live" }).click();
     await text("Options: effort high, max_output_tokens 300, temperature 0.5").waitFor();
-    await page.locator("summary", { hasText: "Options" }).click();
-    await page.getByLabel("Most tokens of an answer").fill("4000000");
+    // What a field cannot have is shown and not sent, also if the fields are closed.
+    const summary = page.locator("summary", { hasText: "Options" });
+    await summary.click();
+    await page.getByLabel("Temperature").fill("5");
+    await summary.click();
     await prompt.fill("@say Never.");
+    await prompt.press("Enter");
+    await page.locator("details.options[open]").waitFor();
+    assert.ok(await page.getByLabel("Temperature").evaluate((field) => field === document.activeElement && !field.checkValidity()));
+    assert.equal(await prompt.inputValue(), "@say Never.");
+    await page.getByLabel("Temperature").fill("0.5");
+    await page.getByLabel("Most tokens of an answer").fill("4000000");
     await prompt.press("Enter");
     await page.locator(".failure", { hasText: "options.max_output_tokens" }).waitFor();
     assert.equal(await prompt.inputValue(), "@say Never.");

@@ -68,8 +68,9 @@ pub fn run(args: Vec<OsString>, terminal: Terminal) -> u8 {
         }
         Err(error) => {
             // Arguments that cannot be parsed may still say how to answer.
-            let has = |flag: &str| args.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
-            (out.is_json, out.is_quiet) = (has("--json"), has("-q") || has("--quiet"));
+            let flags = args.iter().take_while(|arg| *arg != "--").filter_map(|arg| arg.to_str());
+            out.is_json = flags.clone().any(|flag| flag == "--json");
+            out.is_quiet = flags.clone().any(|flag| flag == "--quiet" || flag.starts_with("-q"));
             match error::help(&error) {
                 Some(help) => out.text(&help).map(|()| 0).map_err(CliError::from),
                 None => {

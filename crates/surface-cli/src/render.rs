@@ -27,6 +27,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use crate::{
     commands::doctor,
     output::{aligned, bar, clean},
+    render::receipt::count,
     wire::read,
 };
 
@@ -169,14 +170,14 @@ fn minute(time: Timestamp) -> String {
 /// Formats the age of a time; its day, if that is long ago or in the future.
 fn age(time: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_millis().saturating_sub(time.as_millis()).div_euclid(1000);
-    let (count, unit) = match seconds {
+    let (number, unit) = match seconds {
         0..60 => return "just now".to_owned(),
         60..3_600 => (seconds / 60, "minute"),
         3_600..86_400 => (seconds / 3_600, "hour"),
         86_400..2_592_000 => (seconds / 86_400, "day"),
         _ => return time.to_string().get(..10).unwrap_or_default().to_owned(),
     };
-    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+    format!("{} ago", count(number.unsigned_abs(), unit))
 }
 
 fn one_line(text: &str) -> String {

@@ -76,18 +76,17 @@ impl McpServer {
         &self,
         operation: Operation,
         params: &str,
+        answer: Option<AnswerCall>,
         rounds: Option<Rounds>,
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, SessionError> {
         let service = self.service.as_ref();
         let request = self.cancellations.begin(context, &self.ending);
-        let begun = match (rounds.as_ref().and_then(|rounds| rounds.resumed.as_ref()), operation) {
+        let begun = match (rounds.as_ref().and_then(|rounds| rounds.resumed.as_ref()), answer) {
             (Some(place), _) => handle(self.service.clone(), place.accepted.clone()),
-            (None, Operation::AnswerCall) => {
-                handle(self.service.clone(), answered(service, service_wire::decode_params(params)?).await?)
-            }
-            (None, Operation::Resume) => service_wire::begin_resume(service, params).await?,
-            (None, _) => service_wire::begin_turn(service, params).await?,
+            (None, Some(answer)) => handle(self.service.clone(), answered(service, answer).await?),
+            (None, None) if operation == Operation::Resume => service_wire::begin_resume(service, params).await?,
+            (None, None) => service_wire::begin_turn(service, params).await?,
         };
         let (answer, is_failed) = match stream::answer(service, begun, rounds, &request, context).await? {
             Answer::Ask(asked) => return Ok(asked.into()),
@@ -142,10 +141,11 @@ impl ServerHandler for McpServer {
                 return Err(SessionError::invalid("allow", message));
             }
             match operation {
-                Operation::StartTurn | Operation::Resume => self.turn(operation, &params, rounds, &context).await,
-                Operation::AnswerCall if service_wire::decode_params::<AnswerCall>(&params)?.wait => {
-                    self.turn(operation, &params, rounds, &context).await
-                }
+                Operation::StartTurn | Operation::Resume => self.turn(operation, &params, None, rounds, &context).await,
+                Operation::AnswerCall => match service_wire::decode_params::<AnswerCall>(&params)? {
+                    answer if answer.wait => self.turn(operation, &params, Some(answer), rounds, &context).await,
+                    _ => self.call(operation, &params, &context).await.map(Into::into),
+                },
                 Operation::Compact => self.compact(&params, &context).await.map(Into::into),
                 // A long poll ends with its client.
                 Operation::Events | Operation::Changes => tokio::select! {

@@ -19,7 +19,7 @@ export function options(id) {
   const field = (name, text, input, read) => {
     input.value = values[name] ?? "";
     input.addEventListener("input", () => {
-      // What is half written is no number yet.
+      // What is half written is no number yet, and is not sent (`areValid`).
       if (input.value === "" || !input.checkValidity()) delete values[name];
       else values[name] = read(input.value);
       draw();
@@ -34,5 +34,12 @@ export function options(id) {
     field("max_output_tokens", "Most tokens of an answer", el("input", { ...numbers, min: "1", step: "1" }), Number),
     field("temperature", "Temperature", el("input", { ...numbers, min: "0", max: "2", step: "any" }), Number)));
   draw();
-  return { node, values: () => ({ ...values }) };
+  /** True if no field has what cannot be sent; else the first one that has says so. */
+  const areValid = () => {
+    const wrong = [...node.querySelectorAll("input")].find((input) => !input.checkValidity());
+    if (!wrong) return true;
+    node.open = true;
+    return wrong.reportValidity();
+  };
+  return { node, areValid, values: () => ({ ...values }) };
 }

@@ -128,6 +128,9 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
   const send = (policy) => async () => {
     const text = prompt.value;
     if (!text.trim() && attached.isEmpty()) return;
+    // A running turn goes on as it was started.
+    const takesOptions = policy !== "steer";
+    if (takesOptions && !asked.areValid()) return;
     // At once, so that nothing is sent twice and nothing is lost that is written meanwhile.
     prompt.value = "";
     keep();
@@ -135,8 +138,7 @@ async function showLive(body, { id, session, refreshSoon, listeners, fork, signa
     const files = attached.take();
     try {
       const blocks = await files.blocks();
-      // A running turn goes on as it was started.
-      const options = policy === "steer" ? undefined : asked.values();
+      const options = takesOptions ? asked.values() : undefined;
       await startTurn(id, blocks.length > 0 ? [...blocks, { type: "text", text }] : text, policy, options);
     } catch (failure) {
       files.back();

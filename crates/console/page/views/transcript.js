@@ -53,7 +53,7 @@ function note(event) {
   const notes = {
     session_forked: () => ["Forked from ", el("a", { href: `#/sessions/${event.parent}?at=${event.at}` }, "its parent")],
     session_imported: () => (event.had_client_tools
-      ? "Imported: no workspace, allowed rules or tools of its caller any more; calls that waited for it did not run"
+      ? "Imported: no workspace, allowed rules or tools of its caller any more; calls that wait for it do not run"
       : "Imported: no workspace and no allowed rules any more"),
     session_archived: () => "Archived",
     session_unarchived: () => "No longer archived",

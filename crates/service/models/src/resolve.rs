@@ -32,6 +32,12 @@ impl ResolvedModel {
         cost::cost(&self.prices, usage, cache == Some(CacheTime::Long), at)
     }
 
+    /// Computes what a call's input costs at least, by the prices of that day.
+    #[must_use]
+    pub fn least_cost(&self, input_tokens: u64, at: Timestamp) -> Option<Cost> {
+        cost::least_cost(&self.prices, input_tokens, at)
+    }
+
     /// Checks that the cost of its calls can be limited.
     ///
     /// # Errors

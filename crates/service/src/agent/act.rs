@@ -326,7 +326,6 @@ impl Actor {
         let vendor = resolved.as_ref().map_or_else(|| model.clone(), |model| model.client.vendor().to_owned());
         let (usage, cache) = (answer.usage, open.terms.options.cache);
         let cost = resolved.and_then(|model| model.cost(usage, cache, self.ports.world.clock.now()));
-        self.running.cached_tokens = usage.cached_tokens + usage.cache_write_tokens;
         let seq = self.session.last_seq + 1;
         // Ids are ours: a vendor's may come again in another step, and a decision must never hit another call.
         let blocks = answer

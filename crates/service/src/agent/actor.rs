@@ -28,7 +28,7 @@ use crate::{
     compaction::SharedCompactor,
     cost::Cost,
     ids::{Seq, TurnNumber},
-    model::{ModelAnswer, Usage},
+    model::ModelAnswer,
     options::{Budgets, StoreOptions, TurnOptions},
     service::{Changed, CompactionReceipt, TurnHandle},
     session::{
@@ -115,8 +115,6 @@ pub(super) struct Running {
     pub(super) summary: Summary,
     /// Tokens of the summary so far.
     pub(super) summary_bill: Bill,
-    /// Tokens of the turn's last request that were in the vendor's cache behind it.
-    pub(super) cached_tokens: u64,
     /// The start of either, and the moment at which calls began to wait, by the monotonic clock.
     pub(super) turn_started: Duration,
     pub(super) asked_at: Duration,
@@ -158,7 +156,6 @@ impl Running {
             asked: None,
             summary: Summary::None,
             summary_bill: Bill::default(),
-            cached_tokens: 0,
             turn_started: Duration::ZERO,
             asked_at: Duration::ZERO,
             turn_span: tracing::Span::none(),
@@ -350,15 +347,13 @@ impl Actor {
         decide(&self.session, &self.control, &rules)
     }
 
-    /// Estimates what the input of the turn's next model call costs; `None` if its cost is not limited, or not known.
-    /// What the answer will cost is not known before.
+    /// Estimates what the input of the turn's next model call costs at least; `None` if its cost is not limited, or not
+    /// known. How much of it the vendor has in its cache, and what the answer will cost, is not known before.
     fn next_cost(&self) -> Option<Cost> {
-        let open = self.session.open_turn().filter(|open| open.terms.budgets.cost.is_some())?;
+        self.session.open_turn()?.terms.budgets.cost?;
         let model = self.answering().ok()?;
         let input_tokens = request_bytes(&self.session, &model, &self.ports.tools_of(&self.session)) / 4;
-        let cached_tokens = self.running.cached_tokens.min(input_tokens);
-        let usage = Usage { input_tokens, cached_tokens, ..Usage::default() };
-        model.cost(usage, open.terms.options.cache, self.ports.world.clock.now())
+        model.least_cost(input_tokens, self.ports.world.clock.now())
     }
 
     /// Rests until something is asked, or until it leaves.
@@ -555,7 +550,6 @@ impl Actor {
     pub(super) fn turn_begins(&mut self) {
         self.turn_goes_on();
         self.control.plans.clear();
-        self.running.cached_tokens = 0;
         self.control.window_exceeded = None;
         self.control.is_prepared = false;
         self.control.is_turn_held = false;

@@ -64,7 +64,7 @@ pub(crate) struct Control {
     pub(crate) is_approval_expired: bool,
     /// The time, if calls wait for their caller.
     pub(crate) now: Timestamp,
-    /// What the input of the next model call costs, by estimate. 0 if the turn's cost is not limited.
+    /// What the input of the next model call costs at least, by estimate. 0 if the turn's cost is not limited.
     pub(crate) next_cost: Cost,
 }
 
@@ -555,12 +555,12 @@ fn exhausted(budget: Budget, used: Amount, limit: Amount) -> ErrorBody {
     out_of_budget(format!("The turn's budget of {} is used up.", limit.named(budget)), budget, used, limit)
 }
 
-/// The failure of a turn whose next model call costs more than its budget has left.
+/// The failure of a turn whose next model call surely costs more than its budget has left.
 fn unaffordable(used: Amount, limit: Amount, next: Cost) -> ErrorBody {
     let limit_text = limit.named(Budget::Cost);
     let message = format!(
         "The turn's budget of {limit_text} has no room for the next model call: {used} is used, and the call's input \
-         alone costs about {next}."
+         alone costs {next} or more."
     );
     out_of_budget(message, Budget::Cost, used, limit).detail("next", Amount::Money(next))
 }

@@ -370,12 +370,12 @@ impl Sessions {
         if let (Some(refusal), None) = (&refusal, &request.idempotency_key) {
             return Err(refusal.clone());
         }
-        // An unknown session is said before the end of the service. With a key it is also said before wrong values: the
-        // turn may have run already.
+        // A session that does not exist is refused as that, also while the service ends. Options that the model does not
+        // take are refused before that, but not with a key: the turn may have run already.
         let session_id = request.session_id;
         match (self.check_exists(session_id).await, &request.model) {
-            (Err(error @ SessionError::NotFound(_)), Some(model)) => {
-                // Wrong values are said first. A session that there is may have other options beside these.
+            (Err(error @ SessionError::NotFound(_)), Some(model)) if request.idempotency_key.is_none() => {
+                // A session that exists may have other options beside these.
                 let options = self.engine().options.turn.capped(request.options.clone());
                 check_options(&options, &self.engine().models.resolve(model)?)?;
                 return Err(error);

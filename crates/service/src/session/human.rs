@@ -39,9 +39,9 @@ impl Event {
                 "imported: no workspace and no allowed rules any more".to_owned()
             }
             Self::SessionImported(SessionImported { had_client_tools: true }) => {
-                "imported: no workspace, allowed rules or tools of its caller any more; calls that waited for it did \
-                 not run"
-                    .to_owned()
+                "imported: no workspace, allowed rules or tools of its caller any more; calls that wait for it do not \
+                 run"
+                .to_owned()
             }
             Self::SessionUpdated(updated) => {
                 let title = updated.title.as_deref().map_or("no title", first);

@@ -369,7 +369,7 @@ fn a_prompts_texts_are_bounded_and_each_is_read_once() {
         assert!((40..100).contains(&reads), "{reads} reads");
         let refused = ask(&[&one, &other]).await.unwrap_err().body();
         assert_eq!(refused.code, ErrorCode::PayloadTooLarge);
-        assert_eq!(refused.details["what"], "images and files of a prompt together");
+        assert_eq!(refused.details["what"], "sum of the images and files of a prompt");
         assert_eq!(refused.details["limit"], 64 * 1024 * 1024);
         ask(&[&other]).await.unwrap();
     });

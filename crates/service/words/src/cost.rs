@@ -236,6 +236,16 @@ pub fn cost(prices: &[Price], usage: Usage, is_cached_long: bool, at: Timestamp)
     u64::try_from(micros).ok().map(Cost::from_micros)
 }
 
+/// Computes what the input of a call costs at least: all of it at the cheapest price that input has on that day, be it
+/// that of cached input. It is rounded down. Without a price it is unknown.
+#[must_use]
+pub fn least_cost(prices: &[Price], input_tokens: u64, at: Timestamp) -> Option<Cost> {
+    let since = first_day(prices, at)?;
+    let of_today = prices.iter().filter(|price| price.since == since);
+    let cheapest = of_today.flat_map(|price| [Some(price.input), price.cached_input]).flatten().min()?;
+    u64::try_from(u128::from(input_tokens) * u128::from(cheapest.0) / u128::from(MILLION)).ok().map(Cost::from_micros)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -285,6 +295,29 @@ mod tests {
         let smallest = [price(json!({ "model": "v/m", "input": "0", "output": "0.000001" }))];
         assert_eq!(micros(&smallest, usage(1, 0, 0, 499_999), AT), Some(0));
         assert_eq!(micros(&smallest, usage(1, 0, 0, 500_000), AT), Some(1));
+    }
+
+    #[test]
+    fn input_costs_at_least_what_the_cheapest_price_of_the_day_says() {
+        let row = |since: &str, above: u64, input: &str, cached: Option<&str>| {
+            price(json!({
+                "model": "v/m", "since": since, "above_tokens": above, "input": input, "output": "10",
+                "cached_input": cached,
+            }))
+        };
+        let least = |prices: &[Price], tokens| least_cost(prices, tokens, time(AT)).map(Cost::micros);
+        assert_eq!(least(&[], 1_000), None);
+        assert_eq!(least(&[row("2026-10-07", 0, "2", None)], 1_000), None, "it has not begun");
+        assert_eq!(least(&[row("", 0, "2", None)], 1_000), Some(2_000));
+        assert_eq!(least(&[row("", 0, "2", Some("0.2"))], 1_000), Some(200));
+        assert_eq!(least(&[row("", 0, "2", Some("0.2"))], 4), Some(0), "0.8 is rounded down");
+        assert_eq!(least(&[row("", 0, "2", Some("3"))], 1_000), Some(2_000));
+        // Whether a request is a long one is known by its bill.
+        let long = [row("", 0, "2", Some("0.2")), row("", 500, "4", Some("0.4"))];
+        assert_eq!(least(&long, 1_000), Some(200));
+        let since = [row("", 0, "2", Some("0.2")), row("2026-10-01", 0, "3", None)];
+        assert_eq!(least(&since, 1_000), Some(3_000), "an earlier price holds no more");
+        assert_eq!(least(&[row("", 0, "2", None)], u64::MAX), None, "more than there is");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The `/` lines of `chat`: what people type in one. Every operation is a line of `/call`.
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser};
-use meerkat_service::{options::Effort, service::Scope};
-
-use super::{
-    CallArgs, CompactHow, SessionFlags, TurnFlags,
-    flags::{named, scope},
+use clap::{
+    Args, CommandFactory as _, FromArgMatches as _, Parser,
+    builder::{PossibleValuesParser, TypedValueParser},
 };
+use meerkat_service::{options::Effort, service::Scope};
+use serde_json::json;
+
+use super::{CallArgs, CompactHow, SessionFlags, TurnFlags, flags::scope};
 
 /// Text of `chat --help` after the flags.
 pub(super) const PROTOCOL: &str = "\
@@ -53,9 +54,9 @@ pub(crate) enum SlashCommand {
     },
     /// Let the model think this long from the next turn on, or show how long it does
     Effort {
-        /// none, low, medium or high
-        #[arg(value_name = "LEVEL", value_parser = named::<Effort>(&["none", "low", "medium", "high"]))]
-        level: Option<Effort>,
+        /// none, low, medium or high; default takes the choice back
+        #[arg(value_name = "LEVEL", value_parser = level())]
+        level: Option<ChosenEffort>,
     },
     /// Compact the live context
     Compact(CompactHow),
@@ -113,6 +114,16 @@ pub(crate) enum SlashCommand {
     /// Leave when the lines before this one are done
     #[command(visible_alias = "exit")]
     Quit,
+}
+
+/// An effort that a chat chooses; `None` is that of the session, or its vendor's choice.
+#[derive(Clone, Copy)]
+pub(crate) struct ChosenEffort(pub(crate) Option<Effort>);
+
+/// Reads the level of `/effort`.
+fn level() -> impl TypedValueParser<Value = ChosenEffort> {
+    PossibleValuesParser::new(["none", "low", "medium", "high", "default"])
+        .map(|name| ChosenEffort(serde_json::from_value(json!(name)).ok()))
 }
 
 /// `/new`, and `sessions create`.

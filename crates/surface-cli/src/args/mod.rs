@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub(crate) use chat::ChosenEffort;
 pub(crate) use flags::{CompactFlags, Delivery, ModelFlags, SessionFlags, Target, TurnFlags};
 pub(crate) use operators::{CopyArgs, ExportArgs, StoreCommand};
 pub(crate) use sessions::{MemoryCommand, SessionCommand};

@@ -14,6 +14,7 @@ use meerkat_service::{
 
 use super::Chat;
 use crate::{
+    args::ChosenEffort,
     commands::{confirm::is_yes, files, open, run::try_turn, show::print_message},
     error::CliError,
     input::Line,
@@ -45,6 +46,12 @@ impl Chat<'_> {
         let asked = self.next_terms(name.or_else(|| self.model.clone()), self.effort, is_new).await;
         let (model, _) = match asked {
             Ok(asked) => asked,
+            Err(SessionError::InvalidRequest { field, message })
+                if field == "options.effort" && self.effort.is_some() =>
+            {
+                let message = format!("{message}; `/effort default` takes back the effort that you chose here");
+                return self.refuse(line, &SessionError::invalid(field, message).body());
+            }
             Err(error) => return self.refuse(line, &error.body()),
         };
         self.app.out.note(&match is_new {
@@ -57,18 +64,20 @@ impl Chat<'_> {
         Ok(())
     }
 
-    /// `/effort`: takes another effort if the model has it, or says which one is asked for.
-    pub(super) async fn take_effort(&mut self, line: u64, level: Option<Effort>) -> Result<(), CliError> {
-        let asked = self.next_terms(self.model.clone(), level.or(self.effort), level.is_some()).await;
+    /// `/effort`: takes another effort if the model has it, takes the choice back, or says which one is asked for.
+    pub(super) async fn take_effort(&mut self, line: u64, choice: Option<ChosenEffort>) -> Result<(), CliError> {
+        let chosen = choice.map_or(self.effort, |choice| choice.0);
+        let is_new = matches!(choice, Some(ChosenEffort(Some(_))));
+        let asked = self.next_terms(self.model.clone(), chosen, is_new).await;
         let (model, effort) = match asked {
             Ok(asked) => asked,
             Err(error) => return self.refuse(line, &error.body()),
         };
-        self.effort = level.or(self.effort);
-        self.app.out.note(&match (level, effort) {
-            (Some(level), _) => format!("From here on the effort of {model} is {}.", level.name()),
-            (None, Some(effort)) => format!("The effort of {model} is {}; /effort LEVEL takes another.", effort.name()),
-            (None, None) => format!("The effort of {model} is its vendor's choice; /effort LEVEL takes another."),
+        self.effort = chosen;
+        let effort = effort.map_or("its vendor's choice", Effort::name);
+        self.app.out.note(&match choice {
+            Some(_) => format!("From here on the effort of {model} is {effort}."),
+            None => format!("The effort of {model} is {effort}; /effort LEVEL takes another."),
         });
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::{
     config::Config,
     error::CliError,
     output::{Environment, Output},
-    render::table,
+    render::{receipt::count, table},
 };
 
 const SCRIPTED: &str = "scripted";
@@ -50,8 +50,8 @@ fn look(env: &Environment, config: &Config, models: &VendorModels) -> Result<Vec
                 (Some(why), ..) => Err(why),
                 (None, Some(server), _) => server.list().await.map(|found| {
                     listed = found;
-                    let count = listed.models.len() + listed.left_out;
-                    format!("answers at {at} with {count} model{}", if count == 1 { "" } else { "s" })
+                    let models = count((listed.models.len() + listed.left_out) as u64, "model");
+                    format!("answers at {at} with {models}")
                 }),
                 (None, None, Some(variable)) => Ok(format!("has its key, from {variable}")),
                 (None, None, None) => Ok(format!("at {at}, not asked: it is not on this machine")),

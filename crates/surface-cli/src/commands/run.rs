@@ -103,7 +103,7 @@ pub(crate) async fn run(app: &App, mut streams: Streams, mut args: RunArgs) -> R
     if args.delivery.detach {
         return detached(app, Operation::StartTurn, begin).await;
     }
-    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show, hides_text).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, since, show, hides_text).await, true).await
 }
 
 /// Makes the session of a turn, unless the turn would be refused for its values.
@@ -174,7 +174,7 @@ pub(crate) async fn resume(app: &App, mut streams: Streams, mut args: ResumeArgs
         return detached(app, Operation::Resume, begin).await;
     }
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, hides_text).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, hides_text).await, true).await
 }
 
 /// Prints what a turn that another process runs answers at once.
@@ -202,17 +202,18 @@ pub(super) fn refuse_detached(app: &App, is_detached: bool) -> Result<(), Sessio
     Ok(())
 }
 
-/// Answers a call, and shows its turn up to its end, or until it waits for its caller again.
+/// Answers a call, and shows its turn up to its end, or until it waits for its caller again. Another caller began the
+/// turn, so it goes on if this command is left.
 pub(super) async fn answer(app: &App, streams: Streams, request: AnswerCall) -> Result<u8, CliError> {
     streams.interrupts.listen();
     let (session_id, service) = (request.session_id, app.service.clone());
     let begin = async { Ok(handle(service.clone(), answered(service.as_ref(), request).await?)) };
     let show = if app.out.is_json { Show::Nothing } else { Show::Text };
-    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, None).await).await
+    drive(app, streams, RunningTurn::start(app, session_id, begin, None, show, None).await, false).await
 }
 
-/// Shows a turn up to its end, asks about its calls, and passes on Ctrl-C.
-async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result<u8, CliError> {
+/// Shows a turn up to its end, and asks about its calls. Ctrl-C interrupts it if `interrupts`, and else leaves it.
+async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn, interrupts: bool) -> Result<u8, CliError> {
     let mut lines: Option<Lines> = None;
     let mut questions = Questions::default();
     let (mut is_interrupted, mut is_closing) = (false, false);
@@ -249,10 +250,13 @@ async fn drive(app: &App, mut streams: Streams, mut turn: RunningTurn) -> Result
             // If the owner keeps running, so would the turn.
             () = app.closing.cancelled(), if !is_closing => {
                 is_closing = true;
+                if !interrupts {
+                    return Ok(exit_code_of_leaving());
+                }
                 turn.interrupt();
             }
             () = streams.interrupts.next() => {
-                if is_interrupted {
+                if is_interrupted || !interrupts {
                     return Ok(exit_code_of_leaving());
                 }
                 is_interrupted = true;

@@ -156,7 +156,8 @@ fn described(copied: &Copied) -> String {
         }
     };
     if *damaged_blobs > 0 {
-        text += &format!("Left out {damaged_blobs} damaged blobs; `meerkat doctor` names them.\n");
+        let blobs = count(*damaged_blobs, "damaged blob");
+        text += &format!("Left out {blobs}; `meerkat doctor` says more.\n");
     }
     text
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::PathBuf,
-    process::Command,
+    process::{Command, Stdio},
     sync::{Arc, Mutex, mpsc},
 };
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::typed::Typed;
-use crate::drive::{fake, meerkat, ran};
+use crate::drive::{fake, meerkat, ran, signal, terminal::cli};
 
 /// Questions before which something is typed.
 const EARLY: u64 = 50;
@@ -157,7 +157,7 @@ fn what_is_typed_before_a_question_is_shown_never_answers_it() {
 /// A pipe has no keyboard: its lines are there before the question, and answer it.
 #[test]
 fn lines_of_a_program_wait_for_their_questions() {
-    let cli = crate::drive::terminal::cli(&["run", "-q", r#"@call test_ask {"name":"a","line":"x"} @say Ok."#]);
+    let cli = cli(&["run", "-q", r#"@call test_ask {"name":"a","line":"x"} @say Ok."#]);
     let home = cli.dir.clone();
     let ran = cli.with_tools().on_terminal().stdin("y\n").run();
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -254,6 +254,25 @@ fn a_command_that_answers_a_call_and_waits_asks_about_what_comes_later() {
     let (screen, home) = typed.end();
     assert!(screen.contains("After."), "{screen}");
     assert!(home.path().join("asked").exists(), "{screen}");
+}
+
+/// Broken once: another's turn ended when a command was left that had answered its call.
+#[test]
+fn a_command_that_answers_a_call_can_be_left_and_the_turn_goes_on() {
+    for (name, code) in [("INT", meerkat_errors::ErrorCode::TurnInterrupted.exit_code()), ("TERM", 0)] {
+        let home = Arc::new(meerkat_testkit::folder());
+        let [id, call_id] = waits_for_its_caller(&home, &[], "@call look {} @step @stall");
+        let mut owner = cli(&["chat", &id, "--json"]).in_dir(&home).talk();
+        owner.next();
+        let mut answer = meerkat(home.path(), &["sessions", "answer", &id, &call_id, "Seen.", "--wait"]);
+        let mut answer = answer.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        owner.ask("/call session/subscribe since_seq=0 until=call_answered");
+        signal(&answer, name);
+        assert_eq!(answer.wait().unwrap().code(), Some(code.into()), "{name}");
+        let view = owner.ask("/call session/read");
+        assert_eq!(view["answer"]["state"], "running", "{name}: {view}");
+        owner.ask("/call turn/interrupt");
+    }
 }
 
 const SCHEMA: &str = r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#;

@@ -140,7 +140,7 @@ fn an_effort_is_for_the_turns_that_follow() {
         "The effort of scripted is its vendor's choice; /effort LEVEL takes another.",
         "From here on the effort of scripted is high.",
         "The effort of scripted is high; /effort LEVEL takes another.",
-        "possible values: none, low, medium, high",
+        "possible values: none, low, medium, high, default",
     ] {
         assert!(ran.err.contains(note), "{note}: {}", ran.err);
     }
@@ -158,12 +158,17 @@ fn a_model_and_an_effort_that_do_not_fit_each_other_are_refused_when_they_are_ch
     for (args, lines, refusals, last) in [
         (&[][..], "/model gpt-4o\n/effort low\n/effort none\n/effort\n", 1, "The effort of gpt-4o is none;"),
         (&[], "/effort low\n/model gpt-4o\n/model\n", 1, "scripted answers;"),
+        (&[], "/effort low\n/model gpt-4o\n/effort default\n/model gpt-4o\n/model\n", 1, "gpt-4o answers;"),
+        (&["--effort", "low"], "/effort none\n/effort default\n/effort\n", 0, "The effort of scripted is low;"),
         (&["--effort", "low"], "/model gpt-4o\n/model\n", 1, "scripted answers;"),
         (&["--effort", "low"], "/effort none\n/model gpt-4o\n/model\n", 0, "gpt-4o answers;"),
     ] {
         let ran = chat(&[args, &["--model", "scripted"]].concat(), lines);
         assert_eq!((ran.code, ran.err.matches(refusal).count()), (0, refusals), "{lines}: {}", ran.err);
         assert!(ran.err.lines().last().is_some_and(|line| line.starts_with(last)), "{lines}: {}", ran.err);
+        // A choice of this chat can be taken back.
+        let says = ran.err.contains("; `/effort default` takes back the effort that you chose here");
+        assert_eq!(says, lines.starts_with("/effort low\n/model"), "{lines}: {}", ran.err);
     }
 }
 

@@ -253,7 +253,6 @@ fn a_paste_of_three_lines_is_one_prompt() {
     assert_eq!(screen.matches("You said").count(), 1, "{screen}");
 }
 
-/// A text may have been copied from anywhere: a path in it shows no file without an `@`.
 #[test]
 fn the_status_line_has_the_effort() {
     let mut typed = Typed::start();
@@ -266,6 +265,7 @@ fn the_status_line_has_the_effort() {
     typed.leave();
 }
 
+/// A text may have been copied from anywhere: a path in it shows no file without an `@`.
 #[test]
 fn a_chat_says_which_files_the_model_is_shown() {
     let mut typed = Typed::start();

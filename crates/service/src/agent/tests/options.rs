@@ -84,6 +84,20 @@ async fn a_turn_that_waited_fails_if_its_model_has_no_such_option_any_more() {
     assert_eq!((error.code, &error.details["field"]), (ErrorCode::InvalidRequest, &json!("options.seed")));
 }
 
+/// Broken once: a repeat of a keyed turn named the model that is not there any more, and not the session.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_does_not_exist_is_named_before_a_wrong_model_if_the_turn_has_a_key() {
+    let bench = Bench::new(|_| {}).await;
+    for (key, code) in [(Some("k"), ErrorCode::SessionNotFound), (None, ErrorCode::ModelNotConfigured)] {
+        let turn = StartTurn {
+            model: Some("gone".to_owned()),
+            idempotency_key: key.map(str::to_owned),
+            ..StartTurn::new("01900000-0000-7000-8000-000000000001".parse().unwrap(), "@say Never.")
+        };
+        assert_eq!(bench.subject.service.start_turn(turn).await.unwrap_err().code(), code, "{key:?}");
+    }
+}
+
 /// An answer is never longer than the configuration says.
 #[tokio::test(start_paused = true)]
 async fn an_answer_has_at_most_the_configured_tokens() {
