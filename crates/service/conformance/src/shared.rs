@@ -270,8 +270,6 @@ async fn upload(stores: &Stores, body: &[u8], at: u64) -> Result<String, StoreEr
 }
 
 async fn an_upload_is_one_for_both_and_waits_to_be_kept([one, other]: [Stores; 2]) -> Result<(), String> {
-    let nowhere = upload(&one, b"a body", 10).await;
-    expect("an upload to no session", nowhere, Err(StoreError::NotFound(id(1))))?;
     fill(&one, 1, 1, SessionState::Idle).await?;
     let name = said(upload(&one, b"a body", 10).await, "upload")?;
     expect("the same upload", said(upload(&other, b"a body", 20).await, "upload")?, name.clone())?;

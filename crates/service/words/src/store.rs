@@ -265,7 +265,7 @@ pub trait BlobWriter: Send {
     /// of the same bytes is replaced. Returns its hash and its length.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if there is no such session, [`StoreError::UploadsFull`] if it has too many others.
+    /// [`StoreError::NotFound`] if the store knows no such session, [`StoreError::UploadsFull`] if it has too many others.
     async fn upload(self: Box<Self>, _time: Timestamp) -> Result<(String, u64), StoreError> {
         Err(StoreError::Failed("this store takes no uploads".to_owned()))
     }
