@@ -15,10 +15,9 @@ use tempfile::TempDir;
 use crate::drive::{TOKEN, ran, server::Server};
 
 /// Beginnings of lines that do not run here, whatever the page. Each is used.
-const OTHERS: [(&str, &str); 18] = [
+const OTHERS: [(&str, &str); 17] = [
     ("cargo ", "builds for minutes"),
     ("pip ", "installs"),
-    ("npm ", "installs"),
     ("npx ", "downloads"),
     ("docker ", "needs a container engine"),
     ("sudo ", "needs root"),
