@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{
-    FutureExt as _,
+    future,
     stream::{self, StreamExt as _},
 };
 use meerkat_service::{
@@ -22,6 +22,7 @@ use meerkat_service::{
     service::{Data, PromptBlock, PutBlob, ReadBlob, StartTurn, StoredBlob, TurnResult},
     store::{BlobStore, BlobWriter, StoreError, Stores, UPLOADS_MAX},
 };
+use meerkat_testkit::{until_async, until_got};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -276,16 +277,22 @@ fn so_many_uploads_are_on_their_way_at_one_time() {
     let place = Place::new();
     place.process(true, async |process| {
         let id = process.create().await;
-        let endless = || process.service.put_blob_from(id, None, stream::pending().boxed());
-        let mut waiting: Vec<_> = (0..16).map(|_| endless()).collect();
-        for upload in &mut waiting {
-            assert!(upload.now_or_never().is_none());
-        }
+        let begun = Arc::<AtomicU64>::default();
+        let endless = || {
+            let (service, begun) = (process.service.clone(), begun.clone());
+            let body = stream::once(async move { begun.fetch_add(1, Ordering::Relaxed) }).then(|_| future::pending());
+            tokio::spawn(async move { service.put_blob_from(id, None, body.boxed()).await })
+        };
+        let waiting: Vec<_> = (0..16).map(|_| endless()).collect();
+        until_async("all are on their way", || begun.load(Ordering::Relaxed) == 16).await;
         let refused = process.put(id, &png(1)).await.unwrap_err().body();
         assert_eq!((refused.code, &refused.details["what"]), (ErrorCode::SessionLimit, &"uploads".into()));
         // One that has left makes room.
-        waiting.pop();
-        process.put(id, &png(1)).await.unwrap();
+        waiting[0].abort();
+        until_got("there is room", async || process.put(id, &png(1)).await.ok()).await;
+        for upload in waiting {
+            upload.abort();
+        }
     });
 }
 
