@@ -131,11 +131,11 @@ fn a_text_steers_the_running_turn() {
 /// An effort holds from the next turn on, in new sessions, too, and beside the session's other options.
 #[test]
 fn an_effort_is_for_the_turns_that_follow() {
-    let lines = "/effort\n@echo options\n/effort high\n/effort\n@echo options\n/new\n@echo options\n/effort lots\n";
+    let lines = "/effort\n@echo options\n/effort high\n/effort\n@echo options\n/effort lots\n";
     let ran = cli(&["chat", "--seed", "7"]).stdin(lines).run();
     let said: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("options: ")).collect();
-    let (seed, both, high) = (r#"{"seed":7}"#, r#"{"seed":7,"effort":"high"}"#, r#"{"effort":"high"}"#);
-    assert_eq!(said, [seed, both, high].map(|options| format!("options: {options}")), "{}", ran.err);
+    let (seed, both) = (r#"{"seed":7}"#, r#"{"seed":7,"effort":"high"}"#);
+    assert_eq!(said, [seed, both].map(|options| format!("options: {options}")), "{}", ran.err);
     for note in [
         "The effort of scripted is its vendor's choice; /effort LEVEL takes another.",
         "From here on the effort of scripted is high.",
