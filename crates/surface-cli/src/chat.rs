@@ -372,7 +372,13 @@ impl<'a> Chat<'a> {
         self.app.out.can_ask && !self.app.out.is_json
     }
 
+    /// Ends the line of a text that is being shown, so that what comes next has its own.
+    fn end_lines(&mut self) -> Result<(), CliError> {
+        self.turns.iter_mut().try_for_each(|(_, turn)| turn.end_line())
+    }
+
     async fn begin(&mut self, line: u64, mut command: SlashCommand) -> Result<(), CliError> {
+        self.end_lines()?;
         if let SlashCommand::New(args) = &mut command {
             args.turn.model = args.turn.model.take().or_else(|| self.model.clone());
             args.turn.options.effort = args.turn.options.effort.or(self.effort);
@@ -507,6 +513,7 @@ impl<'a> Chat<'a> {
     /// Prints the answer of a request.
     async fn answered(&mut self, answer: Answer) -> Result<(), CliError> {
         let Answer { line, operation, is_in_order, effect, result, text } = answer;
+        self.end_lines()?;
         self.in_order -= usize::from(is_in_order);
         if effect == Effect::Compaction {
             self.compacting = None;

@@ -154,6 +154,11 @@ impl RunningTurn {
         }
     }
 
+    /// Ends the line of a text that is being shown.
+    pub(crate) fn end_line(&mut self) -> Result<(), CliError> {
+        self.view.end_line()
+    }
+
     /// Shows events up to the next progress. It can be dropped and called again.
     pub(crate) async fn next(&mut self) -> Result<Progress, CliError> {
         loop {

@@ -1,5 +1,7 @@
 //! `chat`, from a pipe: as text, and as answers with the numbers of their lines.
 
+use std::io::Write as _;
+
 use meerkat_errors::ErrorCode;
 use serde_json::{Value, json};
 
@@ -126,6 +128,26 @@ fn a_text_steers_the_running_turn() {
     let ran = cli(&["chat"]).stdin(other).interrupted_at("Alone.", None).run();
     let note = "The text is for turn 0, which was not shown so far; scripted answers from the next prompt on.";
     assert!(ran.err.contains(note), "{}", ran.err);
+}
+
+/// What a line answers while a turn's text is being shown begins a line of its own.
+#[test]
+fn an_answer_beside_a_text_has_its_own_line() {
+    let (lines, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(b"@say Begun @stall\n").unwrap();
+    let mut writer = Some(writer);
+    let chat = cli(&["chat"]).stdin_from(lines).when(0, "Begun", move || {
+        // Its end closes the chat once the turn is over.
+        let mut writer = writer.take().expect("the text is shown once");
+        writer.write_all(b"/call session/pin 'text=the key is blue'\n/interrupt\n").unwrap();
+    });
+    let ran = chat.run();
+    assert_eq!((ran.code, ran.out.lines().next()), (0, Some("Begun")), "{}{}", ran.out, ran.err);
+    assert!(
+        ran.out.lines().skip(1).all(|line| line.starts_with("session_id  ") || line.starts_with("seq  ")),
+        "{}",
+        ran.out
+    );
 }
 
 /// An effort holds from the next turn on, in new sessions, too, and beside the session's other options.

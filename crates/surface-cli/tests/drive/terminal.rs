@@ -59,8 +59,12 @@ impl Cli {
         self
     }
 
-    pub(crate) fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
-        self.stdin = Box::new(io::Cursor::new(bytes.into()));
+    pub(crate) fn stdin(self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.stdin_from(io::Cursor::new(bytes.into()))
+    }
+
+    pub(crate) fn stdin_from(mut self, reader: impl Read + Send + 'static) -> Self {
+        self.stdin = Box::new(reader);
         self
     }
 
