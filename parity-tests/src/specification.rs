@@ -26,11 +26,14 @@ pub fn complaints(page: &File, files: &[File]) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut named = BTreeMap::new();
     for (label, path) in definitions(&page.text) {
-        match files.iter().find(|file| file.path == path) {
-            Some(file) if is_name_of(label, path) => drop(named.insert(label, file)),
-            Some(_) => complaints.push(format!("[{label}] is no name of {path}")),
-            None => complaints.push(format!("[{label}]: there is no file {path}")),
+        let file = files.iter().find(|file| file.path == path);
+        if file.is_none() {
+            complaints.push(format!("[{label}]: there is no file {path}"));
         }
+        if !is_name_of(label, path) {
+            complaints.push(format!("[{label}] is no name of {path}"));
+        }
+        named.insert(label, file);
     }
     let (mut counts, mut departures) = (BTreeMap::<&str, usize>::new(), BTreeSet::new());
     for line in page.text.lines() {
@@ -81,7 +84,7 @@ fn numbered(line: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// What a cell names that is not there. In a row that is not finished a name may lack its file.
-fn missing(cell: &str, named: &BTreeMap<&str, &File>, is_unfinished: bool) -> Vec<String> {
+fn missing(cell: &str, named: &BTreeMap<&str, Option<&File>>, is_unfinished: bool) -> Vec<String> {
     let (mut complaints, mut file, mut rest) = (Vec::new(), None, cell);
     while let Some(at) = rest.find(['[', '`']) {
         let is_file = rest[at..].starts_with('[');
@@ -91,9 +94,10 @@ fn missing(cell: &str, named: &BTreeMap<&str, &File>, is_unfinished: bool) -> Ve
         };
         rest = behind;
         if is_file {
-            file = named.get(name);
-            complaints.extend(file.is_none().then(|| format!("[{name}] is no file of the list at the end")));
-        } else if !file.map_or(is_unfinished, |file| has(file, name)) {
+            let known = named.get(name);
+            complaints.extend(known.is_none().then(|| format!("[{name}] is no file of the list at the end")));
+            file = Some(known.copied().flatten());
+        } else if !file.map_or(is_unfinished, |file| file.is_none_or(|file| has(file, name))) {
             complaints.push(format!("`{name}` is not in the file before it"));
         }
     }
