@@ -1,7 +1,5 @@
 //! `docs/specification.md` names files, names in them and scenarios: each is there.
 
-#![expect(clippy::unwrap_used, reason = "a test that meets an impossible value stops there")]
-
 use meerkat_parity_tests::{
     specification::{PAGE, complaints},
     tidy::{self, File},
