@@ -17,9 +17,6 @@ const DECLARING: [&str; 10] =
 /// What stands in the place of a test if there can be none.
 const BY_ITSELF: [&str; 2] = ["the compiler", "every scenario"];
 
-/// The mark of a row that a change under way completes.
-const UNFINISHED: &str = "<!-- after ";
-
 /// Everything that is wrong with the page: files and names that are not there, numbers that are left out, departures
 /// without a reason, and reasons of none.
 pub fn complaints(page: &File, files: &[File]) -> Vec<String> {
@@ -45,14 +42,13 @@ pub fn complaints(page: &File, files: &[File]) -> Vec<String> {
             complain(format!("its number should be {part}-{count}"));
         }
         let cells: Vec<&str> = rest.split('|').map(str::trim).collect();
-        let &[_, place, test, reasons, mark] = &cells[..] else {
+        let &[_, place, test, reasons, ""] = &cells[..] else {
             complain("a row has five cells".to_owned());
             continue;
         };
-        let is_unfinished = mark.starts_with(UNFINISHED);
         for (cell, is_said) in [(place, false), (test, BY_ITSELF.iter().any(|words| test.starts_with(words)))] {
-            missing(cell, &named, is_unfinished).into_iter().for_each(&mut complain);
-            if !is_said && !is_unfinished && !cell.contains('[') && reasons.is_empty() {
+            missing(cell, &named).into_iter().for_each(&mut complain);
+            if !is_said && !cell.contains('[') && reasons.is_empty() {
                 complain("it says neither where it is kept and tested, nor why not".to_owned());
             }
         }
@@ -83,8 +79,8 @@ fn numbered(line: &str) -> Option<(&str, &str, &str)> {
     number.parse::<usize>().is_ok().then_some((part, number, rest))
 }
 
-/// What a cell names that is not there. In a row that is not finished a name may lack its file.
-fn missing(cell: &str, named: &BTreeMap<&str, Option<&File>>, is_unfinished: bool) -> Vec<String> {
+/// What a cell names that is not there.
+fn missing(cell: &str, named: &BTreeMap<&str, Option<&File>>) -> Vec<String> {
     let (mut complaints, mut file, mut rest) = (Vec::new(), None, cell);
     while let Some(at) = rest.find(['[', '`']) {
         let is_file = rest[at..].starts_with('[');
@@ -97,7 +93,7 @@ fn missing(cell: &str, named: &BTreeMap<&str, Option<&File>>, is_unfinished: boo
             let known = named.get(name);
             complaints.extend(known.is_none().then(|| format!("[{name}] is no file of the list at the end")));
             file = Some(known.copied().flatten());
-        } else if !file.map_or(is_unfinished, |file| file.is_none_or(|file| has(file, name))) {
+        } else if !file.is_some_and(|file| file.is_none_or(|file| has(file, name))) {
             complaints.push(format!("`{name}` is not in the file before it"));
         }
     }
