@@ -22,10 +22,11 @@ use crate::{
     options::{EmbedderChoice, EngineOptions, MemoryConfig},
     redact::Secrets,
     runtime::{
-        Sessions,
         pin_fact::{PinFact, PinsInWorkspaces},
         read_blob::ReadBlob,
         recall::Recall,
+        services::{EphemeralSessionService, persistent},
+        sessions::Sessions,
         validate,
     },
     service::{CreateSession, Prompt, SessionCreated, SessionService, StartTurn, TurnResult},
@@ -297,7 +298,6 @@ impl AgentBuildConfig {
             events,
             blobs,
             snapshots,
-            is_stored,
             observer: derived.clone(),
             capabilities,
             held,
@@ -308,10 +308,14 @@ impl AgentBuildConfig {
             rule_keeper: self.rule_keeper,
         };
         let engine = Engine { ports: Arc::new(ports), derived, owner };
-        let service = Sessions::new(engine);
-        pin_fact.serve(&service);
-        recall.iter().for_each(|recall| recall.serve(&service));
-        Ok(Agent { service: Arc::new(service) })
+        let sessions = Sessions::new(engine);
+        pin_fact.serve(&sessions);
+        recall.iter().for_each(|recall| recall.serve(&sessions));
+        let service = match is_stored {
+            true => persistent(sessions)?,
+            false => Arc::new(EphemeralSessionService::new(sessions)),
+        };
+        Ok(Agent { service })
     }
 }
 
