@@ -16,7 +16,7 @@ use crate::{
     follow::live::LiveHub,
     ids::{Seq, SessionId},
     service::SessionSummary,
-    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, StoreError},
+    store::{DirectoryOwner, Frame, JournalPruner, Lease, ReadLimit, SessionIndex, SessionStoreError, StoreError},
     upkeep::pruning::Schedule,
 };
 
@@ -197,7 +197,9 @@ impl Observer for Derived {
             return Ok(());
         }
         self.readers.delete_session(session_id);
-        if let Err(error) = ports.snapshots.delete(&session_id).await {
+        if let Err(error) = ports.snapshots.delete(&session_id).await
+            && !matches!(error, SessionStoreError::NotFound(_))
+        {
             tracing::warn!(%session_id, %error, "the snapshot of a deleted session stays until the index is rebuilt");
         }
         Ok(())
