@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use meerkat_service::Capability;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -72,6 +73,15 @@ pub fn all_with(default: [&str; BINARIES.len()]) -> Result<Vec<Build>, String> {
         drop(build.made.set(Ok(kept.clone())));
     }
     Ok(builds)
+}
+
+/// The feature of a capability.
+pub const fn feature(capability: Capability) -> &'static str {
+    match capability {
+        Capability::SessionStore => "session-store",
+        Capability::MemoryStore => "memory-store",
+        Capability::SessionCompaction => "session-compaction",
+    }
 }
 
 /// The program `meerkat` of a nested build. It is made first.

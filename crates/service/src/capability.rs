@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use meerkat_words::Capability;
 
-use crate::SessionError;
+use crate::{SessionError, operation::Operation};
 
 /// Presence of a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,15 @@ impl Capabilities {
             Capability::MemoryStore => SessionError::MemoryDisabled { configured },
             Capability::SessionCompaction => SessionError::CompactionDisabled,
         })
+    }
+
+    /// Checks that the capability is present that an operation needs. Every surface asks this before it looks at anything
+    /// else of a request.
+    ///
+    /// # Errors
+    /// The capability's code if it is not.
+    pub fn admit(&self, operation: Operation) -> Result<(), SessionError> {
+        operation.needs().map_or(Ok(()), |needed| self.require(needed))
     }
 
     /// Returns the answer of `capabilities`. A capability that is switched off counts as absent, but not for the

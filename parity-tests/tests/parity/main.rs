@@ -40,9 +40,9 @@ static PASSED_OVER: AtomicUsize = AtomicUsize::new(0);
 /// Trials over a database that could not run, because this machine has none.
 static WITHOUT_DATABASE: AtomicUsize = AtomicUsize::new(0);
 
-/// Trials that cannot be scenarios: in each thorough build two on each surface and two of the Model Context Protocol, and
-/// in the whole build one on each surface as people start it.
-const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len();
+/// Trials that cannot be scenarios: in each thorough build two on each surface and two of the Model Context Protocol, in
+/// the whole build one on each surface as people start it, and in the build with nothing one of the command line.
+const APART: usize = THOROUGH.len() * (2 * SURFACES.len() + 2) + SURFACES.len() + 1;
 
 fn main() -> Result<ExitCode, String> {
     let arguments = Arguments::from_args();

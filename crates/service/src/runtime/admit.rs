@@ -28,9 +28,7 @@ impl Sessions {
     /// Admits an operation: checks the capability that it needs, and settles the sessions that a former process left
     /// open.
     async fn admit(&self, operation: Operation) -> Result<Admitted<'_>, SessionError> {
-        if let Some(capability) = operation.needs() {
-            self.engine().capabilities.require(capability)?;
-        }
+        self.engine().capabilities.admit(operation)?;
         self.settle().await?;
         Ok(Admitted(self))
     }
