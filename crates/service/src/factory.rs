@@ -10,7 +10,7 @@ use meerkat_words::calls::CLIENT_TIMEOUT_MS_MAX;
 use crate::{
     SessionError,
     agent::Ports,
-    capability::{Capabilities, Capability},
+    capability::{Absence, Capabilities, Capability},
     clock::World,
     compaction::{CompactionConfig, SharedCompactor},
     consumers::{
@@ -212,12 +212,14 @@ impl AgentBuildConfig {
             (_, None, Some(data_dir)) => Some(open_stores(&data_dir)?),
         };
         if stores.is_none() {
-            capabilities = capabilities.without_store();
+            let is_off = self.is_store_enabled == Some(false);
+            capabilities = capabilities.without_store(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let world = self.world.unwrap_or_else(World::system);
         let memory = self.memory.filter(|_| self.options.memory.enabled);
         if memory.is_none() {
-            capabilities = capabilities.without_memory();
+            let is_off = !self.options.memory.enabled;
+            capabilities = capabilities.without_memory(if is_off { Absence::SwitchedOff } else { Absence::NotSet });
         }
         let memory = memory.filter(|_| capabilities.require(Capability::MemoryStore).is_ok());
         let (memory, owner) = match memory {

@@ -45,7 +45,7 @@ use serde_json::Value;
 use super::Ports;
 use crate::{
     SessionError,
-    capability::Capabilities,
+    capability::{Absence, Capabilities},
     clock::{SystemClock, World},
     compaction::{CompactionConfig, SharedCompactor},
     consumers::readers::Readers,
@@ -195,7 +195,7 @@ impl Rig {
             secrets: self.secrets,
             events,
             blobs,
-            capabilities: if is_stored { capabilities } else { capabilities.without_store() },
+            capabilities: if is_stored { capabilities } else { capabilities.without_store(Absence::SwitchedOff) },
             snapshots,
             observer: derived.clone(),
             held: Arc::default(),

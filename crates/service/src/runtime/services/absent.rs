@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::{SessionError, runtime::sessions::Sessions, service::SessionService};
+use crate::{Absence, SessionError, runtime::sessions::Sessions, service::SessionService};
 
 /// Makes the service of stored sessions.
 ///
 /// # Errors
 /// `SESSION_PERSISTENCE_DISABLED`.
 pub(crate) fn persistent(_: Sessions) -> Result<Arc<dyn SessionService>, SessionError> {
-    Err(SessionError::PersistenceDisabled { configured: false })
+    Err(SessionError::PersistenceDisabled { absence: Absence::NotBuilt })
 }
